@@ -1,0 +1,70 @@
+"""The command `fsvi-bench`. Only what parsing needs is imported here: `--help` must not wait for torch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from fsvi_bench.cli import datasets, methods, run, score, tasks
+from fsvi_bench.errors import InputError, TaskRefused
+
+app = typer.Typer(
+    name="fsvi-bench",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Score function-space inference methods against the exact Bayesian posterior.",
+)
+app.command("run")(run.run)
+app.command("score")(score.score)
+app.add_typer(datasets.app, name="datasets")
+app.add_typer(tasks.app, name="tasks")
+app.add_typer(methods.app, name="methods")
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        print(version("fsvi-bench"))
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: exit status 0, 1 (some cell failed) or 2 (bad usage or input, one sentence on stderr)."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        outcome = typer.main.get_command(app)(arguments, standalone_mode=False)
+        return outcome if isinstance(outcome, int) else 0
+    except (InputError, TaskRefused) as error:
+        return _say(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        print(
+            "fsvi-bench: interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr
+        )
+        return 130
+    except Exception as error:
+        # Typer's own usage errors; where their class lives differs between versions.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        return _say(f"{message()} (see fsvi-bench --help)")
+
+
+def _say(message: str) -> int:
+    print(f"fsvi-bench: {' '.join(message.split())}", file=sys.stderr)
+    return 2

@@ -1,0 +1,76 @@
+"""`fsvi-bench run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fsvi_bench.cli.options import AsJson, DataDir, Workers
+
+#: Data sets, methods and output that a plain `run` uses are said in the help, since nobody reads the source for them.
+DEFAULT_OUT = Path("fsvi-bench-results")
+
+
+def run(
+    dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Data set; may be repeated. Default: diabetes (bundled).")] = None,
+    task: Annotated[list[Path] | None, typer.Option("--task", help="A frozen task file; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option("--method", help="Method name or file.py:Class; default: all.")] = None,
+    family: Annotated[list[str] | None, typer.Option("--family", help="full or ffg; default: both.")] = None,
+    splits: Annotated[str | None, typer.Option("--splits", help="0-19 or 0,3,5; default: all.")] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="0-4 or 0,2; a deterministic method is one cell.")] = None,
+    measurement_points: Annotated[list[int] | None, typer.Option("--measurement-points", help="Size M of the measurement set; may be repeated.")] = None,
+    max_steps: Annotated[int | None, typer.Option("--max-steps", help="Training steps, for methods that train.")] = None,
+    protocol: Annotated[str | None, typer.Option("--protocol", help="A named experiment, such as quick.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A method option; may be repeated.")] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    executor: Annotated[str, typer.Option("--executor", help="local (ray is planned).")] = "local",
+    workers: Workers = None,
+    wandb: Annotated[str, typer.Option("--wandb", help="auto (online with a key, else offline), online, offline or off.")] = "auto",
+    out: Annotated[Path, typer.Option("--out", help="Output folder; a second run there finishes what is missing.")] = DEFAULT_OUT,
+    data_dir: DataDir = None,
+    json: AsJson = False,
+) -> int:  # fmt: skip
+    """Run methods on data sets, score them against the exact posterior, and print a table."""
+    from fsvi_bench.cli.console import RichProgress, print_json, stderr, stdout
+    from fsvi_bench.errors import InputError
+    from fsvi_bench.reporting.summary import summarise
+    from fsvi_bench.reporting.table import failures, result_table
+    from fsvi_bench.running.executors import available_cores, use_one_thread
+    from fsvi_bench.running.plan import Request, make_plan, parse_setting
+    from fsvi_bench.running.runner import Resources
+    from fsvi_bench.running.runner import run as run_plan
+    from fsvi_bench.running.store import Store
+    from fsvi_bench.training.trainer import choose_device
+
+    if executor != "local":
+        raise InputError(f"--executor is '{executor}', expected local; ray is not built in yet")
+    request = Request(
+        datasets=dataset or (),
+        task_files=task or (),
+        methods=method or (),
+        families=family or (),
+        splits=splits,
+        seeds=seeds,
+        measurement_points=measurement_points or (),
+        max_steps=max_steps,
+        protocol=protocol,
+        options=dict(parse_setting(text) for text in settings or ()),
+    )
+    plan = make_plan(request)
+    resources = Resources(choose_device(device), workers or available_cores(), data_dir)
+    store = Store(out)
+    use_one_thread()
+    with RichProgress() as progress:
+        for flag in plan.unused:
+            progress.note(f"{flag} is not used: none of the chosen methods has such a setting")
+        result = run_plan(plan, store, resources, progress)
+    if json:
+        print_json([record.model_dump(mode="json") for record in result.records])
+    else:
+        stdout.print(result_table(summarise(result.records), stdout.width))
+        stderr.print(f"{result.reused} of {len(result.records)} cells were finished before; results lie in {out}")
+    for line in failures(result.records):
+        stderr.print(line, style="red")
+    return 0 if all(record.status == "ok" for record in result.records) else 1

@@ -1,0 +1,101 @@
+"""`fsvi-bench tasks build|verify|show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fsvi_bench.cli.options import AsJson, DataDir, Workers
+
+app = typer.Typer(no_args_is_help=True, help="Frozen tasks: fit them, check them, look at them.")
+Files = Annotated[list[Path], typer.Argument(help="Task files (fsvi-task/1).")]
+
+
+@app.command()
+def build(
+    out: Annotated[Path, typer.Option("--out", help="Folder; files go to OUT/<data set>/split-00.safetensors.")],
+    dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Data set; may be repeated. Default: diabetes.")] = None,
+    splits: Annotated[str | None, typer.Option("--splits", help="0-19 or 0,3,5; default: all.")] = None,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+) -> int:  # fmt: skip
+    """Fit the sparse GP of each split (or take it from the cache) and write task and certificate."""
+    from fsvi_bench.cli.console import RichProgress, stderr, stdout
+    from fsvi_bench.files import require_writable_directory
+    from fsvi_bench.running.executors import available_cores
+    from fsvi_bench.running.plan import Request, chosen_splits
+    from fsvi_bench.running.prepare import fit_missing
+    from fsvi_bench.tasks.build import load_cached, save
+    from fsvi_bench.tasks.card import load_card
+
+    chosen = chosen_splits(Request(datasets=dataset or (), splits=splits))
+    require_writable_directory(out)
+    with RichProgress() as progress:
+        refusals = fit_missing(chosen, workers or available_cores(), data_dir, progress)
+    for name, split in chosen:
+        cached = None if (name, split) in refusals else load_cached(load_card(name), split)
+        if cached is not None:
+            path = out / name / f"split-{split:02d}.safetensors"
+            save(cached, path)
+            stdout.print(str(path), soft_wrap=True)
+    for (name, split), reason in refusals.items():
+        stderr.print(f"{name} split {split}: {reason}", style="red")
+    return 1 if refusals else 0
+
+
+@app.command()
+def verify(files: Files, data_dir: DataDir = None) -> int:
+    """Re-derive each task's certificate from the file and the raw data, and compare with the one beside it."""
+    from fsvi_bench.cli.console import stderr, stdout
+    from fsvi_bench.errors import TaskRefused
+    from fsvi_bench.running.executors import use_one_thread
+    from fsvi_bench.tasks.certificate import certificate_path, certify, differences, read_certificate
+    from fsvi_bench.tasks.problem import load_problem
+    from fsvi_bench.tasks.task import read_task
+
+    use_one_thread()
+    failed = False
+    for path in files:
+        problem = load_problem(read_task(path), data_dir)
+        beside = certificate_path(path)
+        stored = read_certificate(beside) if beside.exists() else None
+        fresh = certify(problem, stored.fit if stored else None)
+        found = differences(stored, fresh) if stored else []
+        try:
+            fresh.require_limits()
+        except TaskRefused as error:
+            found.append(str(error))
+        for line in found:
+            stderr.print(f"{path}: {line}", style="red")
+        failed = failed or bool(found)
+        if not found:
+            against = "certificate holds" if stored else "no certificate beside it; limits hold"
+            stdout.print(
+                f"{path}: {against} (posterior computed twice agrees to {fresh.largest_difference():.1e})",
+                soft_wrap=True,
+            )
+    return 1 if failed else 0
+
+
+@app.command()
+def show(files: Files, data_dir: DataDir = None, json: AsJson = False) -> int:
+    """What a task holds, and what its certificate says."""
+    from fsvi_bench.cli.console import print_json, stdout
+    from fsvi_bench.reporting.table import task_table
+    from fsvi_bench.tasks.certificate import certificate_path, certify, read_certificate
+    from fsvi_bench.tasks.problem import load_problem
+    from fsvi_bench.tasks.task import read_task
+
+    certificates = []
+    for path in files:
+        task = read_task(path)
+        beside = certificate_path(path)
+        certificates.append(read_certificate(beside) if beside.exists() else certify(load_problem(task, data_dir)))
+    if json:
+        print_json([certificate.model_dump(mode="json") for certificate in certificates])
+        return 0
+    for path, certificate in zip(files, certificates, strict=True):
+        stdout.print(task_table(path, certificate))
+    return 0

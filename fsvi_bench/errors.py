@@ -1,0 +1,29 @@
+"""Errors that are the user's to mend: one plain sentence each, never a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(Exception):
+    """Bad usage or input. The message says what was got, what was expected and how to mend it.
+
+    The command line prints it as one line on stderr and exits with status 2.
+    """
+
+
+class TaskRefused(Exception):
+    """A task whose certificate fails its own limits; scoring against it would measure rounding errors."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint such as `did you mean 'boston'? ` (empty when nothing is near)."""
+    nearest = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    return f"did you mean '{nearest[0]}'? " if nearest else ""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not among `known`, with the nearest one suggested."""
+    known = sorted(known)
+    return InputError(f"unknown {kind} '{name}': {did_you_mean(name, known)}known: {', '.join(known)}")

@@ -1,0 +1,176 @@
+"""Bayesian linear regression y = Φw + ε, w ~ N(0, I_k), ε ~ N(0, σ²I): the benchmark's exact truth.
+
+Precision Λ = ΦᵀΦ/σ² + I, mean Λ⁻¹Φᵀy/σ² (Burt et al. 2020, eq. 5 and appendix E). Three routes to the same
+posterior are here because a certificate compares them: the QR of [Φ/σ; I], which sees only √cond(Λ) and is the one
+scores rest on; the Cholesky factor of Λ; and Woodbury's identity through the N×N marginal covariance.
+Targets are standardised, so evidences and expected log likelihoods are in standardised units.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.gaussian import LOG_2PI, normal_log_density
+from fsvi_bench.maths.linalg import logdet_of_tril, positive_diagonal_tril, solve_tril
+
+
+class PrecisionGaussian(NamedTuple):
+    """N(mean, Λ⁻¹) with Λ = CCᵀ, C = `precision_tril` lower triangular with a positive diagonal."""
+
+    mean: Float[Tensor, "*B k"]
+    precision_tril: Float[Tensor, "*B k k"]
+
+
+class SufficientStatistics(NamedTuple):
+    """All that the likelihood needs of the training data when the batch is the full one."""
+
+    gram: Float[Tensor, "*B k k"]  #: ΦᵀΦ
+    moment: Float[Tensor, "*B k"]  #: Φᵀy
+    target_square: Float[Tensor, "*B"]  #: yᵀy
+    N: int
+
+
+def sufficient_statistics(Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"]) -> SufficientStatistics:
+    """ΦᵀΦ, Φᵀy, yᵀy and N."""
+    moment = (Phi.mT @ y[..., None])[..., 0]
+    return SufficientStatistics(Phi.mT @ Phi, moment, y.square().sum(-1), Phi.shape[-2])
+
+
+def blr_posterior(
+    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], noise_variance: Float[Tensor, "*B"]
+) -> PrecisionGaussian:
+    """Exact posterior from the QR decomposition of [Φ/σ; I], for which Λ = RᵀR.
+
+    The mean solves the least-squares problem [Φ/σ; I] w = [y/σ; 0], so neither ΦᵀΦ nor Φᵀy is formed.
+    """
+    k = Phi.shape[-1]
+    noise_scale = noise_variance.sqrt()
+    identity = torch.eye(k, dtype=Phi.dtype, device=Phi.device).expand(*Phi.shape[:-2], k, k)
+    stacked = torch.cat([Phi / noise_scale[..., None, None], identity], dim=-2)
+    Q, R = torch.linalg.qr(stacked)
+    rotated_targets = Q[..., : Phi.shape[-2], :].mT @ (y / noise_scale[..., None])[..., None]
+    mean = torch.linalg.solve_triangular(R, rotated_targets, upper=True)[..., 0]
+    return PrecisionGaussian(mean, positive_diagonal_tril(R))
+
+
+def blr_posterior_cholesky(statistics: SufficientStatistics, noise_variance: Float[Tensor, "*B"]) -> PrecisionGaussian:
+    """Exact posterior from the Cholesky factor of Λ; its relative error grows like cond(Λ)."""
+    gram, moment = statistics.gram, statistics.moment
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    tril = torch.linalg.cholesky(gram / noise_variance[..., None, None] + identity)
+    mean = torch.cholesky_solve((moment / noise_variance[..., None])[..., None], tril)[..., 0]
+    return PrecisionGaussian(mean, tril)
+
+
+class CovarianceGaussian(NamedTuple):
+    """N(mean, Σ) with the covariance itself, for comparisons only."""
+
+    mean: Float[Tensor, "*B k"]
+    covariance: Float[Tensor, "*B k k"]
+
+
+def blr_posterior_woodbury(
+    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], noise_variance: Float[Tensor, "*B"]
+) -> CovarianceGaussian:
+    """Exact posterior through the N×N marginal covariance: Φᵀ(ΦΦᵀ + σ²I)⁻¹y and I − Φᵀ(ΦΦᵀ + σ²I)⁻¹Φ. O(N³)."""
+    k = Phi.shape[-1]
+    identity = torch.eye(Phi.shape[-2], dtype=Phi.dtype, device=Phi.device)
+    tril = torch.linalg.cholesky(Phi @ Phi.mT + noise_variance[..., None, None] * identity)
+    whitened = solve_tril(tril, torch.cat([Phi, y[..., None]], dim=-1))
+    whitened_Phi, whitened_y = whitened[..., :k], whitened[..., k:]
+    covariance = torch.eye(k, dtype=Phi.dtype, device=Phi.device) - whitened_Phi.mT @ whitened_Phi
+    return CovarianceGaussian((whitened_Phi.mT @ whitened_y)[..., 0], covariance)
+
+
+def covariance_tril(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B k k"]:
+    """Lower factor L of (CCᵀ)⁻¹ from C: the QR of C⁻¹ gives (CCᵀ)⁻¹ = C⁻ᵀC⁻¹ = RᵀR without forming either."""
+    identity = torch.eye(precision_tril.shape[-1], dtype=precision_tril.dtype, device=precision_tril.device)
+    inverse = solve_tril(precision_tril, identity.expand_as(precision_tril))
+    return positive_diagonal_tril(torch.linalg.qr(inverse, mode="r").R)
+
+
+def mean_field_optimum_scale(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B k"]:
+    """Standard deviations 1/√Λ_ii of the factorised q that minimises KL(q ‖ N(mean, Λ⁻¹)), whose mean q shares."""
+    return precision_tril.square().sum(-1).rsqrt()
+
+
+def log_evidence(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    posterior: PrecisionGaussian,
+) -> Float[Tensor, "*B"]:
+    """log N(y; 0, ΦΦᵀ + σ²I) from the posterior.
+
+    yᵀ(ΦΦᵀ + σ²I)⁻¹y = ‖y − Φμ‖²/σ² + ‖μ‖² at the posterior mean μ (the value of the regularised least-squares
+    problem at its solution), a sum of squares where yᵀy/σ² − μᵀΛμ would cancel.
+    """
+    N = Phi.shape[-2]
+    residual = y - (Phi @ posterior.mean[..., None])[..., 0]
+    quadratic = residual.square().sum(-1) / noise_variance + posterior.mean.square().sum(-1)
+    logdet = logdet_of_tril(posterior.precision_tril) + N * noise_variance.log()
+    return -0.5 * (N * LOG_2PI + logdet + quadratic)
+
+
+def expected_log_likelihood(
+    Phi: Float[Tensor, "*B n k"],
+    y: Float[Tensor, "*B n"],
+    noise_variance: Float[Tensor, "*B"],
+    mean: Float[Tensor, "*B k"],
+    factor: Float[Tensor, "*B k k"],
+    *,
+    N: int | None = None,
+) -> Float[Tensor, "*B"]:
+    """E_q[log N(y; Φw, σ²I)] for w ~ N(mean, FFᵀ), from rows (Burt et al. 2020, appendix E).
+
+    With `N` given, the n rows are a minibatch and their sum is scaled by N/n: an unbiased estimate of the full term.
+    """
+    n = Phi.shape[-2]
+    residual = y - (Phi @ mean[..., None])[..., 0]
+    spread = (Phi @ factor).square().sum((-2, -1))
+    per_batch = -0.5 * (n * (LOG_2PI + noise_variance.log()) + (residual.square().sum(-1) + spread) / noise_variance)
+    return per_batch if N is None else per_batch * (N / n)
+
+
+def expected_log_likelihood_from_statistics(
+    statistics: SufficientStatistics,
+    noise_variance: Float[Tensor, "*B"],
+    mean: Float[Tensor, "*B k"],
+    factor: Float[Tensor, "*B k k"],
+) -> Float[Tensor, "*B"]:
+    """E_q[log N(y; Φw, σ²I)] over all N rows from ΦᵀΦ, Φᵀy and yᵀy: O(k³) whatever N is."""
+    gram, moment, target_square, N = statistics
+    column = mean[..., None]
+    residual_square = target_square - 2 * (mean * moment).sum(-1) + (column.mT @ gram @ column)[..., 0, 0]
+    spread = ((gram @ factor) * factor).sum((-2, -1))
+    return -0.5 * (N * (LOG_2PI + noise_variance.log()) + (residual_square + spread) / noise_variance)
+
+
+def predictive_variance(
+    Phi: Float[Tensor, "*B n k"], factor: Float[Tensor, "*B k k"], noise_variance: Float[Tensor, "*B"]
+) -> Float[Tensor, "*B n"]:
+    """Variance of y at each row of Φ under w ~ N(·, FFᵀ), the noise included."""
+    return (Phi @ factor).square().sum(-1) + noise_variance[..., None]
+
+
+def negative_log_predictive_density(
+    y: Float[Tensor, "*B n"],
+    mean: Float[Tensor, "*B n"],
+    variance: Float[Tensor, "*B n"],
+    target_std: Float[Tensor, "*B"],
+) -> Float[Tensor, "*B"]:
+    """Mean over points of −log N(y; mean, variance), in nats per point of the target's ORIGINAL unit.
+
+    y, mean and variance are standardised; the change of variables adds log target_std.
+    """
+    return -normal_log_density(y, mean, variance).mean(-1) + target_std.log()
+
+
+def gaussian_entropy(tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B"]:
+    """½ log det(2πe LLᵀ)."""
+    return 0.5 * (logdet_of_tril(tril) + tril.shape[-1] * math.log(2 * math.pi * math.e))

@@ -1,0 +1,172 @@
+"""Gaussian divergences and densities, in nats, batched over leading axes.
+
+Covariances come in as factors: a lower-triangular `tril` (Σ = LLᵀ, positive diagonal), a vector `scale` of
+standard deviations (Σ = diag(scale²)), or the lower factor of a precision (Λ = CCᵀ). No covariance is ever rebuilt
+and factorised again: a nearly singular q would lose half its digits, or turn into NaN. q always comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class DivergenceTerms(NamedTuple):
+    """A Gaussian KL divergence as the sum of what the means and what the covariances contribute."""
+
+    mean: Float[Tensor, "*B"]
+    covariance: Float[Tensor, "*B"]
+
+    @property
+    def total(self) -> Float[Tensor, "*B"]:
+        return self.mean + self.covariance
+
+
+def gaussian_kl(
+    mean_q: Float[Tensor, "*B k"],
+    tril_q: Float[Tensor, "*B k k"],
+    mean_p: Float[Tensor, "*B k"],
+    tril_p: Float[Tensor, "*B k k"],
+) -> Float[Tensor, "*B"]:
+    """KL(N(mean_q, L_q L_qᵀ) ‖ N(mean_p, L_p L_pᵀ))."""
+    whitened = solve_tril(tril_p, torch.cat([tril_q, (mean_p - mean_q)[..., None]], dim=-1))
+    trace = whitened[..., :-1].square().sum((-2, -1))
+    mahalanobis = whitened[..., -1].square().sum(-1)
+    logdet_q, logdet_p = logdet_of_tril(tril_q), logdet_of_tril(tril_p)
+    return 0.5 * (trace + mahalanobis - mean_q.shape[-1] + logdet_p - logdet_q)
+
+
+def gaussian_kl_diagonal(
+    mean_q: Float[Tensor, "*B k"],
+    scale_q: Float[Tensor, "*B k"],
+    mean_p: Float[Tensor, "*B k"],
+    scale_p: Float[Tensor, "*B k"],
+) -> Float[Tensor, "*B"]:
+    """KL between two factorised Gaussians; `scale` holds standard deviations."""
+    ratio = scale_q / scale_p
+    mahalanobis = ((mean_q - mean_p) / scale_p).square().sum(-1)
+    return 0.5 * ((ratio.square() - 1 - 2 * ratio.log()).sum(-1) + mahalanobis)
+
+
+def gaussian_kl_diagonal_q(
+    mean_q: Float[Tensor, "*B k"],
+    scale_q: Float[Tensor, "*B k"],
+    mean_p: Float[Tensor, "*B k"],
+    tril_p: Float[Tensor, "*B k k"],
+) -> Float[Tensor, "*B"]:
+    """KL(N(mean_q, diag(scale_q²)) ‖ N(mean_p, L_p L_pᵀ)): factorised q, full p."""
+    return gaussian_kl(mean_q, torch.diag_embed(scale_q), mean_p, tril_p)
+
+
+def gaussian_kl_diagonal_p(
+    mean_q: Float[Tensor, "*B k"],
+    tril_q: Float[Tensor, "*B k k"],
+    mean_p: Float[Tensor, "*B k"],
+    scale_p: Float[Tensor, "*B k"],
+) -> Float[Tensor, "*B"]:
+    """KL(N(mean_q, L_q L_qᵀ) ‖ N(mean_p, diag(scale_p²))): full q, factorised p; no triangular solve needed."""
+    trace = (tril_q / scale_p[..., None]).square().sum((-2, -1))
+    mahalanobis = ((mean_q - mean_p) / scale_p).square().sum(-1)
+    logdet_p = 2 * scale_p.log().sum(-1)
+    return 0.5 * (trace + mahalanobis - mean_q.shape[-1] + logdet_p - logdet_of_tril(tril_q))
+
+
+def gaussian_kl_standard_normal(mean_q: Float[Tensor, "*B k"], tril_q: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B"]:
+    """KL(N(mean_q, L_q L_qᵀ) ‖ N(0, I)), the divergence to the prior."""
+    trace = tril_q.square().sum((-2, -1))
+    return 0.5 * (trace + mean_q.square().sum(-1) - mean_q.shape[-1] - logdet_of_tril(tril_q))
+
+
+def gaussian_kl_to_precision(
+    mean_q: Float[Tensor, "*B k"],
+    tril_q: Float[Tensor, "*B k k"],
+    mean_p: Float[Tensor, "*B k"],
+    precision_tril_p: Float[Tensor, "*B k k"],
+) -> DivergenceTerms:
+    """KL(q ‖ N(mean_p, (CCᵀ)⁻¹)) split into its mean and covariance terms.
+
+    With T = CᵀL_q: tr(ΛΣ_q) = ‖T‖_F² and log det(ΛΣ_q) = 2 Σ log(C_ii L_ii), since T's factors are triangular.
+    """
+    trace = (precision_tril_p.mT @ tril_q).square().sum((-2, -1))
+    mahalanobis = (precision_tril_p.mT @ (mean_q - mean_p)[..., None]).square().sum((-2, -1))
+    logdet = logdet_of_tril(precision_tril_p) + logdet_of_tril(tril_q)
+    return DivergenceTerms(0.5 * mahalanobis, 0.5 * (trace - mean_q.shape[-1] - logdet))
+
+
+def gaussian_kl_from_precision(
+    mean_p: Float[Tensor, "*B k"],
+    precision_tril_p: Float[Tensor, "*B k k"],
+    mean_q: Float[Tensor, "*B k"],
+    tril_q: Float[Tensor, "*B k k"],
+) -> DivergenceTerms:
+    """The reverse of `gaussian_kl_to_precision`: KL(N(mean_p, (CCᵀ)⁻¹) ‖ q), split likewise.
+
+    tr(Σ_q⁻¹Λ⁻¹) = ‖C⁻¹ L_q⁻ᵀ‖_F², computed as one triangular inverse and one solve.
+    """
+    identity = torch.eye(mean_q.shape[-1], dtype=mean_q.dtype, device=mean_q.device).expand_as(tril_q)
+    whitened = solve_tril(precision_tril_p, solve_tril(tril_q, identity).mT)
+    trace = whitened.square().sum((-2, -1))
+    mahalanobis = solve_tril(tril_q, (mean_q - mean_p)[..., None]).square().sum((-2, -1))
+    logdet = logdet_of_tril(precision_tril_p) + logdet_of_tril(tril_q)
+    return DivergenceTerms(0.5 * mahalanobis, 0.5 * (trace - mean_q.shape[-1] + logdet))
+
+
+def gaussian_w2(
+    mean_q: Float[Tensor, "*B k"],
+    factor_q: Float[Tensor, "*B k k"],
+    mean_p: Float[Tensor, "*B k"],
+    factor_p: Float[Tensor, "*B k k"],
+) -> Float[Tensor, "*B"]:
+    """2-Wasserstein distance (not squared) between Gaussians with covariances FFᵀ; any square factor will do.
+
+    W₂² = ‖mean_q − mean_p‖² + min over orthogonal U of ‖F_q − F_p U‖_F² (the Bures distance as a Procrustes problem),
+    whose minimiser is U = ABᵀ for the SVD F_pᵀF_q = A diag(s) Bᵀ. Taken this way W₂ keeps its digits when q is close
+    to p, where tr Σ_q + tr Σ_p − 2 tr(Σ_p^½ Σ_q Σ_p^½)^½ cancels to √eps.
+    """
+    left, _, right = torch.linalg.svd(factor_p.mT @ factor_q)
+    bures_squared = (factor_q - factor_p @ (left @ right)).square().sum((-2, -1))
+    return ((mean_q - mean_p).square().sum(-1) + bures_squared).sqrt()
+
+
+def gaussian_log_density(
+    x: Float[Tensor, "*B k"], mean: Float[Tensor, "*B k"], tril: Float[Tensor, "*B k k"]
+) -> Float[Tensor, "*B"]:
+    """log N(x; mean, LLᵀ)."""
+    mahalanobis = solve_tril(tril, (x - mean)[..., None]).square().sum((-2, -1))
+    return -0.5 * (mahalanobis + logdet_of_tril(tril) + x.shape[-1] * LOG_2PI)
+
+
+def gaussian_log_density_diagonal(
+    x: Float[Tensor, "*B k"], mean: Float[Tensor, "*B k"], scale: Float[Tensor, "*B k"]
+) -> Float[Tensor, "*B"]:
+    """log N(x; mean, diag(scale²))."""
+    return normal_log_density(x, mean, scale.square()).sum(-1)
+
+
+def normal_log_density(
+    x: Float[Tensor, "*B"], mean: Float[Tensor, "*B"], variance: Float[Tensor, "*B"]
+) -> Float[Tensor, "*B"]:
+    """log N(x; mean, variance) in one dimension, elementwise."""
+    return -0.5 * ((x - mean).square() / variance + variance.log() + LOG_2PI)
+
+
+def normal_kl(
+    mean_q: Float[Tensor, "*B"],
+    variance_q: Float[Tensor, "*B"],
+    mean_p: Float[Tensor, "*B"],
+    variance_p: Float[Tensor, "*B"],
+) -> Float[Tensor, "*B"]:
+    """KL(N(mean_q, variance_q) ‖ N(mean_p, variance_p)) in one dimension, elementwise.
+
+    r − 1 − log r is taken as (r − 1) − log1p(r − 1), exact to rounding for variances that nearly agree.
+    """
+    excess = (variance_q - variance_p) / variance_p
+    return 0.5 * (excess - torch.log1p(excess) + (mean_q - mean_p).square() / variance_p)

@@ -1,0 +1,71 @@
+"""Factorisations that say what they did: jitter is reported, never hidden."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class JitteredCholesky(NamedTuple):
+    """A lower Cholesky factor and the jitter that was added to each matrix's diagonal."""
+
+    tril: Float[Tensor, "*B n n"]
+    jitter: Float[Tensor, "*B"]
+
+
+def cholesky_with_jitter(
+    matrix: Float[Tensor, "*B n n"], jitter: float = 0.0, *, max_jitter: float = 1e-2
+) -> JitteredCholesky:
+    """Cholesky factor of `matrix + jitter·I`, the jitter raised tenfold where the factorisation fails.
+
+    Each matrix of a batch is treated alone: its jitter does not depend on its neighbours.
+    A start of 0 is followed by 1e-12 times the mean of the matrix's diagonal.
+
+    Raises:
+        ValueError: a matrix is not finite, or `max_jitter` (relative to the mean diagonal) does not suffice.
+    """
+    if not torch.isfinite(matrix).all():
+        raise ValueError("cannot factorise a matrix that holds NaN or infinity")
+    mean_diagonal = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+    used = torch.full_like(mean_diagonal, jitter)
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    while True:
+        tril, info = torch.linalg.cholesky_ex(matrix + used[..., None, None] * identity)
+        failed = info != 0
+        if not failed.any():
+            return JitteredCholesky(tril, used)
+        raised = torch.where(used > 0, 10 * used, 1e-12 * mean_diagonal)
+        used = torch.where(failed, raised, used)
+        if (failed & ~(used <= max_jitter * mean_diagonal)).any():
+            raise ValueError(
+                f"matrix is not positive definite even with a relative jitter of {max_jitter:g} on its diagonal"
+            )
+
+
+def positive_diagonal_tril(upper: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B n n"]:
+    """Rᵀ with the signs of its columns turned so that the diagonal is positive; RᵀR is unchanged."""
+    sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(upper.dtype)
+    return (upper * sign[..., None]).mT
+
+
+def tril_of_gram(factor: Float[Tensor, "*B m n"]) -> Float[Tensor, "*B n n"]:
+    """Lower factor C, positive diagonal, of FᵀF = CCᵀ for m ≥ n, by QR: FᵀF itself is never formed.
+
+    A rank-deficient F gives zeros (or rounding) on the diagonal of C, not an error.
+    """
+    return positive_diagonal_tril(torch.linalg.qr(factor, mode="r").R)
+
+
+def logdet_of_tril(tril: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B"]:
+    """log det(LLᵀ) = 2 Σ log L_ii."""
+    return 2 * tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def solve_tril(
+    tril: Float[Tensor, "*B n n"], right: Float[Tensor, "*B n m"], *, transpose: bool = False
+) -> Float[Tensor, "*B n m"]:
+    """L⁻¹R, or L⁻ᵀR with `transpose`."""
+    return torch.linalg.solve_triangular(tril.mT if transpose else tril, right, upper=transpose)

@@ -1,0 +1,43 @@
+"""The functional KL divergence between the values of two linear models at a set of inputs, free of jitter.
+
+For features Φ_A (M×k) of rank r, the pushforward N(Φ_A μ, Φ_A Σ Φ_Aᵀ) is singular as soon as r < M. Both measures
+live on the column space of Φ_A, where a density exists: with V (k×r, orthonormal) spanning the row space of Φ_A,
+KL(Q_A ‖ P_A) = KL(N(Vᵀμ_q, VᵀΣ_qV) ‖ N(Vᵀμ_p, VᵀΣ_pV)), exact for any M (Burt et al. 2020, eq. 6 without jitter).
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.gaussian import gaussian_kl
+from fsvi_bench.maths.linalg import tril_of_gram
+
+RANK_TOLERANCE = 1e-9
+
+
+def row_space(Phi_A: Float[Tensor, "M k"], rank_tolerance: float = RANK_TOLERANCE) -> Float[Tensor, "k r"]:
+    """Orthonormal basis V of the row space of Φ_A: right singular vectors with s_i > rank_tolerance · s_1."""
+    _, singular_values, right = torch.linalg.svd(Phi_A, full_matrices=False)
+    rank = int((singular_values > rank_tolerance * singular_values[0]).sum())
+    return right[:rank].mT
+
+
+def projected_kl(
+    basis: Float[Tensor, "k r"],
+    mean_q: Float[Tensor, "*B k"],
+    factor_q: Float[Tensor, "*B k k"],
+    mean_p: Float[Tensor, "*B k"],
+    factor_p: Float[Tensor, "*B k k"],
+) -> Float[Tensor, "*B"]:
+    """KL between the projections Vᵀw of w ~ N(mean, FFᵀ); any square factors F will do.
+
+    VᵀFFᵀV is factorised by a QR of FᵀV, so the projected covariance is never formed.
+    """
+    return gaussian_kl(
+        (mean_q[..., None, :] @ basis)[..., 0, :],
+        tril_of_gram(factor_q.mT @ basis),
+        (mean_p[..., None, :] @ basis)[..., 0, :],
+        tril_of_gram(factor_p.mT @ basis),
+    )

@@ -1,0 +1,38 @@
+"""EXACT: the posterior in closed form, and its best factorised approximation (Burt et al. 2020, section 4)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from fsvi_bench.maths.blr import blr_posterior, covariance_tril, mean_field_optimum_scale
+from fsvi_bench.methods.base import Method
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+
+
+class Exact(Method):
+    """Full family: the exact posterior itself, KL 0.
+
+    Factorised family: the optimum of KL(q ‖ P_D) over factorised q, which keeps the exact mean and takes the variances
+    1/Λ_ii. (Setting the gradient of ½[Σ Λ_ii s_i² − Σ log s_i²] in s_i² to zero gives s_i² = 1/Λ_ii.)
+    """
+
+    deterministic: ClassVar[bool] = True
+    automatic_optimization = False
+
+    @property
+    def num_steps(self) -> int:
+        return 1
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        data = self.problems
+        exact = blr_posterior(data.Phi, data.y, data.noise_variance)
+        if self.family == "full":
+            self._posterior: GaussianPosterior = FullGaussian(exact.mean, covariance_tril(exact.precision_tril))
+        else:
+            self._posterior = FactorisedGaussian(exact.mean, mean_field_optimum_scale(exact.precision_tril))
+
+    def configure_optimizers(self) -> None:
+        """None: nothing is optimised step by step."""
+
+    def posterior(self) -> GaussianPosterior:
+        return self._posterior

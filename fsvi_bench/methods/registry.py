@@ -1,0 +1,126 @@
+"""Methods by name: our own, those of installed packages (entry points), and `path/file.py:Class`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fsvi_bench.errors import InputError, did_you_mean, unknown_name
+from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.resources import read_yaml, resource_dir
+
+ENTRY_POINT_GROUP = "fsvi_bench.methods"
+BUILT_IN = {"exact": "fsvi_bench.methods.exact:Exact"}
+
+
+class MethodDefaults(BaseModel):
+    """`conf/methods/<name>.yaml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    title: str
+    summary: str
+    options: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """A method that can be run: its name, its class and the hash of the file that defines it."""
+
+    name: str
+    cls: type[Method]
+    defaults: MethodDefaults
+    code_sha256: str
+
+    def options(self, changes: Mapping[str, Any]) -> MethodOptions:
+        """Defaults with `changes` on top.
+
+        Raises:
+            InputError: a name or value that the method does not take.
+        """
+        try:
+            return self.cls.Options.model_validate({**self.defaults.options, **changes})
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"]) or "options"
+            known = ", ".join(self.cls.Options.model_fields) or "none"
+            hint = did_you_mean(name, self.cls.Options.model_fields)
+            raise InputError(
+                f"method {self.name}, option '{name}': {first['msg']}; {hint}its options: {known}"
+            ) from error
+
+
+def method_names() -> list[str]:
+    """Names of built-in methods and of installed entry points, sorted."""
+    return sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+
+
+def load_method(spec: str) -> MethodEntry:
+    """A method by name or as `path/file.py:Class`.
+
+    Raises:
+        InputError: there is no such method, or it cannot be imported, or it is not a `Method`.
+    """
+    if ".py:" in spec:
+        return _from_file(spec)
+    if spec in BUILT_IN:
+        module, _, name = BUILT_IN[spec].partition(":")
+        cls = getattr(importlib.import_module(module), name)
+        return _entry(spec, cls, _read_defaults(spec))
+    points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if spec not in points:
+        raise unknown_name("method", spec, method_names())
+    try:
+        cls = points[spec].load()
+    except Exception as error:
+        raise InputError(
+            f"method '{spec}' cannot be imported: {type(error).__name__}: {error}; mend its package"
+        ) from error
+    return _entry(spec, _require_method(cls, spec), MethodDefaults(title=spec, summary=_first_line(cls)))
+
+
+def _from_file(spec: str) -> MethodEntry:
+    location, _, name = spec.rpartition(":")
+    path = Path(location)
+    if not path.is_file():
+        raise InputError(f"there is no file {path}; give --method as path/file.py:Class")
+    module_spec = importlib.util.spec_from_file_location(f"fsvi_bench_user_{path.stem}", path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}; mend the file") from error
+    if not hasattr(module, name):
+        raise InputError(f"{path} has no class '{name}'; give --method as path/file.py:Class")
+    cls = _require_method(getattr(module, name), spec)
+    defaults = MethodDefaults(title=name, summary=_first_line(cls))
+    return MethodEntry(name, cls, defaults, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _require_method(cls: object, spec: str) -> type[Method]:
+    if not (isinstance(cls, type) and issubclass(cls, Method)) or inspect.isabstract(cls):
+        raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement its abstract members")
+    return cls
+
+
+def _entry(name: str, cls: type[Method], defaults: MethodDefaults) -> MethodEntry:
+    source = Path(inspect.getfile(cls)).read_bytes()
+    return MethodEntry(name, cls, defaults, hashlib.sha256(source).hexdigest())
+
+
+def _first_line(cls: type) -> str:
+    return (inspect.getdoc(cls) or "no description").splitlines()[0]
+
+
+def _read_defaults(name: str) -> MethodDefaults:
+    return MethodDefaults.model_validate(read_yaml(resource_dir("conf") / "methods" / f"{name}.yaml"))

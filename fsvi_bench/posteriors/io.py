@@ -1,0 +1,101 @@
+"""Posterior files, `fsvi-posterior/1`: small safetensors that anybody's tool can write and we can score."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
+
+FORMAT = "fsvi-posterior/1"
+KINDS = ("gaussian-full", "gaussian-ffg")
+
+
+def pack_tril(tril: Float[Tensor, "k k"]) -> Float[Tensor, " k*(k+1)/2"]:
+    """Rows of the lower triangle, in order."""
+    row, column = torch.tril_indices(tril.shape[-1], tril.shape[-1])
+    return tril[row, column]
+
+
+def unpack_tril(packed: Float[Tensor, " k*(k+1)/2"], k: int) -> Float[Tensor, "k k"]:
+    """The inverse of `pack_tril`."""
+    row, column = torch.tril_indices(k, k)
+    tril = torch.zeros(k, k, dtype=packed.dtype)
+    tril[row, column] = packed
+    return tril
+
+
+def write_posterior(path: Path, posterior: GaussianPosterior) -> None:
+    """Writes one posterior atomically, a full covariance as `scale_tril_packed`.
+
+    Raises:
+        InputError: the place is not writable.
+        ValueError: a number is not finite; nothing is written.
+    """
+    metadata = {"format": FORMAT, "kind": f"gaussian-{posterior.family}"}
+    if isinstance(posterior, FactorisedGaussian):
+        tensors = {"mean": posterior.mean, "scale": posterior.scale}
+    else:
+        tensors = {"mean": posterior.mean, "scale_tril_packed": pack_tril(posterior.covariance_tril())}
+    write_tensor_file(path, tensors, metadata)
+
+
+def read_posterior(path: Path, k: int | None = None) -> GaussianPosterior:
+    """Reads and checks one posterior; with `k` given it must have that many weights.
+
+    Raises:
+        InputError: it is not a valid `fsvi-posterior/1` file of a kind that this version scores, or has another k.
+    """
+    content = read_tensor_file(path, FORMAT, ("format", "kind"))
+    kind = content.metadata["kind"]
+    if kind not in KINDS:
+        raise content.error(f"kind '{kind[:60]}' is not one that this version scores; expected {' or '.join(KINDS)}")
+    posterior = _read_ffg(content) if kind == "gaussian-ffg" else _read_full(content)
+    if k is not None and posterior.k != k:
+        raise content.error(f"task has k={k} features, posterior has {posterior.k}; was it trained on another task?")
+    return posterior
+
+
+def _read_ffg(content: TensorFile) -> FactorisedGaussian:
+    content.require_names({"mean", "scale"})
+    k = _length_of_mean(content)
+    _require(content, "scale", (k,))
+    _require_positive(content, "scale", content.tensors["scale"])
+    return FactorisedGaussian(content.tensors["mean"], content.tensors["scale"])
+
+
+def _read_full(content: TensorFile) -> FullGaussian:
+    packed = "scale_tril_packed" in content.tensors
+    name = "scale_tril_packed" if packed else "scale_tril"
+    content.require_names({"mean", name})
+    k = _length_of_mean(content)
+    _require(content, name, (k * (k + 1) // 2,) if packed else (k, k))
+    tril = unpack_tril(content.tensors[name], k) if packed else content.tensors[name]
+    if bool(tril.triu(1).any()):
+        raise content.error("'scale_tril' has entries above the diagonal, expected a lower-triangular factor")
+    _require_positive(content, f"diagonal of {name}", tril.diagonal())
+    return FullGaussian(content.tensors["mean"], tril)
+
+
+def _length_of_mean(content: TensorFile) -> int:
+    shape = tuple(content.tensors["mean"].shape)
+    if len(shape) != 1 or 0 in shape:
+        raise content.error(f"'mean' has shape {list(shape)}, expected [k]; save one posterior per file")
+    content.require_dtype("mean", torch.float64)
+    return shape[0]
+
+
+def _require(content: TensorFile, name: str, shape: tuple[int, ...]) -> None:
+    content.require_shape(name, shape)
+    content.require_dtype(name, torch.float64)
+
+
+def _require_positive(content: TensorFile, name: str, values: Tensor) -> None:
+    smallest = float(values.min())
+    if not smallest > 0 or not math.isfinite(smallest):
+        raise content.error(f"'{name}' holds {smallest:g}, expected positive numbers (standard deviations)")

@@ -1,0 +1,80 @@
+"""Records to rows: one row per data set, method, family and settings, averaged over splits."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from fsvi_bench.files import canonical_json
+from fsvi_bench.running.cell import Record
+
+SCORES = ("kl", "kl_mean_term", "reverse_kl", "w2", "predictive_kl_test", "predictive_kl_box", "nlpd", "rmse")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over splits and its standard error (None with one split)."""
+
+    mean: float
+    standard_error: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result table. `cells` counts the records, `finished` those that went into the means."""
+
+    dataset: str
+    method: str
+    family: str
+    hyperparameters: dict[str, object]
+    cells: int
+    finished: int
+    splits: int
+    scores: dict[str, Estimate]
+
+
+def summarise(records: Sequence[Record]) -> list[Row]:
+    """Rows in the records' order. Seeds are averaged within a split first, so each split weighs the same.
+
+    The standard error is over splits; they overlap, so it understates what a fresh data set would show.
+    """
+    groups: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        settings = canonical_json(record.hyperparameters)
+        groups[record.dataset, record.method, record.family, settings].append(record)
+    return [_row(group) for group in groups.values()]
+
+
+def _row(group: Sequence[Record]) -> Row:
+    first = group[0]
+    finished = [record for record in group if record.scores is not None]
+    by_split: dict[int, list[Record]] = defaultdict(list)
+    for record in finished:
+        by_split[record.split].append(record)
+    estimates = {}
+    for name in SCORES if finished else ():
+        estimates[name] = estimate(
+            [fmean(getattr(record.scores, name) for record in records) for records in by_split.values()]
+        )
+    return Row(
+        dataset=first.dataset,
+        method=first.method,
+        family=first.family,
+        hyperparameters=first.hyperparameters,
+        cells=len(group),
+        finished=len(finished),
+        splits=len(by_split),
+        scores=estimates,
+    )
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean and standard error of the mean; an infinite value makes the mean infinite and the error unknown."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return Estimate(fmean(values), None)
+    return Estimate(fmean(values), float(np.std(values, ddof=1) / math.sqrt(len(values))))

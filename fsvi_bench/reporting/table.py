@@ -1,0 +1,119 @@
+"""Result tables for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from fsvi_bench.reporting.summary import Estimate, Row
+from fsvi_bench.running.cell import Record
+from fsvi_bench.scoring.scores import Scores
+from fsvi_bench.tasks.certificate import Certificate
+
+COLUMNS = {
+    "kl": "KL(q‖P_D)",
+    "kl_mean_term": "its mean term",
+    "predictive_kl_test": "predictive KL, test",
+    "predictive_kl_box": "box",
+    "nlpd": "NLPD",
+    "rmse": "RMSE",
+}
+NARROW_COLUMNS = ("kl", "nlpd", "rmse")
+WIDE = 130  #: characters from which all columns fit
+
+
+def result_table(rows: Sequence[Row], width: int) -> Table:
+    """Mean ± standard error over splits, one line per data set, method and family; fewer columns if width is short."""
+    columns = COLUMNS if width >= WIDE else {name: COLUMNS[name] for name in NARROW_COLUMNS}
+    table = Table(box=box.SIMPLE_HEAD, caption=CAPTION, caption_justify="left", pad_edge=False)
+    for heading in ("data set", "method", "splits"):
+        table.add_column(heading, justify="right" if heading == "splits" else "left", no_wrap=True)
+    for heading in columns.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    for index, row in enumerate(rows):
+        last = index + 1 == len(rows) or rows[index + 1].dataset != row.dataset
+        cells = [format_estimate(row.scores[name]) if row.scores else "failed" for name in columns]
+        table.add_row(row.dataset, _label(row), _count(row), *cells, end_section=last)
+    return table
+
+
+CAPTION = (
+    "mean ± standard error over splits (they overlap: not independent). KL in nats; NLPD in nats per test point and "
+    "RMSE in the target's original unit."
+)
+
+
+def _label(row: Row) -> str:
+    settings = " ".join(f"{key}={value}" for key, value in row.hyperparameters.items())
+    return f"{row.method} {row.family} {settings}".strip()
+
+
+def _count(row: Row) -> str:
+    return str(row.splits) if row.finished == row.cells else f"{row.splits} ({row.cells - row.finished} failed)"
+
+
+def format_estimate(estimate: Estimate) -> str:
+    """`36.71 ± 0.42`: as many decimals as show two digits of the error; rounding errors in powers of ten."""
+    mean, error = estimate.mean, estimate.standard_error
+    if not math.isfinite(mean):
+        return "∞" if mean > 0 else str(mean)
+    if 0 < abs(mean) < 1e-6:
+        return f"{mean:.0e}"
+    if not error:
+        return f"{mean:.4g}"
+    decimals = min(6, max(0, 1 - math.floor(math.log10(error))))
+    return f"{mean:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def score_table(scores: Scores) -> Table:
+    """Every score of one posterior, one per line."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, value in scores.model_dump().items():
+        if isinstance(value, dict):
+            for key, item in value.items():
+                table.add_row(f"{name} {key}", "does not apply" if item is None else f"{item:.10g}")
+        else:
+            table.add_row(name, f"{value:.10g}")
+    return table
+
+
+def task_table(path: Path, certificate: Certificate) -> Table:
+    """A task's certificate, one statement per line."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, title=str(path), title_justify="left", pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    fit = certificate.fit
+    lines: dict[str, object] = {
+        "data set": f"{certificate.dataset} split {certificate.split}",
+        "task SHA-256": certificate.task_sha256,
+        "training points, features": f"N = {certificate.N}, k = {certificate.k}",
+        "noise variance, jitter": f"{certificate.noise_variance:.6g}, {certificate.jitter:g}",
+        "log evidence": f"{certificate.log_evidence:.10g} nats",
+        "collapsed bound": f"{certificate.bound:.10g} nats ({certificate.bound / certificate.N:+.5f} per point)",
+        "condition of k(Z,Z) + jitter": f"{certificate.condition_inducing:.3g}",
+        "condition of the precision": f"{certificate.condition_precision:.3g}",
+    }
+    for check in certificate.posterior_checks:
+        mean, covariance = check.mean_relative_difference, check.covariance_relative_difference
+        kl = "" if check.kl is None else f", KL {check.kl:.1e}"
+        lines[f"exact posterior by {check.method}"] = f"mean to {mean:.1e}, covariance to {covariance:.1e}{kl}"
+    if fit is not None:
+        lines["fit"] = f"{fit.iterations} iterations, {fit.evaluations} evaluations, {fit.seconds:.1f} s: {fit.message}"
+        lines["gradient at the end"] = f"{fit.gradient_norm:.3g} (largest component)"
+    for name, value in lines.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def failures(records: Sequence[Record]) -> Iterator[str]:
+    """One line per cell that failed or diverged."""
+    for record in records:
+        if record.status != "ok":
+            name = f"{record.dataset} split {record.split} {record.method} {record.family}"
+            yield f"{name}: {record.status}: {record.reason}"

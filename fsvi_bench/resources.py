@@ -1,0 +1,32 @@
+"""Where the files that travel with the package lie: cards, frozen tasks, method defaults, protocols."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from fsvi_bench.errors import InputError
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def resource_dir(name: str) -> Path:
+    """Folder `datasets` or `conf`: inside an installed wheel, or at the top of a checkout."""
+    bundled = _PACKAGE / "_bundled" / name
+    return bundled if bundled.is_dir() else _PACKAGE.parent / name
+
+
+def read_yaml(path: Path) -> object:
+    """Parsed YAML of a file, safe tags only.
+
+    Raises:
+        InputError: the file cannot be read or is not YAML.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} is not valid YAML: {reason}; mend the file") from error

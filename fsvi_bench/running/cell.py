@@ -1,0 +1,75 @@
+"""A cell is what is computed, a record is what came out; both are plain data."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from fsvi_bench.files import sha256_of_json
+from fsvi_bench.posteriors.gaussian import Family
+from fsvi_bench.scoring.scores import Scores
+
+Status = Literal["ok", "diverged", "failed"]
+
+
+class Cell(BaseModel):
+    """One task, one method with its settings, one seed: all that decides a result, and nothing else."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    task_sha256: str
+    dataset: str
+    split: int
+    method: str
+    family: Family
+    hyperparameters: dict[str, Any]
+    seed: int
+    code_sha256: str  #: the method's file and the package's own sources
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 that names the cell's folder; any change of what decides the result changes it."""
+        return sha256_of_json(self.model_dump(mode="json"))
+
+    @property
+    def folder(self) -> str:
+        """Where the cell's files lie beneath the output folder."""
+        name = f"split-{self.split:02d}-seed-{self.seed}-{self.key[:12]}"
+        return f"cells/{self.dataset}/{self.method}-{self.family}/{name}"
+
+
+class Seconds(BaseModel):
+    """Wall-clock seconds of one cell. `train` is the batch's time over its size; imports are not in it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    train: float
+    batch_train: float
+    batch_size: int
+    score: float
+
+
+class Record(BaseModel):
+    """One cell's outcome, `fsvi-record/1`. Infinite scores are the string "Infinity"; what does not apply is null."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+    format: Literal["fsvi-record/1"] = "fsvi-record/1"
+    cell: str
+    dataset: str
+    split: int
+    method: str
+    family: Family
+    seed: int
+    hyperparameters: dict[str, Any]
+    task_sha256: str | None  #: null where no task could be certified
+    status: Status
+    reason: str | None
+    scores: Scores | None
+    seconds: Seconds | None
+    provenance: dict[str, Any]
+
+
+def is_finite(scores: Scores) -> bool:
+    """Whether KL and NLPD, which decide a cell's status, are numbers at all (an infinite KL is one: q is singular)."""
+    return not (math.isnan(scores.kl) or math.isnan(scores.nlpd))

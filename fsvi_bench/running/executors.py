@@ -1,0 +1,73 @@
+"""Work spread over processes of one thread each; small linear algebra is slower on two threads than on one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import TypeVar
+
+from fsvi_bench.errors import InputError, TaskRefused
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_one_thread() -> None:
+    """Limits torch, BLAS and OpenMP of this process to one thread."""
+    import scipy.linalg  # noqa: F401 -- only libraries that are loaded by then can be limited; SciPy has its own BLAS
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool of fresh processes; on an error or Ctrl-C the queue is dropped and running work is not waited for."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=use_one_thread)
+    try:
+        yield pool
+    except BaseException:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def run_parallel(
+    function: Callable[[Argument], Result], arguments: Sequence[Argument], workers: int
+) -> Iterator[tuple[Argument, Result | Exception]]:
+    """(argument, result) as each call finishes; a call's own exception is its result, and the others go on.
+
+    Raises:
+        InputError: a call's input was the user's mistake, which would be every other call's too.
+    """
+    workers = min(workers, len(arguments))
+    if workers <= 1:
+        for argument in arguments:
+            yield argument, _outcome(lambda argument=argument: function(argument))  # type: ignore[misc]
+        return
+    with _pool(workers) as pool:
+        futures: dict[Future[Result], Argument] = {pool.submit(function, a): a for a in arguments}
+        for future in as_completed(futures):
+            yield futures[future], _outcome(future.result)
+
+
+def _outcome(call: Callable[[], Result]) -> Result | Exception:
+    try:
+        return call()
+    except InputError:
+        raise
+    except (TaskRefused, ArithmeticError, RuntimeError) as error:
+        return error

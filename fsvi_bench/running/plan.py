@@ -1,0 +1,221 @@
+"""From options to work: which tasks, methods, families and seeds, all checked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fsvi_bench.errors import InputError, did_you_mean, unknown_name
+from fsvi_bench.methods.base import MethodOptions
+from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
+from fsvi_bench.posteriors.gaussian import Family
+from fsvi_bench.resources import read_yaml, resource_dir
+from fsvi_bench.tasks.build import split_indices
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.splits import parse_ranges
+from fsvi_bench.tasks.task import Task, read_task
+
+FAMILIES: tuple[Family, ...] = ("full", "ffg")
+DEFAULT_DATASET = "diabetes"
+
+
+class Protocol(BaseModel):
+    """`conf/protocols/<name>.yaml`: a whole experiment. What the command line gives takes its place."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    summary: str
+    datasets: tuple[str, ...] = (DEFAULT_DATASET,)
+    methods: Literal["all"] | tuple[str, ...] = "all"
+    families: tuple[Family, ...] = FAMILIES
+    splits: str | None = None
+    seeds: str = "0"
+    measurement_points: tuple[int, ...] = ()
+    max_steps: int | None = None
+    options: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for; None and empty mean: as the protocol says, else the default."""
+
+    datasets: Sequence[str] = ()
+    task_files: Sequence[Path] = ()
+    methods: Sequence[str] = ()
+    families: Sequence[str] = ()
+    splits: str | None = None
+    seeds: str | None = None
+    measurement_points: Sequence[int] = ()
+    max_steps: int | None = None
+    protocol: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its family, settings and seeds; one row of the result table."""
+
+    method: MethodEntry
+    family: Family
+    options: MethodOptions
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Splits to be fitted or found in the cache, tasks given as files, and what to run on each."""
+
+    splits: tuple[tuple[str, int], ...]  #: (data set, split)
+    tasks: tuple[Task, ...]
+    variants: tuple[Variant, ...]
+    unused: tuple[str, ...] = ()  #: options that no chosen method has
+
+
+def protocol_names() -> list[str]:
+    """Names of the protocols that travel with the package, sorted."""
+    return sorted(path.stem for path in (resource_dir("conf") / "protocols").glob("*.yaml"))
+
+
+def load_protocol(name: str) -> Protocol:
+    """A protocol by name.
+
+    Raises:
+        InputError: there is none of that name, or its file does not validate.
+    """
+    if name not in protocol_names():
+        raise unknown_name("protocol", name, protocol_names())
+    path = resource_dir("conf") / "protocols" / f"{name}.yaml"
+    try:
+        return Protocol.model_validate(read_yaml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: '{'.'.join(map(str, first['loc']))}': {first['msg']}; mend the file") from error
+
+
+def make_plan(request: Request) -> Plan:
+    """Checks a request and spells it out.
+
+    Raises:
+        InputError: an unknown name, a split out of range, an option that does not validate, a task given twice.
+    """
+    protocol = load_protocol(request.protocol) if request.protocol else Protocol(summary="defaults")
+    tasks = tuple(read_task(path) for path in request.task_files)
+    splits = chosen_splits(request, protocol)
+    _refuse_mixed_tasks(splits, tasks)
+    variants, unused = _variants(request, protocol)
+    return Plan(splits, tasks, variants, unused)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`key=value` of `--set`, the value read as YAML (a number, true, a word).
+
+    Raises:
+        InputError: it has no `=`, is not YAML, or names M.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set '{text}' is not understood; write key=value, such as lr=0.01")
+    if key.strip() == "M":
+        raise InputError("--set M is not an option; give the size of the measurement set with --measurement-points")
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise InputError(f"--set '{text}': the value is not a number, word or list; write key=value") from error
+
+
+def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[tuple[str, int], ...]:
+    """(data set, split) pairs that a request names; all splits of a data set unless it says otherwise.
+
+    Raises:
+        InputError: an unknown data set, or a split that it does not have.
+    """
+    protocol = protocol or Protocol(summary="defaults")
+    if request.task_files and not request.datasets:
+        if request.splits:
+            raise InputError("--splits has no meaning with --task alone: a task file is one split; drop one of the two")
+        return ()
+    chosen: list[tuple[str, int]] = []
+    for name in dict.fromkeys(request.datasets or protocol.datasets):
+        card = load_card(name)
+        text = request.splits or protocol.splits
+        numbers = range(card.splits.count) if text is None else parse_ranges(text)
+        for split in numbers:
+            split_indices(card, split)
+            chosen.append((name, split))
+    return tuple(chosen)
+
+
+def _refuse_mixed_tasks(splits: Sequence[tuple[str, int]], tasks: Sequence[Task]) -> None:
+    """Two different tasks of one split cannot stand in one table."""
+    seen = set(splits)
+    for task in tasks:
+        place = (task.dataset, task.split)
+        if place in seen:
+            raise InputError(
+                f"{task.dataset} split {task.split} is asked for by two tasks; results of different tasks are not "
+                "compared, so run them one after the other with different --out"
+            )
+        seen.add(place)
+
+
+def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...], tuple[str, ...]]:
+    """Every method with every family and setting, and the flags that none of the methods has a use for."""
+    names = request.methods or (method_names() if protocol.methods == "all" else protocol.methods)
+    methods = [load_method(name) for name in dict.fromkeys(names)]
+    families = _families(request.families or protocol.families)
+    seeds = tuple(parse_ranges(request.seeds or protocol.seeds, "seeds"))
+    points = _positive(request.measurement_points or protocol.measurement_points, "--measurement-points")
+    max_steps = protocol.max_steps if request.max_steps is None else request.max_steps
+    steps = _positive(() if max_steps is None else (max_steps,), "--max-steps")
+    settings = {**protocol.options, **request.options}
+    known = {name for method in methods for name in method.cls.Options.model_fields}
+    _require_known(settings, known, methods)
+    if steps:
+        settings["max_steps"] = steps[0]
+
+    variants = [
+        Variant(method, family, method.options(options), (0,) if method.cls.deterministic else seeds)
+        for method in methods
+        for family in families
+        if family in method.cls.families
+        for options in _grid(settings, points, method)
+    ]
+    if not variants:
+        raise InputError(f"no chosen method has a family among {', '.join(families)}; choose full or ffg")
+    given = {"M": ("--measurement-points", points), "max_steps": ("--max-steps", steps)}
+    return tuple(variants), tuple(flag for name, (flag, values) in given.items() if values and name not in known)
+
+
+def _grid(settings: dict[str, Any], points: Sequence[int], method: MethodEntry) -> list[dict[str, Any]]:
+    """The settings that a method has, once for each size of the measurement set if it has one."""
+    fields = method.cls.Options.model_fields
+    fitting = {key: value for key, value in settings.items() if key in fields}
+    return [{**fitting, "M": M} for M in points] if points and "M" in fields else [fitting]
+
+
+def _families(names: Sequence[str]) -> tuple[Family, ...]:
+    for name in names:
+        if name not in FAMILIES:
+            raise unknown_name("family", name, FAMILIES)
+    return tuple(family for family in FAMILIES if family in names)
+
+
+def _positive(numbers: Sequence[int], flag: str) -> list[int]:
+    for number in numbers:
+        if number < 1:
+            raise InputError(f"{flag} is {number}, expected 1 or more")
+    return list(dict.fromkeys(numbers))
+
+
+def _require_known(settings: dict[str, Any], known: set[str], methods: Sequence[MethodEntry]) -> None:
+    for key in settings:
+        if key not in known:
+            chosen = ", ".join(method.name for method in methods)
+            raise InputError(
+                f"--set {key}: none of the chosen methods ({chosen}) has such an option; {did_you_mean(key, known)}"
+                f"their options: {', '.join(sorted(known)) or 'none'}"
+            )

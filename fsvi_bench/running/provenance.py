@@ -1,0 +1,63 @@
+"""What a result was computed with, as far as it can be known from inside."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fsvi_bench
+
+
+@cache
+def git_revision() -> str | None:
+    """The checkout's commit, with `-dirty` where tracked files differ from it; None for an installed wheel."""
+    root = Path(fsvi_bench.__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+@cache
+def _versions() -> dict[str, str | None]:
+    def installed(name: str) -> str | None:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return None
+
+    names = {
+        "torch": "torch",
+        "lightning": "pytorch-lightning",
+        "gpytorch": "gpytorch",
+        "numpy": "numpy",
+        "scipy": "scipy",
+    }
+    return {short: installed(name) for short, name in names.items()}
+
+
+def provenance(device: str, seed: int) -> dict[str, Any]:
+    """Versions, platform, the device actually used, threads, the seed and the present time (UTC)."""
+    hardware = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    return {
+        "fsvi_bench": fsvi_bench.__version__,
+        "git": git_revision(),
+        **_versions(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device,
+        "hardware": hardware,
+        "threads": torch.get_num_threads(),
+        "seeds": [seed],
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

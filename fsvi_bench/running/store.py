@@ -1,0 +1,51 @@
+"""The output folder: one folder per cell, each file whole or absent, the record last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.files import require_writable_directory, write_atomically
+from fsvi_bench.posteriors.gaussian import GaussianPosterior
+from fsvi_bench.posteriors.io import write_posterior
+from fsvi_bench.running.cell import Cell, Record
+
+
+class Store:
+    """Records and posteriors beneath one folder.
+
+    Raises:
+        InputError: the folder cannot be made or written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        require_writable_directory(root)
+        self.root = root
+
+    def load(self, cell: Cell) -> Record | None:
+        """A cell's finished record, or None. A record is written after its posterior, so it marks the cell finished.
+
+        Raises:
+            InputError: a file lies there that is not this cell's record; it is never overwritten unseen.
+        """
+        path = self.root / cell.folder / "record.json"
+        try:
+            record = Record.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise InputError(
+                f"{path} is not a valid record ({type(error).__name__}); move it away and run again"
+            ) from error
+        if record.cell != cell.key:
+            raise InputError(f"{path} is the record of another cell; move it away and run again")
+        return record
+
+    def save(self, cell: Cell, record: Record, posterior: GaussianPosterior | None) -> None:
+        """Writes a cell's posterior (if it has one), then its record, each atomically."""
+        folder = self.root / cell.folder
+        if posterior is not None:
+            write_posterior(folder / "posterior.safetensors", posterior)
+        write_atomically(folder / "record.json", (record.model_dump_json(indent=2) + "\n").encode())

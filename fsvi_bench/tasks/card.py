@@ -1,0 +1,107 @@
+"""Dataset cards: what a data set is, where it comes from, how it is split and how its task is fitted."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.resources import read_yaml, resource_dir
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileSource(_Strict):
+    """A whitespace-separated table of numbers, kept at `path` beneath any mirror's base folder."""
+
+    kind: Literal["file"]
+    path: str
+    sha256: Sha256
+    urls: tuple[str, ...]
+
+
+class SklearnSource(_Strict):
+    """A data set bundled with scikit-learn; the hash is over its arrays (little-endian float64 X, then y)."""
+
+    kind: Literal["sklearn"]
+    loader: Literal["load_diabetes"]
+    sha256: Sha256
+
+
+class ToySource(_Strict):
+    """Drawn from the model itself (Burt et al. 2020, appendix F.1); each split is another draw."""
+
+    kind: Literal["toy"]
+
+
+class Target(_Strict):
+    """What is predicted."""
+
+    column: int
+    meaning: str
+    unit: str
+
+
+class SplitProtocol(_Strict):
+    """How many splits, and one SHA-256 over all of them (train then test indices, little-endian int64, in order)."""
+
+    count: int = Field(ge=1)
+    sha256: Sha256 | None = None
+
+
+class FitSettings(_Strict):
+    """Settings of the sparse GP that supplies the features; the defaults are Burt et al. (2020), appendix F.2."""
+
+    k: int = Field(default=100, ge=1)
+    initial_noise_variance: float = Field(default=1e-4, gt=0)
+    noise_floor: float = Field(default=1e-6, gt=0, description="lower bound of the noise variance, standardised")
+    jitter: float = Field(default=1e-6, ge=0, description="added to the diagonal of k(Z,Z)")
+    max_iterations: int = Field(default=5000, ge=1)
+
+
+class Card(_Strict):
+    """One data set. `n` and `D` are checked whenever the raw data are read."""
+
+    name: str
+    title: str
+    description: str
+    citation: str
+    terms: str = Field(description="licence or terms of use, as published")
+    source: Annotated[FileSource | SklearnSource | ToySource, Field(discriminator="kind")]
+    n: int = Field(ge=2)
+    D: int = Field(ge=1)
+    feature_columns: tuple[int, ...]
+    target: Target
+    oddities: tuple[str, ...] = ()
+    ethics: str | None = None
+    splits: SplitProtocol
+    fit: FitSettings = FitSettings()
+
+
+def card_names() -> list[str]:
+    """Names of all data sets that have a card, sorted."""
+    return sorted(path.parent.name for path in resource_dir("datasets").glob("*/card.yaml"))
+
+
+@cache
+def load_card(name: str) -> Card:
+    """The card of a data set.
+
+    Raises:
+        InputError: no such data set (the nearest name is suggested), or a card that does not validate.
+    """
+    if name not in card_names():
+        raise unknown_name("data set", name, card_names())
+    path = resource_dir("datasets") / name / "card.yaml"
+    try:
+        return Card.model_validate(read_yaml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path}: field '{field}': {first['msg']}; mend the card") from error

@@ -1,0 +1,258 @@
+"""The certificate beside a task: how it was fitted, and proof that its exact posterior is exact to rounding."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.files import write_atomically
+from fsvi_bench.maths.blr import (
+    CovarianceGaussian,
+    PrecisionGaussian,
+    blr_posterior_cholesky,
+    blr_posterior_woodbury,
+    sufficient_statistics,
+)
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.tasks.card import FitSettings
+from fsvi_bench.tasks.problem import Problem
+
+WOODBURY_MAX_N = 2000  #: the N×N route costs O(N³); beyond this the QR and Cholesky routes stand alone
+
+
+class Limits(BaseModel):
+    """What a task must meet; a certificate carries the limits that it was judged by."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    posterior_relative_difference: float = 1e-6
+    posterior_kl: float = 1e-6  #: nats between two computations of one posterior
+    bound_relative_difference: float = 1e-6
+    condition_precision: float = 1e15
+
+
+class Fit(BaseModel):
+    """How the optimiser got to the task's parameters. Bounds are totals in nats over standardised targets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    bound: float
+    bound_per_point: float
+    iterations: int
+    evaluations: int
+    converged: bool
+    message: str
+    gradient_norm: float
+    seconds: float
+    settings: FitSettings
+    versions: dict[str, str]
+
+
+class PosteriorCheck(BaseModel):
+    """Another computation of the exact posterior against the one that scores rest on (QR of [Φ/σ; I])."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    method: Literal["cholesky", "woodbury"]
+    mean_relative_difference: float
+    covariance_relative_difference: float
+    kl: float | None  #: KL(scored ‖ other); None where the other has no precision factor
+
+
+class Certificate(BaseModel):
+    """`fsvi-certificate/1`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    format: Literal["fsvi-certificate/1"] = "fsvi-certificate/1"
+    dataset: str
+    split: int
+    task_sha256: str
+    data_sha256: str
+    k: int
+    N: int
+    noise_variance: float
+    jitter: float
+    condition_inducing: float  #: of k(Z,Z) + jitter·I; 1 for an RBF grid, where nothing is factorised
+    condition_precision: float  #: of Λ
+    log_evidence: float
+    bound: float  #: the collapsed bound, recomputed from the features: log evidence − tr(K − ΦΦᵀ)/(2σ²)
+    posterior_checks: tuple[PosteriorCheck, ...]
+    limits: Limits = Limits()
+    fit: Fit | None = None
+
+    def largest_difference(self) -> float:
+        """The largest relative difference between two computations of the posterior."""
+        return max(
+            max(check.mean_relative_difference, check.covariance_relative_difference) for check in self.posterior_checks
+        )
+
+    def require_limits(self) -> None:
+        """Raises TaskRefused if a limit is not met (NaN counts as not met)."""
+        kls = [abs(check.kl) for check in self.posterior_checks if check.kl is not None]
+        gap = 0.0 if self.fit is None else abs(self.bound - self.fit.bound) / max(1.0, abs(self.bound))
+        measured = {
+            "relative difference between two computations of the exact posterior": (
+                self.largest_difference(), self.limits.posterior_relative_difference
+            ),
+            "KL between two computations of the exact posterior": (max(kls), self.limits.posterior_kl),
+            "relative difference between the fitted and the recomputed bound": (
+                gap, self.limits.bound_relative_difference
+            ),
+            "condition number of the posterior precision": (
+                self.condition_precision, self.limits.condition_precision
+            ),
+        }  # fmt: skip
+        for what, (value, limit) in measured.items():
+            if not value <= limit:
+                raise TaskRefused(
+                    f"task {self.dataset} split {self.split} is refused: the {what} is {value:.3g}, "
+                    f"its limit {limit:g}; refit it with a larger noise floor or jitter"
+                )
+
+
+def certify(problem: Problem, fit: Fit | None = None) -> Certificate:
+    """Everything a certificate says, computed afresh from a task and its data (limits are not judged here).
+
+    Raises:
+        TaskRefused: one of the computations of the posterior breaks down.
+    """
+    task, truth = problem.task, problem.truth
+    try:
+        checks = _posterior_checks(problem)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise TaskRefused(
+            f"task {task.dataset} split {task.split} is refused: its posterior precision cannot be factorised; "
+            "refit it with a larger noise floor or jitter"
+        ) from error
+    singular_values = torch.linalg.svdvals(truth.posterior.precision_tril)
+    return Certificate(
+        dataset=task.dataset,
+        split=task.split,
+        task_sha256=task.sha256,
+        data_sha256=task.data_sha256,
+        k=task.k,
+        N=len(problem.y),
+        noise_variance=float(task.noise_variance),
+        jitter=float(task.jitter),
+        condition_inducing=_condition_inducing(problem),
+        condition_precision=float((singular_values[0] / singular_values[-1]) ** 2),
+        log_evidence=float(truth.log_evidence),
+        bound=_bound_from_features(problem),
+        posterior_checks=checks,
+        fit=fit,
+    )
+
+
+def _posterior_checks(problem: Problem) -> tuple[PosteriorCheck, ...]:
+    """The routes to the posterior that scores do not take, each compared with the one they do."""
+    noise_variance = problem.task.noise_variance
+    statistics = sufficient_statistics(problem.Phi, problem.y)
+    checks = [_check("cholesky", problem, blr_posterior_cholesky(statistics, noise_variance))]
+    if len(problem.y) <= WOODBURY_MAX_N:
+        woodbury = blr_posterior_woodbury(problem.Phi, problem.y, noise_variance)
+        checks.append(_check("woodbury", problem, woodbury))
+    return tuple(checks)
+
+
+def _check(
+    method: Literal["cholesky", "woodbury"], problem: Problem, other: PrecisionGaussian | CovarianceGaussian
+) -> PosteriorCheck:
+    scored, tril = problem.truth.posterior, problem.truth.covariance_tril
+    covariance = tril @ tril.mT
+    if isinstance(other, PrecisionGaussian):
+        other_covariance = torch.cholesky_inverse(other.precision_tril)
+        kl = float(gaussian_kl_to_precision(scored.mean, tril, *other).total)
+    else:
+        other_covariance, kl = other.covariance, None
+    return PosteriorCheck(
+        method=method,
+        mean_relative_difference=_relative_difference(scored.mean, other.mean),
+        covariance_relative_difference=_relative_difference(covariance, other_covariance),
+        kl=kl,
+    )
+
+
+def _relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Largest absolute difference over the largest absolute entry of `a`."""
+    return float((a - b).abs().max() / a.abs().max())
+
+
+def _condition_inducing(problem: Problem) -> float:
+    tril = problem.feature_map.tril
+    if tril is None:
+        return 1.0
+    singular_values = torch.linalg.svdvals(tril)
+    return float((singular_values[0] / singular_values[-1]) ** 2)
+
+
+def _bound_from_features(problem: Problem) -> float:
+    """Titsias's bound through the features: log N(y; 0, ΦΦᵀ + σ²I) − Σ_n (k(x_n,x_n) − ‖φ(x_n)‖²)/(2σ²).
+
+    For an RBF grid the prior is ΦΦᵀ itself, nothing is lost, and the bound is the log evidence.
+    """
+    task = problem.task
+    if task.features == "rbf-grid":
+        return float(problem.truth.log_evidence)
+    lost = len(problem.y) * task.outputscale - problem.Phi.square().sum()
+    return float(problem.truth.log_evidence - lost / (2 * task.noise_variance))
+
+
+def differences(stored: Certificate, fresh: Certificate) -> list[str]:
+    """What a stored certificate says otherwise than one computed afresh; empty if it holds.
+
+    Deterministic float64 results differ between machines by rounding: 1e-8 relative is far above that.
+    """
+    found = []
+    for name in ("dataset", "split", "task_sha256", "data_sha256", "k", "N", "jitter", "noise_variance"):
+        said, got = getattr(stored, name), getattr(fresh, name)
+        if said != got:
+            found.append(f"its certificate says {name} {said}, recomputed {got}")
+    for name in ("log_evidence", "bound"):
+        said, got = getattr(stored, name), getattr(fresh, name)
+        if not math.isclose(said, got, rel_tol=1e-8):
+            found.append(f"its certificate says {name} {said!r}, recomputed {got!r}")
+    return found
+
+
+def certificate_path(task_path: Path) -> Path:
+    """`split-00.safetensors` → `split-00.certificate.json`."""
+    return task_path.with_suffix(".certificate.json")
+
+
+def write_certificate(path: Path, certificate: Certificate) -> None:
+    """Writes a certificate atomically.
+
+    Raises:
+        InputError: the place is not writable.
+        TaskRefused: a number is not finite.
+    """
+    content = certificate.model_dump(mode="json")
+    if not all(map(math.isfinite, _numbers(content))):
+        raise TaskRefused(f"the certificate of {certificate.dataset} split {certificate.split} holds NaN or infinity")
+    write_atomically(path, (certificate.model_dump_json(indent=2) + "\n").encode())
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [number for item in value.values() for number in _numbers(item)]
+    if isinstance(value, list | tuple):
+        return [number for item in value for number in _numbers(item)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+def read_certificate(path: Path) -> Certificate:
+    """Reads a certificate strictly.
+
+    Raises:
+        InputError: it cannot be read or is not `fsvi-certificate/1`.
+    """
+    try:
+        return Certificate.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise InputError(f"{path} is not a valid certificate: {field}: {first['msg']}; build the task again") from error

@@ -1,0 +1,59 @@
+"""The field's standard splits, reproduced from their seed, and the option syntax that names them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fsvi_bench.errors import InputError
+
+Index = NDArray[np.int64]
+TRAIN_FRACTION = 0.9
+
+
+def standard_splits(n: int, count: int) -> Iterator[tuple[Index, Index]]:
+    """Train and test rows of each split: Gal's and PBP's protocol, permutations drawn in order from seed 1.
+
+    The legacy `RandomState` is the protocol: no other generator gives the published splits.
+    """
+    stream = np.random.RandomState(1)
+    n_train = round(TRAIN_FRACTION * n)
+    for _ in range(count):
+        permutation = stream.choice(n, n, replace=False).astype(np.int64)
+        yield permutation[:n_train], permutation[n_train:]
+
+
+def index_sha256(index: Index) -> str:
+    """SHA-256 of an index array's little-endian int64 bytes."""
+    return hashlib.sha256(index.astype("<i8").tobytes()).hexdigest()
+
+
+def splits_sha256(n: int, count: int) -> str:
+    """One SHA-256 over all splits: train then test indices of each, in order."""
+    digest = hashlib.sha256()
+    for train, test in standard_splits(n, count):
+        digest.update(train.astype("<i8").tobytes())
+        digest.update(test.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def parse_ranges(text: str, what: str = "splits") -> list[int]:
+    """`0-19`, `0,3,5` or a mixture, as sorted distinct numbers.
+
+    Raises:
+        InputError: anything else.
+    """
+    numbers: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*", part)
+        if match is None:
+            raise InputError(f"--{what} '{text}' is not understood; write a range such as 0-19 or a list such as 0,3,5")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InputError(f"--{what} '{text}' runs backwards; write {last}-{first}")
+        numbers.update(range(first, last + 1))
+    return sorted(numbers)

@@ -1,0 +1,34 @@
+"""The toy problem of Burt et al. (2020), appendix F.1: data drawn from the model itself."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fsvi_bench.seeds import derived_generator
+
+Array = NDArray[np.float64]
+
+CENTRES = np.linspace(-2.0, 2.0, 20)
+LENGTHSCALE = 0.2
+NOISE_VARIANCE = 0.1**2
+N_TRAIN = 40
+TEST_GRID = np.linspace(-2.5, 2.5, 200)
+
+
+def toy_function(x: Array, weights: Array) -> Array:
+    """f(x) = Σ_j w_j exp(−½((x − c_j)/0.2)²) at x [n]."""
+    return np.asarray(np.exp(-0.5 * ((x[:, None] - CENTRES) / LENGTHSCALE) ** 2) @ weights)
+
+
+def draw_toy(split: int) -> tuple[Array, Array]:
+    """Inputs [240,1] and noisy targets [240]: first the 40 training points, then the test grid.
+
+    Inputs, weights and noise have streams of their own, so each can be redrawn without moving the others.
+    """
+    inputs, weights, noise = (derived_generator("toy", split, role) for role in ("inputs", "weights", "noise"))
+    left, right = inputs.normal(-1.2, 0.3, 20), inputs.normal(1.2, 0.3, 20)
+    x = np.concatenate([left, right, TEST_GRID])
+    w = weights.standard_normal(len(CENTRES))
+    y = toy_function(x, w) + np.sqrt(NOISE_VARIANCE) * noise.standard_normal(len(x))
+    return x[:, None], y

@@ -1,0 +1,111 @@
+"""Strict reading and atomic writing of safetensors files with a `format` string.
+
+Files come from anybody: nothing is unpickled or executed, and whatever is not expected is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fsvi_bench.errors import InputError, did_you_mean
+from fsvi_bench.files import write_atomically
+
+MAX_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """Tensors and metadata of a file, with checks that say got, expected and how to mend it."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+
+    def error(self, message: str) -> InputError:
+        return InputError(f"{self.path}: {message}")
+
+    def require_names(self, expected: set[str]) -> None:
+        """Raises InputError unless exactly these tensors are there and none holds NaN or infinity."""
+        for name in sorted(set(self.tensors) - expected):
+            hint = did_you_mean(name, expected - set(self.tensors))
+            raise self.error(f"unknown tensor '{name}': {hint}expected {', '.join(sorted(expected))}; remove it")
+        for name in sorted(expected - set(self.tensors)):
+            raise self.error(f"tensor '{name}' is missing; expected {', '.join(sorted(expected))}")
+        for name, tensor in self.tensors.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise self.error(f"'{name}' holds NaN or infinity, expected finite numbers; export it again")
+
+    def require_dtype(self, name: str, dtype: torch.dtype) -> None:
+        got = self.tensors[name].dtype
+        if got != dtype:
+            raise self.error(f"'{name}' has type {_short(got)}, expected {_short(dtype)}; convert it and save again")
+
+    def require_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        got = tuple(self.tensors[name].shape)
+        if got != shape:
+            raise self.error(f"'{name}' has shape {list(got)}, expected {list(shape)}; export it again")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def read_tensor_file(path: Path, expected_format: str, required_metadata: Iterable[str]) -> TensorFile:
+    """Reads a safetensors file of at most 256 MiB whose metadata hold `format` = `expected_format`.
+
+    Raises:
+        InputError: no such file, too large, not safetensors (a pickle, say), another format, or metadata missing.
+    """
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    if not path.is_file():
+        raise InputError(f"cannot read {path}: not a file")
+    if size > MAX_BYTES:
+        raise InputError(f"{path} has {size} bytes, expected at most {MAX_BYTES}; is it the right file?")
+    try:
+        with safe_open(path, framework="pt") as stream:  # type: ignore[no-untyped-call]
+            metadata = dict(stream.metadata() or {})
+            tensors = {name: stream.get_tensor(name) for name in list(stream.keys())}
+    except (SafetensorError, ValueError, OSError, MemoryError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{path} is not a safetensors file ({reason}); expected format {expected_format}, save it with safetensors"
+        ) from error
+    _check_metadata(path, metadata, expected_format, required_metadata)
+    return TensorFile(path, tensors, metadata)
+
+
+def _check_metadata(path: Path, metadata: Mapping[str, str], expected_format: str, required: Iterable[str]) -> None:
+    got = metadata.get("format")
+    if got != expected_format:
+        said = "no format" if got is None else f"format '{got[:60]}'"
+        raise InputError(
+            f"{path} has {said} in its metadata, expected '{expected_format}'; is it the right kind of file?"
+        )
+    for key in required:
+        if key not in metadata:
+            raise InputError(f"{path}: metadata '{key}' is missing; expected {', '.join(required)}")
+
+
+def write_tensor_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Writes a safetensors file atomically; no tensor may hold NaN or infinity.
+
+    Raises:
+        ValueError: one does: nothing is written.
+        InputError: the place is not writable.
+    """
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not all(map(math.isfinite, tensor.aminmax())):
+            raise ValueError(f"tensor '{name}' holds NaN or infinity")
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, save(contiguous, metadata=dict(metadata)))
