@@ -107,5 +107,5 @@ def write_tensor_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not all(map(math.isfinite, tensor.aminmax())):
             raise ValueError(f"tensor '{name}' holds NaN or infinity")
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     write_atomically(path, save(contiguous, metadata=dict(metadata)))

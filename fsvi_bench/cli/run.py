@@ -37,6 +37,7 @@ def run(
     from fsvi_bench.errors import InputError
     from fsvi_bench.reporting.summary import summarise
     from fsvi_bench.reporting.table import failures, result_table
+    from fsvi_bench.reporting.wandb_log import choose_mode, log_records
     from fsvi_bench.running.executors import available_cores, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan, parse_setting
     from fsvi_bench.running.runner import Resources
@@ -60,6 +61,7 @@ def run(
     )
     plan = make_plan(request)
     resources = Resources(choose_device(device), workers or available_cores(), data_dir)
+    wandb_mode = choose_mode(wandb)
     store = Store(out)
     use_one_thread()
     with RichProgress() as progress:
@@ -70,7 +72,10 @@ def run(
         print_json([record.model_dump(mode="json") for record in result.records])
     else:
         stdout.print(result_table(summarise(result.records), stdout.width))
-        stderr.print(f"{result.reused} of {len(result.records)} cells were finished before; results lie in {out}")
+        reused = len(result.records) - len(result.computed)
+        stderr.print(f"{len(result.computed)} cells computed, {reused} found finished; results lie in {out}")
+    for line in log_records(result.computed, wandb_mode, out):
+        stderr.print(line, style="yellow")
     for line in failures(result.records):
         stderr.print(line, style="red")
     return 0 if all(record.status == "ok" for record in result.records) else 1

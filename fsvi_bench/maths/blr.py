@@ -44,18 +44,19 @@ def sufficient_statistics(Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"]
 def blr_posterior(
     Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], noise_variance: Float[Tensor, "*B"]
 ) -> PrecisionGaussian:
-    """Exact posterior from the QR decomposition of [Φ/σ; I], for which Λ = RᵀR.
+    """Exact posterior from the QR decomposition of [Φ/σ, y/σ; I, 0].
 
-    The mean solves the least-squares problem [Φ/σ; I] w = [y/σ; 0], so neither ΦᵀΦ nor Φᵀy is formed.
+    With R̄ = [R, r; 0, ρ] its triangular factor, Λ = RᵀR and the mean solves Rμ = r: the regularised least-squares
+    problem [Φ/σ; I] w = [y/σ; 0], so neither ΦᵀΦ nor Φᵀy is formed. Each problem of a batch is factorised alone, which
+    keeps its result bitwise independent of the batch (a batched product with y would not be).
     """
     k = Phi.shape[-1]
-    noise_scale = noise_variance.sqrt()
-    identity = torch.eye(k, dtype=Phi.dtype, device=Phi.device).expand(*Phi.shape[:-2], k, k)
-    stacked = torch.cat([Phi / noise_scale[..., None, None], identity], dim=-2)
-    Q, R = torch.linalg.qr(stacked)
-    rotated_targets = Q[..., : Phi.shape[-2], :].mT @ (y / noise_scale[..., None])[..., None]
-    mean = torch.linalg.solve_triangular(R, rotated_targets, upper=True)[..., 0]
-    return PrecisionGaussian(mean, positive_diagonal_tril(R))
+    rows = torch.cat([Phi, y[..., None]], dim=-1) / noise_variance.sqrt()[..., None, None]
+    prior = torch.eye(k, k + 1, dtype=Phi.dtype, device=Phi.device).expand(*Phi.shape[:-2], k, k + 1)
+    R = torch.linalg.qr(torch.cat([rows, prior], dim=-2), mode="r").R
+    factor, rotated_targets = R[..., :k, :k], R[..., :k, k:]
+    mean = torch.linalg.solve_triangular(factor, rotated_targets, upper=True)[..., 0]
+    return PrecisionGaussian(mean, positive_diagonal_tril(factor))
 
 
 def blr_posterior_cholesky(statistics: SufficientStatistics, noise_variance: Float[Tensor, "*B"]) -> PrecisionGaussian:

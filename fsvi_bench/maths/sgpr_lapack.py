@@ -76,8 +76,9 @@ class LapackCollapsedBound:
             N * math.log(2 * math.pi * variance) + logdet_B + (self._yy - mUy + N * s) / variance - trace_AAt
         )
 
-        C = _congruence(L_inverse, self._identity - B_inverse) - np.outer(m, m)
-        W_K = 0.5 * (C - _congruence(L_inverse, AAt)) * K
+        C, whitened_gram = _congruences(L_inverse, self._identity - B_inverse, AAt)
+        C -= np.outer(m, m)
+        W_K = 0.5 * (C - whitened_gram) * K
         moments = self._moments_of_W(C, m, variance)
         grad_Z, grad_lengthscales, total = self._pull_back(moments, W_K, Z, lengthscales)
         # mᵀUUᵀm = σ²(mᵀUy − mᵀ(K + jitter·I)m), since (K + jitter·I + UUᵀ/σ²)m = Uy/σ².
@@ -106,7 +107,8 @@ class LapackCollapsedBound:
             Uy += A @ self._y[block]
             blas.dtrmm(1.0 / math.sqrt(variance), L_inverse, A, lower=1, overwrite_b=1)
             blas.dsyrk(1.0, A, beta=1.0, c=AAt, lower=1, overwrite_c=1)
-        AAt += np.tril(AAt, -1).T
+        AAt += AAt.T  # the upper triangle was zero; the diagonal is now doubled
+        AAt[np.diag_indices(self.k)] *= 0.5
         return AAt, Uy
 
     def _inducing_kernel(self, Z: Array, lengthscales: Array, s: float) -> Array:
@@ -149,7 +151,12 @@ def _inverse_cholesky(matrix: Array) -> Array:
     return np.asarray(inverse)
 
 
-def _congruence(lower: Array, symmetric: Array) -> Array:
-    """TᵀST for a lower-triangular T (Fortran order)."""
-    right = blas.dtrmm(1.0, lower, symmetric, side=1, lower=1)
-    return np.asarray(blas.dtrmm(1.0, lower, right, lower=1, trans_a=1, overwrite_b=1))
+def _congruences(lower: Array, first: Array, second: Array) -> tuple[Array, Array]:
+    """TᵀS₁T and TᵀS₂T for a lower-triangular T (Fortran order): three triangular products in place of four."""
+    k = len(lower)
+    stacked = np.empty((2 * k, k), order="F")
+    stacked[:k], stacked[k:] = first, second
+    blas.dtrmm(1.0, lower, stacked, side=1, lower=1, overwrite_b=1)
+    halves = (np.asfortranarray(stacked[:k]), np.asfortranarray(stacked[k:]))
+    both = [np.asarray(blas.dtrmm(1.0, lower, half, lower=1, trans_a=1, overwrite_b=1)) for half in halves]
+    return both[0], both[1]

@@ -16,13 +16,13 @@ FORMAT = "fsvi-posterior/1"
 KINDS = ("gaussian-full", "gaussian-ffg")
 
 
-def pack_tril(tril: Float[Tensor, "k k"]) -> Float[Tensor, " k*(k+1)/2"]:
+def pack_tril(tril: Float[Tensor, "k k"]) -> Float[Tensor, " packed"]:
     """Rows of the lower triangle, in order."""
     row, column = torch.tril_indices(tril.shape[-1], tril.shape[-1])
     return tril[row, column]
 
 
-def unpack_tril(packed: Float[Tensor, " k*(k+1)/2"], k: int) -> Float[Tensor, "k k"]:
+def unpack_tril(packed: Float[Tensor, " packed"], k: int) -> Float[Tensor, "k k"]:
     """The inverse of `pack_tril`."""
     row, column = torch.tril_indices(k, k)
     tril = torch.zeros(k, k, dtype=packed.dtype)

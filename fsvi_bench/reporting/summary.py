@@ -39,7 +39,7 @@ class Row:
 
 
 def summarise(records: Sequence[Record]) -> list[Row]:
-    """Rows in the records' order. Seeds are averaged within a split first, so each split weighs the same.
+    """Rows by data set, in the records' order. Seeds are averaged within a split first: each split weighs the same.
 
     The standard error is over splits; they overlap, so it understates what a fresh data set would show.
     """
@@ -47,7 +47,8 @@ def summarise(records: Sequence[Record]) -> list[Row]:
     for record in records:
         settings = canonical_json(record.hyperparameters)
         groups[record.dataset, record.method, record.family, settings].append(record)
-    return [_row(group) for group in groups.values()]
+    datasets = list(dict.fromkeys(record.dataset for record in records))
+    return [_row(group) for group in sorted(groups.values(), key=lambda group: datasets.index(group[0].dataset))]
 
 
 def _row(group: Sequence[Record]) -> Row:

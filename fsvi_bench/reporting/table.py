@@ -24,6 +24,7 @@ COLUMNS = {
 }
 NARROW_COLUMNS = ("kl", "nlpd", "rmse")
 WIDE = 130  #: characters from which all columns fit
+ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an error bar would say nothing
 
 
 def result_table(rows: Sequence[Row], width: int) -> Table:
@@ -57,16 +58,18 @@ def _count(row: Row) -> str:
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """`36.71 ± 0.42`: as many decimals as show two digits of the error; rounding errors in powers of ten."""
+    """`36.71 ± 0.42`: as many decimals as show two digits of the error; small numbers in powers of ten."""
     mean, error = estimate.mean, estimate.standard_error
     if not math.isfinite(mean):
         return "∞" if mean > 0 else str(mean)
-    if 0 < abs(mean) < 1e-6:
+    if 0 < abs(mean) < ROUNDING:
         return f"{mean:.0e}"
     if not error:
-        return f"{mean:.4g}"
-    decimals = min(6, max(0, 1 - math.floor(math.log10(error))))
-    return f"{mean:.{decimals}f} ± {error:.{decimals}f}"
+        return f"{mean:#.4g}" if mean else "0"
+    exponent = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < 1e-3 else 0
+    decimals = max(0, 1 - math.floor(math.log10(error)) + exponent)
+    mantissas = f"{mean / 10**exponent:.{decimals}f} ± {error / 10**exponent:.{decimals}f}"
+    return f"({mantissas})e{exponent}" if exponent else mantissas
 
 
 def score_table(scores: Scores) -> Table:

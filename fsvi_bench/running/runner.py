@@ -38,10 +38,10 @@ class Resources:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Records in the plan's order, and how many of them were found finished."""
+    """Records in the plan's order, and those among them that were computed now rather than found finished."""
 
     records: list[Record]
-    reused: int
+    computed: list[Record]
 
 
 def run(plan: Plan, store: Store, resources: Resources, progress: Progress) -> RunResult:
@@ -64,7 +64,7 @@ def run(plan: Plan, store: Store, resources: Resources, progress: Progress) -> R
             progress.advance("cells", f"{cell.dataset} split {cell.split} {cell.method} {cell.family}: {record.status}")
     records = [computed.get(cell.key) or found[cell.key] for _, _, cell in cells]
     refused = _refused_records(plan, refusals, resources.device)
-    return RunResult([record for record in records if record is not None] + refused, len(cells) - len(missing))
+    return RunResult([record for record in records if record is not None] + refused, list(computed.values()))
 
 
 def _cells(variant: Variant, problem: Problem) -> Iterator[Cell]:

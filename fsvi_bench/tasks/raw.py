@@ -107,6 +107,7 @@ def _download(card: Card, source: FileSource, candidates: list[Path]) -> Path:
     import pooch
     import requests
 
+    pooch.get_logger().setLevel("WARNING")
     mirror = os.environ.get(MIRROR_VARIABLE)
     urls = (f"{mirror.rstrip('/')}/{source.path}",) if mirror else source.urls
     reason = "no URL is known"

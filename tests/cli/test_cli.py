@@ -1,0 +1,307 @@
+"""The command line: its contract, its errors (one sentence, status 2, nothing written), and what goes where."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fsvi_bench.cli.app import main
+from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.tasks.task import read_task, write_task
+from tests.conftest import REFERENCE
+
+TASK = REFERENCE / "tasks" / "boston-00.safetensors"
+FULL = REFERENCE / "posteriors" / "boston-00-full.safetensors"
+EXPECTED = json.loads((REFERENCE / "expected.json").read_text())
+
+
+@pytest.fixture
+def cli(capsys):
+    """Runs the command in this process; returns status, stdout and stderr."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def refused(cli, tmp_path):
+    """Runs the command and checks that it refuses as every refusal must; returns its one sentence."""
+
+    def call(*arguments, within=None):
+        before = sorted(tmp_path.rglob("*"))
+        status, out, err = cli(*arguments)
+        assert status == 2
+        assert out == ""
+        assert err.startswith("fsvi-bench: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+        assert sorted(tmp_path.rglob("*")) == before
+        return err
+
+    return call
+
+
+def test_help_does_not_wait_for_torch():
+    """What makes `--help` answer at once: none of the heavy packages is imported (timing is in benchmarks/)."""
+    code = (
+        "import sys\nfrom fsvi_bench.cli.app import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as e:\n    assert e.code == 0, e.code\n"
+        "heavy = {'torch', 'pytorch_lightning', 'gpytorch', 'scipy', 'sklearn', 'wandb', 'numpy', 'matplotlib', 'pydantic'}\n"
+        "loaded = heavy & set(sys.modules)\nassert not loaded, loaded\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in ("run", "score", "datasets", "tasks", "methods"):
+        assert command in done.stdout
+
+
+@pytest.mark.data
+def test_score_prints_one_object_of_scores(cli):
+    status, out, err = cli("score", "--task", TASK, "--posterior", FULL, "--json")
+    assert (status, err) == (0, "")
+    scores = json.loads(out)
+    for name, value in EXPECTED["boston-00"]["posterior_full"].items():
+        if isinstance(value, dict):
+            assert scores[name] == {key: pytest.approx(number, rel=1e-8) for key, number in value.items()}
+        else:
+            assert scores[name] == pytest.approx(value, rel=1e-8)
+    status, out, _ = cli("score", "--task", TASK, "--posterior", FULL)
+    assert status == 0
+    assert "11.39759528" in out
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
+def test_run_on_a_task_file_gives_the_reference_values(cli, tmp_path, name):
+    task = REFERENCE / "tasks" / f"{name}.safetensors"
+    status, out, _ = cli("run", "--task", task, "--method", "exact", "--out", tmp_path, "--json", "--wandb", "off")
+    assert status == 0
+    records = {record["family"]: record for record in json.loads(out)}
+    expected = EXPECTED[name]
+    for family, values in (("full", expected["exact"]), ("ffg", expected["exact_ffg"])):
+        for score, value in values.items():
+            assert records[family]["scores"][score] == pytest.approx(value, rel=1e-8)
+    assert abs(records["full"]["scores"]["kl"]) < 1e-9
+    assert records["full"]["scores"]["log_evidence"] == pytest.approx(expected["log_evidence"], rel=1e-8)
+
+
+def test_run_in_a_process_of_its_own(tmp_path):
+    """The installed command: JSON alone on stdout, progress on stderr, status 0; the second run computes nothing."""
+    command = [
+        sys.executable,
+        "-m",
+        "fsvi_bench",
+        "run",
+        "--dataset",
+        "toy",
+        "--splits",
+        "0-1",
+        "--json",
+        "--wandb",
+        "off",
+    ]
+    first = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert first.returncode == 0, first.stderr
+    records = json.loads(first.stdout)
+    assert [(record["split"], record["family"]) for record in records] == [
+        (0, "full"),
+        (1, "full"),
+        (0, "ffg"),
+        (1, "ffg"),
+    ]
+    assert "toy split 1 exact ffg: ok" in first.stderr
+    assert "Warning" not in first.stderr
+    assert (tmp_path / "fsvi-bench-results" / "cells" / "toy").is_dir()
+    second = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert json.loads(second.stdout) == records
+    assert second.stderr == ""
+
+
+def test_a_failed_cell_is_listed_and_the_status_is_1(cli, tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text(
+        "from fsvi_bench.methods.base import Method\n"
+        "class Bad(Method):\n"
+        "    'Fails.'\n"
+        "    automatic_optimization = False\n"
+        "    num_steps = 1\n"
+        "    def configure_optimizers(self): return None\n"
+        "    def training_step(self, batch, batch_idx): raise RuntimeError('planted')\n"
+        "    def posterior(self): ...\n"
+    )
+    arguments = ("run", "--dataset", "toy", "--splits", "0", "--method", f"{path}:Bad", "--out", tmp_path / "o")
+    status, out, err = cli(*arguments, "--wandb", "off")
+    assert status == 1
+    assert "toy split 0 Bad full: failed: RuntimeError: planted" in err
+    assert "Traceback" not in err
+    assert "1 failed" in out
+
+
+def test_wandb_off_imports_nothing_of_it_and_offline_writes_a_run(tmp_path):
+    code = (
+        "import sys\nfrom fsvi_bench.cli.app import main\n"
+        "def call(*a):\n    try:\n        main(list(a))\n    except SystemExit as e:\n        assert e.code == 0, e.code\n"
+        "call('run', '--dataset', 'toy', '--splits', '0', '--out', 'off', '--wandb', 'off')\n"
+        "assert 'wandb' not in sys.modules\n"
+        "call('run', '--dataset', 'toy', '--splits', '0', '--out', 'on', '--wandb', 'offline')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "off" / "wandb").exists()
+    assert len(list((tmp_path / "on" / "wandb").glob("offline-run-*/run-*.wandb"))) == 2
+
+
+def test_a_failing_wandb_costs_no_cell(cli, tmp_path, monkeypatch):
+    import wandb
+
+    monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("planted")))
+    status, out, err = cli(
+        "run", "--dataset", "toy", "--splits", "0", "--out", tmp_path, "--wandb", "offline", "--json"
+    )
+    assert status == 0
+    assert len(json.loads(out)) == 2
+    assert "W&B logging stopped (ConnectionError: planted)" in err
+
+
+def test_lists(cli):
+    status, out, _ = cli("datasets", "list", "--json")
+    assert status == 0
+    assert {card["name"] for card in json.loads(out)} >= {"boston", "diabetes", "toy", "protein"}
+    status, out, _ = cli("datasets", "list")
+    assert "heating load" in out
+    status, out, _ = cli("methods", "list", "--json")
+    assert {"name": "exact", "families": ["full", "ffg"]}.items() <= json.loads(out)[0].items()
+    status, out, _ = cli("methods", "list")
+    assert status == 0
+    assert "exact" in out
+
+
+def test_datasets_prepare_and_verify(cli):
+    assert cli("datasets", "prepare", "diabetes", "toy")[0] == 0
+    status, out, _ = cli("datasets", "verify", "diabetes")
+    assert (status, out) == (0, "diabetes: data and 20 splits are as its card says\n")
+    status, out, _ = cli("datasets", "verify")
+    assert status == 0
+    assert len(out.splitlines()) == 11
+
+
+def test_tasks_build_show_and_verify(cli, tmp_path):
+    status, out, _ = cli("tasks", "build", "--dataset", "toy", "--splits", "0,2", "--out", tmp_path)
+    paths = out.split()
+    assert status == 0
+    assert paths == [str(tmp_path / "toy" / f"split-0{split}.safetensors") for split in (0, 2)]
+    status, out, _ = cli("tasks", "verify", *paths)
+    assert status == 0
+    assert out.count("certificate holds") == 2
+    status, out, _ = cli("tasks", "show", paths[0])
+    assert read_task(tmp_path / "toy" / "split-00.safetensors").sha256 in out
+    status, out, _ = cli("tasks", "show", paths[0], "--json")
+    assert json.loads(out)[0]["dataset"] == "toy"
+
+
+def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
+    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
+    path = tmp_path / "toy" / "split-00.safetensors"
+    task = read_task(path)
+    write_task(path, replace(task, noise_variance=task.noise_variance * 1.01))
+    status, _, err = cli("tasks", "verify", path)
+    assert status == 1
+    assert "its certificate says task_sha256" in err
+    assert "log_evidence" in err
+
+
+def test_unknown_names_and_usage(refused):
+    assert "did you mean 'boston'? known: boston, concrete" in refused("run", "--dataset", "bostn")
+    assert "did you mean 'exact'" in refused("run", "--method", "exat")
+    assert "boston has no split 20; its splits run from 0 to 19" in refused(
+        "run", "--dataset", "boston", "--splits", "20"
+    )
+    assert "--foo" in refused("run", "--foo")
+    assert "requires an argument" in refused("run", "--splits")
+    assert "'--task'" in refused("score")
+    assert "expected auto, cpu or cuda" in refused("run", "--device", "tpu")
+    assert "expected local" in refused("run", "--executor", "slurm")
+    assert "expected auto, online, offline or off" in refused("run", "--wandb", "maybe")
+    assert "--max-steps is 0" in refused("run", "--max-steps", "0")
+    assert "--measurement-points" in refused("run", "--measurement-points", "many")
+    assert "--set" in refused("run", "--set", "lr")
+
+
+def test_data_that_are_missing_or_altered(refused, tmp_path, monkeypatch):
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FSVI_BENCH_DATA", raising=False)
+    monkeypatch.setenv("FSVI_BENCH_MIRROR", "http://127.0.0.1:9")
+    arguments = ("run", "--dataset", "yacht", "--out", tmp_path / "o")
+    (tmp_path / "o").mkdir()
+    (tmp_path / "cache" / "data" / "UCI_Datasets" / "yacht" / "data").mkdir(parents=True)
+    said = refused(*arguments)
+    assert "put the file at" in said
+    assert "$FSVI_BENCH_DATA" in said
+    folder = tmp_path / "mirror" / "UCI_Datasets" / "yacht" / "data"
+    folder.mkdir(parents=True)
+    (folder / "data.txt").write_bytes(b"1 2 3\n")
+    assert "is not the yacht data: its SHA-256 is" in refused(*arguments, "--data-dir", tmp_path / "mirror")
+    assert "fsvi-bench datasets prepare yacht" in refused("datasets", "verify", "yacht", "--data-dir", tmp_path)
+
+
+def test_broken_task_files(refused, tmp_path):
+    task = read_task(TASK)
+    path = tmp_path / "task.safetensors"
+
+    def said(metadata=None, **changes):
+        tensors = {name: t.clone() for name, t in {**task.tensors, **changes}.items()}
+        save_file(tensors, path, metadata={**task.metadata, **(metadata or {})})
+        run_says = refused("run", "--task", path, "--out", tmp_path)
+        assert refused("score", "--task", path, "--posterior", FULL) == run_says
+        return run_says
+
+    f64 = torch.float64
+    assert "'input_mean' has shape [5], expected [13]" in said(input_mean=torch.zeros(5, dtype=f64))
+    assert "'lengthscales' holds NaN or infinity" in said(lengthscales=torch.full((13,), float("nan"), dtype=f64))
+    assert "unknown tensor 'extra'" in said(extra=torch.zeros(1, dtype=f64))
+    assert "has format 'fsvi-task/0'" in said({"format": "fsvi-task/0"})
+    assert "'noise_variance' holds -0.1, expected positive" in said(noise_variance=torch.tensor(-0.1, dtype=f64))
+    path.write_bytes(pickle.dumps(task.metadata))
+    assert "is not a safetensors file" in refused("run", "--task", path)
+    assert "cannot read" in refused("tasks", "show", tmp_path / "none.safetensors")
+
+
+def test_broken_posterior_files(refused, tmp_path):
+    path = tmp_path / "q.safetensors"
+    q = read_posterior(FULL)
+
+    def said():
+        return refused("score", "--task", TASK, "--posterior", path)
+
+    metadata = {"format": "fsvi-posterior/1", "kind": "gaussian-ffg"}
+    save_file({"mean": q.mean[:99].clone(), "scale": torch.ones(99, dtype=torch.float64)}, path, metadata=metadata)
+    assert "task has k=100 features, posterior has 99; was it trained on another task?" in said()
+    path.write_bytes(pickle.dumps([1.0]))
+    assert "is not a safetensors file" in said()
+    path.unlink()
+    assert "cannot read" in said()
+
+
+def test_an_output_folder_that_cannot_be_written(refused, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert "is not writable" in refused("run", "--dataset", "toy", "--out", blocked / "out")
+    assert "is not writable" in refused("tasks", "build", "--dataset", "toy", "--out", blocked)
+
+
+def test_the_version(cli):
+    from fsvi_bench import __version__
+
+    assert cli("--version") == (0, f"{__version__}\n", "")

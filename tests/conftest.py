@@ -1,0 +1,69 @@
+"""What every test shares: shapes checked at run time, one thread, a cache of its own, the raw data where they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+# Shapes in signatures are checked on every call while the tests run; in use they are documentation.
+_CHECKED = [f"fsvi_bench.{name}" for name in ("maths", "posteriors", "scoring", "tasks.problem")]
+_hook = install_import_hook(_CHECKED, "beartype.beartype")
+
+from fsvi_bench.running.executors import use_one_thread  # noqa: E402
+from fsvi_bench.tasks.problem import Problem, load_problem  # noqa: E402
+from fsvi_bench.tasks.task import Task, read_task  # noqa: E402
+
+REFERENCE = Path(__file__).parent / "reference_data"
+DATA_VARIABLE = "FSVI_BENCH_DATA"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    use_one_thread()
+    config.addinivalue_line("markers", "data: needs the raw UCI data in $FSVI_BENCH_DATA")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without raw data their tests are skipped with a reason; where data are required (CI) that is an error."""
+    if os.environ.get(DATA_VARIABLE):
+        return
+    if os.environ.get("FSVI_BENCH_REQUIRE_DATA"):
+        raise pytest.UsageError(f"FSVI_BENCH_REQUIRE_DATA is set but ${DATA_VARIABLE} is not")
+    for item in items:
+        if item.get_closest_marker("data"):
+            item.add_marker(pytest.mark.skip(reason=f"needs the raw UCI data: set ${DATA_VARIABLE}"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests never read or write the user's cache; tasks fitted by one test serve the others of its process."""
+    os.environ["FSVI_BENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["WANDB_MODE"] = "offline"
+
+
+@pytest.fixture(scope="session")
+def reference() -> Path:
+    """Folder of the independent values."""
+    return REFERENCE
+
+
+@pytest.fixture(scope="session")
+def boston_task() -> Task:
+    return read_task(REFERENCE / "tasks" / "boston-00.safetensors")
+
+
+@pytest.fixture(scope="session")
+def boston(boston_task: Task) -> Problem:
+    """The reference task on boston split 0, bound to its data (mark the test with `data`)."""
+    return load_problem(boston_task)
+
+
+@pytest.fixture(scope="session")
+def toy() -> Problem:
+    """A problem that needs no file: 40 points, 20 radial basis functions."""
+    from fsvi_bench.tasks.build import build_task
+    from fsvi_bench.tasks.card import load_card
+
+    return load_problem(build_task(load_card("toy"), 0).task)

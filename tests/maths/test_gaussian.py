@@ -1,0 +1,438 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsvi_bench.maths.gaussian import (
+    gaussian_kl,
+    gaussian_kl_diagonal,
+    gaussian_kl_diagonal_p,
+    gaussian_kl_diagonal_q,
+    gaussian_kl_from_precision,
+    gaussian_kl_standard_normal,
+    gaussian_kl_to_precision,
+    gaussian_log_density,
+    gaussian_log_density_diagonal,
+    gaussian_w2,
+    normal_kl,
+    normal_log_density,
+)
+from tests import reference
+from tests.reference import random_orthogonal, random_tril
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=50, database=None)
+sizes = st.integers(1, 6)
+seeds = st.integers(0, 2**32 - 1)
+log_scales = st.floats(-3, 3)
+
+
+def f64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def draw(rng, *shape, log_scale=0.0):
+    """Mean and lower factor of a Gaussian whose standard deviations are about exp(log_scale); shape is (*B, k)."""
+    mean = math.exp(log_scale) * rng.standard_normal(shape)
+    return torch.from_numpy(mean), torch.from_numpy(random_tril(rng, *shape, shape[-1], log_scale=log_scale))
+
+
+def draw_pair(seed, k, log_scale=0.0):
+    """(mean_q, tril_q, mean_p, tril_p), p on the unit scale."""
+    rng = np.random.default_rng(seed)
+    return *draw(rng, k, log_scale=log_scale), *draw(rng, k)
+
+
+def dense(tril):
+    return (tril @ tril.mT).numpy()
+
+
+def precision_tril(tril):
+    """C of (LLᵀ)⁻¹ = CCᵀ."""
+    return torch.linalg.cholesky(torch.linalg.inv(tril @ tril.mT))
+
+
+def close(actual, expected, rtol=1e-11, atol=1e-11):
+    """By default what eps · cond(Σ) leaves: cond(Σ) of the draws is 1e2 to 1e4, their KLs are 1e-1 to 1e5."""
+    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=torch.float64), rtol=rtol, atol=atol)
+
+
+# --- The KL against independent values --------------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_kl_equals_the_dense_formula(seed, k, log_scale):
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
+    expected = reference.gaussian_kl(mean_q.numpy(), dense(tril_q), mean_p.numpy(), dense(tril_p))
+    close(gaussian_kl(mean_q, tril_q, mean_p, tril_p), expected)
+
+
+def test_kl_equals_that_of_torch_distributions():
+    mean_q, tril_q, mean_p, tril_p = draw_pair(0, 5)
+    q = torch.distributions.MultivariateNormal(mean_q, scale_tril=tril_q)
+    p = torch.distributions.MultivariateNormal(mean_p, scale_tril=tril_p)
+    close(gaussian_kl(mean_q, tril_q, mean_p, tril_p), torch.distributions.kl_divergence(q, p), rtol=1e-13)
+
+
+def test_diagonal_kl_equals_that_of_torch_distributions():
+    mean_q, tril_q, mean_p, tril_p = draw_pair(1, 5)
+    scale_q, scale_p = tril_q.diagonal(), tril_p.diagonal()
+    q, p = torch.distributions.Normal(mean_q, scale_q), torch.distributions.Normal(mean_p, scale_p)
+    expected = torch.distributions.kl_divergence(q, p).sum()
+    close(gaussian_kl_diagonal(mean_q, scale_q, mean_p, scale_p), expected, rtol=1e-13)
+
+
+def test_kl_equals_the_mean_log_density_ratio_of_samples():
+    mean_q, tril_q, mean_p, tril_p = draw_pair(2, 3)
+    n = 20_000
+    noise = torch.randn(n, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = mean_q + noise @ tril_q.mT
+    log_q = gaussian_log_density(x, mean_q.expand(n, 3), tril_q.expand(n, 3, 3))
+    log_p = gaussian_log_density(x, mean_p.expand(n, 3), tril_p.expand(n, 3, 3))
+    ratio = log_q - log_p
+    standard_error = ratio.std() / math.sqrt(n)
+    assert (ratio.mean() - gaussian_kl(mean_q, tril_q, mean_p, tril_p)).abs() < 4 * standard_error
+
+
+# --- The KL's identities ----------------------------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_kl_of_a_gaussian_to_itself_is_zero(seed, k, log_scale):
+    mean, tril = draw(np.random.default_rng(seed), k, log_scale=log_scale)
+    C, zero = precision_tril(tril), 0.0
+    close(gaussian_kl(mean, tril, mean, tril), zero, atol=1e-13)  # k units of rounding
+    scale = tril.diagonal()
+    close(gaussian_kl_diagonal(mean, scale, mean, scale), zero, atol=0)  # the ratio is exactly 1
+    # C comes from an inverse: its error is eps · cond(Σ).
+    close(gaussian_kl_to_precision(mean, tril, mean, C).total, zero)
+    close(gaussian_kl_from_precision(mean, C, mean, tril).total, zero)
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_kl_is_positive_between_different_gaussians(seed, k, log_scale):
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
+    C, scale_q, scale_p = precision_tril(tril_p), tril_q.diagonal(), tril_p.diagonal()
+    assert gaussian_kl(mean_q, tril_q, mean_p, tril_p) > 0
+    assert gaussian_kl_diagonal(mean_q, scale_q, mean_p, scale_p) > 0
+    assert gaussian_kl_diagonal_q(mean_q, scale_q, mean_p, tril_p) > 0
+    assert gaussian_kl_diagonal_p(mean_q, tril_q, mean_p, scale_p) > 0
+    assert gaussian_kl_standard_normal(mean_q, tril_q) > 0
+    # Each term alone is a divergence: of the means at equal covariances, of the covariances at equal means.
+    assert min(gaussian_kl_to_precision(mean_q, tril_q, mean_p, C)) > 0
+    assert min(gaussian_kl_from_precision(mean_p, C, mean_q, tril_q)) > 0
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_diagonal_functions_equal_the_dense_one_on_diagonal_matrices(seed, k, log_scale):
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
+    scale_q, scale_p = tril_q.diagonal(), tril_p.diagonal()
+    diagonal_q, diagonal_p = torch.diag(scale_q), torch.diag(scale_p)
+    both = gaussian_kl(mean_q, diagonal_q, mean_p, diagonal_p)
+    close(gaussian_kl_diagonal(mean_q, scale_q, mean_p, scale_p), both, rtol=1e-12, atol=1e-12)
+    full_p = gaussian_kl(mean_q, diagonal_q, mean_p, tril_p)
+    close(gaussian_kl_diagonal_q(mean_q, scale_q, mean_p, tril_p), full_p, rtol=1e-12, atol=1e-12)
+    full_q = gaussian_kl(mean_q, tril_q, mean_p, diagonal_p)
+    close(gaussian_kl_diagonal_p(mean_q, tril_q, mean_p, scale_p), full_q, rtol=1e-12, atol=1e-12)
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_standard_normal_kl_equals_the_dense_one(seed, k, log_scale):
+    mean, tril = draw(np.random.default_rng(seed), k, log_scale=log_scale)
+    expected = gaussian_kl(mean, tril, torch.zeros_like(mean), torch.eye(k, dtype=torch.float64))
+    close(gaussian_kl_standard_normal(mean, tril), expected, rtol=1e-12, atol=1e-12)
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_precision_functions_equal_the_covariance_one(seed, k, log_scale):
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
+    C = precision_tril(tril_p)
+    to_p = gaussian_kl_to_precision(mean_q, tril_q, mean_p, C)
+    close(to_p.total, gaussian_kl(mean_q, tril_q, mean_p, tril_p))
+    from_p = gaussian_kl_from_precision(mean_p, C, mean_q, tril_q)
+    close(from_p.total, gaussian_kl(mean_p, tril_p, mean_q, tril_q))
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_mean_and_covariance_terms_equal_their_dense_formulas(seed, k, log_scale):
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
+    C = precision_tril(tril_p)
+    to_p = gaussian_kl_to_precision(mean_q, tril_q, mean_p, C)
+    close(to_p.mean, reference.kl_mean_term(mean_q.numpy(), mean_p.numpy(), dense(tril_p)))
+    close(to_p.covariance, reference.kl_covariance_term(dense(tril_q), dense(tril_p)))
+    from_p = gaussian_kl_from_precision(mean_p, C, mean_q, tril_q)
+    close(from_p.mean, reference.kl_mean_term(mean_p.numpy(), mean_q.numpy(), dense(tril_q)))
+    close(from_p.covariance, reference.kl_covariance_term(dense(tril_p), dense(tril_q)))
+
+
+@PROPERTY
+@given(seed=seeds, first=sizes, second=sizes)
+def test_kl_adds_over_independent_blocks(seed, first, second):
+    one, two = draw_pair(seed, first), draw_pair(seed + 1, second)
+    joint = [torch.cat([a, b]) if a.ndim == 1 else torch.block_diag(a, b) for a, b in zip(one, two, strict=True)]
+    close(gaussian_kl(*joint), gaussian_kl(*one) + gaussian_kl(*two), rtol=1e-12, atol=1e-12)
+
+
+@PROPERTY
+@given(seed=seeds, first=sizes, second=sizes)
+def test_chain_rule(seed, first, second):
+    # KL(q ‖ p) = KL(q(a) ‖ p(a)) + E_q(a) KL(q(b|a) ‖ p(b|a)). In a lower factor the marginal of a is the leading
+    # block, and b|a has mean m_b + G(a − m_a), G = L_ba L_aa⁻¹, and factor L_bb.
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, first + second)
+    a, b = slice(None, first), slice(first, None)
+    marginal = gaussian_kl(mean_q[a], tril_q[a, a], mean_p[a], tril_p[a, a])
+    slope_q = tril_q[b, a] @ torch.linalg.inv(tril_q[a, a])
+    slope_p = tril_p[b, a] @ torch.linalg.inv(tril_p[a, a])
+    conditional_mean_p = mean_p[b] + slope_p @ (mean_q[a] - mean_p[a])
+    at_the_mean = gaussian_kl(mean_q[b], tril_q[b, b], conditional_mean_p, tril_p[b, b])
+    spread = torch.linalg.inv(tril_p[b, b]) @ (slope_q - slope_p) @ tril_q[a, a]
+    expected = marginal + at_the_mean + 0.5 * spread.square().sum()
+    close(gaussian_kl(mean_q, tril_q, mean_p, tril_p), expected)
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_kl_is_invariant_under_affine_maps(seed, k, log_scale):
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k)
+    shift, T = draw(np.random.default_rng(seed + 1), k, log_scale=log_scale)  # T lower, so that T L is lower too
+    mapped = gaussian_kl(T @ mean_q + shift, T @ tril_q, T @ mean_p + shift, T @ tril_p)
+    close(mapped, gaussian_kl(mean_q, tril_q, mean_p, tril_p))
+
+
+# --- Nearly singular q ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nearly_singular_pair():
+    """q has a standard deviation of about 1e-150 in one direction: its covariance, rebuilt, is singular."""
+    mean_q, tril_q, mean_p, tril_p = draw_pair(3, 4)
+    return mean_q, tril_q * f64([1.0, 1e-150, 1.0, 1.0]), mean_p, tril_p
+
+
+def test_kl_of_a_nearly_singular_q_keeps_its_digits(nearly_singular_pair):
+    mean_q, tril_q, mean_p, tril_p = nearly_singular_pair
+    expected = reference.gaussian_kl_many_digits(*nearly_singular_pair)
+    assert expected > 345  # −log 1e-150
+    close(gaussian_kl(*nearly_singular_pair), expected, rtol=1e-13)
+    close(gaussian_kl_to_precision(mean_q, tril_q, mean_p, precision_tril(tril_p)).total, expected, rtol=1e-13)
+
+
+def test_kl_to_a_nearly_singular_q_keeps_its_digits(nearly_singular_pair):
+    mean_q, tril_q, mean_p, tril_p = nearly_singular_pair
+    expected = reference.gaussian_kl_many_digits(mean_p, tril_p, mean_q, tril_q)
+    assert 1e290 < expected < 1e305
+    close(gaussian_kl(mean_p, tril_p, mean_q, tril_q), expected, rtol=1e-12)
+    close(gaussian_kl_from_precision(mean_p, precision_tril(tril_p), mean_q, tril_q).total, expected, rtol=1e-12)
+
+
+def test_factorised_kls_of_a_nearly_singular_q_keep_their_digits(nearly_singular_pair):
+    mean_q, tril_q, mean_p, tril_p = nearly_singular_pair
+    scale_q, scale_p = f64([1.0, 0.5, 1e-150, 2.0]), tril_p.diagonal()
+    expected = reference.gaussian_kl_many_digits(mean_q, torch.diag(scale_q), mean_p, torch.diag(scale_p))
+    close(gaussian_kl_diagonal(mean_q, scale_q, mean_p, scale_p), expected, rtol=1e-13)
+    expected = reference.gaussian_kl_many_digits(mean_q, torch.diag(scale_q), mean_p, tril_p)
+    close(gaussian_kl_diagonal_q(mean_q, scale_q, mean_p, tril_p), expected, rtol=1e-13)
+    expected = reference.gaussian_kl_many_digits(mean_q, tril_q, mean_p, torch.diag(scale_p))
+    close(gaussian_kl_diagonal_p(mean_q, tril_q, mean_p, scale_p), expected, rtol=1e-13)
+    expected = reference.gaussian_kl_many_digits(mean_q, tril_q, torch.zeros(4), torch.eye(4))
+    close(gaussian_kl_standard_normal(mean_q, tril_q), expected, rtol=1e-13)
+
+
+# --- Gradients --------------------------------------------------------------------------------------------------------
+
+
+def test_gradient_of_the_kl():
+    arguments = [argument.requires_grad_() for argument in draw_pair(4, 3)]
+    assert torch.autograd.gradcheck(gaussian_kl, arguments)
+
+
+def test_gradient_of_the_diagonal_kl():
+    mean_q, tril_q, mean_p, tril_p = draw_pair(5, 3)
+    arguments = (mean_q, tril_q.diagonal().clone(), mean_p, tril_p.diagonal().clone())
+    assert torch.autograd.gradcheck(gaussian_kl_diagonal, [argument.requires_grad_() for argument in arguments])
+
+
+def test_gradient_of_the_kl_to_a_precision():
+    arguments = [argument.requires_grad_() for argument in draw_pair(6, 3)]  # any lower factor serves as C
+    assert torch.autograd.gradcheck(lambda *a: tuple(gaussian_kl_to_precision(*a)), arguments)
+
+
+# --- The 2-Wasserstein distance ---------------------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_w2_equals_the_textbook_formula(seed, k, log_scale):
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
+    expected = reference.gaussian_w2(mean_q.numpy(), dense(tril_q), mean_p.numpy(), dense(tril_p))
+    close(gaussian_w2(mean_q, tril_q, mean_p, tril_p), expected)
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_w2_is_symmetric(seed, k, log_scale):
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
+    forward = gaussian_w2(mean_q, tril_q, mean_p, tril_p)
+    close(gaussian_w2(mean_p, tril_p, mean_q, tril_q), forward, rtol=1e-12)
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_w2_is_zero_if_and_only_if_the_gaussians_agree(seed, k, log_scale):
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
+    rounding = 1e-14 * math.exp(log_scale)  # not its square root: nothing cancels
+    assert gaussian_w2(mean_q, tril_q, mean_q, tril_q) < 4 * k * rounding
+    assert gaussian_w2(mean_q, tril_q, mean_q, tril_p) > 1e-3
+    assert gaussian_w2(mean_q, tril_q, mean_p, tril_q) > 1e-3
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_w2_obeys_the_triangle_inequality(seed, k, log_scale):
+    rng = np.random.default_rng(seed)
+    a, b, c = draw(rng, k, log_scale=log_scale), draw(rng, k), draw(rng, k, log_scale=-log_scale)
+    assert gaussian_w2(*a, *c) <= gaussian_w2(*a, *b) + gaussian_w2(*b, *c) + 1e-12
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_w2_does_not_depend_on_the_factor(seed, k, log_scale):
+    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
+    rng = np.random.default_rng(seed + 1)
+    U, V = torch.from_numpy(random_orthogonal(rng, k)), torch.from_numpy(random_orthogonal(rng, k))
+    close(gaussian_w2(mean_q, tril_q @ U, mean_p, tril_p @ V), gaussian_w2(mean_q, tril_q, mean_p, tril_p))
+
+
+@pytest.mark.parametrize("perturbation", [1e-3, 1e-6, 1e-9])
+def test_w2_of_commuting_covariances_keeps_its_digits(perturbation):
+    # Same eigenvectors: W2 is the Euclidean distance of the standard deviations. The textbook formula is off by 1e-8.
+    axes = torch.from_numpy(random_orthogonal(np.random.default_rng(7), 4))
+    mean, scale = torch.zeros(4, dtype=torch.float64), f64([0.3, 1.0, 2.0, 0.7])
+    change = perturbation * f64([1.0, -2.0, 0.5, 1.5])
+    expected = change.square().sum().sqrt()
+    distance = gaussian_w2(mean, axes * (scale + change), mean, axes * scale)
+    close(distance, expected, rtol=0, atol=1e-14)  # a few eps of the factors; of 2.7e-9, five digits are right
+
+
+@pytest.mark.parametrize("perturbation", [1e-3, 1e-6, 1e-9])
+def test_w2_of_close_covariances_that_do_not_commute_keeps_its_digits(perturbation):
+    mean = torch.zeros(2, dtype=torch.float64)
+    factor_p = f64([[1.0, 0.0], [0.6, 0.5]])
+    factor_q = factor_p + perturbation * f64([[0.7, 0.0], [-1.1, 0.4]])
+    expected = reference.gaussian_w2_many_digits_2d(mean, factor_q, mean, factor_p)
+    assert 0.1 * perturbation < expected < 10 * perturbation
+    close(gaussian_w2(mean, factor_q, mean, factor_p), expected, rtol=0, atol=1e-14)
+
+
+def test_w2_to_a_point_mass_is_the_root_mean_square_distance():
+    mean_q, tril_q, mean_p, _ = draw_pair(8, 3)
+    expected = ((mean_q - mean_p).square().sum() + tril_q.square().sum()).sqrt()
+    point = torch.zeros(3, 3, dtype=torch.float64)
+    close(gaussian_w2(mean_q, tril_q, mean_p, point), expected, rtol=1e-14, atol=0)
+    close(gaussian_w2(mean_p, point, mean_q, tril_q), expected, rtol=1e-14, atol=0)
+
+
+def test_w2_of_equal_covariances_is_the_distance_of_the_means():
+    mean_q, tril, mean_p, _ = draw_pair(9, 3)
+    close(gaussian_w2(mean_q, tril, mean_p, tril), (mean_q - mean_p).norm(), rtol=1e-14, atol=0)
+
+
+# --- Densities --------------------------------------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes, log_scale=log_scales)
+def test_log_densities_equal_those_of_scipy(seed, k, log_scale):
+    mean, tril, x, _ = draw_pair(seed, k, log_scale)
+    expected = reference.gaussian_log_density(x.numpy(), mean.numpy(), dense(tril))
+    close(gaussian_log_density(x, mean, tril), expected)
+    scale = tril.diagonal()
+    expected = reference.gaussian_log_density(x.numpy(), mean.numpy(), np.diag(scale.numpy() ** 2))
+    close(gaussian_log_density_diagonal(x, mean, scale), expected, rtol=1e-12, atol=1e-12)
+    expected = reference.norm.logpdf(x.numpy(), mean.numpy(), scale.numpy())
+    close(normal_log_density(x, mean, scale.square()), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_density_in_one_dimension_integrates_to_one():
+    x = torch.linspace(-12, 12, 401, dtype=torch.float64)  # the trapezoid rule converges exponentially on a Gaussian
+    mean, variance = f64(0.4), f64(1.7)
+    density = normal_log_density(x, mean.expand_as(x), variance.expand_as(x)).exp()
+    close(torch.trapezoid(density, x), 1.0, rtol=1e-13, atol=0)  # the tails beyond ±12 hold 1e-19
+
+
+def test_the_density_in_two_dimensions_integrates_to_one():
+    grid = torch.linspace(-12, 12, 161, dtype=torch.float64)
+    points = torch.cartesian_prod(grid, grid)
+    mean, tril = f64([0.3, -0.2]), f64([[1.0, 0.0], [-0.5, 0.8]])
+    log_density = gaussian_log_density(points, mean.expand_as(points), tril.expand(len(points), 2, 2))
+    inner = torch.trapezoid(log_density.exp().reshape(161, 161), grid)
+    close(torch.trapezoid(inner, grid), 1.0, rtol=1e-13, atol=0)
+
+
+# --- The KL in one dimension ------------------------------------------------------------------------------------------
+
+
+def test_normal_kl_equals_the_general_one():
+    mean_q, tril_q, mean_p, tril_p = draw_pair(10, 5)
+    scale_q, scale_p = tril_q.diagonal(), tril_p.diagonal()
+    elementwise = normal_kl(mean_q, scale_q.square(), mean_p, scale_p.square())
+    for i in range(5):
+        column = slice(i, i + 1)
+        expected = gaussian_kl_diagonal(mean_q[column], scale_q[column], mean_p[column], scale_p[column])
+        close(elementwise[i], expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("excess", [1e-2, -1e-4, 1e-6, -1e-9])
+def test_normal_kl_of_nearly_equal_variances_keeps_its_digits(excess):
+    mean, variance_p = 0.2, 1.3
+    variance_q = variance_p * (1 + excess)
+    expected = reference.normal_kl_many_digits(mean, variance_q, mean, variance_p)
+    actual = normal_kl(f64(mean), f64(variance_q), f64(mean), f64(variance_p))
+    # (r − 1) − log1p(r − 1) is known to eps·|r − 1|; r² − 1 − 2 log r with r = √(variance ratio), only to eps.
+    close(actual, expected, rtol=0, atol=1e-16 * abs(excess))
+
+
+def test_normal_kl_of_far_variances_and_means():
+    for arguments in [(0.3, 1e-3, -2.0, 4.0), (0.3, 1e12, -2.0, 4.0), (1e6, 1.0, 0.0, 1e-6)]:
+        expected = reference.normal_kl_many_digits(*arguments)
+        # The excess of a ratio r « 1 is r − 1 rounded, so that log r is known to eps/r only: 1e-12 for 1e-3/4.
+        close(normal_kl(*map(f64, arguments)), expected, rtol=1e-12, atol=0)
+
+
+# --- Batches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [(3,), (2, 3), (1, 2, 2)])
+def test_a_batch_is_a_loop_over_its_elements(batch):
+    rng = np.random.default_rng(11)
+    mean_q, tril_q = draw(rng, *batch, 4)
+    mean_p, tril_p = draw(rng, *batch, 4)
+    scale_q, scale_p = tril_q.diagonal(dim1=-2, dim2=-1), tril_p.diagonal(dim1=-2, dim2=-1)
+    calls = [
+        (gaussian_kl, (mean_q, tril_q, mean_p, tril_p)),
+        (gaussian_kl_diagonal, (mean_q, scale_q, mean_p, scale_p)),
+        (gaussian_kl_diagonal_q, (mean_q, scale_q, mean_p, tril_p)),
+        (gaussian_kl_diagonal_p, (mean_q, tril_q, mean_p, scale_p)),
+        (gaussian_kl_standard_normal, (mean_q, tril_q)),
+        (lambda *a: gaussian_kl_to_precision(*a).total, (mean_q, tril_q, mean_p, tril_p)),
+        (lambda *a: gaussian_kl_from_precision(*a).total, (mean_p, tril_p, mean_q, tril_q)),
+        (gaussian_w2, (mean_q, tril_q, mean_p, tril_p)),
+        (gaussian_log_density, (mean_q, mean_p, tril_p)),
+        (gaussian_log_density_diagonal, (mean_q, mean_p, scale_p)),
+        (normal_kl, (mean_q[..., 0], scale_q[..., 0], mean_p[..., 0], scale_p[..., 0])),
+        (normal_log_density, (mean_q[..., 0], mean_p[..., 0], scale_p[..., 0])),
+    ]
+    for function, arguments in calls:
+        together = function(*arguments)
+        assert together.shape == batch
+        for index in np.ndindex(batch):
+            close(together[index], function(*(argument[index] for argument in arguments)), rtol=1e-13, atol=1e-13)

@@ -1,0 +1,181 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fsvi_bench.maths.linalg import (
+    cholesky_with_jitter,
+    logdet_of_tril,
+    positive_diagonal_tril,
+    solve_tril,
+    tril_of_gram,
+)
+from tests.reference import random_orthogonal, random_tril
+
+
+def near_singular(excess):
+    """Eigenvalues −excess and 2 + excess: needs a jitter above `excess`. Its mean diagonal is 1."""
+    return torch.tensor([[1.0, 1.0 + excess], [1.0 + excess, 1.0]], dtype=torch.float64)
+
+
+def positive_definite(rng, k):
+    tril = torch.from_numpy(random_tril(rng, k, k))
+    return tril @ tril.mT
+
+
+# --- cholesky_with_jitter ---------------------------------------------------------------------------------------------
+
+
+def test_cholesky_of_a_positive_definite_matrix_needs_no_jitter():
+    matrix = positive_definite(np.random.default_rng(0), 4)
+    tril, jitter = cholesky_with_jitter(matrix)
+    assert jitter.item() == 0.0
+    np.testing.assert_allclose(tril.numpy(), np.linalg.cholesky(matrix.numpy()), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("excess", "start", "expected"),
+    [
+        (0.0, 0.0, 1e-12),  # exactly singular: the second pivot is 1 − 1·1
+        (3e-8, 0.0, 1e-7),  # 1e-12, 1e-11, ... : 1e-7 is the first above 3e-8
+        (3e-8, 1e-6, 1e-6),  # the start suffices
+        (3e-5, 1e-6, 1e-4),  # the start is raised tenfold, twice
+        (3e-5, 2e-6, 2e-4),
+    ],
+)
+def test_jitter_is_raised_tenfold_until_it_suffices(excess, start, expected):
+    _, jitter = cholesky_with_jitter(near_singular(excess), start)
+    assert jitter.item() == pytest.approx(expected, rel=1e-12)  # repeated products by ten, a rounding each
+
+
+def test_reported_jitter_is_the_one_in_the_factor():
+    matrix = near_singular(3e-5)
+    tril, jitter = cholesky_with_jitter(matrix)
+    expected = matrix + jitter * torch.eye(2, dtype=torch.float64)
+    torch.testing.assert_close(tril @ tril.mT, expected, rtol=0, atol=4e-16)  # two roundings of numbers near 1
+
+
+def test_jitter_from_a_start_of_zero_is_relative_to_the_mean_diagonal():
+    _, jitter = cholesky_with_jitter(1e6 * near_singular(3e-8))
+    assert jitter.item() == pytest.approx(1e6 * 1e-7, rel=1e-12)
+
+
+def test_only_the_failing_matrix_of_a_batch_gets_jitter():
+    healthy = positive_definite(np.random.default_rng(1), 2)
+    batch = torch.stack([healthy, near_singular(3e-8), near_singular(3e-5), healthy])
+    tril, jitter = cholesky_with_jitter(batch)
+    np.testing.assert_allclose(jitter.numpy(), [0.0, 1e-7, 1e-4, 0.0], rtol=1e-12)
+    for i, matrix in enumerate(batch):
+        alone = cholesky_with_jitter(matrix)
+        assert torch.equal(tril[i], alone.tril)  # bitwise: a matrix must not see its neighbours
+        assert torch.equal(jitter[i], alone.jitter)
+
+
+def test_several_leading_axes():
+    rng = np.random.default_rng(2)
+    factor = torch.from_numpy(random_tril(rng, 2, 3, 4, 4))
+    tril, jitter = cholesky_with_jitter(factor @ factor.mT)
+    assert jitter.shape == (2, 3)
+    torch.testing.assert_close(tril, factor, rtol=0, atol=1e-13)  # cond of these factors is below 100
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_matrix_that_is_not_finite_is_refused(bad):
+    matrix = torch.eye(3, dtype=torch.float64).repeat(2, 1, 1)
+    matrix[1, 2, 2] = bad
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        cholesky_with_jitter(matrix)
+
+
+@pytest.mark.parametrize("start", [0.0, 1e-6])
+@pytest.mark.parametrize("diagonal", [[-1.0, -1.0], [3.0, -1.0]])
+def test_a_negative_definite_or_indefinite_matrix_is_refused(diagonal, start):
+    with pytest.raises(ValueError, match="not positive definite"):
+        cholesky_with_jitter(torch.diag(torch.tensor(diagonal, dtype=torch.float64)), start)
+
+
+def test_one_hopeless_matrix_fails_its_batch():
+    identity = torch.eye(2, dtype=torch.float64)
+    with pytest.raises(ValueError, match="not positive definite"):
+        cholesky_with_jitter(torch.stack([identity, -identity]))
+
+
+def test_max_jitter_is_obeyed():
+    matrix = near_singular(3e-5)
+    assert cholesky_with_jitter(matrix, max_jitter=2e-4).jitter.item() == pytest.approx(1e-4, rel=1e-12)
+    with pytest.raises(ValueError, match="2e-05"):
+        cholesky_with_jitter(matrix, max_jitter=2e-5)
+
+
+# --- Triangular factors -----------------------------------------------------------------------------------------------
+
+
+def test_positive_diagonal_tril_keeps_the_gram_matrix():
+    rng = np.random.default_rng(3)
+    signs = torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
+    upper = torch.from_numpy(random_tril(rng, 2, 3, 4, 4)).mT * signs[:, None]
+    lower = positive_diagonal_tril(upper)
+    assert torch.equal(lower, lower.tril())
+    assert (lower.diagonal(dim1=-2, dim2=-1) > 0).all()
+    # Turning signs rounds nothing, but the two products may be summed in another order.
+    torch.testing.assert_close(lower @ lower.mT, upper.mT @ upper, rtol=0, atol=1e-14)
+
+
+def test_positive_diagonal_tril_keeps_a_zero_on_the_diagonal():
+    upper = torch.tensor([[-1.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
+    assert torch.equal(positive_diagonal_tril(upper), torch.tensor([[1.0, 0.0], [-2.0, 0.0]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("m", "n"), [(4, 4), (9, 4), (1, 1)])
+def test_tril_of_gram_is_the_cholesky_factor(m, n):
+    factor = np.random.default_rng(4).standard_normal((2, m, n))
+    tril = tril_of_gram(torch.from_numpy(factor)).numpy()
+    assert (np.diagonal(tril, axis1=-2, axis2=-1) > 0).all()
+    expected = np.linalg.cholesky(factor.mT @ factor)
+    np.testing.assert_allclose(tril, expected, rtol=0, atol=1e-12)  # eps · cond(FᵀF), which is below 1e3 here
+
+
+def test_tril_of_gram_recovers_a_rotated_factor():
+    rng = np.random.default_rng(5)
+    tril = random_tril(rng, 5, 5)
+    rotated = random_orthogonal(rng, 5) @ tril.T
+    np.testing.assert_allclose(tril_of_gram(torch.from_numpy(rotated)).numpy(), tril, rtol=0, atol=1e-14)
+
+
+def test_tril_of_gram_sees_what_the_gram_matrix_rounds_away():
+    # Läuchli's matrix: FᵀF rounds to a singular matrix of ones, though det FᵀF = 2e² + e⁴.
+    e = 1e-10
+    factor = torch.tensor([[1.0, 1.0], [e, 0.0], [0.0, e]], dtype=torch.float64)
+    assert torch.equal(factor.mT @ factor, torch.ones(2, 2, dtype=torch.float64))
+    # QR's error is eps relative to ‖F‖, hence eps/e relative to the small pivot.
+    assert tril_of_gram(factor)[1, 1].item() == pytest.approx(math.sqrt(2) * e, rel=1e-5)
+
+
+def test_tril_of_gram_of_a_rank_deficient_factor_is_no_error():
+    factor = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], dtype=torch.float64)
+    tril = tril_of_gram(factor)
+    assert tril[1, 1].item() == pytest.approx(0.0, abs=1e-14)
+    torch.testing.assert_close(tril @ tril.mT, factor.mT @ factor, rtol=1e-14, atol=0)
+
+
+def test_logdet_of_tril():
+    tril = random_tril(np.random.default_rng(6), 3, 4, 4)
+    expected = np.linalg.slogdet(tril @ tril.mT)[1]
+    np.testing.assert_allclose(logdet_of_tril(torch.from_numpy(tril)).numpy(), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_solve_tril(transpose):
+    rng = np.random.default_rng(7)
+    tril, right = random_tril(rng, 2, 4, 4), rng.standard_normal((2, 4, 3))
+    solution = solve_tril(torch.from_numpy(tril), torch.from_numpy(right), transpose=transpose).numpy()
+    expected = np.linalg.inv(tril.mT if transpose else tril) @ right
+    np.testing.assert_allclose(solution, expected, rtol=0, atol=1e-12)
+
+
+def test_solve_tril_ignores_what_is_above_the_diagonal():
+    rng = np.random.default_rng(8)
+    tril, right = torch.from_numpy(random_tril(rng, 4, 4)), torch.from_numpy(rng.standard_normal((4, 3)))
+    dirty = tril + torch.from_numpy(np.triu(rng.standard_normal((4, 4)), 1))
+    assert torch.equal(solve_tril(dirty, right), solve_tril(tril, right))

@@ -1,0 +1,191 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsvi_bench.maths.gaussian import gaussian_kl
+from fsvi_bench.maths.projection import RANK_TOLERANCE, projected_kl, row_space
+from tests import reference
+from tests.reference import random_orthogonal, random_tril
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=50, database=None)
+seeds = st.integers(0, 2**32 - 1)
+sizes = st.integers(1, 6)
+
+
+def draw(rng, *shape):
+    """Mean and lower factor of a Gaussian; shape is (*B, k)."""
+    return torch.from_numpy(rng.standard_normal(shape)), torch.from_numpy(random_tril(rng, *shape, shape[-1]))
+
+
+def draw_problem(rng, M, k, rank=None):
+    """(Phi_A, mean_q, tril_q, mean_p, tril_p) with Φ_A of the given rank."""
+    rank = min(M, k) if rank is None else rank
+    Phi_A = rng.standard_normal((M, rank)) @ rng.standard_normal((rank, k))
+    return torch.from_numpy(Phi_A), *draw(rng, k), *draw(rng, k)
+
+
+def functional_kl(Phi_A, *gaussians):
+    return projected_kl(row_space(Phi_A), *gaussians)
+
+
+def as_covariances(mean_q, tril_q, mean_p, tril_p):
+    return mean_q.numpy(), (tril_q @ tril_q.mT).numpy(), mean_p.numpy(), (tril_p @ tril_p.mT).numpy()
+
+
+def close(actual, expected, rtol=1e-10, atol=1e-10):
+    """By default eps times the condition number of the dense twins' covariances, which stays below 1e6."""
+    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=torch.float64), rtol=rtol, atol=atol)
+
+
+def with_singular_values(rng, values, k):
+    """A square-or-wide Φ_A with these singular values."""
+    left, right = random_orthogonal(rng, len(values)), random_orthogonal(rng, k)
+    return torch.from_numpy(left @ np.diag(values) @ right[: len(values)])
+
+
+# --- row_space --------------------------------------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(seed=seeds, M=sizes, k=sizes, rank=sizes)
+def test_the_basis_is_orthonormal_and_spans_the_rows(seed, M, k, rank):
+    rank = min(M, k, rank)
+    Phi_A = draw_problem(np.random.default_rng(seed), M, k, rank)[0]
+    V = row_space(Phi_A)
+    assert V.shape == (k, rank)
+    close(V.mT @ V, torch.eye(rank, dtype=torch.float64), atol=1e-14)
+    close(Phi_A @ V @ V.mT, Phi_A, rtol=0, atol=1e-13)  # projecting onto the row space leaves the rows alone
+
+
+@pytest.mark.parametrize(("tolerance", "rank"), [(RANK_TOLERANCE, 2), (1e-11, 3), (1e-4, 1), (0.0, 3)])
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6])
+def test_the_rank_counts_singular_values_above_the_relative_tolerance(tolerance, rank, scale):
+    Phi_A = scale * with_singular_values(np.random.default_rng(0), [1.0, 1e-5, 1e-10], 4)
+    assert row_space(Phi_A, tolerance).shape == (4, rank)
+
+
+def test_the_default_rank_tolerance_is_the_documented_one():
+    rng = np.random.default_rng(1)
+    assert row_space(with_singular_values(rng, [3.0, 3.3e-9], 3)).shape == (3, 2)
+    assert row_space(with_singular_values(rng, [3.0, 2.7e-9], 3)).shape == (3, 1)
+
+
+def test_a_singular_value_equal_to_the_tolerance_does_not_count():
+    Phi_A = torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))  # powers of two: no rounding
+    assert row_space(Phi_A, 0.5).shape == (2, 1)
+    assert row_space(Phi_A, 0.499).shape == (2, 2)
+
+
+def test_no_rows_but_zeros_give_an_empty_basis_and_no_divergence():
+    _, *gaussians = draw_problem(np.random.default_rng(2), 2, 3)
+    V = row_space(torch.zeros(2, 3, dtype=torch.float64))
+    assert V.shape == (3, 0)
+    assert projected_kl(V, *gaussians).item() == 0.0
+
+
+# --- The functional KL against independent values ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("M", "k"), [(1, 1), (1, 5), (3, 5), (5, 5)])
+def test_equals_the_kl_of_function_values_where_they_have_a_density(M, k):
+    Phi_A, *gaussians = draw_problem(np.random.default_rng(3), M, k)
+    mean_q, covariance_q, mean_p, covariance_p = as_covariances(*gaussians)
+    F = Phi_A.numpy()
+    expected = reference.gaussian_kl(F @ mean_q, F @ covariance_q @ F.T, F @ mean_p, F @ covariance_p @ F.T)
+    close(functional_kl(Phi_A, *gaussians), expected)
+
+
+@pytest.mark.parametrize(("M", "k", "rank"), [(7, 4, 4), (6, 5, 3), (4, 6, 2), (3, 3, 1), (20, 5, 5)])
+def test_equals_the_dense_twins_for_any_rank(M, k, rank):
+    Phi_A, *gaussians = draw_problem(np.random.default_rng(4), M, k, rank)
+    actual = functional_kl(Phi_A, *gaussians)
+    dense = as_covariances(*gaussians)
+    close(actual, reference.functional_kl_by_projection(Phi_A.numpy(), *dense))
+    close(actual, reference.functional_kl_by_pseudo_determinant(Phi_A.numpy(), *dense))
+
+
+@pytest.mark.parametrize("M", [4, 5, 30])
+def test_equals_the_weight_space_kl_when_the_rank_is_k(M):
+    Phi_A, *gaussians = draw_problem(np.random.default_rng(5), M, 4)
+    close(functional_kl(Phi_A, *gaussians), gaussian_kl(*gaussians), rtol=1e-12)
+
+
+def test_selecting_weights_gives_the_kl_of_their_marginals():
+    # Rows of the identity: Φ_A w are the first weights, whose factor is the leading block.
+    _, mean_q, tril_q, mean_p, tril_p = draw_problem(np.random.default_rng(6), 1, 5)
+    first = torch.eye(5, dtype=torch.float64)[:3]
+    expected = gaussian_kl(mean_q[:3], tril_q[:3, :3], mean_p[:3], tril_p[:3, :3])
+    close(functional_kl(first, mean_q, tril_q, mean_p, tril_p), expected, rtol=1e-12)
+
+
+# --- Identities -------------------------------------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(seed=seeds, M=sizes, k=sizes)
+def test_never_decreases_when_measurement_points_are_added(seed, M, k):
+    Phi_A, *gaussians = draw_problem(np.random.default_rng(seed), M, k)
+    nested = [functional_kl(Phi_A[:m], *gaussians) for m in range(1, M + 1)]
+    nested.append(gaussian_kl(*gaussians))  # nor ever exceeds the KL between the weights
+    for smaller, larger in pairwise(nested):
+        assert smaller >= 0
+        assert larger >= smaller * (1 - 1e-10) - 1e-10  # equal once the rank is k; the tolerance is rounding
+
+
+@PROPERTY
+@given(seed=seeds, M=sizes, k=sizes)
+def test_duplicate_measurement_points_change_nothing(seed, M, k):
+    Phi_A, *gaussians = draw_problem(np.random.default_rng(seed), M, k)
+    repeated = torch.cat([Phi_A, Phi_A[:1], Phi_A])
+    close(functional_kl(repeated, *gaussians), functional_kl(Phi_A, *gaussians))
+
+
+@PROPERTY
+@given(seed=seeds, M=sizes, k=sizes)
+def test_depends_on_the_row_space_only(seed, M, k):
+    rng = np.random.default_rng(seed)
+    Phi_A, *gaussians = draw_problem(rng, M, k)
+    mixed = torch.from_numpy(random_tril(rng, M, M)) @ Phi_A.flip(0)
+    close(functional_kl(mixed, *gaussians), functional_kl(Phi_A, *gaussians))
+
+
+@PROPERTY
+@given(seed=seeds, M=sizes, k=sizes)
+def test_is_zero_for_equal_gaussians(seed, M, k):
+    Phi_A, mean, tril, _, _ = draw_problem(np.random.default_rng(seed), M, k)
+    # The same steps on both sides: what is left is the rounding of k triangular solves.
+    close(functional_kl(Phi_A, mean, tril, mean, tril), 0.0, atol=1e-13)
+
+
+@PROPERTY
+@given(seed=seeds, M=sizes, k=sizes)
+def test_does_not_depend_on_the_factor(seed, M, k):
+    rng = np.random.default_rng(seed)
+    Phi_A, mean_q, tril_q, mean_p, tril_p = draw_problem(rng, M, k)
+    U, W = torch.from_numpy(random_orthogonal(rng, k)), torch.from_numpy(random_orthogonal(rng, k))
+    expected = functional_kl(Phi_A, mean_q, tril_q, mean_p, tril_p)
+    close(functional_kl(Phi_A, mean_q, tril_q @ U, mean_p, tril_p @ W), expected)
+
+
+def test_stays_finite_when_q_is_singular_off_the_row_space():
+    # Var = 0 for a weight that no measurement point sees: the reason why FIXEDA's objective can lose rank unpunished.
+    tril_q = torch.diag(torch.tensor([0.5, 2.0, 0.0], dtype=torch.float64))
+    zero, identity = torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
+    seen = identity[:2]
+    expected = 0.5 * (0.25 - 1 - np.log(0.25) + 4.0 - 1 - np.log(4.0))
+    close(functional_kl(seen, zero, tril_q, zero, identity), expected, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("batch", [(3,), (2, 3)])
+def test_a_batch_is_a_loop_over_its_elements(batch):
+    rng = np.random.default_rng(7)
+    V = row_space(torch.from_numpy(rng.standard_normal((3, 5))))
+    gaussians = *draw(rng, *batch, 5), *draw(rng, *batch, 5)
+    together = projected_kl(V, *gaussians)
+    assert together.shape == batch
+    for index in np.ndindex(batch):
+        close(together[index], projected_kl(V, *(part[index] for part in gaussians)), rtol=1e-13)

@@ -1,0 +1,253 @@
+"""Both implementations of the collapsed bound: `maths.sgpr` in torch, `maths.sgpr_lapack` in BLAS and LAPACK."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsvi_bench.maths.blr import blr_posterior, log_evidence
+from fsvi_bench.maths.features import inducing_tril, nystrom_features
+from fsvi_bench.maths.sgpr import collapsed_bound, collapsed_bound_and_gradient
+from fsvi_bench.maths.sgpr_lapack import LapackCollapsedBound, NotPositiveDefiniteError
+from tests import reference
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=50, database=None)
+seeds = st.integers(0, 2**32 - 1)
+JITTER = 1e-4
+
+
+def f64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def draw_data(seed, N, D):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((N, D))
+    return torch.from_numpy(X), torch.from_numpy(np.sin(2 * X).sum(1) + 0.3 * rng.standard_normal(N))
+
+
+def draw_parameters(seed, k, D):
+    """(Z, lengthscales, outputscale, noise_variance)."""
+    rng = np.random.default_rng([seed, 1])
+    Z, lengthscales = torch.from_numpy(rng.standard_normal((k, D))), torch.from_numpy(rng.uniform(0.5, 2, D))
+    return Z, lengthscales, f64(rng.uniform(0.5, 2)), f64(rng.uniform(0.05, 0.5))
+
+
+def draw(seed, N, k, D):
+    return *draw_data(seed, N, D), *draw_parameters(seed, k, D)
+
+
+def as_numpy(X, y, Z, lengthscales, outputscale, noise_variance):
+    return X.numpy(), y.numpy(), Z.numpy(), lengthscales.numpy(), outputscale.item(), noise_variance.item()
+
+
+def lapack_at(evaluate, Z, lengthscales, outputscale, noise_variance):
+    return evaluate(Z.numpy(), lengthscales.numpy(), outputscale.item(), noise_variance.item())
+
+
+def close(actual, expected, rtol=1e-10, atol=1e-10):
+    """By default eps · cond(K), and cond(K) is up to 1e5 with this jitter."""
+    torch.testing.assert_close(
+        torch.as_tensor(actual, dtype=torch.float64),
+        torch.as_tensor(expected, dtype=torch.float64),
+        rtol=rtol,
+        atol=atol,
+    )
+
+
+def close_in_every_field(actual, expected, tolerance=1e-9):
+    """Gradients carry K⁻¹ twice and sum terms larger than themselves: the tolerance is relative to the field's norm.
+
+    Where an inducing point is far from all data its gradient vanishes, and terms of order one cancel: hence the 1.
+    """
+    for name, value in expected._asdict().items():
+        got, wanted = np.asarray(getattr(actual, name)), np.asarray(value)
+        atol = tolerance * max(1.0, float(np.linalg.norm(wanted)))
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=atol, err_msg=name)
+
+
+def bound_by_autograd(X, y, Z, lengthscales, outputscale, noise_variance, jitter):
+    """The N×N formula in plain torch operations, written without anything from fsvi_bench."""
+
+    def kernel(a, b):
+        difference = (a[:, None] - b[None]) / lengthscales
+        return outputscale * torch.exp(-0.5 * difference.square().sum(-1))
+
+    cross = kernel(X, Z)
+    Q = cross @ torch.linalg.solve(kernel(Z, Z) + jitter * torch.eye(len(Z), dtype=torch.float64), cross.mT)
+    marginal = Q + noise_variance * torch.eye(len(y), dtype=torch.float64)
+    fit = -0.5 * (len(y) * math.log(2 * math.pi) + torch.logdet(marginal) + y @ torch.linalg.solve(marginal, y))
+    return fit - (len(y) * outputscale - Q.diagonal().sum()) / (2 * noise_variance)
+
+
+# --- The bound against independent values -----------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(seed=seeds, N=st.integers(1, 12), k=st.integers(1, 6), D=st.integers(1, 3))
+def test_bound_equals_the_dense_formula(seed, N, k, D):
+    problem = draw(seed, N, k, D)
+    expected = reference.titsias_bound(*as_numpy(*problem), JITTER)
+    close(collapsed_bound(*problem, JITTER), expected)
+    close(collapsed_bound_and_gradient(*problem, JITTER).bound, expected)
+    X, y, *parameters = problem
+    close(lapack_at(LapackCollapsedBound(X.numpy(), y.numpy(), k, JITTER), *parameters).bound, expected)
+
+
+@PROPERTY
+@given(seed=seeds, N=st.integers(1, 12), k=st.integers(1, 6), D=st.integers(1, 3))
+def test_bound_never_exceeds_the_log_evidence_of_the_exact_gp(seed, N, k, D):
+    X, y, Z, *hyperparameters = draw(seed, N, k, D)
+    exact = reference.gp_log_evidence(X.numpy(), y.numpy(), *(value.numpy() for value in hyperparameters))
+    assert collapsed_bound(X, y, Z, *hyperparameters, JITTER) < exact  # strictly: Z is not X
+
+
+def test_bound_is_tight_where_the_inducing_points_are_the_data():
+    X, y = draw_data(0, 8, 2)
+    hyperparameters = f64([0.3, 0.4]), f64(1.2), f64(0.1)  # short lengthscales: k(X,X) is well conditioned
+    exact = reference.gp_log_evidence(X.numpy(), y.numpy(), *(value.numpy() for value in hyperparameters))
+    # tr(K − K(K + jitter·I)⁻¹K) is about N · jitter, so the trace term is 8e-12/0.2.
+    close(collapsed_bound(X, y, X, *hyperparameters, 1e-12), exact, rtol=0, atol=1e-10)
+
+
+@PROPERTY
+@given(seed=seeds, N=st.integers(1, 12), k=st.integers(1, 6), D=st.integers(1, 3))
+def test_bound_is_the_evidence_of_regression_on_nystrom_features_less_the_trace_term(seed, N, k, D):
+    X, y, Z, lengthscales, outputscale, noise = draw(seed, N, k, D)
+    tril = inducing_tril(Z, lengthscales, outputscale, f64(JITTER))
+    Phi = nystrom_features(X, Z, lengthscales, outputscale, tril)
+    trace_term = (N * outputscale - Phi.square().sum()) / (2 * noise)
+    expected = log_evidence(Phi, y, noise, blr_posterior(Phi, y, noise)) - trace_term
+    close(collapsed_bound(X, y, Z, lengthscales, outputscale, noise, JITTER), expected)
+
+
+# --- The gradient -----------------------------------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(seed=seeds, N=st.integers(1, 12), k=st.integers(1, 6), D=st.integers(1, 3))
+def test_gradient_equals_autograd_through_the_dense_formula(seed, N, k, D):
+    X, y, *parameters = draw(seed, N, k, D)
+    parameters = [parameter.requires_grad_() for parameter in parameters]
+    bound = bound_by_autograd(X, y, *parameters, JITTER)
+    expected = torch.autograd.grad(bound, parameters)
+    parameters = [parameter.detach() for parameter in parameters]
+    actual = collapsed_bound_and_gradient(X, y, *parameters, JITTER)
+    by_field = type(actual)(bound.detach(), *expected)
+    close_in_every_field(actual, by_field)
+    close_in_every_field(lapack_at(LapackCollapsedBound(X.numpy(), y.numpy(), k, JITTER), *parameters), by_field)
+
+
+@pytest.mark.parametrize("D", [1, 2])
+def test_gradcheck(D):
+    X, y, *parameters = draw(1, 7, 3, D)
+    parameters = [parameter.requires_grad_() for parameter in parameters]
+    assert torch.autograd.gradcheck(lambda *p: collapsed_bound(X, y, *p, 1e-3), parameters)
+
+
+def draw_batch():
+    problems = [draw(seed, 7, 3, 2) for seed in range(6)]
+    stacked = (torch.stack(parts).reshape(2, 3, *parts[0].shape) for parts in zip(*problems, strict=True))
+    return problems, list(stacked)
+
+
+def test_gradcheck_of_a_batch():
+    _, (X, y, *parameters) = draw_batch()
+    X, y, *parameters = X[0, :2], y[0, :2], *(parameter[0, :2].clone().requires_grad_() for parameter in parameters)
+    assert torch.autograd.gradcheck(lambda *p: collapsed_bound(X, y, *p, 1e-3), parameters)
+
+
+def test_a_batch_is_a_loop_over_its_elements():
+    problems, batch = draw_batch()
+    together = collapsed_bound_and_gradient(*batch, JITTER)
+    for i, problem in zip(np.ndindex(2, 3), problems, strict=True):
+        alone = collapsed_bound_and_gradient(*problem, JITTER)
+        close_in_every_field(type(together)(*(part[i] for part in together)), alone, tolerance=1e-11)
+
+
+# --- Failure ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_that_is_not_positive_definite_is_an_error():
+    X, y, Z, *hyperparameters = draw(2, 9, 3, 2)
+    Z = torch.cat([Z, Z])  # K has the eigenvalue 0 three times, K + jitter·I has −1e-3
+    with pytest.raises(torch.linalg.LinAlgError, match="positive-definite"):
+        collapsed_bound(X, y, Z, *hyperparameters, -1e-3)
+    evaluate = LapackCollapsedBound(X.numpy(), y.numpy(), 6, -1e-3)
+    with pytest.raises(NotPositiveDefiniteError, match=r"pivot \d of 6"):
+        lapack_at(evaluate, Z, *hyperparameters)
+
+
+def test_a_failed_evaluation_leaves_no_trace_in_the_next():
+    X, y, Z, *hyperparameters = draw(3, 9, 3, 2)
+    duplicated = torch.cat([Z[:1], Z[:1], Z[:1]])
+    evaluate = LapackCollapsedBound(X.numpy(), y.numpy(), 3, -1e-6)
+    before = lapack_at(evaluate, Z, *hyperparameters)
+    with pytest.raises(NotPositiveDefiniteError):
+        lapack_at(evaluate, duplicated, *hyperparameters)
+    for first, again in zip(before, lapack_at(evaluate, Z, *hyperparameters), strict=True):
+        np.testing.assert_array_equal(first, again)
+
+
+# --- LAPACK against torch ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("D", [1, 3])
+@pytest.mark.parametrize(
+    ("N", "block"),
+    [(50, 16), (48, 16), (50, 50), (50, 512), (17, 16), (50, 1), (1, 16)],
+    ids=[
+        "remainder",
+        "multiple",
+        "one block",
+        "block larger than N",
+        "remainder of one",
+        "single columns",
+        "one point",
+    ],
+)
+def test_lapack_equals_torch_for_any_blocking(N, block, D):
+    X, y, *parameters = draw(4, N, 6, D)
+    evaluate = LapackCollapsedBound(X.numpy(), y.numpy(), 6, JITTER, block=block)
+    close_in_every_field(lapack_at(evaluate, *parameters), collapsed_bound_and_gradient(X, y, *parameters, JITTER))
+
+
+def test_lapack_equals_torch_for_more_inducing_points_than_data():
+    X, y, *parameters = draw(5, 4, 9, 2)
+    evaluate = LapackCollapsedBound(X.numpy(), y.numpy(), 9, JITTER)
+    close_in_every_field(lapack_at(evaluate, *parameters), collapsed_bound_and_gradient(X, y, *parameters, JITTER))
+
+
+def test_lapack_reads_arrays_of_any_memory_order():
+    X, y, *parameters = draw(6, 20, 5, 3)
+    expected = collapsed_bound_and_gradient(X, y, *parameters, JITTER)
+    strided = np.repeat(y.numpy(), 2)[::2]
+    evaluate = LapackCollapsedBound(np.asfortranarray(X.numpy()), strided, 5, JITTER, block=8)
+    Z = torch.from_numpy(np.asfortranarray(parameters[0].numpy()))
+    close_in_every_field(lapack_at(evaluate, Z, *parameters[1:]), expected)
+
+
+def test_lapack_buffers_do_not_go_stale():
+    X, y = draw_data(7, 50, 2)
+    evaluate = LapackCollapsedBound(X.numpy(), y.numpy(), 6, JITTER, block=16)
+    one, two = draw_parameters(7, 6, 2), draw_parameters(8, 6, 2)
+    first = lapack_at(evaluate, *one)
+    kept = [np.array(value) for value in first]
+    other = lapack_at(evaluate, *two)
+    again = lapack_at(evaluate, *one)
+    assert other.bound != first.bound
+    for before, value, after in zip(kept, first, again, strict=True):
+        np.testing.assert_array_equal(before, value)  # what was returned is not a view of a buffer
+        np.testing.assert_array_equal(before, after)  # bitwise
+
+
+def test_lapack_leaves_its_arguments_alone():
+    X, y, *parameters = draw(9, 20, 5, 2)
+    arrays = [X.numpy(), y.numpy(), *(parameter.numpy() for parameter in parameters)]
+    copies = [array.copy() for array in arrays]
+    lapack_at(LapackCollapsedBound(X.numpy(), y.numpy(), 5, JITTER, block=8), *parameters)
+    for array, copy in zip(arrays, copies, strict=True):
+        np.testing.assert_array_equal(array, copy)

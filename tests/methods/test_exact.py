@@ -1,0 +1,90 @@
+"""EXACT as a Lightning module: the truth itself, its factorised optimum, and problems that do not see each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.methods.base import MethodOptions, TrainingProblems
+from fsvi_bench.methods.exact import Exact
+from fsvi_bench.methods.registry import load_method, method_names
+from fsvi_bench.posteriors.gaussian import unstack
+from fsvi_bench.tasks.build import build_task
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.training.trainer import choose_device, train
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return [load_problem(build_task(load_card("toy"), split).task) for split in range(7)]
+
+
+def posteriors(problems, family):
+    method = Exact(TrainingProblems.of(problems), family, MethodOptions(), seeds=[0] * len(problems))
+    seconds = train(method, "cpu")
+    assert seconds > 0
+    return unstack(method.posterior())
+
+
+def test_full_is_the_truth(problems):
+    for q, problem in zip(posteriors(problems, "full"), problems, strict=True):
+        assert torch.allclose(q.mean, problem.truth.posterior.mean, rtol=1e-12, atol=1e-14)
+        assert torch.allclose(q.scale_tril, problem.truth.covariance_tril, rtol=1e-10, atol=1e-14)
+
+
+def test_ffg_has_the_exact_mean_and_inverse_precisions(problems):
+    for q, problem in zip(posteriors(problems, "ffg"), problems, strict=True):
+        precision = problem.Phi.mT @ problem.Phi / problem.task.noise_variance + torch.eye(20, dtype=torch.float64)
+        assert torch.allclose(q.scale.square(), 1 / precision.diagonal(), rtol=1e-11)
+        assert torch.allclose(q.mean, problem.truth.posterior.mean, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("family", ["full", "ffg"])
+def test_a_problem_alone_and_in_a_batch_is_bitwise_the_same(problems, family):
+    together = posteriors(problems, family)
+    for index, problem in enumerate(problems):
+        (alone,) = posteriors([problem], family)
+        assert torch.equal(alone.mean, together[index].mean)
+        assert torch.equal(alone.covariance_tril(), together[index].covariance_tril())
+
+
+def test_methods_see_neither_test_rows_nor_truth():
+    assert set(TrainingProblems.__dataclass_fields__) == {
+        "X", "y", "Phi", "noise_variance", "low", "high", "feature_map",
+    }  # fmt: skip
+
+
+def test_names_and_refusals(tmp_path):
+    assert "exact" in method_names()
+    with pytest.raises(InputError, match="unknown method 'exat': did you mean 'exact'"):
+        load_method("exat")
+    with pytest.raises(InputError, match="option 'lr'"):
+        load_method("exact").options({"lr": 0.1})
+    with pytest.raises(InputError, match="there is no file"):
+        load_method(f"{tmp_path}/none.py:Mine")
+
+
+def test_a_method_from_a_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("from fsvi_bench.methods.base import Method\nclass Half(Method):\n    pass\nboom = 1\n")
+    with pytest.raises(InputError, match="is not a complete"):
+        load_method(f"{path}:Half")
+    with pytest.raises(InputError, match="has no class 'Whole'"):
+        load_method(f"{path}:Whole")
+    with pytest.raises(InputError, match="is not a complete"):
+        load_method(f"{path}:boom")
+    path.write_text("1/0\n")
+    with pytest.raises(InputError, match="cannot be imported: ZeroDivisionError"):
+        load_method(f"{path}:Half")
+
+
+def test_devices():
+    assert choose_device("cpu") == "cpu"
+    assert choose_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+    with pytest.raises(InputError, match="expected auto, cpu or cuda"):
+        choose_device("tpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="no CUDA GPU"):
+            choose_device("cuda")

@@ -1,0 +1,93 @@
+"""Tables: what is averaged over what, and how numbers are written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from rich.console import Console
+
+from fsvi_bench.reporting.summary import Estimate, estimate, summarise
+from fsvi_bench.reporting.table import failures, format_estimate, result_table
+from fsvi_bench.running.cell import Record
+from fsvi_bench.scoring.scores import Overconfidence, Scores
+
+
+def scores(kl):
+    names = [name for name in Scores.model_fields if name not in ("kl_marginals", "overconfidence")]
+    values = dict.fromkeys(names, 1.0) | {"kl": kl}
+    return Scores(**values, kl_marginals={}, overconfidence=Overconfidence(smallest=1, median=1, largest=1))
+
+
+def record(split, kl=None, seed=0, dataset="toy", family="full", **hyperparameters):
+    ok = kl is not None
+    return Record(
+        cell="", dataset=dataset, split=split, method="m", family=family, seed=seed, hyperparameters=hyperparameters,
+        task_sha256="", status="ok" if ok else "failed", reason=None if ok else "why", scores=scores(kl) if ok else None,
+        seconds=None, provenance={},
+    )  # fmt: skip
+
+
+def test_mean_and_standard_error_over_splits():
+    (row,) = summarise([record(0, 1.0), record(1, 2.0), record(2, 6.0)])
+    # Sample variance of (1, 2, 6) is 7, so the standard error of the mean is √(7/3).
+    assert row.scores["kl"] == Estimate(3.0, pytest.approx(math.sqrt(7 / 3)))
+
+
+def test_each_split_weighs_the_same_however_many_seeds_it_has():
+    (row,) = summarise([record(0, 0.0), record(1, 1.0, seed=0), record(1, 3.0, seed=1), record(1, 5.0, seed=2)])
+    assert row.scores["kl"].mean == 1.5
+    assert row.splits == 2
+
+
+def test_families_settings_and_data_sets_are_rows_of_their_own():
+    records = [record(0, 1.0), record(0, 2.0, family="ffg"), record(0, 3.0, dataset="yacht"), record(0, 4.0, M=20)]
+    rows = summarise(records)
+    assert [(row.dataset, row.scores["kl"].mean) for row in rows] == [
+        ("toy", 1.0),
+        ("toy", 2.0),
+        ("toy", 4.0),
+        ("yacht", 3.0),
+    ]
+
+
+def test_failures_are_counted_and_listed_never_averaged_away():
+    records = [record(0, 1.0), record(1)]
+    (row,) = summarise(records)
+    assert (row.cells, row.finished) == (2, 1)
+    assert list(failures(records)) == ["toy split 1 m full: failed: why"]
+    console = Console(width=100, record=True)
+    console.print(result_table([row], 100))
+    assert "1 (1 failed)" in console.export_text()
+
+
+def test_infinity_makes_the_mean_infinite():
+    assert estimate([1.0, math.inf]) == Estimate(math.inf, None)
+    assert estimate([2.0]) == Estimate(2.0, None)
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "text"),
+    [
+        (36.713, 0.4167, "36.71 ± 0.42"),
+        (2.4534, 0.0698, "2.453 ± 0.070"),
+        (151.2, 12.4, "151 ± 12"),
+        (1.7594e-5, 3.1e-7, "(1.759 ± 0.031)e-5"),
+        (-1.4e-14, 3e-15, "-1e-14"),
+        (37.71165, None, "37.71"),
+        (0.0, None, "0"),
+        (math.inf, None, "∞"),
+    ],
+)
+def test_numbers_are_written_to_two_digits_of_their_error(mean, error, text):
+    assert format_estimate(Estimate(mean, error)) == text
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_no_number_is_cut_off(width):
+    rows = summarise([record(split, 12345.678 + split, dataset="concrete", family="ffg") for split in range(3)])
+    console = Console(width=width, record=True)
+    console.print(result_table(rows, width))
+    text = console.export_text()
+    assert "12346.68 ± 0.58" in text
+    assert "…" not in text

@@ -1,0 +1,113 @@
+"""Requests are checked whole before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.running.plan import Request, load_protocol, make_plan, parse_setting, protocol_names
+from tests.conftest import REFERENCE
+
+BOSTON = REFERENCE / "tasks" / "boston-00.safetensors"
+
+
+@pytest.fixture
+def tunable(tmp_path):
+    """A method file with options, as a user would bring one."""
+    path = tmp_path / "tunable.py"
+    path.write_text(
+        "from fsvi_bench.methods.base import Method, MethodOptions\n"
+        "class Options(MethodOptions):\n"
+        "    M: int = 80\n"
+        "    max_steps: int = 100\n"
+        "    lr: float = 0.01\n"
+        "class Tunable(Method):\n"
+        "    'Has settings.'\n"
+        "    Options = Options\n"
+        "    num_steps = 1\n"
+        "    def training_step(self, batch, batch_idx): ...\n"
+        "    def posterior(self): ...\n"
+    )
+    return f"{path}:Tunable"
+
+
+def test_by_default_every_method_and_split_of_diabetes():
+    plan = make_plan(Request())
+    assert plan.splits == tuple(("diabetes", split) for split in range(20))
+    assert [(variant.method.name, variant.family) for variant in plan.variants] == [("exact", "full"), ("exact", "ffg")]
+
+
+def test_a_deterministic_method_is_one_cell_whatever_the_seeds():
+    plan = make_plan(Request(seeds="0-4"))
+    assert {variant.seeds for variant in plan.variants} == {(0,)}
+
+
+def test_seeds_and_sizes_multiply_a_method_that_has_them(tunable):
+    plan = make_plan(Request(methods=[tunable, "exact"], measurement_points=[20, 80], max_steps=7, seeds="0-2"))
+    settings = [(v.method.name, v.family, v.options.model_dump(), v.seeds) for v in plan.variants]
+    assert len(settings) == 4 + 2
+    assert settings[0] == ("Tunable", "full", {"M": 20, "max_steps": 7, "lr": 0.01}, (0, 1, 2))
+    assert settings[1][2]["M"] == 80
+    assert settings[-1] == ("exact", "ffg", {}, (0,))
+    assert plan.unused == ()
+
+
+def test_options_are_typed_and_unknown_ones_refused(tunable):
+    options = dict([parse_setting("lr=1e-3")])
+    (variant, _) = make_plan(Request(methods=[tunable], options=options)).variants
+    assert variant.options.lr == 1e-3
+    with pytest.raises(InputError, match="option 'lr'"):
+        make_plan(Request(methods=[tunable], options={"lr": "fast"}))
+    with pytest.raises(InputError, match=r"--set lrr: none of the chosen methods \(Tunable\).*did you mean 'lr'"):
+        make_plan(Request(methods=[tunable], options={"lrr": 1}))
+
+
+def test_flags_that_no_method_uses_are_said():
+    plan = make_plan(Request(measurement_points=[80], max_steps=10))
+    assert plan.unused == ("--measurement-points", "--max-steps")
+
+
+def test_a_task_file_stands_for_its_own_split():
+    plan = make_plan(Request(task_files=[BOSTON]))
+    assert plan.splits == ()
+    assert [(task.dataset, task.split) for task in plan.tasks] == [("boston", 0)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request(datasets=["bostn"]), "unknown data set 'bostn': did you mean 'boston'"),
+        (Request(datasets=["boston"], splits="0-20"), "boston has no split 20"),
+        (Request(datasets=["protein"], splits="5"), "protein has no split 5; its splits run from 0 to 4"),
+        (Request(methods=["exakt"]), "unknown method 'exakt': did you mean 'exact'"),
+        (Request(families=["fulll"]), "unknown family 'fulll': did you mean 'full'"),
+        (Request(protocol="quik"), "unknown protocol 'quik': did you mean 'quick'"),
+        (Request(seeds="a"), "--seeds 'a' is not understood"),
+        (Request(measurement_points=[0]), "--measurement-points is 0, expected 1 or more"),
+        (Request(max_steps=0), "--max-steps is 0, expected 1 or more"),
+        (Request(task_files=[BOSTON], splits="0"), "--splits has no meaning with --task alone"),
+        (Request(task_files=[BOSTON, BOSTON]), "boston split 0 is asked for by two tasks"),
+        (Request(task_files=[BOSTON], datasets=["boston"]), "boston split 0 is asked for by two tasks"),
+    ],
+)
+def test_nonsense_is_refused(request_, message):
+    with pytest.raises(InputError, match=message):
+        make_plan(request_)
+
+
+@pytest.mark.parametrize("text", ["lr", "=1", "lr=[", "M=3"])
+def test_nonsense_settings_are_refused(text):
+    with pytest.raises(InputError, match="--set"):
+        parse_setting(text)
+
+
+@pytest.mark.parametrize("name", protocol_names())
+def test_every_shipped_protocol_plans(name):
+    assert load_protocol(name).summary
+    assert make_plan(Request(protocol=name)).variants
+
+
+def test_the_command_line_goes_before_the_protocol():
+    plan = make_plan(Request(protocol="quick", datasets=["yacht"], splits="1", families=["ffg"]))
+    assert plan.splits == (("yacht", 1),)
+    assert [variant.family for variant in plan.variants] == ["ffg"]

@@ -1,0 +1,200 @@
+"""A run computes what is missing, keeps what is finished, and turns failures into records."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.running.cell import Record
+from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.progress import Progress
+from fsvi_bench.running.runner import Resources, run
+from fsvi_bench.running.store import Store
+from fsvi_bench.scoring.scores import score
+from fsvi_bench.tasks.build import load_cached
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.problem import load_problem
+
+TOY = Request(datasets=["toy"], splits="0-3")
+
+FAILING = """
+import torch
+from fsvi_bench.methods.base import Method
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+class Base(Method):
+    automatic_optimization = False
+    num_steps = 1
+    def configure_optimizers(self): return None
+    def posterior(self):
+        mean = torch.zeros_like(self.problems.Phi[:, 0])
+        mean[1] = float("nan")
+        return FactorisedGaussian(mean, torch.ones_like(mean))
+class Raises(Base):
+    "Fails while it trains."
+    def training_step(self, batch, batch_idx): raise FloatingPointError("planted")
+class Diverges(Base):
+    "Ends with NaN in its second problem."
+    def training_step(self, batch, batch_idx): return None
+"""
+
+
+def execute(root, request=TOY, **resources):
+    return run(make_plan(request), Store(root), Resources(**resources), Progress())
+
+
+@pytest.fixture
+def failing(tmp_path):
+    path = tmp_path / "failing.py"
+    path.write_text(FAILING)
+    return path
+
+
+def comparable(record: Record):
+    """A record without what may differ between two runs of one cell."""
+    return record.model_dump(exclude={"seconds", "provenance"})
+
+
+def test_records_say_all_that_the_format_asks(tmp_path):
+    result = execute(tmp_path)
+    assert len(result.records) == len(result.computed) == 8
+    record = result.records[0]
+    assert (record.dataset, record.split, record.method, record.family, record.seed) == ("toy", 0, "exact", "full", 0)
+    assert record.status == "ok"
+    assert record.reason is None
+    assert record.seconds.batch_size == 4
+    assert record.seconds.train == pytest.approx(record.seconds.batch_train / 4)
+    expected = {
+        "fsvi_bench",
+        "git",
+        "torch",
+        "lightning",
+        "gpytorch",
+        "python",
+        "platform",
+        "device",
+        "threads",
+        "seeds",
+        "started",
+    }
+    assert set(record.provenance) >= expected
+    assert record.provenance["device"] == "cpu"
+    assert record.provenance["threads"] == 1
+
+
+def test_what_lies_on_disk_is_what_was_returned(tmp_path):
+    result = execute(tmp_path)
+    paths = sorted(tmp_path.rglob("record.json"))
+    assert len(paths) == 8
+    found = {record.cell: record for record in (Record.model_validate_json(path.read_bytes()) for path in paths)}
+    assert found == {record.cell: record for record in result.records}
+    for path in paths:
+        record = found[json.loads(path.read_text())["cell"]]
+        problem = load_problem(load_cached(load_card("toy"), record.split).task)
+        q = read_posterior(path.parent / "posterior.safetensors", problem.task.k)
+        assert score(q, problem) == record.scores
+
+
+def test_running_again_computes_nothing_and_returns_the_same(tmp_path):
+    first = execute(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    second = execute(tmp_path)
+    assert second.computed == []
+    assert second.records == first.records
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_only_what_is_missing_is_computed(tmp_path):
+    first = execute(tmp_path, Request(datasets=["toy"], splits="0-1", families=["ffg"]))
+    second = execute(tmp_path)
+    assert len(second.computed) == 6
+    kept = [record for record in second.records if record not in second.computed]
+    assert kept == first.records
+
+
+def test_a_lost_record_is_computed_again_alike(tmp_path):
+    first = execute(tmp_path)
+    lost = sorted(tmp_path.rglob("record.json"))[3]
+    lost.unlink()
+    second = execute(tmp_path)
+    assert len(second.computed) == 1
+    assert list(map(comparable, second.records)) == list(map(comparable, first.records))
+
+
+def test_a_cell_is_the_same_in_any_company_and_any_folder(tmp_path):
+    together = {record.cell: comparable(record) for record in execute(tmp_path / "all").records}
+    for split in range(4):
+        for record in execute(tmp_path / f"one{split}", Request(datasets=["toy"], splits=str(split))).records:
+            assert together[record.cell] == comparable(record)
+
+
+def test_workers_do_not_change_tasks_or_scores(tmp_path, monkeypatch):
+    records = []
+    for workers in (1, 2):
+        monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / f"cache{workers}"))
+        records.append(list(map(comparable, execute(tmp_path / f"out{workers}", workers=workers).records)))
+    assert records[0] == records[1]
+
+
+def test_a_method_that_raises_fails_its_cells_and_no_other(tmp_path, failing):
+    request = Request(datasets=["toy"], splits="0-3", methods=[f"{failing}:Raises", "exact"], families=["ffg"])
+    result = execute(tmp_path / "out", request)
+    assert [record.status for record in result.records] == ["failed"] * 4 + ["ok"] * 4
+    assert result.records[0].reason == "FloatingPointError: planted"
+    assert result.records[0].scores is None
+
+
+def test_nan_in_one_problem_diverges_that_problem_alone(tmp_path, failing):
+    request = Request(datasets=["toy"], splits="0-3", methods=[f"{failing}:Diverges"], families=["ffg"])
+    result = execute(tmp_path / "out", request)
+    assert [record.status for record in result.records] == ["ok", "diverged", "ok", "ok"]
+    assert "NaN" in result.records[1].reason
+    folders = {path.parent.name[:8] for path in (tmp_path / "out").rglob("posterior.safetensors")}
+    assert folders == {"split-00", "split-02", "split-03"}
+
+
+def test_a_changed_method_file_is_another_cell(tmp_path, failing):
+    request = Request(datasets=["toy"], splits="0", methods=[f"{failing}:Raises"], families=["ffg"])
+    (first,) = execute(tmp_path / "out", request).records
+    failing.write_text(FAILING.replace("planted", "sown"))
+    (second,) = execute(tmp_path / "out", request).records
+    assert first.cell != second.cell
+    assert second.reason == "FloatingPointError: sown"
+
+
+def test_a_record_that_is_not_one_is_never_overwritten(tmp_path):
+    execute(tmp_path)
+    path = sorted(tmp_path.rglob("record.json"))[0]
+    path.write_text("{}")
+    with pytest.raises(InputError, match="is not a valid record"):
+        execute(tmp_path)
+    assert path.read_text() == "{}"
+
+
+def test_a_refused_task_fails_its_cells_and_the_others_go_on(tmp_path, monkeypatch):
+    from fsvi_bench.errors import TaskRefused
+    from fsvi_bench.running import prepare
+
+    original = prepare.build_into_cache
+
+    def refuse(card, split, data_dir):
+        if split == 2:
+            raise TaskRefused("planted")
+        return original(card, split, data_dir)
+
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(prepare, "build_into_cache", refuse)
+    result = execute(tmp_path / "out")
+    failed = [record for record in result.records if record.status == "failed"]
+    assert [(record.split, record.family) for record in failed] == [(2, "full"), (2, "ffg")]
+    assert all("planted" in record.reason and record.task_sha256 is None for record in failed)
+    assert sum(record.status == "ok" for record in result.records) == 6
+
+
+def test_a_folder_that_cannot_be_written_is_refused_first(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(InputError, match="is not writable"):
+        Store(blocked / "out")

@@ -1,0 +1,182 @@
+"""From raw data to a certified task: standardisation, the fit, and a cache that never fits twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.tasks import build
+from fsvi_bench.tasks.card import FitSettings, load_card
+from fsvi_bench.tasks.fit import SgprObjective, fit_sgpr
+from fsvi_bench.tasks.problem import bind, load_problem
+from fsvi_bench.tasks.raw import RawData, load_raw
+
+
+@pytest.fixture(scope="module")
+def quick_card():
+    """Diabetes with few inducing points and iterations: seconds become a fraction of one."""
+    return load_card("diabetes").model_copy(update={"fit": FitSettings(k=8, max_iterations=40)})
+
+
+@pytest.fixture(scope="module")
+def built(quick_card):
+    return build.build_task(quick_card, 2)
+
+
+def test_standardisation_uses_population_deviations_and_keeps_constant_columns():
+    values = np.array([[1.0, 0.998, 3.0], [3.0, 0.998, 3.5], [8.0, 0.998, 10.0]])
+    mean, std = build.standardisation(values)
+    assert mean == pytest.approx([4.0, 0.998, 5.5])
+    # Population, not sample: the squares are summed over 3, not 2.
+    assert std[0] == pytest.approx(np.sqrt((9 + 1 + 16) / 3))
+    assert std[1] == 1.0
+    assert mean[1] == 0.998  # exactly: the column becomes 0, not 1e-16
+
+
+def test_a_task_is_standardised_by_its_training_rows_alone(built, quick_card):
+    raw = load_raw(quick_card, 2)
+    task = built.task
+    rows = raw.X[task.train_index.numpy()]
+    assert task.input_mean.numpy() == pytest.approx(rows.mean(0), rel=1e-14)
+    assert task.input_std.numpy() == pytest.approx(rows.std(0), rel=1e-14)
+    problem = bind(task, raw)
+    assert problem.X.mean(0).abs().max() < 1e-13
+    assert problem.y.square().mean() == pytest.approx(1.0, rel=1e-13)
+    test_rows = (raw.X[task.test_index.numpy()] - rows.mean(0)) / rows.std(0)
+    assert problem.X_test.numpy() == pytest.approx(test_rows, rel=1e-12)
+
+
+def test_the_certificate_tells_how_the_fit_went(built, quick_card):
+    fit = built.certificate.fit
+    assert fit is not None
+    assert fit.iterations == 40
+    assert not fit.converged
+    assert "ITERATIONS" in fit.message.upper()
+    assert fit.settings == quick_card.fit
+    assert fit.gradient_norm > 0
+    assert built.certificate.bound == pytest.approx(fit.bound, rel=1e-9)
+    assert built.certificate.bound < built.certificate.log_evidence
+    assert set(fit.versions) >= {"torch", "gpytorch", "scipy", "numpy", "python"}
+
+
+def test_inducing_points_start_at_distinct_training_inputs():
+    X = np.repeat(np.arange(6.0), 5)[:, None]
+    y = np.sin(X[:, 0])
+    fit = fit_sgpr(X, y, FitSettings(k=6, max_iterations=1), np.random.default_rng(0))
+    assert np.sort(fit.inducing_points[:, 0]) == pytest.approx(np.arange(6.0), abs=0.2)
+
+
+def test_the_fit_starts_where_the_paper_does(monkeypatch):
+    """Lengthscales 1, outputscale 1, noise 1e-4 at the first evaluation: GPyTorch's default floor would forbid it."""
+    from fsvi_bench.maths.sgpr_lapack import LapackCollapsedBound
+
+    seen = []
+    original = LapackCollapsedBound.__call__
+
+    def spy(self, Z, lengthscales, outputscale, noise_variance):
+        seen.append((lengthscales.copy(), outputscale, noise_variance))
+        return original(self, Z, lengthscales, outputscale, noise_variance)
+
+    monkeypatch.setattr(LapackCollapsedBound, "__call__", spy)
+    g = np.random.default_rng(0)
+    fit_sgpr(g.normal(size=(30, 2)), g.normal(size=30), FitSettings(k=4, max_iterations=1), g)
+    lengthscales, outputscale, noise_variance = seen[0]
+    assert lengthscales == pytest.approx([1.0, 1.0], rel=1e-12)
+    assert outputscale == pytest.approx(1.0, rel=1e-12)
+    assert noise_variance == pytest.approx(1e-4, rel=1e-10)
+
+
+def test_the_objectives_gradient_is_its_slope_through_gpytorchs_transforms():
+    """Central differences in the raw parameters: h = 1e-5 leaves 1e-9 of curvature and 1e-10 of rounding, relatively."""
+    g = np.random.default_rng(3)
+    X, y = g.normal(size=(40, 2)), g.normal(size=40)
+    objective = SgprObjective(X, y, X[:5].copy(), FitSettings(k=5, initial_noise_variance=0.1))
+    point = objective.pack() + 0.1 * g.normal(size=objective.pack().size)
+    _, gradient = objective.value_and_gradient(point)
+    for index, step in enumerate(1e-5 * np.eye(len(point))):
+        slope = (objective.value_and_gradient(point + step)[0] - objective.value_and_gradient(point - step)[0]) / 2e-5
+        assert gradient[index] == pytest.approx(slope, rel=1e-6, abs=1e-6)
+
+
+def test_a_fit_recovers_a_planted_function():
+    """Targets drawn from a GP with known noise: the fitted noise is near it, the bound near the exact evidence."""
+    g = np.random.default_rng(1)
+    X = np.sort(g.uniform(-3, 3, size=(200, 1)), axis=0)
+    K = np.exp(-0.5 * (X - X.T) ** 2 / 0.7**2)
+    y = np.linalg.cholesky(K + 1e-10 * np.eye(200)) @ g.normal(size=200) + 0.3 * g.normal(size=200)
+    fit = fit_sgpr(X, y, FitSettings(k=25), g)
+    covariance = K + 0.09 * np.eye(200)
+    evidence = -0.5 * (y @ np.linalg.solve(covariance, y) + np.linalg.slogdet(2 * np.pi * covariance)[1])
+    assert fit.converged
+    # The optimum over hyperparameters lies above the evidence at the planted ones, but by no more than a few nats.
+    assert -0.5 < fit.bound - evidence < 6
+    # 200 points: the noise variance has a relative standard error of √(2/200) = 0.1.
+    assert fit.noise_variance == pytest.approx(0.09, rel=0.4)
+
+
+def test_the_same_fit_twice_gives_the_same_task(built, quick_card):
+    again = build.build_task(quick_card, 2)
+    assert again.task.sha256 == built.task.sha256
+
+
+def test_a_second_look_fits_nothing(quick_card, monkeypatch):
+    assert build.load_cached(quick_card, 3) is None
+    first = build.build_into_cache(quick_card, 3)
+    monkeypatch.setattr(build, "build_task", lambda *_: pytest.fail("fitted again"))
+    found = build.load_cached(quick_card, 3)
+    assert found is not None
+    assert found.task.sha256 == first.task.sha256
+    assert found.certificate == first.certificate
+
+
+def test_the_cache_is_addressed_by_what_decides_the_fit(quick_card):
+    path = build.cached_task_path(quick_card, 0)
+    assert path != build.cached_task_path(quick_card, 1)
+    other_fit = quick_card.model_copy(update={"fit": FitSettings(k=8, max_iterations=41)})
+    assert path != build.cached_task_path(other_fit, 0)
+    # What only people read does not decide it.
+    assert path == build.cached_task_path(quick_card.model_copy(update={"title": "another"}), 0)
+
+
+def test_a_damaged_cache_is_fitted_again(quick_card):
+    build.build_into_cache(quick_card, 4)
+    path = build.cached_task_path(quick_card, 4)
+    path.write_bytes(path.read_bytes()[:-9])
+    assert build.load_cached(quick_card, 4) is None
+
+
+def test_the_toy_task_standardises_nothing(toy):
+    task = toy.task
+    assert task.features == "rbf-grid"
+    assert task.k == 20
+    assert torch.equal(toy.X, torch.from_numpy(load_raw(load_card("toy"), 0).X[:40]))
+    assert float(task.noise_variance) == pytest.approx(0.01)
+    centres = np.linspace(-2, 2, 20)
+    x = toy.X.numpy()
+    assert toy.Phi.numpy() == pytest.approx(np.exp(-0.5 * ((x - centres) / 0.2) ** 2), rel=1e-12)
+
+
+def test_other_data_than_the_tasks_are_refused(built, quick_card):
+    raw = load_raw(quick_card, 2)
+    with pytest.raises(InputError, match="was made from data with SHA-256"):
+        bind(built.task, RawData(raw.X, raw.y, "00" * 32))
+
+
+def test_features_that_cannot_be_computed_are_refused(built):
+    from dataclasses import replace
+
+    Z = built.task.inducing_points.clone()
+    Z[1] = Z[0]
+    singular = replace(built.task, inducing_points=Z, jitter=torch.tensor(0.0, dtype=torch.float64))
+    with pytest.raises(TaskRefused, match="the task needs a larger jitter"):
+        load_problem(singular)
+
+
+def test_the_box_is_the_standardised_training_box_at_fixed_draws(built):
+    problem = load_problem(built.task)
+    low, high = problem.X.numpy().min(0), problem.X.numpy().max(0)
+    inputs = low + (high - low) * np.random.default_rng(0).random((1000, problem.X.shape[1]))
+    expected = problem.feature_map(torch.from_numpy(inputs))
+    assert torch.equal(problem.Phi_box, expected)

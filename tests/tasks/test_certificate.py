@@ -1,0 +1,125 @@
+"""Certificates vouch for a task, are re-derived from the task alone, and refuse what rounding has eaten."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.tasks.certificate import (
+    Certificate,
+    certificate_path,
+    certify,
+    differences,
+    read_certificate,
+    write_certificate,
+)
+from fsvi_bench.tasks.problem import FeatureMap, Problem
+
+
+@pytest.fixture
+def certificate(toy):
+    return certify(toy)
+
+
+def singular_problem(noise_variance=1e-15):
+    """Sixty points, ten features of which two are equal, and next to no noise: Λ has condition 1e16."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.rand(60, 1, generator=g, dtype=torch.float64)
+    centres = torch.linspace(0, 1, 9, dtype=torch.float64)
+    centres = torch.cat([centres, centres[:1] + 1e-9])[:, None]
+    one = torch.tensor(1.0, dtype=torch.float64)
+    feature_map = FeatureMap(centres, torch.ones(1, dtype=torch.float64), one, tril=None)
+    from tests.tasks.test_task_file import make_task
+
+    task = replace(
+        make_task(k=10),
+        inducing_points=centres,
+        features="rbf-grid",
+        noise_variance=torch.tensor(noise_variance, dtype=torch.float64),
+    )
+    y = torch.sin(6 * X[:, 0])
+    return Problem(task, feature_map, X, y, X[:5], y[:5])
+
+
+def test_it_holds_for_a_sound_task(certificate):
+    certificate.require_limits()
+    assert {check.method for check in certificate.posterior_checks} == {"cholesky", "woodbury"}
+    # cond(Λ) is 2e3 here, so float64 leaves 1e-13 of three routes to the same posterior.
+    assert certificate.largest_difference() < 1e-11
+    assert certificate.condition_precision == pytest.approx(2195, rel=0.01)
+
+
+@pytest.mark.data
+def test_it_recomputes_the_bound_that_the_reference_states(boston):
+    """The reference file's own `elbo` metadata: the collapsed bound at these parameters, computed elsewhere."""
+    assert certify(boston).bound == pytest.approx(-156.36705025549236, rel=1e-10)
+
+
+def test_it_survives_the_disk(certificate, tmp_path):
+    path = certificate_path(tmp_path / "split-00.safetensors")
+    assert path.name == "split-00.certificate.json"
+    write_certificate(path, certificate)
+    assert read_certificate(path) == certificate
+    assert json.loads(path.read_text())["format"] == "fsvi-certificate/1"
+
+
+def test_what_it_says_otherwise_is_named(certificate):
+    assert differences(certificate, certificate) == []
+    changed = certificate.model_copy(update={"log_evidence": certificate.log_evidence * (1 + 1e-7), "N": 41})
+    found = differences(changed, certificate)
+    assert len(found) == 2
+    assert "says N 41, recomputed 40" in found[0]
+    assert "log_evidence" in found[1]
+
+
+def test_a_posterior_that_rounding_has_eaten_is_refused():
+    with pytest.raises(TaskRefused, match=r"toy split 0 is refused: .*refit it with a larger noise floor or jitter"):
+        certify(singular_problem()).require_limits()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("condition_precision", 1e16, "condition number"),
+        ("condition_precision", float("nan"), "condition number"),
+    ],
+)
+def test_each_limit_refuses(certificate, field, value, what):
+    with pytest.raises(TaskRefused, match=what):
+        certificate.model_copy(update={field: value}).require_limits()
+
+
+def test_a_difference_between_two_posteriors_refuses(certificate):
+    check = certificate.posterior_checks[0]
+    for update, what in (
+        ({"mean_relative_difference": 1e-5}, "relative difference"),
+        ({"covariance_relative_difference": 1e-5}, "relative difference"),
+        ({"kl": 1e-5}, "KL between"),
+    ):
+        worse = certificate.model_copy(update={"posterior_checks": (check.model_copy(update=update),)})
+        with pytest.raises(TaskRefused, match=what):
+            worse.require_limits()
+
+
+def test_a_file_that_is_not_one_is_refused(certificate, tmp_path):
+    path = tmp_path / "c.json"
+    with pytest.raises(InputError, match="cannot read"):
+        read_certificate(path)
+    path.write_text("{}")
+    with pytest.raises(InputError, match="not a valid certificate"):
+        read_certificate(path)
+    content = certificate.model_dump(mode="json")
+    path.write_text(json.dumps({**content, "surprise": 1}))
+    with pytest.raises(InputError, match="surprise"):
+        read_certificate(path)
+
+
+def test_one_that_holds_nan_is_never_written(certificate, tmp_path):
+    broken = Certificate.model_construct(**{**certificate.model_dump(), "bound": float("nan")})
+    with pytest.raises(TaskRefused, match="NaN"):
+        write_certificate(tmp_path / "c.json", broken)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,141 @@
+"""Raw data that are missing, altered, truncated or out of reach; the only traffic is over loopback."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.tasks import raw
+from fsvi_bench.tasks.card import load_card
+
+TABLE = b"1.0 2.0 3.0\n4.0 5.5 6.0\n7.0 8.0 9.0\n"
+
+
+@pytest.fixture
+def card():
+    """The yacht card with a three-row table in place of the data."""
+    import hashlib
+
+    base = load_card("yacht")
+    source = base.source.model_copy(update={"sha256": hashlib.sha256(TABLE).hexdigest()})
+    target = base.target.model_copy(update={"column": 2})
+    return base.model_copy(update={"source": source, "n": 3, "D": 2, "feature_columns": (0, 1), "target": target})
+
+
+@pytest.fixture(autouse=True)
+def _empty_places(monkeypatch, tmp_path):
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FSVI_BENCH_DATA", raising=False)
+    # No test may leave the machine: an unset mirror would mean the public address.
+    monkeypatch.setenv("FSVI_BENCH_MIRROR", "http://127.0.0.1:9")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def __init__(self, body, declared, *args):
+        self.body, self.declared = body, declared
+        super().__init__(*args)
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(self.declared))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *args):
+        """Quiet."""
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Serves one body at every path of a loopback address and makes it the mirror."""
+    servers = []
+
+    def start(body, declared=None):
+        handler = partial(_Handler, body, len(body) if declared is None else declared)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        monkeypatch.setenv("FSVI_BENCH_MIRROR", f"http://127.0.0.1:{server.server_port}")
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def put(folder, card, content):
+    path = folder / card.source.path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    return path
+
+
+def cached_files(tmp_path):
+    return [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_the_data_folder_comes_first(card, tmp_path):
+    put(tmp_path / "mirror", card, TABLE)
+    found = raw.load_raw(card, 0, tmp_path / "mirror")
+    assert np.array_equal(found.X, [[1, 2], [4, 5.5], [7, 8]])
+    assert np.array_equal(found.y, [3, 6, 9])
+    assert raw.whereabouts(card, tmp_path / "mirror") == "data folder"
+
+
+def test_the_environment_names_the_data_folder(card, tmp_path, monkeypatch):
+    put(tmp_path / "mirror", card, TABLE)
+    monkeypatch.setenv("FSVI_BENCH_DATA", str(tmp_path / "mirror"))
+    assert raw.load_raw(card, 0).y[0] == 3
+
+
+def test_a_flipped_byte_is_refused_and_the_file_left_alone(card, tmp_path):
+    flipped = bytearray(TABLE)
+    flipped[0] ^= 1
+    path = put(tmp_path / "mirror", card, bytes(flipped))
+    with pytest.raises(InputError, match=r"is not the yacht data: its SHA-256 is \w{64}, expected \w{64}; delete"):
+        raw.load_raw(card, 0, tmp_path / "mirror")
+    assert path.read_bytes() == bytes(flipped)
+
+
+def test_a_download_is_checked_and_kept(card, tmp_path, serve):
+    serve(TABLE)
+    assert not raw.is_here(card)
+    assert raw.load_raw(card, 0).y.tolist() == [3, 6, 9]
+    (kept,) = cached_files(tmp_path)
+    assert kept == tmp_path / "cache" / "data" / card.source.path
+    assert raw.whereabouts(card) == "cache"
+
+
+@pytest.mark.parametrize("declared", [None, len(TABLE)], ids=["short body", "connection cut"])
+def test_a_truncated_download_leaves_nothing_behind(card, tmp_path, serve, declared):
+    serve(TABLE[:20], declared)
+    with pytest.raises(InputError, match=r"yacht data"):
+        raw.load_raw(card, 0)
+    assert cached_files(tmp_path) == []
+
+
+def test_an_altered_download_says_so(card, tmp_path, serve):
+    serve(TABLE.replace(b"9", b"8"))
+    with pytest.raises(InputError, match=r"truncated or altered.*put the file at .*data\.txt yourself"):
+        raw.load_raw(card, 0)
+    assert cached_files(tmp_path) == []
+
+
+def test_without_network_and_mirror_it_says_what_to_put_where(card, tmp_path):
+    with pytest.raises(InputError) as caught:
+        raw.load_raw(card, 0)
+    message = str(caught.value)
+    assert str(tmp_path / "cache" / "data" / card.source.path) in message
+    assert "$FSVI_BENCH_DATA" in message
+    assert cached_files(tmp_path) == []
+
+
+def test_a_card_that_does_not_fit_its_table_is_refused(card, tmp_path):
+    put(tmp_path / "mirror", card, TABLE)
+    with pytest.raises(InputError, match=r"holds 3 rows of 3 columns, but the card of yacht says 4 rows"):
+        raw.load_raw(card.model_copy(update={"n": 4}), 0, tmp_path / "mirror")

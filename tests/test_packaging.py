@@ -1,0 +1,48 @@
+"""A wheel of this tree, in an environment of its own, away from the tree: cards and configs travel with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def call(*command, **options):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_runs_from_an_unrelated_folder(tmp_path):
+    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", ROOT)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    venv.create(tmp_path / "env", with_pip=True)
+    python, command = tmp_path / "env" / "bin" / "python", tmp_path / "env" / "bin" / "fsvi-bench"
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    call(*pip, "-c", ROOT / "constraints.txt", wheel)
+    call(python, "-m", "pip", "check")
+    away = tmp_path / "away"
+    away.mkdir()
+    environment = {**os.environ, "FSVI_BENCH_CACHE": str(tmp_path / "cache"), "PYTHONPATH": ""}
+
+    names = {
+        card["name"] for card in json.loads(call(command, "datasets", "list", "--json", cwd=away, env=environment))
+    }
+    assert len(names) == 11
+    assert "exact" in call(command, "methods", "list", cwd=away, env=environment)
+    arguments = ("run", "--splits", "0", "--wandb", "off", "--json")
+    records = json.loads(call(command, *arguments, cwd=away, env=environment))
+    assert [(record["dataset"], record["family"], record["status"]) for record in records] == [
+        ("diabetes", "full", "ok"),
+        ("diabetes", "ffg", "ok"),
+    ]
+    assert records[0]["provenance"]["git"] is None
+    call(command, "run", "--protocol", "quick", "--dataset", "toy", "--wandb", "off", cwd=away, env=environment)
