@@ -10,6 +10,8 @@ import typer
 from fsvi_bench.cli import datasets, methods, run, score, tasks
 from fsvi_bench.errors import InputError, TaskRefused
 
+INTERRUPTED = 130  #: exit status after Ctrl-C, by the shell's custom; Typer turns the interrupt into it
+
 app = typer.Typer(
     name="fsvi-bench",
     no_args_is_help=True,
@@ -49,20 +51,23 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str] | None) -> int:
     try:
         outcome = typer.main.get_command(app)(arguments, standalone_mode=False)
-        return outcome if isinstance(outcome, int) else 0
+        status = outcome if isinstance(outcome, int) else 0
+        return _interrupted() if status == INTERRUPTED else status
     except (InputError, TaskRefused) as error:
         return _say(str(error))
     except (KeyboardInterrupt, typer.Abort):
-        print(
-            "fsvi-bench: interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr
-        )
-        return 130
+        return _interrupted()
     except Exception as error:
         # Typer's own usage errors; where their class lives differs between versions.
         message = getattr(error, "format_message", None)
         if message is None:
             raise
         return _say(f"{message()} (see fsvi-bench --help)")
+
+
+def _interrupted() -> int:
+    print("fsvi-bench: interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _say(message: str) -> int:

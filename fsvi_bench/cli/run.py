@@ -40,6 +40,7 @@ def run(
     from fsvi_bench.reporting.wandb_log import choose_mode, log_records
     from fsvi_bench.running.executors import available_cores, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan, parse_setting
+    from fsvi_bench.running.prepare import require_data
     from fsvi_bench.running.runner import Resources
     from fsvi_bench.running.runner import run as run_plan
     from fsvi_bench.running.store import Store
@@ -62,6 +63,7 @@ def run(
     plan = make_plan(request)
     resources = Resources(choose_device(device), workers or available_cores(), data_dir)
     wandb_mode = choose_mode(wandb)
+    require_data(plan, data_dir)
     store = Store(out)
     use_one_thread()
     with RichProgress() as progress:

@@ -25,12 +25,13 @@ def build(
     from fsvi_bench.cli.console import RichProgress, stderr, stdout
     from fsvi_bench.files import require_writable_directory
     from fsvi_bench.running.executors import available_cores
-    from fsvi_bench.running.plan import Request, chosen_splits
-    from fsvi_bench.running.prepare import fit_missing
+    from fsvi_bench.running.plan import Plan, Request, chosen_splits
+    from fsvi_bench.running.prepare import fit_missing, require_data
     from fsvi_bench.tasks.build import load_cached, save
     from fsvi_bench.tasks.card import load_card
 
     chosen = chosen_splits(Request(datasets=dataset or (), splits=splits))
+    require_data(Plan(splits=chosen, tasks=(), variants=()), data_dir)
     require_writable_directory(out)
     with RichProgress() as progress:
         refusals = fit_missing(chosen, workers or available_cores(), data_dir, progress)

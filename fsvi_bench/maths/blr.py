@@ -47,8 +47,7 @@ def blr_posterior(
     """Exact posterior from the QR decomposition of [Φ/σ, y/σ; I, 0].
 
     With R̄ = [R, r; 0, ρ] its triangular factor, Λ = RᵀR and the mean solves Rμ = r: the regularised least-squares
-    problem [Φ/σ; I] w = [y/σ; 0], so neither ΦᵀΦ nor Φᵀy is formed. Each problem of a batch is factorised alone, which
-    keeps its result bitwise independent of the batch (a batched product with y would not be).
+    problem [Φ/σ; I] w = [y/σ; 0], so neither ΦᵀΦ nor Φᵀy is formed.
     """
     k = Phi.shape[-1]
     rows = torch.cat([Phi, y[..., None]], dim=-1) / noise_variance.sqrt()[..., None, None]

@@ -164,9 +164,6 @@ def normal_kl(
     mean_p: Float[Tensor, "*B"],
     variance_p: Float[Tensor, "*B"],
 ) -> Float[Tensor, "*B"]:
-    """KL(N(mean_q, variance_q) ‖ N(mean_p, variance_p)) in one dimension, elementwise.
-
-    r − 1 − log r is taken as (r − 1) − log1p(r − 1), exact to rounding for variances that nearly agree.
-    """
-    excess = (variance_q - variance_p) / variance_p
-    return 0.5 * (excess - torch.log1p(excess) + (mean_q - mean_p).square() / variance_p)
+    """KL(N(mean_q, variance_q) ‖ N(mean_p, variance_p)) in one dimension, elementwise."""
+    ratio = variance_q / variance_p
+    return 0.5 * (ratio - 1 - ratio.log() + (mean_q - mean_p).square() / variance_p)

@@ -38,11 +38,12 @@ def cholesky_with_jitter(
         if not failed.any():
             return JitteredCholesky(tril, used)
         raised = torch.where(used > 0, 10 * used, 1e-12 * mean_diagonal)
-        used = torch.where(failed, raised, used)
-        if (failed & ~(used <= max_jitter * mean_diagonal)).any():
+        # The first half stops at a diagonal whose mean is not positive, where raising would never get anywhere.
+        if (failed & ~((raised > used) & (raised <= max_jitter * mean_diagonal))).any():
             raise ValueError(
                 f"matrix is not positive definite even with a relative jitter of {max_jitter:g} on its diagonal"
             )
+        used = torch.where(failed, raised, used)
 
 
 def positive_diagonal_tril(upper: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B n n"]:
@@ -54,9 +55,14 @@ def positive_diagonal_tril(upper: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B 
 def tril_of_gram(factor: Float[Tensor, "*B m n"]) -> Float[Tensor, "*B n n"]:
     """Lower factor C, positive diagonal, of FᵀF = CCᵀ for m ≥ n, by QR: FᵀF itself is never formed.
 
+    Householder's QR is accurate row by row only if the rows come in order of falling size (Cox and Higham 1998);
+    FᵀF does not depend on their order. Unsorted, a row of size 1e-12 beside rows of size 1 would lose all its digits,
+    and a nearly singular covariance factor its determinant.
     A rank-deficient F gives zeros (or rounding) on the diagonal of C, not an error.
     """
-    return positive_diagonal_tril(torch.linalg.qr(factor, mode="r").R)
+    order = factor.square().sum(-1).argsort(dim=-1, descending=True, stable=True)
+    sorted_rows = factor.gather(-2, order[..., None].expand_as(factor))
+    return positive_diagonal_tril(torch.linalg.qr(sorted_rows).R)
 
 
 def logdet_of_tril(tril: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B"]:

@@ -18,7 +18,13 @@ RANK_TOLERANCE = 1e-9
 
 
 def row_space(Phi_A: Float[Tensor, "M k"], rank_tolerance: float = RANK_TOLERANCE) -> Float[Tensor, "k r"]:
-    """Orthonormal basis V of the row space of Φ_A: right singular vectors with s_i > rank_tolerance · s_1."""
+    """Orthonormal basis V of the row space of Φ_A: right singular vectors with s_i > rank_tolerance · s_1.
+
+    Raises:
+        ValueError: there are no rows.
+    """
+    if len(Phi_A) == 0:
+        raise ValueError("the measurement set is empty, expected at least one input")
     _, singular_values, right = torch.linalg.svd(Phi_A, full_matrices=False)
     rank = int((singular_values > rank_tolerance * singular_values[0]).sum())
     return right[:rank].mT

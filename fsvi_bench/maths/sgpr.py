@@ -117,6 +117,7 @@ class CollapsedBound(torch.autograd.Function):
         return bound
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
         (grad,) = grad_outputs
         scaled = [g * grad.reshape(grad.shape + (1,) * (g.ndim - grad.ndim)) for g in ctx.saved_tensors]

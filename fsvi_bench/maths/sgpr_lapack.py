@@ -38,13 +38,14 @@ class NumpyBoundAndGradient(NamedTuple):
 class LapackCollapsedBound:
     """Evaluates the bound for fixed data (X [N,D], y [N]) and k inducing points; not thread-safe: it owns buffers.
 
+    X must be standardised, or at least centred: the exponent is a difference of squares, which cancels far from 0.
     Data are walked in blocks of columns of U that fit a core's second-level cache.
     """
 
     def __init__(self, X: Array, y: Array, k: int, jitter: float, *, block: int = 512) -> None:
         self.N, self.D = X.shape
         self.k, self.jitter = k, jitter
-        self._y, self._yy = np.ascontiguousarray(y), float(y @ y)
+        self._y, self._yy = np.array(y, order="C"), float(y @ y)
         self._blocks = [slice(a, min(a + block, self.N)) for a in range(0, self.N, block)]
         width = min(block, self.N)
         self._E = np.asfortranarray(np.concatenate([X.T, np.ones((1, self.N)), X.T**2]))
@@ -61,7 +62,7 @@ class LapackCollapsedBound:
         """Bound and gradient at Z [k,D], lengthscales [D].
 
         Raises:
-            NotPositiveDefiniteError: the Cholesky factorisation of k(Z,Z) + jitter·I failed.
+            NotPositiveDefiniteError: k(Z,Z) + jitter·I could not be factorised, or the bound is not finite.
         """
         N, s, variance = self.N, outputscale, noise_variance
         K = self._inducing_kernel(Z, lengthscales, s)
@@ -75,6 +76,8 @@ class LapackCollapsedBound:
         bound = -0.5 * (
             N * math.log(2 * math.pi * variance) + logdet_B + (self._yy - mUy + N * s) / variance - trace_AAt
         )
+        if not math.isfinite(bound):  # LAPACK factorises NaN without complaint
+            raise NotPositiveDefiniteError(f"the bound is {bound} at these parameters")
 
         C, whitened_gram = _congruences(L_inverse, self._identity - B_inverse, AAt)
         C -= np.outer(m, m)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
+
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, mean_field_optimum_scale
 from fsvi_bench.methods.base import Method
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
@@ -25,11 +27,16 @@ class Exact(Method):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         data = self.problems
-        exact = blr_posterior(data.Phi, data.y, data.noise_variance)
+        # One by one: in a batch, LAPACK's last bits depend on how a matrix happens to be aligned in memory, and a
+        # problem's result must not depend on its place among the others.
+        solved = [blr_posterior(*problem) for problem in zip(data.Phi, data.y, data.noise_variance, strict=True)]
+        mean = torch.stack([exact.mean for exact in solved])
         if self.family == "full":
-            self._posterior: GaussianPosterior = FullGaussian(exact.mean, covariance_tril(exact.precision_tril))
+            trils = torch.stack([covariance_tril(exact.precision_tril) for exact in solved])
+            self._posterior: GaussianPosterior = FullGaussian(mean, trils)
         else:
-            self._posterior = FactorisedGaussian(exact.mean, mean_field_optimum_scale(exact.precision_tril))
+            scales = torch.stack([mean_field_optimum_scale(exact.precision_tril) for exact in solved])
+            self._posterior = FactorisedGaussian(mean, scales)
 
     def configure_optimizers(self) -> None:
         """None: nothing is optimised step by step."""

@@ -69,7 +69,7 @@ def _log_group(group: Sequence[Record], mode: Mode, folder: Path) -> None:
         "tasks": {str(record.split): record.task_sha256 for record in group},
         "provenance": first.provenance,
     }
-    settings = wandb.Settings(silent=True, console="off", x_disable_meta=True, disable_git=True)
+    settings = wandb.Settings(silent=True, console="off", disable_git=True)
     with wandb.init(
         project=PROJECT,
         name=f"{first.dataset}-{first.method}-{first.family}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -30,11 +31,17 @@ def use_one_thread() -> None:
     threadpool_limits(1)
 
 
+def _start_worker() -> None:
+    """One thread, and deaf to Ctrl-C: a terminal sends it to every process, but ending workers is the parent's part."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    use_one_thread()
+
+
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of fresh processes; on an error or Ctrl-C the queue is dropped and running work is not waited for."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=use_one_thread)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
     try:
         yield pool
     except BaseException:

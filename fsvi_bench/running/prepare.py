@@ -12,7 +12,7 @@ from fsvi_bench.running.progress import Progress
 from fsvi_bench.tasks.build import build_into_cache, load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify
-from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.tasks.problem import Problem, load_problem, require_same_data
 from fsvi_bench.tasks.raw import load_raw
 
 Refusals = dict[tuple[str, int], str]  #: (data set, split) -> why it has no certified task
@@ -44,16 +44,23 @@ def prepare(plan: Plan, workers: int, data_dir: Path | None, progress: Progress)
     return problems, refusals
 
 
-def fit_missing(splits: Sequence[tuple[str, int]], workers: int, data_dir: Path | None, progress: Progress) -> Refusals:
-    """Fits into the cache what is not there, each split in a process of one thread; reasons of what was refused.
+def require_data(plan: Plan, data_dir: Path | None) -> None:
+    """Makes sure of the raw data of every task before anything is fitted or written.
 
     Raises:
-        InputError: raw data are missing or altered; said before any fit starts.
+        InputError: raw data are missing, altered, or not the ones that a task file was made from.
     """
+    for name, split in plan.splits:
+        load_raw(load_card(name), split, data_dir)
+    for task in plan.tasks:
+        require_same_data(task, load_raw(load_card(task.dataset), task.split, data_dir))
+
+
+def fit_missing(splits: Sequence[tuple[str, int]], workers: int, data_dir: Path | None, progress: Progress) -> Refusals:
+    """Fits into the cache what is not there, each split in a process of one thread; reasons of what was refused."""
     refusals: Refusals = {}
     jobs: list[tuple[str, int, Path | None]] = []
     for name, split in splits:
-        load_raw(load_card(name), split, data_dir)
         try:
             if load_cached(load_card(name), split) is None:
                 jobs.append((name, split, data_dir))

@@ -120,6 +120,15 @@ class Problem:
         return Truth(posterior, covariance_tril(posterior.precision_tril), evidence)
 
 
+def require_same_data(task: Task, raw: RawData) -> None:
+    """Raises InputError unless the raw data are the ones that the task was made from."""
+    if raw.sha256 != task.data_sha256:
+        raise InputError(
+            f"task {task.dataset} split {task.split} was made from data with SHA-256 {task.data_sha256}, "
+            f"got {raw.sha256}; use the data set's published file"
+        )
+
+
 def bind(task: Task, raw: RawData) -> Problem:
     """A problem from a task and the raw data that it was made from.
 
@@ -127,11 +136,7 @@ def bind(task: Task, raw: RawData) -> Problem:
         InputError: the raw data are not the task's.
         TaskRefused: the task's features cannot be computed.
     """
-    if raw.sha256 != task.data_sha256:
-        raise InputError(
-            f"task {task.dataset} split {task.split} was made from data with SHA-256 {task.data_sha256}, "
-            f"got {raw.sha256}; use the data set's published file"
-        )
+    require_same_data(task, raw)
     X, y = torch.from_numpy(raw.X), torch.from_numpy(raw.y)
     X = (X - task.input_mean) / task.input_std
     y = (y - task.target_mean) / task.target_std

@@ -71,6 +71,9 @@ def _candidates(source: FileSource, data_dir: Path | None) -> list[Path]:
     """Where the raw file may lie: beneath the data folder, if one is named, and in the cache (always last)."""
     named = data_dir or os.environ.get(DATA_VARIABLE)
     roots = [Path(named)] if named else []
+    if roots and not roots[0].is_dir():
+        where = "--data-dir" if data_dir else f"${DATA_VARIABLE}"
+        raise InputError(f"{where} names {roots[0]}, which is not a folder; name the folder that holds {source.path}")
     return [root / source.path for root in (*roots, cache_dir() / "data")]
 
 

@@ -244,7 +244,6 @@ def test_data_that_are_missing_or_altered(refused, tmp_path, monkeypatch):
     monkeypatch.delenv("FSVI_BENCH_DATA", raising=False)
     monkeypatch.setenv("FSVI_BENCH_MIRROR", "http://127.0.0.1:9")
     arguments = ("run", "--dataset", "yacht", "--out", tmp_path / "o")
-    (tmp_path / "o").mkdir()
     (tmp_path / "cache" / "data" / "UCI_Datasets" / "yacht" / "data").mkdir(parents=True)
     said = refused(*arguments)
     assert "put the file at" in said
@@ -253,6 +252,7 @@ def test_data_that_are_missing_or_altered(refused, tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "data.txt").write_bytes(b"1 2 3\n")
     assert "is not the yacht data: its SHA-256 is" in refused(*arguments, "--data-dir", tmp_path / "mirror")
+    assert "which is not a folder" in refused(*arguments, "--data-dir", tmp_path / "none")
     assert "fsvi-bench datasets prepare yacht" in refused("datasets", "verify", "yacht", "--data-dir", tmp_path)
 
 

@@ -57,8 +57,8 @@ def test_reported_jitter_is_the_one_in_the_factor():
 
 
 def test_jitter_from_a_start_of_zero_is_relative_to_the_mean_diagonal():
-    _, jitter = cholesky_with_jitter(1e6 * near_singular(3e-8))
-    assert jitter.item() == pytest.approx(1e6 * 1e-7, rel=1e-12)
+    _, jitter = cholesky_with_jitter(4e6 * near_singular(3e-8))
+    assert jitter.item() == pytest.approx(4e6 * 1e-7, rel=1e-12)
 
 
 def test_only_the_failing_matrix_of_a_batch_gets_jitter():
@@ -122,9 +122,11 @@ def test_positive_diagonal_tril_keeps_the_gram_matrix():
     torch.testing.assert_close(lower @ lower.mT, upper.mT @ upper, rtol=0, atol=1e-14)
 
 
-def test_positive_diagonal_tril_keeps_a_zero_on_the_diagonal():
-    upper = torch.tensor([[-1.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
-    assert torch.equal(positive_diagonal_tril(upper), torch.tensor([[1.0, 0.0], [-2.0, 0.0]], dtype=torch.float64))
+def test_positive_diagonal_tril_keeps_the_row_of_a_zero_on_the_diagonal():
+    upper = torch.tensor([[-1.0, 2.0, 3.0], [0.0, 0.0, 5.0], [0.0, 0.0, -2.0]], dtype=torch.float64)
+    lower = positive_diagonal_tril(upper)
+    assert torch.equal(lower.diagonal(), torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64))
+    assert torch.equal(lower @ lower.mT, upper.mT @ upper)  # small integers: no rounding
 
 
 @pytest.mark.parametrize(("m", "n"), [(4, 4), (9, 4), (1, 1)])
@@ -179,3 +181,19 @@ def test_solve_tril_ignores_what_is_above_the_diagonal():
     tril, right = torch.from_numpy(random_tril(rng, 4, 4)), torch.from_numpy(rng.standard_normal((4, 3)))
     dirty = tril + torch.from_numpy(np.triu(rng.standard_normal((4, 4)), 1))
     assert torch.equal(solve_tril(dirty, right), solve_tril(tril, right))
+
+
+@pytest.mark.parametrize("diagonal", [(1.0, -1.0), (0.0, 0.0), (-1.0, -2.0)])
+def test_jitter_gives_up_where_the_mean_diagonal_is_not_positive(diagonal):
+    with pytest.raises(ValueError, match="not positive definite"):
+        cholesky_with_jitter(torch.diag(torch.tensor(diagonal, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("small", [1e-4, 1e-12, 1e-20, 1e-150])
+def test_tril_of_gram_keeps_the_digits_of_small_rows(small):
+    """log det FᵀF is known from F's own factors, whatever the rows' sizes and order; 1e-12 is 1e4 times rounding."""
+    rng = np.random.default_rng(12)
+    V = torch.from_numpy(np.linalg.qr(rng.standard_normal((5, 5)))[0])
+    scales = torch.tensor([1.0, small, 0.5, 2.0, 1.0], dtype=torch.float64)
+    tril = tril_of_gram(scales[:, None] * V)
+    assert abs(float(tril.diagonal().log().sum()) - float(scales.log().sum())) < 1e-12

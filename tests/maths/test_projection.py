@@ -1,3 +1,4 @@
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -189,3 +190,19 @@ def test_a_batch_is_a_loop_over_its_elements(batch):
     assert together.shape == batch
     for index in np.ndindex(batch):
         close(together[index], projected_kl(V, *(part[index] for part in gaussians)), rtol=1e-13)
+
+
+@pytest.mark.parametrize("small", [1e-8, 1e-20, 1e-150])
+def test_a_nearly_singular_q_keeps_its_digits(small):
+    """In full rank the projected KL is the weight-space one, which here is known in closed form."""
+    rng = np.random.default_rng(5)
+    basis = torch.from_numpy(np.linalg.qr(rng.standard_normal((3, 3)))[0])
+    scale = torch.tensor([small, 1.0, 1.0], dtype=torch.float64)
+    zero, identity = torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
+    expected = 0.5 * (small**2 - 1) - math.log(small)
+    assert float(projected_kl(basis, zero, torch.diag(scale), zero, identity)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_empty_measurement_set_is_refused():
+    with pytest.raises(ValueError, match="empty"):
+        row_space(torch.zeros(0, 3, dtype=torch.float64))

@@ -251,3 +251,21 @@ def test_lapack_leaves_its_arguments_alone():
     lapack_at(LapackCollapsedBound(X.numpy(), y.numpy(), 5, JITTER, block=8), *parameters)
     for array, copy in zip(arrays, copies, strict=True):
         np.testing.assert_array_equal(array, copy)
+
+
+def test_second_derivatives_are_refused_rather_than_wrong():
+    rng = np.random.default_rng(0)
+    X, y, Z = (torch.from_numpy(rng.standard_normal(shape)) for shape in ((8, 2), (8,), (3, 2)))
+    one = torch.ones((), dtype=torch.float64, requires_grad=True)
+    bound = collapsed_bound(X, y, Z, torch.ones(2, dtype=torch.float64), one, one, 1e-6)
+    (first,) = torch.autograd.grad(bound, one, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad|once_differentiable"):
+        torch.autograd.grad(first, one)
+
+
+def test_parameters_that_are_not_finite_are_said():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((9, 2)), rng.standard_normal(9)
+    evaluate = LapackCollapsedBound(X, y, 3, 1e-6)
+    with pytest.raises(NotPositiveDefiniteError, match="bound is nan"):
+        evaluate(X[:3], np.array([1.0, np.nan]), 1.0, 0.1)

@@ -12,8 +12,10 @@ from fsvi_bench.methods.registry import load_method, method_names
 from fsvi_bench.posteriors.gaussian import unstack
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.problem import FeatureMap, load_problem
 from fsvi_bench.training.trainer import choose_device, train
+
+f64 = torch.float64
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,30 @@ def test_a_problem_alone_and_in_a_batch_is_bitwise_the_same(problems, family):
         (alone,) = posteriors([problem], family)
         assert torch.equal(alone.mean, together[index].mean)
         assert torch.equal(alone.covariance_tril(), together[index].covariance_tril())
+
+
+@pytest.mark.parametrize(("N", "k"), [(455, 100), (31, 7)])
+@pytest.mark.parametrize("family", ["full", "ffg"])
+def test_odd_shapes_are_bitwise_independent_of_the_batch_too(family, N, k):
+    """An odd number of matrix entries puts every second matrix of a batch elsewhere on the cache line."""
+    g = torch.Generator().manual_seed(0)
+    Phi, y = torch.randn(6, N, k, generator=g, dtype=f64), torch.randn(6, N, generator=g, dtype=f64)
+    low, Z, one = torch.zeros(6, 1, dtype=f64), torch.zeros(6, k, 1, dtype=f64), torch.ones(6, dtype=f64)
+
+    def solve(chosen):
+        feature_map = FeatureMap(Z[chosen], low[chosen], one[chosen], None)
+        data = TrainingProblems(
+            Phi[chosen, :, :1], y[chosen], Phi[chosen], one[chosen], low[chosen], low[chosen], feature_map
+        )
+        method = Exact(data, family, MethodOptions(), seeds=[0] * len(chosen))
+        train(method, "cpu")
+        return unstack(method.posterior())
+
+    together = solve(list(range(6)))
+    for index, q in enumerate(together):
+        (alone,) = solve([index])
+        assert torch.equal(alone.mean, q.mean)
+        assert torch.equal(alone.covariance_tril(), q.covariance_tril())
 
 
 def test_methods_see_neither_test_rows_nor_truth():

@@ -1,0 +1,46 @@
+"""Draws the README's picture from a folder of records: `python docs/make_pictures.py fsvi-bench-results`.
+
+The records are those of `fsvi-bench run --dataset yacht --dataset boston ...`; the toy problem is drawn afresh.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fsvi_bench.maths.blr import mean_field_optimum_scale
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.reporting.figures import draw_posteriors, draw_score_by_dataset, new_figure
+from fsvi_bench.running.cell import Record
+from fsvi_bench.tasks.build import build_task
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.problem import load_problem
+
+TOY_SPLIT = 1
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    records = [Record.model_validate_json(path.read_bytes()) for path in sorted(folder.rglob("record.json"))]
+    factorised = [record for record in records if record.method == "exact" and record.family == "ffg"]
+    by_size = sorted(factorised, key=lambda record: load_card(record.dataset).n)
+
+    figure, (left, right) = new_figure(2, 10, 3.4, ratios=(1.35, 1))
+    problem = load_problem(build_task(load_card("toy"), TOY_SPLIT).task)
+    exact = problem.truth.posterior
+    posteriors = {
+        "exact posterior": FullGaussian(exact.mean, problem.truth.covariance_tril),
+        "best factorised Gaussian (same mean)": FactorisedGaussian(
+            exact.mean, mean_field_optimum_scale(exact.precision_tril)
+        ),
+    }
+    draw_posteriors(left, problem, posteriors)
+    left.set(xlabel="x", ylabel="f(x)", title="Toy problem: mean ± 2 standard deviations of f")
+    left.legend(frameon=False, fontsize=9, loc="lower right")
+    draw_score_by_dataset(right, by_size, "kl")
+    right.set(ylabel="KL(q‖P_D) [nats]", title="What factorising costs: EXACT-FFG, 20 splits", ylim=(0, None))
+    figure.savefig(Path(__file__).parent / "exact.png", dpi=160)
+
+
+if __name__ == "__main__":
+    main()

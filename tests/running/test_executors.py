@@ -1,0 +1,77 @@
+"""Work in processes: results as they finish, errors as results, and an interrupt that leaves no mess."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.running.executors import available_cores, run_parallel
+
+
+def work(argument):
+    """Runs in a worker (or here): a number doubled, or the planted error."""
+    if argument == "refused":
+        raise TaskRefused("planted")
+    if argument == "input":
+        raise InputError("planted")
+    return argument * 2
+
+
+def threads_and_process(_):
+    return torch.get_num_threads(), os.getpid()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_result_comes_back_with_its_argument(workers):
+    outcomes = dict(run_parallel(work, [1, 2, "refused", 3], workers))
+    assert (outcomes[1], outcomes[2], outcomes[3]) == (2, 4, 6)
+    assert isinstance(outcomes["refused"], TaskRefused)
+    assert str(outcomes["refused"]) == "planted"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_users_mistake_stops_everything(workers):
+    with pytest.raises(InputError, match="planted"):
+        list(run_parallel(work, [1, "input", 2], workers))
+
+
+def test_workers_are_other_processes_of_one_thread():
+    results = [outcome for _, outcome in run_parallel(threads_and_process, range(4), 2)]
+    assert {threads for threads, _ in results} == {1}
+    assert os.getpid() not in {process for _, process in results}
+    assert available_cores() >= 1
+
+
+def test_an_interrupt_ends_quietly_and_keeps_what_was_finished(tmp_path):
+    """Ctrl-C, as a terminal sends it: to the whole process group, while fits are running."""
+    environment = {**os.environ, "FSVI_BENCH_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "fsvi_bench", "run", "--splits", "0-19", "--workers", "2", "--wandb", "off"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (kept := list(tmp_path.rglob("split-*.safetensors"))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("fsvi-bench: interrupted; what was finished is kept")
+    assert kept
+    assert all(path.is_file() for path in kept)
+    temporary = [path for path in tmp_path.rglob(".*") if path.is_file()]
+    assert temporary == []
