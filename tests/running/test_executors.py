@@ -61,6 +61,8 @@ def test_an_interrupt_ends_quietly_and_keeps_what_was_finished(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A CI job may itself run with interrupts ignored, which children would inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while not (kept := list(tmp_path.rglob("split-*.safetensors"))) and time.monotonic() < deadline:

@@ -10,7 +10,6 @@ import torch
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.tasks.certificate import (
-    Certificate,
     certificate_path,
     certify,
     differences,
@@ -119,7 +118,7 @@ def test_a_file_that_is_not_one_is_refused(certificate, tmp_path):
 
 
 def test_one_that_holds_nan_is_never_written(certificate, tmp_path):
-    broken = Certificate.model_construct(**{**certificate.model_dump(), "bound": float("nan")})
+    broken = certificate.model_copy(update={"bound": float("nan")})
     with pytest.raises(TaskRefused, match="NaN"):
         write_certificate(tmp_path / "c.json", broken)
     assert list(tmp_path.iterdir()) == []
