@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
 
 from fsvi_bench.running.progress import Progress
 
@@ -31,13 +32,15 @@ class RichProgress(Progress):
     def __init__(self) -> None:
         self._bars = Bars(
             TextColumn("{task.description:<20}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[last]}"),
+            # Only the message may be shortened on a narrow terminal: numbers and times stay whole.
+            TextColumn("[dim]{task.fields[last]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=stderr,
+            expand=True,
             disable=not stderr.is_terminal,
         )
         self._stages: dict[str, TaskID] = {}
