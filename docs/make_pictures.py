@@ -30,13 +30,14 @@ def main() -> None:
     exact = problem.truth.posterior
     posteriors = {
         "exact posterior": FullGaussian(exact.mean, problem.truth.covariance_tril),
-        "best factorised Gaussian (same mean)": FactorisedGaussian(
+        "best factorised one (same mean)": FactorisedGaussian(
             exact.mean, mean_field_optimum_scale(exact.precision_tril)
         ),
     }
     draw_posteriors(left, problem, posteriors)
     left.set(xlabel="x", ylabel="f(x)", title="Toy problem: mean ± 2 standard deviations of f")
-    left.legend(frameon=False, fontsize=9, loc="lower right")
+    left.set_ylim(bottom=-3.5)
+    left.legend(frameon=False, fontsize=9, loc="lower center", ncols=3)
     draw_score_by_dataset(right, by_size, "kl")
     right.set(ylabel="KL(q‖P_D) [nats]", title="What factorising costs: EXACT-FFG, 20 splits", ylim=(0, None))
     figure.savefig(Path(__file__).parent / "exact.png", dpi=160)
