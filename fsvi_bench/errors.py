@@ -19,11 +19,20 @@ class TaskRefused(Exception):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'boston'? ` (empty when nothing is near)."""
-    nearest = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    by_lower_case = {candidate.lower(): candidate for candidate in known if candidate != name}
+    nearest = [by_lower_case[found] for found in difflib.get_close_matches(name[:60].lower(), by_lower_case, 1, 0.5)]
     return f"did you mean '{nearest[0]}'? " if nearest else ""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not among `known`, with the nearest one suggested."""
+    """The error for a name that is not among `known`, with the nearest one suggested.
+
+    The name may come from a file: it is shortened, and control characters in it are not passed to a terminal.
+    """
     known = sorted(known)
-    return InputError(f"unknown {kind} '{name}': {did_you_mean(name, known)}known: {', '.join(known)}")
+    return InputError(f"unknown {kind} {quoted(name)}: {did_you_mean(name, known)}known: {', '.join(known)}")
+
+
+def quoted(text: str) -> str:
+    """Text from outside, in quotes, at most 60 characters of it, control characters spelled out."""
+    return repr(text[:60]) + ("..." if len(text) > 60 else "")

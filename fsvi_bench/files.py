@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +19,54 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         InputError: the folder cannot be made or written.
     """
-    temporary: Path | None = None
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as stream:
+        with temporary.open("xb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        _remove(temporary)
         raise InputError(f"cannot write {path}: {error.strerror}; choose another folder or free space") from error
+    except BaseException:
+        _remove(temporary)
+        raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
-def require_writable_directory(path: Path) -> None:
-    """Makes the folder and proves that a file can be made in it.
+def is_file(path: Path) -> bool:
+    """`Path.is_file` that says False, not an error, of names too long and folders that may not be searched."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def is_directory(path: Path) -> bool:
+    """`Path.is_dir`, likewise."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def require_writable_directory(path: Path, what: str, mend: str) -> None:
+    """Makes sure, before any work is done, that files can be made in a folder; nothing is made by asking.
 
     Raises:
-        InputError: it cannot; said before any work is done rather than after.
+        InputError: the folder, or the nearest one above it that exists, is not a folder or may not be written.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"output folder {path} is not writable: {error.strerror}; choose another with --out"
-        ) from error
+    existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))  # noqa: PTH110
+    if not is_directory(existing):
+        raise InputError(f"{what} {path} is not writable: {existing} is not a folder; {mend}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"{what} {path} is not writable: {existing} does not allow it; {mend}")
 
 
 def sha256_of_file(path: Path) -> str:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fsvi_bench.errors import InputError, did_you_mean
+from fsvi_bench.errors import InputError, did_you_mean, quoted
 from fsvi_bench.files import write_atomically
 
 MAX_BYTES = 256 * 2**20
@@ -36,11 +36,11 @@ class TensorFile:
         """Raises InputError unless exactly these tensors are there and none holds NaN or infinity."""
         for name in sorted(set(self.tensors) - expected):
             hint = did_you_mean(name, expected - set(self.tensors))
-            raise self.error(f"unknown tensor '{name}': {hint}expected {', '.join(sorted(expected))}; remove it")
+            raise self.error(f"unknown tensor {quoted(name)}: {hint}expected {', '.join(sorted(expected))}; remove it")
         for name in sorted(expected - set(self.tensors)):
             raise self.error(f"tensor '{name}' is missing; expected {', '.join(sorted(expected))}")
-        for name, tensor in self.tensors.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        for name, tensor in self.tensors.items():  # other types are refused by `require_dtype`
+            if tensor.dtype == torch.float64 and not bool(torch.isfinite(tensor).all()):
                 raise self.error(f"'{name}' holds NaN or infinity, expected finite numbers; export it again")
 
     def require_dtype(self, name: str, dtype: torch.dtype) -> None:
@@ -88,7 +88,7 @@ def read_tensor_file(path: Path, expected_format: str, required_metadata: Iterab
 def _check_metadata(path: Path, metadata: Mapping[str, str], expected_format: str, required: Iterable[str]) -> None:
     got = metadata.get("format")
     if got != expected_format:
-        said = "no format" if got is None else f"format '{got[:60]}'"
+        said = "no format" if got is None else f"format {quoted(got)}"
         raise InputError(
             f"{path} has {said} in its metadata, expected '{expected_format}'; is it the right kind of file?"
         )

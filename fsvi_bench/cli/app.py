@@ -10,6 +10,7 @@ import typer
 from fsvi_bench.cli import datasets, methods, run, score, tasks
 from fsvi_bench.errors import InputError, TaskRefused
 
+BAD_INPUT = 2
 INTERRUPTED = 130  #: exit status after Ctrl-C, by the shell's custom; Typer turns the interrupt into it
 
 app = typer.Typer(
@@ -62,7 +63,8 @@ def _run(arguments: list[str] | None) -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        return _say(f"{message()} (see fsvi-bench --help)")
+        said = message()
+        return _say(f"{said} (see fsvi-bench --help)") if said else BAD_INPUT  # no arguments: the help was the answer
 
 
 def _interrupted() -> int:
@@ -72,4 +74,4 @@ def _interrupted() -> int:
 
 def _say(message: str) -> int:
     print(f"fsvi-bench: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+    return BAD_INPUT

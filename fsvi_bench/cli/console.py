@@ -7,26 +7,32 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Column
 
-from fsvi_bench.running.progress import Progress
-
-#: A pipe or file has no width to respect, and a table cut to 80 columns there would lose its numbers.
-stdout = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+#: A pipe or file has no width to respect, and a table cut to 80 columns there would lose its numbers. Markup is off:
+#: names, paths and reasons come from outside, and their brackets are theirs.
+stdout = Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else 160)
+stderr = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 _TITLES = {"tasks": "fitting sparse GPs", "cells": "running methods"}
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    """One JSON document on stdout; models are written as they are in files (infinity as a word)."""
+    sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
 
 
-class RichProgress(Progress):
+def _plain(document: Any) -> Any:
+    if isinstance(document, BaseModel):
+        return json.loads(document.model_dump_json())
+    return [_plain(item) for item in document] if isinstance(document, list) else document
+
+
+class RichProgress:
     """Bars on a terminal, one plain line per step elsewhere."""
 
     def __init__(self) -> None:
@@ -38,7 +44,12 @@ class RichProgress(Progress):
             TextColumn("left"),
             TimeRemainingColumn(),
             # Only the message may be shortened on a narrow terminal: numbers and times stay whole.
-            TextColumn("[dim]{task.fields[last]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+            TextColumn(
+                "{task.fields[last]}",
+                style="dim",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
             console=stderr,
             expand=True,
             disable=not stderr.is_terminal,

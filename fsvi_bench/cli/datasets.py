@@ -36,7 +36,7 @@ def list_datasets(data_dir: DataDir = None, json: AsJson = False) -> int:
     ):
         table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for card in cards:
-        target = f"{card.target.meaning} [{card.target.unit}]".replace("[", "\\[")
+        target = f"{card.target.meaning} [{card.target.unit}]"
         table.add_row(card.name, str(card.n), str(card.D), str(card.splits.count), target, whereabouts(card, data_dir))
     stdout.print(table)
     return 0

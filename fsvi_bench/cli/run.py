@@ -71,11 +71,12 @@ def run(
             progress.note(f"{flag} is not used: none of the chosen methods has such a setting")
         result = run_plan(plan, store, resources, progress)
     if json:
-        print_json([record.model_dump(mode="json") for record in result.records])
+        print_json(result.records)
     else:
         stdout.print(result_table(summarise(result.records), stdout.width))
-        reused = len(result.records) - len(result.computed)
-        stderr.print(f"{len(result.computed)} cells computed, {reused} found finished; results lie in {out}")
+        reused = len(result.records) - len(result.computed) - len(result.refused)
+        refused = f", {len(result.refused)} without a certified task" if result.refused else ""
+        stderr.print(f"{len(result.computed)} cells computed, {reused} found finished{refused}; results lie in {out}")
     for line in log_records(result.computed, wandb_mode, out):
         stderr.print(line, style="yellow")
     for line in failures(result.records):

@@ -33,7 +33,7 @@ def score(
     certify(problem).require_limits()
     scores = score_posterior(q, problem)
     if json:
-        print_json(scores.model_dump(mode="json"))
+        print_json(scores)
     else:
         stdout.print(score_table(scores))
     return 0

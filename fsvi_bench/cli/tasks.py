@@ -32,7 +32,7 @@ def build(
 
     chosen = chosen_splits(Request(datasets=dataset or (), splits=splits))
     require_data(Plan(splits=chosen, tasks=(), variants=()), data_dir)
-    require_writable_directory(out)
+    require_writable_directory(out, "output folder", "choose another with --out")
     with RichProgress() as progress:
         refusals = fit_missing(chosen, workers or available_cores(), data_dir, progress)
     for name, split in chosen:
@@ -52,32 +52,29 @@ def verify(files: Files, data_dir: DataDir = None) -> int:
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.errors import TaskRefused
     from fsvi_bench.running.executors import use_one_thread
-    from fsvi_bench.tasks.certificate import certificate_path, certify, differences, read_certificate
+    from fsvi_bench.tasks.certificate import certify, differences, read_certificate_of
     from fsvi_bench.tasks.problem import load_problem
     from fsvi_bench.tasks.task import read_task
 
     use_one_thread()
-    failed = False
+    found = False
     for path in files:
-        problem = load_problem(read_task(path), data_dir)
-        beside = certificate_path(path)
-        stored = read_certificate(beside) if beside.exists() else None
-        fresh = certify(problem, stored.fit if stored else None)
-        found = differences(stored, fresh) if stored else []
         try:
+            task = read_task(path)
+            stored = read_certificate_of(path, task)
+            fresh = certify(load_problem(task, data_dir), stored.fit if stored else None)
             fresh.require_limits()
+            wrong = differences(stored, fresh) if stored else []
         except TaskRefused as error:
-            found.append(str(error))
-        for line in found:
+            wrong = [str(error)]
+        for line in wrong:
             stderr.print(f"{path}: {line}", style="red")
-        failed = failed or bool(found)
-        if not found:
+        found = found or bool(wrong)
+        if not wrong:
             against = "certificate holds" if stored else "no certificate beside it; limits hold"
-            stdout.print(
-                f"{path}: {against} (posterior computed twice agrees to {fresh.largest_difference():.1e})",
-                soft_wrap=True,
-            )
-    return 1 if failed else 0
+            agreement = f"posterior computed twice agrees to {fresh.largest_difference():.1e}"
+            stdout.print(f"{path}: {against} ({agreement})", soft_wrap=True)
+    return 1 if found else 0
 
 
 @app.command()
@@ -85,17 +82,16 @@ def show(files: Files, data_dir: DataDir = None, json: AsJson = False) -> int:
     """What a task holds, and what its certificate says."""
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.reporting.table import task_table
-    from fsvi_bench.tasks.certificate import certificate_path, certify, read_certificate
+    from fsvi_bench.tasks.certificate import certify, read_certificate_of
     from fsvi_bench.tasks.problem import load_problem
     from fsvi_bench.tasks.task import read_task
 
     certificates = []
     for path in files:
         task = read_task(path)
-        beside = certificate_path(path)
-        certificates.append(read_certificate(beside) if beside.exists() else certify(load_problem(task, data_dir)))
+        certificates.append(read_certificate_of(path, task) or certify(load_problem(task, data_dir)))
     if json:
-        print_json([certificate.model_dump(mode="json") for certificate in certificates])
+        print_json(certificates)
         return 0
     for path, certificate in zip(files, certificates, strict=True):
         stdout.print(task_table(path, certificate))

@@ -55,9 +55,9 @@ def positive_diagonal_tril(upper: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B 
 def tril_of_gram(factor: Float[Tensor, "*B m n"]) -> Float[Tensor, "*B n n"]:
     """Lower factor C, positive diagonal, of FᵀF = CCᵀ for m ≥ n, by QR: FᵀF itself is never formed.
 
-    Householder's QR is accurate row by row only if the rows come in order of falling size (Cox and Higham 1998);
-    FᵀF does not depend on their order. Unsorted, a row of size 1e-12 beside rows of size 1 would lose all its digits,
-    and a nearly singular covariance factor its determinant.
+    The rows are sorted by falling size, on which FᵀF does not depend: Householder's QR drowns a small row that comes
+    before large ones. This keeps the determinant of F = diag(scales)·V with orthogonal V whatever the scales. It is no
+    cure for small directions that are hidden in rows of equal size: there digits are lost like cond(F).
     A rank-deficient F gives zeros (or rounding) on the diagonal of C, not an error.
     """
     order = factor.square().sum(-1).argsort(dim=-1, descending=True, stable=True)

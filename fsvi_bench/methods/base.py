@@ -18,9 +18,9 @@ from fsvi_bench.tasks.problem import FeatureMap, Problem
 
 
 class MethodOptions(BaseModel):
-    """A method's hyperparameters; unknown names are refused."""
+    """A method's hyperparameters; unknown names, NaN and infinity are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, eq=False)

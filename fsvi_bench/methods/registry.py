@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fsvi_bench.errors import InputError, did_you_mean, unknown_name
+from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
+from fsvi_bench.files import is_file, sha256_of_file
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.resources import read_yaml, resource_dir
 
 ENTRY_POINT_GROUP = "fsvi_bench.methods"
-BUILT_IN = {"exact": "fsvi_bench.methods.exact:Exact"}
 
 
 class MethodDefaults(BaseModel):
     """`conf/methods/<name>.yaml`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    class_: str | None = Field(default=None, alias="class")  #: module:Class, for the methods of this package
     title: str
     summary: str
     options: dict[str, Any] = {}
@@ -60,7 +62,12 @@ class MethodEntry:
 
 def method_names() -> list[str]:
     """Names of built-in methods and of installed entry points, sorted."""
-    return sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+    return sorted({*built_in_names(), *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+
+
+def built_in_names() -> list[str]:
+    """Names of the methods of this package: each has a file `conf/methods/<name>.yaml` that names its class."""
+    return sorted(path.stem for path in (resource_dir("conf") / "methods").glob("*.yaml"))
 
 
 def load_method(spec: str) -> MethodEntry:
@@ -71,10 +78,10 @@ def load_method(spec: str) -> MethodEntry:
     """
     if ".py:" in spec:
         return _from_file(spec)
-    if spec in BUILT_IN:
-        module, _, name = BUILT_IN[spec].partition(":")
-        cls = getattr(importlib.import_module(module), name)
-        return _entry(spec, cls, _read_defaults(spec))
+    if spec in built_in_names():
+        defaults = _read_defaults(spec)
+        module, _, name = str(defaults.class_).partition(":")
+        return _entry(spec, getattr(importlib.import_module(module), name), defaults)
     points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if spec not in points:
         raise unknown_name("method", spec, method_names())
@@ -90,32 +97,45 @@ def load_method(spec: str) -> MethodEntry:
 def _from_file(spec: str) -> MethodEntry:
     location, _, name = spec.rpartition(":")
     path = Path(location)
-    if not path.is_file():
+    if not is_file(path):
         raise InputError(f"there is no file {path}; give --method as path/file.py:Class")
-    module_spec = importlib.util.spec_from_file_location(f"fsvi_bench_user_{path.stem}", path)
+    code_sha256 = sha256_of_file(path)
+    module = _import_file(path, f"fsvi_bench_user_{code_sha256[:16]}")
+    if not hasattr(module, name):
+        raise InputError(f"{path} has no class {quoted(name)}; give --method as path/file.py:Class")
+    if name in method_names():
+        raise InputError(f"{path}: the name '{name}' is taken by an installed method; rename the class")
+    cls = _require_method(getattr(module, name), spec)
+    return MethodEntry(name, cls, MethodDefaults(title=name, summary=_first_line(cls)), code_sha256)
+
+
+def _import_file(path: Path, name: str) -> ModuleType:
+    """Runs a file as a module, registered under a name of its content: without, its annotations could not resolve."""
+    if name in sys.modules:
+        return sys.modules[name]
+    module_spec = importlib.util.spec_from_file_location(name, path)
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
     try:
         module_spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
         raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}; mend the file") from error
-    if not hasattr(module, name):
-        raise InputError(f"{path} has no class '{name}'; give --method as path/file.py:Class")
-    cls = _require_method(getattr(module, name), spec)
-    defaults = MethodDefaults(title=name, summary=_first_line(cls))
-    return MethodEntry(name, cls, defaults, hashlib.sha256(path.read_bytes()).hexdigest())
+    return module
 
 
 def _require_method(cls: object, spec: str) -> type[Method]:
     if not (isinstance(cls, type) and issubclass(cls, Method)) or inspect.isabstract(cls):
         raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement its abstract members")
+    if not (isinstance(cls.Options, type) and issubclass(cls.Options, MethodOptions)):
+        raise InputError(f"'{spec}': its Options are not a fsvi_bench.methods.base.MethodOptions; derive them from it")
     return cls
 
 
 def _entry(name: str, cls: type[Method], defaults: MethodDefaults) -> MethodEntry:
-    source = Path(inspect.getfile(cls)).read_bytes()
-    return MethodEntry(name, cls, defaults, hashlib.sha256(source).hexdigest())
+    return MethodEntry(name, cls, defaults, sha256_of_file(Path(inspect.getfile(cls))))
 
 
 def _first_line(cls: type) -> str:

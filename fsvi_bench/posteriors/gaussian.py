@@ -76,3 +76,25 @@ class FactorisedGaussian(GaussianPosterior):
 def unstack(posterior: GaussianPosterior) -> Sequence[GaussianPosterior]:
     """The B posteriors of a batch, one by one."""
     return [posterior[problem] for problem in range(posterior.mean.shape[0])]
+
+
+def defect(posterior: GaussianPosterior, k: int) -> str | None:
+    """What keeps one posterior from being a Gaussian over k weights at all (its form), or None."""
+    tril = posterior.covariance_tril()
+    for name, tensor, shape in (("mean", posterior.mean, (k,)), ("covariance factor", tril, (k, k))):
+        if tensor.dtype != torch.float64:
+            return f"its {name} has type {str(tensor.dtype).removeprefix('torch.')}, expected float64"
+        if tuple(tensor.shape) != shape:
+            return f"its {name} has shape {list(tensor.shape)}, expected {list(shape)}"
+    if bool(tril.triu(1).any()):
+        return "its covariance factor has entries above the diagonal"
+    return None
+
+
+def divergence(posterior: GaussianPosterior) -> str | None:
+    """Why the numbers of a well-formed posterior say that training diverged, or None."""
+    tril = posterior.covariance_tril()
+    if not bool(torch.isfinite(posterior.mean).all()) or not bool(torch.isfinite(tril).all()):
+        return "the posterior holds NaN or infinity"
+    smallest = float(tril.diagonal().min())
+    return None if smallest > 0 else f"a standard deviation of the posterior is {smallest:g}"

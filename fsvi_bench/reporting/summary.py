@@ -10,6 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
 from fsvi_bench.running.cell import Record
 
@@ -42,13 +43,30 @@ def summarise(records: Sequence[Record]) -> list[Row]:
     """Rows by data set, in the records' order. Seeds are averaged within a split first: each split weighs the same.
 
     The standard error is over splits; they overlap, so it understates what a fresh data set would show.
+
+    Raises:
+        InputError: results of two tasks, or of two versions of the code, stand in for one cell: they are never mixed.
     """
+    _refuse_mixtures(records)
     groups: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
     for record in records:
         settings = canonical_json(record.hyperparameters)
         groups[record.dataset, record.method, record.family, settings].append(record)
     datasets = list(dict.fromkeys(record.dataset for record in records))
     return [_row(group) for group in sorted(groups.values(), key=lambda group: datasets.index(group[0].dataset))]
+
+
+def _refuse_mixtures(records: Sequence[Record]) -> None:
+    tasks: dict[tuple[str, int], str] = {}
+    cells: set[tuple[object, ...]] = set()
+    for r in records:
+        if r.task_sha256 is not None and tasks.setdefault((r.dataset, r.split), r.task_sha256) != r.task_sha256:
+            raise InputError(f"the records hold two tasks of {r.dataset} split {r.split}; show their results apart")
+        cell = (r.dataset, r.split, r.method, r.family, canonical_json(r.hyperparameters), r.seed)
+        if cell in cells:
+            name = f"{r.dataset} split {r.split} {r.method} {r.family} seed {r.seed}"
+            raise InputError(f"the records hold {name} twice, from two versions of the code; show their results apart")
+        cells.add(cell)
 
 
 def _row(group: Sequence[Record]) -> Row:
@@ -76,6 +94,10 @@ def _row(group: Sequence[Record]) -> Row:
 
 def estimate(values: Sequence[float]) -> Estimate:
     """Mean and standard error of the mean; an infinite value makes the mean infinite and the error unknown."""
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        return Estimate(fmean(values), None)
-    return Estimate(fmean(values), float(np.std(values, ddof=1) / math.sqrt(len(values))))
+    array = np.asarray(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(array.mean())
+        if len(values) < 2 or not np.isfinite(array).all():
+            return Estimate(mean, None)
+        error = float(array.std(ddof=1) / math.sqrt(len(values)))
+    return Estimate(mean, error if math.isfinite(error) else None)

@@ -115,8 +115,8 @@ def task_table(path: Path, certificate: Certificate) -> Table:
 
 
 def failures(records: Sequence[Record]) -> Iterator[str]:
-    """One line per cell that failed or diverged."""
+    """One line per cell that failed or diverged, whatever its reason's own lines."""
     for record in records:
         if record.status != "ok":
-            name = f"{record.dataset} split {record.split} {record.method} {record.family}"
-            yield f"{name}: {record.status}: {record.reason}"
+            name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
+            yield f"{name}: {record.status}: {' '.join(str(record.reason).split())}"

@@ -17,13 +17,14 @@ PROJECT = "fsvi-bench"
 
 
 def choose_mode(wanted: str) -> Mode:
-    """`auto` is online where a key is set up (environment or netrc), else offline.
+    """`auto` is what $WANDB_MODE says, else online where a key is set up (environment or netrc), else offline.
 
     Raises:
         InputError: the mode is unknown.
     """
     if wanted == "auto":
-        return "online" if _has_key() else "offline"
+        said: dict[str, Mode] = {"online": "online", "offline": "offline", "disabled": "off"}
+        return said.get(os.environ.get("WANDB_MODE", "")) or ("online" if _has_key() else "offline")
     if wanted not in ("online", "offline", "off"):
         raise InputError(f"--wandb is '{wanted}', expected auto, online, offline or off")
     return wanted  # type: ignore[return-value]

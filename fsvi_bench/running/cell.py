@@ -28,6 +28,11 @@ class Cell(BaseModel):
     seed: int
     code_sha256: str  #: the method's file and the package's own sources
 
+    @property
+    def name(self) -> str:
+        """For people: data set, split, method and family."""
+        return f"{self.dataset} split {self.split} {self.method} {self.family}"
+
     @cached_property
     def key(self) -> str:
         """SHA-256 that names the cell's folder; any change of what decides the result changes it."""
@@ -63,6 +68,7 @@ class Record(BaseModel):
     seed: int
     hyperparameters: dict[str, Any]
     task_sha256: str | None  #: null where no task could be certified
+    code_sha256: str
     status: Status
     reason: str | None
     scores: Scores | None
@@ -70,6 +76,8 @@ class Record(BaseModel):
     provenance: dict[str, Any]
 
 
-def is_finite(scores: Scores) -> bool:
-    """Whether KL and NLPD, which decide a cell's status, are numbers at all (an infinite KL is one: q is singular)."""
-    return not (math.isnan(scores.kl) or math.isnan(scores.nlpd))
+def not_a_number(scores: Scores) -> list[str]:
+    """Names of the scores that are NaN (infinity is a number here: the KL of a singular q is infinite)."""
+    flat = {**scores.model_dump(exclude={"kl_marginals", "overconfidence"}), **scores.overconfidence.model_dump()}
+    flat |= {f"kl_marginals {count}": value for count, value in scores.kl_marginals.items()}
+    return [name for name, value in flat.items() if value is not None and math.isnan(value)]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fsvi_bench.errors import InputError, did_you_mean, unknown_name
+from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
 from fsvi_bench.posteriors.gaussian import Family
@@ -102,7 +102,7 @@ def make_plan(request: Request) -> Plan:
     Raises:
         InputError: an unknown name, a split out of range, an option that does not validate, a task given twice.
     """
-    protocol = load_protocol(request.protocol) if request.protocol else Protocol(summary="defaults")
+    protocol = load_protocol(request.protocol) if request.protocol is not None else Protocol(summary="defaults")
     tasks = tuple(read_task(path) for path in request.task_files)
     splits = chosen_splits(request, protocol)
     _refuse_mixed_tasks(splits, tasks)
@@ -118,13 +118,13 @@ def parse_setting(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"--set '{text}' is not understood; write key=value, such as lr=0.01")
+        raise InputError(f"--set {quoted(text)} is not understood; write key=value, such as lr=0.01")
     if key.strip() == "M":
         raise InputError("--set M is not an option; give the size of the measurement set with --measurement-points")
     try:
         return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set '{text}': the value is not a number, word or list; write key=value") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"--set {quoted(text)}: the value is not a number, word or list; write key=value") from error
 
 
 def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[tuple[str, int], ...]:
@@ -135,13 +135,13 @@ def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[t
     """
     protocol = protocol or Protocol(summary="defaults")
     if request.task_files and not request.datasets:
-        if request.splits:
+        if request.splits is not None:
             raise InputError("--splits has no meaning with --task alone: a task file is one split; drop one of the two")
         return ()
     chosen: list[tuple[str, int]] = []
     for name in dict.fromkeys(request.datasets or protocol.datasets):
         card = load_card(name)
-        text = request.splits or protocol.splits
+        text = protocol.splits if request.splits is None else request.splits
         numbers = range(card.splits.count) if text is None else parse_ranges(text)
         for split in numbers:
             split_indices(card, split)
@@ -165,9 +165,9 @@ def _refuse_mixed_tasks(splits: Sequence[tuple[str, int]], tasks: Sequence[Task]
 def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...], tuple[str, ...]]:
     """Every method with every family and setting, and the flags that none of the methods has a use for."""
     names = request.methods or (method_names() if protocol.methods == "all" else protocol.methods)
-    methods = [load_method(name) for name in dict.fromkeys(names)]
+    methods = _distinct([load_method(name) for name in names])
     families = _families(request.families or protocol.families)
-    seeds = tuple(parse_ranges(request.seeds or protocol.seeds, "seeds"))
+    seeds = tuple(parse_ranges(protocol.seeds if request.seeds is None else request.seeds, "seeds"))
     points = _positive(request.measurement_points or protocol.measurement_points, "--measurement-points")
     max_steps = protocol.max_steps if request.max_steps is None else request.max_steps
     steps = _positive(() if max_steps is None else (max_steps,), "--max-steps")
@@ -188,6 +188,15 @@ def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...]
         raise InputError(f"no chosen method has a family among {', '.join(families)}; choose full or ffg")
     given = {"M": ("--measurement-points", points), "max_steps": ("--max-steps", steps)}
     return tuple(variants), tuple(flag for name, (flag, values) in given.items() if values and name not in known)
+
+
+def _distinct(methods: Sequence[MethodEntry]) -> list[MethodEntry]:
+    """Each method once; two methods of one name would end up in one row of the table."""
+    by_name: dict[str, MethodEntry] = {}
+    for method in methods:
+        if by_name.setdefault(method.name, method).code_sha256 != method.code_sha256:
+            raise InputError(f"two different methods are called '{method.name}'; rename one of the classes")
+    return list(by_name.values())
 
 
 def _grid(settings: dict[str, Any], points: Sequence[int], method: MethodEntry) -> list[dict[str, Any]]:

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fsvi_bench.errors import TaskRefused
-from fsvi_bench.running.executors import run_parallel
+from fsvi_bench.files import require_writable_directory
+from fsvi_bench.running.executors import run_parallel, use_one_thread
 from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.tasks.build import build_into_cache, load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.problem import Problem, load_problem, require_same_data
-from fsvi_bench.tasks.raw import load_raw
+from fsvi_bench.tasks.raw import CACHE_VARIABLE, cache_dir, load_raw
 
 Refusals = dict[tuple[str, int], str]  #: (data set, split) -> why it has no certified task
 
@@ -45,11 +46,14 @@ def prepare(plan: Plan, workers: int, data_dir: Path | None, progress: Progress)
 
 
 def require_data(plan: Plan, data_dir: Path | None) -> None:
-    """Makes sure of the raw data of every task before anything is fitted or written.
+    """Makes sure of the raw data of every task, and of the cache, before anything is fitted or written.
 
     Raises:
-        InputError: raw data are missing, altered, or not the ones that a task file was made from.
+        InputError: raw data are missing, altered, or not the ones that a task file was made from; fitted tasks cannot
+            be kept.
     """
+    if plan.splits:
+        require_writable_directory(cache_dir() / "tasks", "the cache", f"set ${CACHE_VARIABLE} to a folder that is")
     for name, split in plan.splits:
         load_raw(load_card(name), split, data_dir)
     for task in plan.tasks:
@@ -76,7 +80,8 @@ def fit_missing(splits: Sequence[tuple[str, int]], workers: int, data_dir: Path 
 
 
 def _fit(job: tuple[str, int, Path | None]) -> str:
-    """Runs in a worker; says in a few words how it went."""
+    """Runs in a worker or here; says in a few words how it went. One thread: with two, BLAS rounds otherwise."""
+    use_one_thread()
     name, split, data_dir = job
     fit = build_into_cache(load_card(name), split, data_dir).certificate.fit
     if fit is None:

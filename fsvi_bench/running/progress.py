@@ -1,10 +1,12 @@
-"""What a run tells whoever watches it; the command line draws it, tests ignore it."""
+"""What a run tells whoever watches it; the command line draws it."""
 
 from __future__ import annotations
 
+from typing import Protocol
 
-class Progress:
-    """Silent by default; a subclass of its own kind (not of ours) may draw the same calls."""
+
+class Progress(Protocol):
+    """Told of each stage and step."""
 
     def start(self, stage: str, total: int) -> None:
         """A stage begins with `total` steps."""
@@ -14,3 +16,13 @@ class Progress:
 
     def note(self, message: str) -> None:
         """Something a person should know."""
+
+
+class Silent:
+    """Nobody watches."""
+
+    def start(self, stage: str, total: int) -> None: ...
+
+    def advance(self, stage: str, message: str) -> None: ...
+
+    def note(self, message: str) -> None: ...

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import subprocess
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -46,9 +47,19 @@ def _versions() -> dict[str, str | None]:
     return {short: installed(name) for short, name in names.items()}
 
 
-def provenance(device: str, seed: int) -> dict[str, Any]:
-    """Versions, platform, the device actually used, threads, the seed and the present time (UTC)."""
-    hardware = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+@cache
+def _processor() -> str:
+    """The processor's model where the system tells it, else its architecture."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
+    """Versions, platform, the device actually used, threads, the seed, and when the cell's batch was started (UTC)."""
+    hardware = torch.cuda.get_device_name() if device == "cuda" else _processor()
     return {
         "fsvi_bench": fsvi_bench.__version__,
         "git": git_revision(),
@@ -59,5 +70,5 @@ def provenance(device: str, seed: int) -> dict[str, Any]:
         "hardware": hardware,
         "threads": torch.get_num_threads(),
         "seeds": [seed],
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": started.isoformat(timespec="seconds"),
     }

@@ -6,12 +6,15 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.methods.base import TrainingProblems
-from fsvi_bench.posteriors.gaussian import GaussianPosterior, unstack
-from fsvi_bench.running.cell import Cell, Record, Seconds, is_finite
+from fsvi_bench.posteriors.gaussian import GaussianPosterior, defect, divergence, unstack
+from fsvi_bench.running.cell import Cell, Record, Seconds, not_a_number
 from fsvi_bench.running.plan import Plan, Variant
 from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
@@ -38,10 +41,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Records in the plan's order, and those among them that were computed now rather than found finished."""
+    """All records of the plan; those among them that were computed now; those that had no certified task."""
 
     records: list[Record]
     computed: list[Record]
+    refused: list[Record]
 
 
 def run(plan: Plan, store: Store, resources: Resources, progress: Progress) -> RunResult:
@@ -51,8 +55,12 @@ def run(plan: Plan, store: Store, resources: Resources, progress: Progress) -> R
         InputError: raw data are missing or wrong, or the store holds something that is not a record.
     """
     problems, refusals = prepare(plan, resources.workers, resources.data_dir, progress)
-    cells = [(variant, problem, cell) for variant in plan.variants for problem in problems
-             for cell in _cells(variant, problem)]  # fmt: skip
+    cells = [
+        (variant, problem, cell)
+        for variant in plan.variants
+        for problem in problems
+        for cell in _cells(variant, problem)
+    ]
     found = {cell.key: store.load(cell) for _, _, cell in cells}
     missing = [item for item in cells if found[item[2].key] is None]
     progress.start("cells", len(missing))
@@ -61,86 +69,127 @@ def run(plan: Plan, store: Store, resources: Resources, progress: Progress) -> R
         for cell, record, posterior in _run_batch(variant, batch, resources.device):
             store.save(cell, record, posterior)
             computed[cell.key] = record
-            progress.advance("cells", f"{cell.dataset} split {cell.split} {cell.method} {cell.family}: {record.status}")
-    records = [computed.get(cell.key) or found[cell.key] for _, _, cell in cells]
+            progress.advance("cells", f"{cell.name}: {record.status}")
+    by_key = {**found, **computed}
+    records = [done for _, _, cell in cells if (done := by_key[cell.key]) is not None]
     refused = _refused_records(plan, refusals, resources.device)
-    return RunResult([record for record in records if record is not None] + refused, list(computed.values()))
+    return RunResult(records + refused, list(computed.values()), refused)
+
+
+def _code_sha256(variant: Variant) -> str:
+    return sha256_of_json([variant.method.code_sha256, source_sha256(*DECISIVE_SOURCES)])
 
 
 def _cells(variant: Variant, problem: Problem) -> Iterator[Cell]:
-    method = variant.method
     for seed in variant.seeds:
         yield Cell(
             task_sha256=problem.task.sha256,
             dataset=problem.task.dataset,
             split=problem.task.split,
-            method=method.name,
+            method=variant.method.name,
             family=variant.family,
             hyperparameters=variant.options.model_dump(mode="json"),
             seed=seed,
-            code_sha256=sha256_of_json([method.code_sha256, source_sha256(*DECISIVE_SOURCES)]),
+            code_sha256=_code_sha256(variant),
         )
 
 
 def _batches(
     items: Sequence[tuple[Variant, Problem, Cell]],
 ) -> Iterator[tuple[Variant, list[tuple[Problem, Cell]]]]:
-    """Cells that can be trained side by side: one variant and data set, equal shapes."""
-    groups: dict[tuple[int, str, tuple[int, ...]], list[tuple[Problem, Cell]]] = defaultdict(list)
+    """Cells that can be trained side by side: one variant and data set, features of one kind, equal shapes."""
+    groups: dict[tuple[object, ...], list[tuple[Problem, Cell]]] = defaultdict(list)
     variants: dict[int, Variant] = {}
     for variant, problem, cell in items:
         variants[id(variant)] = variant
-        groups[id(variant), cell.dataset, (*problem.X.shape, problem.task.k)].append((problem, cell))
-    for (variant_id, _, _), batch in groups.items():
-        yield variants[variant_id], batch
+        shape = (*problem.X.shape, problem.task.k)
+        groups[id(variant), cell.dataset, problem.task.features, shape].append((problem, cell))
+    for (variant_id, *_), batch in groups.items():
+        yield variants[variant_id], batch  # type: ignore[index]
 
 
 def _run_batch(
     variant: Variant, batch: Sequence[tuple[Problem, Cell]], device: Device
 ) -> Iterator[tuple[Cell, Record, GaussianPosterior | None]]:
-    """Trains one batch and scores each of its cells; an exception fails the batch's cells with its reason."""
+    """Trains one batch and scores each of its cells; whatever a method raises fails its own cells and no others."""
+    started = datetime.now(UTC)
     try:
         data = TrainingProblems.of([problem for problem, _ in batch])
         seeds = [derive_seed(c.task_sha256, c.method, c.family, c.seed) for _, c in batch]
         method = variant.method.cls(data, variant.family, variant.options, seeds)
         seconds = train(method, device)
         posteriors = unstack(method.posterior().cpu())
-    except Exception as error:  # whatever a method raises is a result, and the other batches go on
-        reason = f"{type(error).__name__}: {error}"
+        if len(posteriors) != len(batch):
+            raise ValueError(f"the method returned {len(posteriors)} posteriors for {len(batch)} problems")
+    except Exception as error:
         for _, cell in batch:
-            yield cell, _record(cell, device, status="failed", reason=reason), None
+            yield cell, _record(cell, device, started, status="failed", reason=_reason(error)), None
         return
     for (problem, cell), posterior in zip(batch, posteriors, strict=True):
-        started = time.perf_counter()
+        outcome = _score_cell(posterior, problem)
+        if "seconds" in outcome:
+            share = seconds / len(batch)
+            outcome["seconds"] = Seconds(
+                train=share, batch_train=seconds, batch_size=len(batch), score=outcome["seconds"]
+            )
+        record = _record(cell, device, started, **outcome)
+        yield cell, record, posterior if record.status == "ok" else None
+
+
+def _score_cell(posterior: GaussianPosterior, problem: Problem) -> dict[str, Any]:
+    """Scores and the seconds they took, or a status and the reason for having none."""
+    started = time.perf_counter()
+    try:
+        if (reason := defect(posterior, problem.task.k)) is not None:
+            return {"status": "failed", "reason": f"the posterior is not a Gaussian over the weights: {reason}"}
+        if (reason := divergence(posterior)) is not None:
+            return {"status": "diverged", "reason": reason}
         scores = score(posterior, problem)
-        timing = Seconds(
-            train=seconds / len(batch),
-            batch_train=seconds,
-            batch_size=len(batch),
-            score=time.perf_counter() - started,
-        )
-        if is_finite(scores):
-            yield cell, _record(cell, device, scores=scores, seconds=timing), posterior
-        else:
-            reason = "the posterior holds NaN"
-            yield cell, _record(cell, device, status="diverged", reason=reason, seconds=timing), None
+    except Exception as error:
+        return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}
+    if names := not_a_number(scores):
+        return {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
+    return {"scores": scores, "seconds": time.perf_counter() - started}
 
 
-def _record(cell: Cell, device: str, **outcome: object) -> Record:
-    defaults: dict[str, object] = {"status": "ok", "reason": None, "scores": None, "seconds": None}
-    shared = cell.model_dump(include={"dataset", "split", "method", "family", "seed", "hyperparameters", "task_sha256"})
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+
+
+def _record(cell: Cell, device: str, started: datetime, **outcome: Any) -> Record:
+    defaults: dict[str, Any] = {"status": "ok", "reason": None, "scores": None, "seconds": None}
     return Record.model_validate(
-        {**shared, **defaults, **outcome, "cell": cell.key, "provenance": provenance(device, cell.seed)}
+        {
+            **cell.model_dump(),
+            **defaults,
+            **outcome,
+            "cell": cell.key,
+            "provenance": provenance(device, cell.seed, started),
+        }
     )
 
 
 def _refused_records(plan: Plan, refusals: dict[tuple[str, int], str], device: str) -> list[Record]:
-    """A failed record for every cell whose task was refused; it has no task hash and is not stored."""
+    """A failed record for every cell whose task was refused; without a task it has no key and is not stored."""
+    started = datetime.now(UTC)
     return [
         Record(
-            cell="", dataset=name, split=split, method=variant.method.name, family=variant.family, seed=seed,
-            hyperparameters=variant.options.model_dump(mode="json"), task_sha256=None, status="failed",
-            reason=reason, scores=None, seconds=None, provenance=provenance(device, seed),
+            cell="",
+            dataset=name,
+            split=split,
+            method=variant.method.name,
+            family=variant.family,
+            seed=seed,
+            hyperparameters=variant.options.model_dump(mode="json"),
+            task_sha256=None,
+            code_sha256=_code_sha256(variant),
+            status="failed",
+            reason=reason,
+            scores=None,
+            seconds=None,
+            provenance=provenance(device, seed, started),
         )
-        for variant in plan.variants for (name, split), reason in refusals.items() for seed in variant.seeds
-    ]  # fmt: skip
+        for variant in plan.variants
+        for (name, split), reason in refusals.items()
+        for seed in variant.seeds
+    ]

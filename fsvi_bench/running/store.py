@@ -21,7 +21,7 @@ class Store:
     """
 
     def __init__(self, root: Path) -> None:
-        require_writable_directory(root)
+        require_writable_directory(root, "output folder", "choose another with --out")
         self.root = root
 
     def load(self, cell: Cell) -> Record | None:

@@ -29,6 +29,7 @@ from fsvi_bench.posteriors.gaussian import GaussianPosterior
 from fsvi_bench.tasks.problem import Problem
 
 MARGINAL_COUNTS = (1, 5, 20, 50)
+OVERFLOW = 1e140  #: its square, summed over k² entries, is still finite
 
 
 class Overconfidence(BaseModel):
@@ -37,7 +38,7 @@ class Overconfidence(BaseModel):
     All are 1 for the exact posterior; below 1 q is overconfident, above 1 underconfident.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     smallest: float
     median: float
     largest: float
@@ -69,11 +70,12 @@ def score(q: GaussianPosterior, problem: Problem) -> Scores:
     """All scores of one posterior on one problem.
 
     Raises:
-        InputError: q has another number of weights than the task has features.
+        InputError: q has another number of weights than the task has features, or numbers so large that they overflow.
     """
     if q.k != problem.task.k:
         raise InputError(f"task has k={problem.task.k} features, posterior has {q.k}; was it trained on another task?")
     tril, exact, truth = q.covariance_tril(), problem.truth.posterior, problem.truth
+    _require_no_overflow(q.mean, tril, exact.precision_tril)
     kl = gaussian_kl_to_precision(q.mean, tril, *exact)
     reverse: DivergenceTerms = gaussian_kl_from_precision(*exact, q.mean, tril)
     w2 = gaussian_w2(q.mean, tril, exact.mean, truth.covariance_tril)
@@ -156,3 +158,12 @@ def _overconfidence(precision_tril: Float[Tensor, "k k"], tril: Float[Tensor, "k
     return Overconfidence(
         smallest=float(eigenvalues[-1]), median=float(eigenvalues.quantile(0.5)), largest=float(eigenvalues[0])
     )
+
+
+def _require_no_overflow(mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"], precision_tril: Tensor) -> None:
+    """Every score is a sum of squares of numbers no larger than these; LAPACK would print its own complaint of inf."""
+    largest = max(float(precision_tril.abs().max()), 1.0) * max(float(mean.abs().max()), float(tril.abs().max()))
+    if not largest < OVERFLOW:
+        raise InputError(
+            f"the posterior's numbers reach {largest:.1e} (whitened), expected below {OVERFLOW:g}; rescale it"
+        )

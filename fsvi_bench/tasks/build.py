@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import sha256_of_json
+from fsvi_bench.files import is_file, sha256_of_json
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.sources import source_sha256
 from fsvi_bench.tasks import toy
@@ -180,7 +180,7 @@ def load_cached(card: Card, split: int) -> CertifiedTask | None:
         TaskRefused: its certificate fails its own limits.
     """
     path = cached_task_path(card, split)
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
         found = CertifiedTask(read_task(path), read_certificate(certificate_path(path)))

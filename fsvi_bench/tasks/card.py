@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.resources import read_yaml, resource_dir
@@ -56,7 +56,11 @@ class SplitProtocol(_Strict):
 
 
 class FitSettings(_Strict):
-    """Settings of the sparse GP that supplies the features; the defaults are Burt et al. (2020), appendix F.2."""
+    """Settings of the sparse GP that supplies the features.
+
+    k, the initial noise and the iterations are those of Burt et al. (2020), appendix F.2, which leaves jitter and noise
+    floor open: these are the defaults of GPflow, with which its models were fitted.
+    """
 
     k: int = Field(default=100, ge=1)
     initial_noise_variance: float = Field(default=1e-4, gt=0)
@@ -66,7 +70,7 @@ class FitSettings(_Strict):
 
 
 class Card(_Strict):
-    """One data set. `n` and `D` are checked whenever the raw data are read."""
+    """One data set. `n` and the columns are checked whenever a raw file is read."""
 
     name: str
     title: str
@@ -82,6 +86,12 @@ class Card(_Strict):
     ethics: str | None = None
     splits: SplitProtocol
     fit: FitSettings = FitSettings()
+
+    @model_validator(mode="after")
+    def _columns_agree(self) -> Card:
+        if len(self.feature_columns) != self.D or self.target.column in self.feature_columns:
+            raise ValueError(f"feature_columns must be {self.D} columns without the target's")
+        return self
 
 
 def card_names() -> list[str]:

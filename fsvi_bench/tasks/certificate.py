@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.files import write_atomically
+from fsvi_bench.files import is_file, write_atomically
 from fsvi_bench.maths.blr import (
     CovarianceGaussian,
     PrecisionGaussian,
@@ -21,12 +21,13 @@ from fsvi_bench.maths.blr import (
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.tasks.card import FitSettings
 from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 WOODBURY_MAX_N = 2000  #: the N×N route costs O(N³); beyond this the QR and Cholesky routes stand alone
 
 
 class Limits(BaseModel):
-    """What a task must meet; a certificate carries the limits that it was judged by."""
+    """What a task must meet. A certificate carries the limits that it was judged by when it was written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     posterior_relative_difference: float = 1e-6
@@ -78,7 +79,7 @@ class Certificate(BaseModel):
     condition_precision: float  #: of Λ
     log_evidence: float
     bound: float  #: the collapsed bound, recomputed from the features: log evidence − tr(K − ΦΦᵀ)/(2σ²)
-    posterior_checks: tuple[PosteriorCheck, ...]
+    posterior_checks: Annotated[tuple[PosteriorCheck, ...], Field(min_length=1)]
     limits: Limits = Limits()
     fit: Fit | None = None
 
@@ -89,22 +90,23 @@ class Certificate(BaseModel):
         )
 
     def require_limits(self) -> None:
-        """Raises TaskRefused if a limit is not met (NaN counts as not met)."""
-        kls = [abs(check.kl) for check in self.posterior_checks if check.kl is not None]
+        """Raises TaskRefused if a limit of this version is not met; NaN is not met.
+
+        The limits in a file only say what its writer judged by: they cannot loosen the present ones.
+        """
         gap = 0.0 if self.fit is None else abs(self.bound - self.fit.bound) / max(1.0, abs(self.bound))
-        measured = {
-            "relative difference between two computations of the exact posterior": (
-                self.largest_difference(), self.limits.posterior_relative_difference
-            ),
-            "KL between two computations of the exact posterior": (max(kls), self.limits.posterior_kl),
-            "relative difference between the fitted and the recomputed bound": (
-                gap, self.limits.bound_relative_difference
-            ),
-            "condition number of the posterior precision": (
-                self.condition_precision, self.limits.condition_precision
-            ),
-        }  # fmt: skip
-        for what, (value, limit) in measured.items():
+        limits = Limits()
+        measured = [
+            ("condition number of the posterior precision", self.condition_precision, limits.condition_precision),
+            ("relative difference of fitted and recomputed bound", gap, limits.bound_relative_difference),
+        ]
+        for check in self.posterior_checks:
+            route, limit = f"of the exact posterior and its {check.method} route", limits.posterior_relative_difference
+            measured.append((f"relative difference in mean {route}", check.mean_relative_difference, limit))
+            measured.append((f"relative difference in covariance {route}", check.covariance_relative_difference, limit))
+            if check.kl is not None:
+                measured.append((f"KL {route}", abs(check.kl), limits.posterior_kl))
+        for what, value, limit in measured:
             if not value <= limit:
                 raise TaskRefused(
                     f"task {self.dataset} split {self.split} is refused: the {what} is {value:.3g}, "
@@ -202,18 +204,44 @@ def _bound_from_features(problem: Problem) -> float:
 def differences(stored: Certificate, fresh: Certificate) -> list[str]:
     """What a stored certificate says otherwise than one computed afresh; empty if it holds.
 
-    Deterministic float64 results differ between machines by rounding: 1e-8 relative is far above that.
+    Deterministic float64 results differ between machines by rounding: 1e-8 relative is far above that. A condition
+    number hangs on the smallest singular value, which may carry a percent of error; a rounding error is compared in
+    order of magnitude alone.
     """
     found = []
     for name in ("dataset", "split", "task_sha256", "data_sha256", "k", "N", "jitter", "noise_variance"):
         said, got = getattr(stored, name), getattr(fresh, name)
         if said != got:
             found.append(f"its certificate says {name} {said}, recomputed {got}")
-    for name in ("log_evidence", "bound"):
+    tolerances = {"log_evidence": 1e-8, "bound": 1e-8, "condition_inducing": 1e-2, "condition_precision": 1e-2}
+    for name, tolerance in tolerances.items():
         said, got = getattr(stored, name), getattr(fresh, name)
-        if not math.isclose(said, got, rel_tol=1e-8):
+        if not math.isclose(said, got, rel_tol=tolerance):
             found.append(f"its certificate says {name} {said!r}, recomputed {got!r}")
+    if [check.method for check in stored.posterior_checks] != [check.method for check in fresh.posterior_checks]:
+        found.append("its certificate holds other checks of the posterior than this version makes")
+    elif stored.largest_difference() > max(100 * fresh.largest_difference(), 1e-10):
+        found.append(f"its certificate says the posterior is known to {stored.largest_difference():.1e}, "
+                     f"recomputed {fresh.largest_difference():.1e}")  # fmt: skip
     return found
+
+
+def read_certificate_of(path: Path, task: Task) -> Certificate | None:
+    """The certificate beside a task file, or None where there is none.
+
+    Raises:
+        InputError: it is not valid, or it is the certificate of another task.
+    """
+    beside = certificate_path(path)
+    if not is_file(beside):
+        return None
+    certificate = read_certificate(beside)
+    if certificate.task_sha256 != task.sha256:
+        raise InputError(
+            f"{beside} certifies task {certificate.task_sha256[:12]}..., but {path.name} is {task.sha256[:12]}...; "
+            "build the task again"
+        )
+    return certificate
 
 
 def certificate_path(task_path: Path) -> Path:

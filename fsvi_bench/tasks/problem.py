@@ -56,8 +56,14 @@ class FeatureMap:
 
     @staticmethod
     def stack(maps: Sequence[FeatureMap]) -> FeatureMap:
-        """B feature maps of equal shape as one with a leading axis B."""
+        """B feature maps of one kind and equal shape as one with a leading axis B.
+
+        Raises:
+            ValueError: whitened and unwhitened maps are mixed.
+        """
         trils = [m.tril for m in maps if m.tril is not None]
+        if len(trils) not in (0, len(maps)):
+            raise ValueError("whitened features and RBF grids cannot share a batch")
         return FeatureMap(
             torch.stack([m.inducing_points for m in maps]),
             torch.stack([m.lengthscales for m in maps]),

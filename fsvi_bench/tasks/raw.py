@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import sha256_of_file
+from fsvi_bench.files import is_directory, is_file, sha256_of_file
 from fsvi_bench.tasks.card import Card, FileSource, SklearnSource
 from fsvi_bench.tasks.toy import draw_toy
 
@@ -61,7 +61,7 @@ def locate(card: Card, data_dir: Path | None = None) -> Path:
     assert isinstance(source, FileSource)
     candidates = _candidates(source, data_dir)
     for path in candidates:
-        if path.is_file():
+        if is_file(path):
             check_sha256(path, source.sha256, card.name)
             return path
     return _download(card, source, candidates)
@@ -71,7 +71,7 @@ def _candidates(source: FileSource, data_dir: Path | None) -> list[Path]:
     """Where the raw file may lie: beneath the data folder, if one is named, and in the cache (always last)."""
     named = data_dir or os.environ.get(DATA_VARIABLE)
     roots = [Path(named)] if named else []
-    if roots and not roots[0].is_dir():
+    if roots and not is_directory(roots[0]):
         where = "--data-dir" if data_dir else f"${DATA_VARIABLE}"
         raise InputError(f"{where} names {roots[0]}, which is not a folder; name the folder that holds {source.path}")
     return [root / source.path for root in (*roots, cache_dir() / "data")]
@@ -79,7 +79,7 @@ def _candidates(source: FileSource, data_dir: Path | None) -> list[Path]:
 
 def is_here(card: Card, data_dir: Path | None = None) -> bool:
     """Whether the raw data can be had without a download."""
-    return not isinstance(card.source, FileSource) or any(path.is_file() for path in _candidates(card.source, data_dir))
+    return not isinstance(card.source, FileSource) or any(is_file(path) for path in _candidates(card.source, data_dir))
 
 
 def whereabouts(card: Card, data_dir: Path | None = None) -> str:
@@ -89,9 +89,9 @@ def whereabouts(card: Card, data_dir: Path | None = None) -> str:
     if not isinstance(card.source, FileSource):
         return "generated"
     *named, cached = _candidates(card.source, data_dir)
-    if any(path.is_file() for path in named):
+    if any(is_file(path) for path in named):
         return "data folder"
-    return "cache" if cached.is_file() else "to be downloaded"
+    return "cache" if is_file(cached) else "to be downloaded"
 
 
 def check_sha256(path: Path, expected: str, name: str) -> None:

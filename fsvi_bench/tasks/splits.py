@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, quoted
 
 Index = NDArray[np.int64]
 TRAIN_FRACTION = 0.9
@@ -51,7 +51,9 @@ def parse_ranges(text: str, what: str = "splits") -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*", part)
         if match is None:
-            raise InputError(f"--{what} '{text}' is not understood; write a range such as 0-19 or a list such as 0,3,5")
+            raise InputError(
+                f"--{what} {quoted(text)} is not understood; write a range such as 0-19 or a list such as 0,3,5"
+            )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise InputError(f"--{what} '{text}' runs backwards; write {last}-{first}")

@@ -6,6 +6,7 @@ A task holds no data: scoring needs the raw inputs too, since features depend on
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
 
@@ -138,9 +139,9 @@ def _assemble(content: TensorFile) -> Task:
     metadata = content.metadata
     if metadata["features"] not in get_args(Features):
         known = ", ".join(get_args(Features))
-        raise content.error(f"metadata 'features' is '{metadata['features']}', expected one of: {known}")
-    if not metadata["split"].isdecimal():
-        raise content.error(f"metadata 'split' is '{metadata['split']}', expected a whole number such as 0")
+        raise content.error(f"metadata 'features' is {quoted(metadata['features'])}, expected one of: {known}")
+    if not re.fullmatch("[0-9]{1,6}", metadata["split"]):
+        raise content.error(f"metadata 'split' is {quoted(metadata['split'])}, expected a whole number such as 0")
     return Task(
         dataset=metadata["dataset"],
         split=int(metadata["split"]),
@@ -161,7 +162,11 @@ def _check_values(content: TensorFile, task: Task) -> None:
             raise content.error(f"'{name}' holds {smallest:g}, expected positive numbers; export the task again")
     if float(task.jitter) < 0:
         raise content.error(f"'jitter' is {float(task.jitter):g}, expected 0 or more; export the task again")
+    if task.features == "rbf-grid":
+        _check_grid_is_unscaled(content)
     card = load_card(task.dataset)
+    if task.split >= card.splits.count:
+        raise content.error(f"'split' is {task.split}, but {card.name} has splits 0 to {card.splits.count - 1}")
     if task.inducing_points.shape[1] != card.D:
         D = task.inducing_points.shape[1]
         raise content.error(f"'inducing_points' has D={D} columns, but {task.dataset} has {card.D} inputs")
@@ -170,3 +175,12 @@ def _check_values(content: TensorFile, task: Task) -> None:
         raise content.error(f"row numbers run from {int(both.min())} to {int(both.max())}, expected 0 to {card.n - 1}")
     if int(both.bincount().max()) > 1:
         raise content.error("a row stands twice in 'train_index' and 'test_index', expected each row once")
+
+
+def _check_grid_is_unscaled(content: TensorFile) -> None:
+    """The RBF grid is defined on raw inputs and targets; numbers that say otherwise would be silently ignored."""
+    ones, zeros = ("outputscale", "input_std", "target_std"), ("jitter", "input_mean", "target_mean")
+    for name in ones + zeros:
+        value = float(name in ones)
+        if bool((content.tensors[name] != value).any()):
+            raise content.error(f"'{name}' of an rbf-grid task is not {value:g}, as the format has it; export it again")

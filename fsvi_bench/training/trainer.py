@@ -65,5 +65,11 @@ def train(method: Method, device: Device) -> float:
         warnings.filterwarnings("ignore", message=".*configure_optimizers.*returned `None`.*")
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", module="pytorch_lightning.utilities._pytree")
-        trainer.fit(method, train_dataloaders=steps)
+        try:
+            trainer.fit(method, train_dataloaders=steps)
+        except SystemExit:
+            # Lightning turns Ctrl-C into an exit of its own; whoever called decides how an interrupt ends.
+            if trainer.interrupted:
+                raise KeyboardInterrupt from None
+            raise
     return stopwatch.seconds

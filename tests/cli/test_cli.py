@@ -36,10 +36,14 @@ def cli(capsys):
 
 
 @pytest.fixture
-def refused(cli, tmp_path):
+def refused(cli, tmp_path, monkeypatch):
     """Runs the command and checks that it refuses as every refusal must; returns its one sentence."""
 
-    def call(*arguments, within=None):
+    # Relative default folders and the cache lie beneath tmp_path, so "nothing written" is about all there is.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+
+    def call(*arguments):
         before = sorted(tmp_path.rglob("*"))
         status, out, err = cli(*arguments)
         assert status == 2
@@ -54,7 +58,7 @@ def refused(cli, tmp_path):
 
 
 def test_help_does_not_wait_for_torch():
-    """What makes `--help` answer at once: none of the heavy packages is imported (timing is in benchmarks/)."""
+    """What makes `--help` answer at once: none of the heavy packages is imported (a clock decides no test)."""
     code = (
         "import sys\nfrom fsvi_bench.cli.app import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit as e:\n    assert e.code == 0, e.code\n"
@@ -144,7 +148,7 @@ def test_a_failed_cell_is_listed_and_the_status_is_1(cli, tmp_path):
     arguments = ("run", "--dataset", "toy", "--splits", "0", "--method", f"{path}:Bad", "--out", tmp_path / "o")
     status, out, err = cli(*arguments, "--wandb", "off")
     assert status == 1
-    assert "toy split 0 Bad full: failed: RuntimeError: planted" in err
+    assert "toy split 0 Bad full seed 0: failed: RuntimeError: planted" in err
     assert "Traceback" not in err
     assert "1 failed" in out
 
@@ -216,9 +220,12 @@ def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
     path = tmp_path / "toy" / "split-00.safetensors"
     task = read_task(path)
     write_task(path, replace(task, noise_variance=task.noise_variance * 1.01))
+    certificate = path.with_suffix(".certificate.json")
+    content = json.loads(certificate.read_text())
+    certificate.write_text(json.dumps({**content, "task_sha256": read_task(path).sha256}))
     status, _, err = cli("tasks", "verify", path)
     assert status == 1
-    assert "its certificate says task_sha256" in err
+    assert "its certificate says noise_variance" in err
     assert "log_evidence" in err
 
 
@@ -292,6 +299,49 @@ def test_broken_posterior_files(refused, tmp_path):
     assert "is not a safetensors file" in said()
     path.unlink()
     assert "cannot read" in said()
+
+
+def test_infinity_is_a_word_in_json(cli, tmp_path):
+    import torch
+
+    from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+    from fsvi_bench.posteriors.io import write_posterior
+
+    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
+    path = tmp_path / "q.safetensors"
+    scale = torch.full((20,), 1e-160, dtype=torch.float64)
+    write_posterior(path, FactorisedGaussian(torch.zeros(20, dtype=torch.float64), scale))
+    status, out, _ = cli("score", "--task", tmp_path / "toy" / "split-00.safetensors", "--posterior", path, "--json")
+    assert status == 0
+    assert json.loads(out)["reverse_kl"] == "Infinity"
+    write_posterior(path, FactorisedGaussian(torch.zeros(20, dtype=torch.float64), scale * 1e300 * 1e167))
+    status, out, err = cli("score", "--task", tmp_path / "toy" / "split-00.safetensors", "--posterior", path)
+    assert (status, out) == (2, "")
+    assert "the posterior's numbers reach" in err
+
+
+def test_another_tasks_certificate_is_refused(cli, tmp_path):
+    cli("tasks", "build", "--dataset", "toy", "--splits", "0,1", "--out", tmp_path)
+    first, second = (tmp_path / "toy" / f"split-0{split}.safetensors" for split in (0, 1))
+    first.write_bytes(second.read_bytes())
+    for command in ("show", "verify"):
+        status, _, err = cli("tasks", command, first)
+        assert status == 2
+        assert "certifies task" in err
+
+
+def test_a_cache_that_cannot_be_written_is_said_before_anything_is_made(refused, tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(blocked))
+    assert "set $FSVI_BENCH_CACHE" in refused("run", "--dataset", "toy", "--out", tmp_path / "out")
+
+
+def test_no_arguments_is_a_question(cli):
+    for arguments in ((), ("tasks",)):
+        status, out, err = cli(*arguments)
+        assert (status, err) == (2, "")
+        assert "Usage" in out
 
 
 def test_an_output_folder_that_cannot_be_written(refused, tmp_path):

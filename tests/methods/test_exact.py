@@ -101,6 +101,11 @@ def test_a_method_from_a_file(tmp_path):
         load_method(f"{path}:Whole")
     with pytest.raises(InputError, match="is not a complete"):
         load_method(f"{path}:boom")
+    path.write_text("raise SystemExit(0)\n")
+    with pytest.raises(InputError, match="cannot be imported: SystemExit"):
+        load_method(f"{path}:Half")
+    with pytest.raises(InputError, match="there is no file"):
+        load_method(f"{'x' * 5000}.py:Half")
     path.write_text("1/0\n")
     with pytest.raises(InputError, match="cannot be imported: ZeroDivisionError"):
         load_method(f"{path}:Half")

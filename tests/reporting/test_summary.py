@@ -7,6 +7,7 @@ import math
 import pytest
 from rich.console import Console
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.reporting.summary import Estimate, estimate, summarise
 from fsvi_bench.reporting.table import failures, format_estimate, result_table
 from fsvi_bench.running.cell import Record
@@ -22,7 +23,7 @@ def scores(kl):
 def record(split, kl=None, seed=0, dataset="toy", family="full", **hyperparameters):
     ok = kl is not None
     return Record(
-        cell="", dataset=dataset, split=split, method="m", family=family, seed=seed, hyperparameters=hyperparameters,
+        cell="", code_sha256="", dataset=dataset, split=split, method="m", family=family, seed=seed, hyperparameters=hyperparameters,
         task_sha256="", status="ok" if ok else "failed", reason=None if ok else "why", scores=scores(kl) if ok else None,
         seconds=None, provenance={},
     )  # fmt: skip
@@ -55,7 +56,7 @@ def test_failures_are_counted_and_listed_never_averaged_away():
     records = [record(0, 1.0), record(1)]
     (row,) = summarise(records)
     assert (row.cells, row.finished) == (2, 1)
-    assert list(failures(records)) == ["toy split 1 m full: failed: why"]
+    assert list(failures(records)) == ["toy split 1 m full seed 0: failed: why"]
     console = Console(width=100, record=True)
     console.print(result_table([row], 100))
     assert "1 (1 failed)" in console.export_text()
@@ -91,3 +92,23 @@ def test_no_number_is_cut_off(width):
     text = console.export_text()
     assert "12346.68 ± 0.58" in text
     assert "…" not in text
+
+
+def test_two_tasks_or_two_versions_of_one_cell_are_never_mixed():
+    first = record(0, 1.0)
+    with pytest.raises(InputError, match="two tasks of toy split 0"):
+        summarise([first, record(0, 2.0, family="ffg").model_copy(update={"task_sha256": "other"})])
+    with pytest.raises(InputError, match="toy split 0 m full seed 0 twice"):
+        summarise([first, record(0, 2.0).model_copy(update={"code_sha256": "other"})])
+
+
+@pytest.mark.parametrize("values", [(1e200, 2e200), (1e308, 1.7e308), (math.inf, -math.inf)])
+def test_huge_numbers_do_not_break_a_table(values):
+    assert format_estimate(estimate(values))
+
+
+def test_brackets_from_outside_are_not_markup(capsys):
+    from fsvi_bench.cli.console import stderr
+
+    stderr.print("failed: [/x] [bold]", style="red")
+    assert "failed: [/x] [bold]" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fsvi_bench.errors import InputError
@@ -82,6 +84,9 @@ def test_a_task_file_stands_for_its_own_split():
         (Request(methods=["exakt"]), "unknown method 'exakt': did you mean 'exact'"),
         (Request(families=["fulll"]), "unknown family 'fulll': did you mean 'full'"),
         (Request(protocol="quik"), "unknown protocol 'quik': did you mean 'quick'"),
+        (Request(splits=""), "--splits '' is not understood"),
+        (Request(seeds=""), "--seeds '' is not understood"),
+        (Request(protocol=""), "unknown protocol ''"),
         (Request(seeds="a"), "--seeds 'a' is not understood"),
         (Request(measurement_points=[0]), "--measurement-points is 0, expected 1 or more"),
         (Request(max_steps=0), "--max-steps is 0, expected 1 or more"),
@@ -95,7 +100,7 @@ def test_nonsense_is_refused(request_, message):
         make_plan(request_)
 
 
-@pytest.mark.parametrize("text", ["lr", "=1", "lr=[", "M=3"])
+@pytest.mark.parametrize("text", ["lr", "=1", "lr=[", "M=3", "lr=2024-13-45", "lr=" + "[" * 3000])
 def test_nonsense_settings_are_refused(text):
     with pytest.raises(InputError, match="--set"):
         parse_setting(text)
@@ -111,3 +116,22 @@ def test_the_command_line_goes_before_the_protocol():
     plan = make_plan(Request(protocol="quick", datasets=["yacht"], splits="1", families=["ffg"]))
     assert plan.splits == (("yacht", 1),)
     assert [variant.family for variant in plan.variants] == ["ffg"]
+
+
+def test_two_methods_of_one_name_are_refused_and_one_given_twice_is_one(tunable, tmp_path):
+    path = Path(tunable.partition(":")[0])
+    other = tmp_path / "other.py"
+    other.write_text(path.read_text() + "# changed\n")
+    with pytest.raises(InputError, match="two different methods are called 'Tunable'"):
+        make_plan(Request(methods=[tunable, f"{other}:Tunable"]))
+    again = f"{path.parent}/./{path.name}:Tunable"
+    assert len(make_plan(Request(methods=[tunable, again])).variants) == 2
+    path.write_text(path.read_text().replace("class Tunable", "class exact"))
+    with pytest.raises(InputError, match="the name 'exact' is taken"):
+        make_plan(Request(methods=[f"{path}:exact"]))
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf"])
+def test_options_are_finite(tunable, value):
+    with pytest.raises(InputError, match="option 'lr'"):
+        make_plan(Request(methods=[tunable], options=dict([parse_setting(f"lr={value}")])))

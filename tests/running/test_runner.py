@@ -3,46 +3,61 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
+import torch
+from threadpoolctl import threadpool_limits
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running.cell import Record
+from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.running.plan import Request, make_plan
-from fsvi_bench.running.progress import Progress
+from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
 from fsvi_bench.running.store import Store
 from fsvi_bench.scoring.scores import score
-from fsvi_bench.tasks.build import load_cached
+from fsvi_bench.tasks.build import build_task, load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.problem import load_problem
 
 TOY = Request(datasets=["toy"], splits="0-3")
 
 FAILING = """
+from __future__ import annotations
 import torch
-from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+class Options(MethodOptions):
+    mean: float | str = 0.0
+    scale: float | str = 1.0
+    dtype: str = "float64"
+    k: int = 20
 class Base(Method):
     automatic_optimization = False
     num_steps = 1
+    Options = Options
     def configure_optimizers(self): return None
+    def training_step(self, batch, batch_idx): return None
     def posterior(self):
-        mean = torch.zeros_like(self.problems.Phi[:, 0])
-        mean[1] = float("nan")
-        return FactorisedGaussian(mean, torch.ones_like(mean))
+        mean = torch.zeros(len(self.problems.y), self.options.k, dtype=getattr(torch, self.options.dtype))
+        scale = torch.ones_like(mean)
+        mean[1, 0], scale[1, 0] = float(self.options.mean), float(self.options.scale)
+        return FactorisedGaussian(mean, scale)
 class Raises(Base):
     "Fails while it trains."
-    def training_step(self, batch, batch_idx): raise FloatingPointError("planted")
-class Diverges(Base):
-    "Ends with NaN in its second problem."
-    def training_step(self, batch, batch_idx): return None
+    def training_step(self, batch, batch_idx): raise FloatingPointError("planted [/x]")
+class Plants(Base):
+    "Puts one number into its second problem's posterior."
+class Interrupts(Base):
+    "As if Ctrl-C came in a step."
+    def training_step(self, batch, batch_idx): raise KeyboardInterrupt
 """
 
 
 def execute(root, request=TOY, **resources):
-    return run(make_plan(request), Store(root), Resources(**resources), Progress())
+    return run(make_plan(request), Store(root), Resources(**resources), Silent())
 
 
 @pytest.fixture
@@ -142,17 +157,87 @@ def test_a_method_that_raises_fails_its_cells_and_no_other(tmp_path, failing):
     request = Request(datasets=["toy"], splits="0-3", methods=[f"{failing}:Raises", "exact"], families=["ffg"])
     result = execute(tmp_path / "out", request)
     assert [record.status for record in result.records] == ["failed"] * 4 + ["ok"] * 4
-    assert result.records[0].reason == "FloatingPointError: planted"
+    assert result.records[0].reason == "FloatingPointError: planted [/x]"
     assert result.records[0].scores is None
 
 
-def test_nan_in_one_problem_diverges_that_problem_alone(tmp_path, failing):
-    request = Request(datasets=["toy"], splits="0-3", methods=[f"{failing}:Diverges"], families=["ffg"])
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"mean": "nan"}, "holds NaN or infinity"),
+        ({"mean": "inf"}, "holds NaN or infinity"),
+        ({"scale": "nan"}, "holds NaN or infinity"),
+        ({"scale": "inf"}, "holds NaN or infinity"),
+        ({"scale": 0.0}, "a standard deviation of the posterior is 0"),
+        ({"scale": -1.0}, "a standard deviation of the posterior is -1"),
+        ({"scale": 1e300}, "the posterior's numbers reach"),
+        ({"mean": 1e200}, "the posterior's numbers reach"),
+    ],
+)
+def test_a_number_that_is_none_diverges_its_problem_alone(tmp_path, failing, options, reason):
+    request = Request(datasets=["toy"], splits="0-3", methods=[f"{failing}:Plants"], families=["ffg"], options=options)
     result = execute(tmp_path / "out", request)
     assert [record.status for record in result.records] == ["ok", "diverged", "ok", "ok"]
-    assert "NaN" in result.records[1].reason
+    assert reason in result.records[1].reason
+    assert result.records[1].scores is None
     folders = {path.parent.name[:8] for path in (tmp_path / "out").rglob("posterior.safetensors")}
     assert folders == {"split-00", "split-02", "split-03"}
+    assert execute(tmp_path / "out", request).records == result.records
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"dtype": "float32"}, "type float32, expected float64"), ({"k": 19}, "shape [19]")]
+)
+def test_what_is_not_a_gaussian_over_the_weights_fails(tmp_path, failing, options, reason):
+    request = Request(datasets=["toy"], splits="0-1", methods=[f"{failing}:Plants", "exact"], families=["ffg"])
+    request.options.update(options)
+    result = execute(tmp_path / "out", request)
+    assert [record.status for record in result.records] == ["failed"] * 2 + ["ok"] * 2
+    assert reason in result.records[0].reason
+
+
+def test_an_infinite_score_is_a_result(tmp_path, failing):
+    """A scale of 1e-160: KL(q‖P_D) is finite, the reverse is not; the record and its posterior can be read again."""
+    request = Request(
+        datasets=["toy"], splits="0-1", methods=[f"{failing}:Plants"], families=["ffg"], options={"scale": 1e-160}
+    )
+    result = execute(tmp_path / "out", request)
+    assert [record.status for record in result.records] == ["ok", "ok"]
+    assert result.records[1].scores.reverse_kl == math.inf
+    assert 300 < result.records[1].scores.kl < math.inf
+    assert execute(tmp_path / "out", request).records == result.records
+    assert len(list((tmp_path / "out").rglob("posterior.safetensors"))) == 2
+
+
+def test_an_interrupt_in_training_stays_an_interrupt(tmp_path, failing):
+    """Lightning would turn it into an exit with status 1."""
+    request = Request(datasets=["toy"], splits="0", methods=[f"{failing}:Interrupts"], families=["ffg"])
+    with pytest.raises(KeyboardInterrupt):
+        execute(tmp_path / "out", request)
+    assert list((tmp_path / "out").rglob("record.json")) == []
+
+
+def test_a_fit_uses_one_thread_wherever_it_runs(monkeypatch):
+    """Two threads round otherwise, and what is rounded otherwise is another task."""
+    from threadpoolctl import threadpool_info
+
+    from fsvi_bench.running import prepare
+
+    seen = []
+
+    def spy(card, split, data_dir):
+        seen.extend(pool["num_threads"] for pool in threadpool_info())
+        return build_task(card, split, data_dir)
+
+    torch.set_num_threads(2)
+    threadpool_limits(2)
+    try:
+        monkeypatch.setattr(prepare, "build_into_cache", spy)
+        prepare._fit(("toy", 0, None))
+    finally:
+        use_one_thread()
+    assert len(seen) >= 2
+    assert set(seen) == {1}
 
 
 def test_a_changed_method_file_is_another_cell(tmp_path, failing):
@@ -161,7 +246,7 @@ def test_a_changed_method_file_is_another_cell(tmp_path, failing):
     failing.write_text(FAILING.replace("planted", "sown"))
     (second,) = execute(tmp_path / "out", request).records
     assert first.cell != second.cell
-    assert second.reason == "FloatingPointError: sown"
+    assert second.reason == "FloatingPointError: sown [/x]"
 
 
 def test_a_record_that_is_not_one_is_never_overwritten(tmp_path):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +15,10 @@ from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.tasks import build
 from fsvi_bench.tasks.card import FitSettings, load_card
 from fsvi_bench.tasks.fit import SgprObjective, fit_sgpr
-from fsvi_bench.tasks.problem import bind, load_problem
+from fsvi_bench.tasks.problem import FeatureMap, bind, load_problem
 from fsvi_bench.tasks.raw import RawData, load_raw
+
+TOY_SHA256 = "3755191f255f3d1d1bd7b744f2de5c1d2d20c2889ef6b7b5d401b1d321469d55"
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +187,42 @@ def test_the_box_is_the_standardised_training_box_at_fixed_draws(built):
     inputs = low + (high - low) * np.random.default_rng(0).random((1000, problem.X.shape[1]))
     expected = problem.feature_map(torch.from_numpy(inputs))
     assert torch.equal(problem.Phi_box, expected)
+
+
+def test_toy_data_are_the_same_bytes_on_every_processor():
+    """Committed: the tasks of the toy problem, and scores on them, hang on these bytes."""
+    digest = hashlib.sha256("".join(load_raw(load_card("toy"), split).sha256 for split in range(20)).encode())
+    assert digest.hexdigest() == TOY_SHA256
+
+
+@pytest.mark.parametrize(
+    "variable", [("OPENBLAS_CORETYPE", "Nehalem"), ("NPY_DISABLE_CPU_FEATURES", "AVX512F AVX512_SKX")]
+)
+def test_toy_data_do_not_depend_on_the_processors_vector_units(variable):
+    code = (
+        "import hashlib\nfrom fsvi_bench.tasks.raw import load_raw\nfrom fsvi_bench.tasks.card import load_card\n"
+        "print(hashlib.sha256(''.join(load_raw(load_card('toy'), s).sha256 for s in range(20)).encode()).hexdigest())"
+    )
+    environment = {**os.environ, variable[0]: variable[1], "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.strip() == TOY_SHA256, done.stderr
+
+
+def test_toy_targets_are_features_times_prior_weights_plus_noise():
+    """Least squares on 240 points and 20 features, 20 draws: residual variance 0.01 and weight variance 1, to five
+    standard errors (√(2/4400) and √(2/400), relatively)."""
+    residual, weights = 0.0, []
+    for split in range(20):
+        raw = load_raw(load_card("toy"), split)
+        Phi = np.exp(-0.5 * ((raw.X - np.linspace(-2, 2, 20)) / 0.2) ** 2)
+        solution, (rss,), *_ = np.linalg.lstsq(Phi, raw.y, rcond=None)
+        residual += rss / (240 - 20)
+        weights.extend(solution)
+    assert residual / 20 == pytest.approx(0.01, rel=5 * np.sqrt(2 / 4400))
+    # The features overlap, which adds a little estimation noise to each weight.
+    assert np.var(weights) == pytest.approx(1.0, rel=5 * np.sqrt(2 / 400))
+
+
+def test_whitened_and_unwhitened_features_do_not_share_a_batch(built, toy):
+    with pytest.raises(ValueError, match="cannot share a batch"):
+        FeatureMap.stack([toy.feature_map, load_problem(built.task).feature_map])

@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.tasks.card import FitSettings
 from fsvi_bench.tasks.certificate import (
+    Certificate,
+    Fit,
+    Limits,
     certificate_path,
     certify,
     differences,
@@ -80,28 +84,54 @@ def test_a_posterior_that_rounding_has_eaten_is_refused():
         certify(singular_problem()).require_limits()
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "what"),
-    [
-        ("condition_precision", 1e16, "condition number"),
-        ("condition_precision", float("nan"), "condition number"),
-    ],
-)
-def test_each_limit_refuses(certificate, field, value, what):
-    with pytest.raises(TaskRefused, match=what):
-        certificate.model_copy(update={field: value}).require_limits()
+BAD = (1e16, float("nan"), float("inf"))
 
 
-def test_a_difference_between_two_posteriors_refuses(certificate):
-    check = certificate.posterior_checks[0]
-    for update, what in (
-        ({"mean_relative_difference": 1e-5}, "relative difference"),
-        ({"covariance_relative_difference": 1e-5}, "relative difference"),
-        ({"kl": 1e-5}, "KL between"),
-    ):
-        worse = certificate.model_copy(update={"posterior_checks": (check.model_copy(update=update),)})
-        with pytest.raises(TaskRefused, match=what):
-            worse.require_limits()
+@pytest.mark.parametrize("value", BAD)
+def test_the_condition_is_limited(certificate, value):
+    with pytest.raises(TaskRefused, match="condition number"):
+        certificate.model_copy(update={"condition_precision": value}).require_limits()
+
+
+@pytest.mark.parametrize("value", [1e-5, *BAD])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("field", ["mean_relative_difference", "covariance_relative_difference", "kl"])
+def test_every_difference_between_two_routes_is_limited(certificate, field, which, value):
+    """NaN in any one of them, beside sound ones, must not slip through a maximum."""
+    checks = list(certificate.posterior_checks)
+    checks[which] = checks[which].model_copy(update={field: value})
+    with pytest.raises(TaskRefused, match="of the exact posterior and its"):
+        certificate.model_copy(update={"posterior_checks": tuple(checks)}).require_limits()
+
+
+@pytest.mark.parametrize("bound", [1.0, float("nan")])
+def test_a_fitted_bound_that_is_not_the_recomputed_one_is_refused(certificate, bound):
+    fit = Fit(
+        bound=bound, bound_per_point=0, iterations=1, evaluations=1, converged=True, message="", gradient_norm=0,
+        seconds=0, settings=FitSettings(), versions={},
+    )  # fmt: skip
+    with pytest.raises(TaskRefused, match="fitted and recomputed bound"):
+        certificate.model_copy(update={"fit": fit}).require_limits()
+
+
+def test_limits_in_a_file_cannot_loosen_the_present_ones(certificate):
+    loose = {"limits": Limits(condition_precision=1e300), "condition_precision": 1e16}
+    with pytest.raises(TaskRefused, match="its limit 1e"):
+        certificate.model_copy(update=loose).require_limits()
+
+
+def test_a_certificate_without_checks_is_none(certificate):
+    with pytest.raises(ValueError, match="posterior_checks"):
+        Certificate.model_validate({**certificate.model_dump(), "posterior_checks": ()})
+
+
+def test_forged_conditions_and_checks_are_found(certificate):
+    assert differences(certificate.model_copy(update={"condition_precision": 1.0}), certificate)
+    assert differences(
+        certificate.model_copy(update={"posterior_checks": certificate.posterior_checks[:1]}), certificate
+    )
+    worse = tuple(c.model_copy(update={"mean_relative_difference": 1e-3}) for c in certificate.posterior_checks)
+    assert differences(certificate.model_copy(update={"posterior_checks": worse}), certificate)
 
 
 def test_a_file_that_is_not_one_is_refused(certificate, tmp_path):

@@ -55,7 +55,7 @@ def save_broken(path, *, metadata=None, drop=(), **changes):
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 9), st.integers(1, 9), st.integers(0, 19))
 def test_what_is_written_is_read_back(tmp_path, seed, k, n_train, n_test, split):
     task = make_task(seed, k, n_train, n_test, split)
     path = tmp_path / "task.safetensors"
@@ -105,6 +105,7 @@ f64 = torch.float64
         ({"noise_variance": torch.tensor(-1.0, dtype=f64)}, r"'noise_variance' holds -1, expected positive"),
         ({"lengthscales": torch.zeros(1, dtype=f64)}, r"'lengthscales' holds 0, expected positive"),
         ({"jitter": torch.tensor(-1e-6, dtype=f64)}, r"'jitter' is -1e-06, expected 0 or more"),
+        ({"jitter": torch.tensor(1e-6).to(torch.float8_e4m3fn)}, r"'jitter' has type float8_e4m3fn, expected float64"),
         ({"jitter": torch.tensor(1e-6)}, r"'jitter' has type float32, expected float64"),
         ({"test_index": torch.arange(4, dtype=torch.int32)}, r"'test_index' has type int32, expected int64"),
         ({"lenghtscales": torch.ones(1, dtype=f64)}, r"unknown tensor 'lenghtscales'"),
@@ -136,6 +137,10 @@ def test_a_missing_tensor_is_named(path):
         ({"split": "one"}, r"metadata 'split' is 'one', expected a whole number"),
         ({"split": "-1"}, r"metadata 'split' is '-1'"),
         ({"features": "relu"}, r"'features' is 'relu', expected one of: sgpr-rbf-ard, rbf-grid"),
+        ({"features": "rbf-grid"}, r"of an rbf-grid task is not 1, as the format has it"),
+        ({"split": "9" * 5000}, r"metadata 'split' is '9{60}'\.\.\., expected a whole number"),
+        ({"split": "20"}, r"'split' is 20, but toy has splits 0 to 19"),
+        ({"dataset": "\x1b[31mred"}, r"unknown data set '.x1b\[31mred'"),
     ],
 )
 def test_wrong_metadata_are_refused(path, metadata, message):
