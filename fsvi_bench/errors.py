@@ -20,7 +20,7 @@ class TaskRefused(Exception):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'boston'? ` (empty when nothing is near)."""
     by_lower_case = {candidate.lower(): candidate for candidate in known if candidate != name}
-    nearest = [by_lower_case[found] for found in difflib.get_close_matches(name[:60].lower(), by_lower_case, 1, 0.5)]
+    nearest = [by_lower_case[found] for found in difflib.get_close_matches(name[:60].lower(), by_lower_case, 1, 0.6)]
     return f"did you mean '{nearest[0]}'? " if nearest else ""
 
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fsvi_bench.errors import InputError, did_you_mean, quoted
+from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.files import write_atomically
 
 MAX_BYTES = 256 * 2**20
@@ -34,11 +34,14 @@ class TensorFile:
 
     def require_names(self, expected: set[str]) -> None:
         """Raises InputError unless exactly these tensors are there and none holds NaN or infinity."""
-        for name in sorted(set(self.tensors) - expected):
-            hint = did_you_mean(name, expected - set(self.tensors))
-            raise self.error(f"unknown tensor {quoted(name)}: {hint}expected {', '.join(sorted(expected))}; remove it")
-        for name in sorted(expected - set(self.tensors)):
-            raise self.error(f"tensor '{name}' is missing; expected {', '.join(sorted(expected))}")
+        unknown, missing = sorted(set(self.tensors) - expected), sorted(expected - set(self.tensors))
+        names = f"expected {', '.join(sorted(expected))}"
+        if unknown and missing:
+            raise self.error(f"unknown tensor {quoted(unknown[0])} and no '{missing[0]}'; {names}; rename it")
+        if unknown:
+            raise self.error(f"unknown tensor {quoted(unknown[0])}; {names}; remove it")
+        if missing:
+            raise self.error(f"tensor '{missing[0]}' is missing; {names}")
         for name, tensor in self.tensors.items():  # other types are refused by `require_dtype`
             if tensor.dtype == torch.float64 and not bool(torch.isfinite(tensor).all()):
                 raise self.error(f"'{name}' holds NaN or infinity, expected finite numbers; export it again")

@@ -26,7 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without raw data their tests are skipped with a reason; where data are required (CI) that is an error."""
+    """Slow tests first, so that no worker is left with one at the end. Tests without their raw data are skipped with a
+    reason; where data are required (CI) that is an error."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if os.environ.get(DATA_VARIABLE):
         return
     if os.environ.get("FSVI_BENCH_REQUIRE_DATA"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import Annotated
 
@@ -53,9 +55,15 @@ def _run(arguments: list[str] | None) -> int:
     try:
         outcome = typer.main.get_command(app)(arguments, standalone_mode=False)
         status = outcome if isinstance(outcome, int) else 0
+        sys.stdout.flush()
         return _interrupted() if status == INTERRUPTED else status
     except (InputError, TaskRefused) as error:
         return _say(str(error))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 -- the interpreter flushes it once more at exit
+        return _say("no space is left where the output goes; what was finished is kept, make space and run again")
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except Exception as error:

@@ -22,13 +22,12 @@ def score(
     from fsvi_bench.reporting.table import score_table
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.scoring.scores import score as score_posterior
-    from fsvi_bench.tasks.certificate import certify
+    from fsvi_bench.tasks.certificate import certify, read_certified
     from fsvi_bench.tasks.problem import load_problem
-    from fsvi_bench.tasks.task import read_task
 
     use_one_thread()
-    frozen = read_task(task)
-    q = read_posterior(posterior, frozen.k)
+    frozen, _ = read_certified(task)
+    q = read_posterior(posterior, frozen.k, frozen.sha256)
     problem = load_problem(frozen, data_dir)
     certify(problem).require_limits()
     scores = score_posterior(q, problem)

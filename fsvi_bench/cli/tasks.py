@@ -52,19 +52,18 @@ def verify(files: Files, data_dir: DataDir = None) -> int:
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.errors import TaskRefused
     from fsvi_bench.running.executors import use_one_thread
-    from fsvi_bench.tasks.certificate import certify, differences, read_certificate_of
+    from fsvi_bench.tasks.build import departures
+    from fsvi_bench.tasks.certificate import certify, differences, read_certified
     from fsvi_bench.tasks.problem import load_problem
-    from fsvi_bench.tasks.task import read_task
 
     use_one_thread()
     found = False
-    for path in files:
+    for path in _task_files(files):
         try:
-            task = read_task(path)
-            stored = read_certificate_of(path, task)
+            task, stored = read_certified(path)
             fresh = certify(load_problem(task, data_dir), stored.fit if stored else None)
             fresh.require_limits()
-            wrong = differences(stored, fresh) if stored else []
+            wrong = departures(task, data_dir) + (differences(stored, fresh) if stored else [])
         except TaskRefused as error:
             wrong = [str(error)]
         for line in wrong:
@@ -82,17 +81,21 @@ def show(files: Files, data_dir: DataDir = None, json: AsJson = False) -> int:
     """What a task holds, and what its certificate says."""
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.reporting.table import task_table
-    from fsvi_bench.tasks.certificate import certify, read_certificate_of
+    from fsvi_bench.tasks.certificate import certify, read_certified
     from fsvi_bench.tasks.problem import load_problem
-    from fsvi_bench.tasks.task import read_task
 
     certificates = []
-    for path in files:
-        task = read_task(path)
-        certificates.append(read_certificate_of(path, task) or certify(load_problem(task, data_dir)))
+    for path in _task_files(files):
+        task, stored = read_certified(path)
+        certificates.append(stored or certify(load_problem(task, data_dir)))
     if json:
         print_json(certificates)
         return 0
-    for path, certificate in zip(files, certificates, strict=True):
+    for path, certificate in zip(_task_files(files), certificates, strict=True):
         stdout.print(task_table(path, certificate))
     return 0
+
+
+def _task_files(paths: list[Path]) -> list[Path]:
+    """Without the certificates that lie beside tasks, so that a folder's `*` can be given."""
+    return [path for path in paths if not path.name.endswith(".certificate.json")]

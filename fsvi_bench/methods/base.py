@@ -55,6 +55,12 @@ class TrainingProblems:
 class Method(pl.LightningModule, ABC):
     """B problems side by side; no problem's result may depend on which others share the batch.
 
+    A method implements `num_steps`, `training_step` and `posterior`. It either leaves optimisation to Lightning (then
+    `configure_optimizers` and a loss from `training_step`) or sets `automatic_optimization = False` and does its own.
+    `posterior` returns a `FullGaussian` or `FactorisedGaussian` (`fsvi_bench.posteriors.gaussian`) in float64, with a
+    leading axis of B. Settings are fields of a nested `Options(MethodOptions)`, set by `--set name=value`; one called
+    `max_steps` is set by `--max-steps`, one called `M` by `--measurement-points`.
+
     Args of every method: the training problems, the Gaussian family, the options, and one seed per problem, from
     which the method derives whatever streams it needs (`fsvi_bench.seeds`).
     """
@@ -81,6 +87,10 @@ class Method(pl.LightningModule, ABC):
     @abstractmethod
     def posterior(self) -> GaussianPosterior:
         """The current approximation, with a leading axis of B problems."""
+
+    def configure_optimizers(self) -> Any:
+        """Lightning's hook; by default there is no optimiser."""
+        return None
 
     def on_fit_start(self) -> None:
         """Brings the data to the device that Lightning chose."""

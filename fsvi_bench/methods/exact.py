@@ -38,8 +38,5 @@ class Exact(Method):
             scales = torch.stack([mean_field_optimum_scale(exact.precision_tril) for exact in solved])
             self._posterior = FactorisedGaussian(mean, scales)
 
-    def configure_optimizers(self) -> None:
-        """None: nothing is optimised step by step."""
-
     def posterior(self) -> GaussianPosterior:
         return self._posterior

@@ -78,6 +78,8 @@ def load_method(spec: str) -> MethodEntry:
     """
     if ".py:" in spec:
         return _from_file(spec)
+    if spec.endswith(".py"):
+        raise InputError(f"--method {spec} names a file but no class; give it as {spec}:Class")
     if spec in built_in_names():
         defaults = _read_defaults(spec)
         module, _, name = str(defaults.class_).partition(":")

@@ -9,10 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fsvi_bench.errors import quoted
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
 from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
 
 FORMAT = "fsvi-posterior/1"
+METADATA = {"format", "kind", "task_sha256"}
 KINDS = ("gaussian-full", "gaussian-ffg")
 
 
@@ -30,14 +32,16 @@ def unpack_tril(packed: Float[Tensor, " packed"], k: int) -> Float[Tensor, "k k"
     return tril
 
 
-def write_posterior(path: Path, posterior: GaussianPosterior) -> None:
-    """Writes one posterior atomically, a full covariance as `scale_tril_packed`.
+def write_posterior(path: Path, posterior: GaussianPosterior, task_sha256: str | None = None) -> None:
+    """Writes one posterior atomically, a full covariance as `scale_tril_packed`, with the task's identity if given.
 
     Raises:
         InputError: the place is not writable.
         ValueError: a number is not finite; nothing is written.
     """
     metadata = {"format": FORMAT, "kind": f"gaussian-{posterior.family}"}
+    if task_sha256 is not None:
+        metadata["task_sha256"] = task_sha256
     if isinstance(posterior, FactorisedGaussian):
         tensors = {"mean": posterior.mean, "scale": posterior.scale}
     else:
@@ -45,13 +49,17 @@ def write_posterior(path: Path, posterior: GaussianPosterior) -> None:
     write_tensor_file(path, tensors, metadata)
 
 
-def read_posterior(path: Path, k: int | None = None) -> GaussianPosterior:
+def read_posterior(path: Path, k: int | None = None, task_sha256: str | None = None) -> GaussianPosterior:
     """Reads and checks one posterior; with `k` given it must have that many weights.
 
+    A file may name its task in the metadata `task_sha256`; one that names another than the one given is refused.
+
     Raises:
-        InputError: it is not a valid `fsvi-posterior/1` file of a kind that this version scores, or has another k.
+        InputError: it is not a valid `fsvi-posterior/1` file of a kind that this version scores, or has another k, or
+            belongs to another task.
     """
     content = read_tensor_file(path, FORMAT, ("format", "kind"))
+    _check_metadata(content, task_sha256)
     kind = content.metadata["kind"]
     if kind not in KINDS:
         raise content.error(f"kind '{kind[:60]}' is not one that this version scores; expected {' or '.join(KINDS)}")
@@ -59,6 +67,16 @@ def read_posterior(path: Path, k: int | None = None) -> GaussianPosterior:
     if k is not None and posterior.k != k:
         raise content.error(f"task has k={k} features, posterior has {posterior.k}; was it trained on another task?")
     return posterior
+
+
+def _check_metadata(content: TensorFile, task_sha256: str | None) -> None:
+    for key in sorted(set(content.metadata) - METADATA):
+        raise content.error(f"unknown metadata {quoted(key)}; expected {', '.join(sorted(METADATA))}; remove it")
+    named = content.metadata.get("task_sha256")
+    if task_sha256 is not None and named not in (None, task_sha256):
+        raise content.error(
+            f"it is a posterior of task {quoted(named[:12])}, not of task {task_sha256[:12]}; give that task"
+        )
 
 
 def _read_ffg(content: TensorFile) -> FactorisedGaussian:

@@ -30,7 +30,8 @@ ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an e
 def result_table(rows: Sequence[Row], width: int) -> Table:
     """Mean ± standard error over splits, one line per data set, method and family; fewer columns if width is short."""
     columns = COLUMNS if width >= WIDE else {name: COLUMNS[name] for name in NARROW_COLUMNS}
-    table = Table(box=box.SIMPLE_HEAD, caption=CAPTION, caption_justify="left", pad_edge=False)
+    caption = CAPTION if width >= WIDE else f"{CAPTION} More columns from a width of {WIDE} on."
+    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
     for heading in ("data set", "method", "splits"):
         table.add_column(heading, justify="right" if heading == "splits" else "left", no_wrap=True)
     for heading in columns.values():
@@ -54,7 +55,7 @@ def _label(row: Row) -> str:
 
 
 def _count(row: Row) -> str:
-    return str(row.splits) if row.finished == row.cells else f"{row.splits} ({row.cells - row.finished} failed)"
+    return str(row.splits) if row.finished == row.cells else f"{row.splits} ({row.cells - row.finished} not ok)"
 
 
 def format_estimate(estimate: Estimate) -> str:

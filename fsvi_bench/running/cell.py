@@ -30,8 +30,9 @@ class Cell(BaseModel):
 
     @property
     def name(self) -> str:
-        """For people: data set, split, method and family."""
-        return f"{self.dataset} split {self.split} {self.method} {self.family}"
+        """For people: data set, split, method and family, and the seed unless it is the first."""
+        seed = f" seed {self.seed}" if self.seed else ""
+        return f"{self.dataset} split {self.split} {self.method} {self.family}{seed}"
 
     @cached_property
     def key(self) -> str:

@@ -17,8 +17,9 @@ from fsvi_bench.posteriors.gaussian import Family
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.certificate import read_certified
 from fsvi_bench.tasks.splits import parse_ranges
-from fsvi_bench.tasks.task import Task, read_task
+from fsvi_bench.tasks.task import Task
 
 FAMILIES: tuple[Family, ...] = ("full", "ffg")
 DEFAULT_DATASET = "diabetes"
@@ -103,7 +104,7 @@ def make_plan(request: Request) -> Plan:
         InputError: an unknown name, a split out of range, an option that does not validate, a task given twice.
     """
     protocol = load_protocol(request.protocol) if request.protocol is not None else Protocol(summary="defaults")
-    tasks = tuple(read_task(path) for path in request.task_files)
+    tasks = tuple(read_certified(path)[0] for path in request.task_files)
     splits = chosen_splits(request, protocol)
     _refuse_mixed_tasks(splits, tasks)
     variants, unused = _variants(request, protocol)
@@ -156,8 +157,8 @@ def _refuse_mixed_tasks(splits: Sequence[tuple[str, int]], tasks: Sequence[Task]
         place = (task.dataset, task.split)
         if place in seen:
             raise InputError(
-                f"{task.dataset} split {task.split} is asked for by two tasks; results of different tasks are not "
-                "compared, so run them one after the other with different --out"
+                f"{task.dataset} split {task.split} is asked for twice; give each split once, and run different tasks "
+                "of one split with different --out, since their results are not compared"
             )
         seen.add(place)
 

@@ -47,5 +47,5 @@ class Store:
         """Writes a cell's posterior (if it has one), then its record, each atomically."""
         folder = self.root / cell.folder
         if posterior is not None:
-            write_posterior(folder / "posterior.safetensors", posterior)
+            write_posterior(folder / "posterior.safetensors", posterior, cell.task_sha256)
         write_atomically(folder / "record.json", (record.model_dump_json(indent=2) + "\n").encode())

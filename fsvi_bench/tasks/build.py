@@ -17,7 +17,7 @@ from fsvi_bench.files import is_file, sha256_of_json
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.sources import source_sha256
 from fsvi_bench.tasks import toy
-from fsvi_bench.tasks.card import Card, ToySource
+from fsvi_bench.tasks.card import Card, ToySource, load_card
 from fsvi_bench.tasks.certificate import (
     Certificate,
     Fit,
@@ -207,3 +207,27 @@ def save(built: CertifiedTask, path: Path) -> None:
     """
     write_certificate(certificate_path(path), built.certificate)
     write_task(path, built.task)
+
+
+def departures(task: Task, data_dir: Path | None = None) -> list[str]:
+    """In what a task is not the standard split that it claims to be, or not standardised by its training rows.
+
+    Raises:
+        InputError: the raw data cannot be had.
+    """
+    card = load_card(task.dataset)
+    found = []
+    for name, index in zip(("train_index", "test_index"), split_indices(card, task.split), strict=True):
+        if not np.array_equal(getattr(task, name).numpy(), index):
+            found.append(f"its {name} is not that of {card.name}'s standard split {task.split}")
+    if task.features == "rbf-grid":
+        return found
+    raw, rows = load_raw(card, task.split, data_dir), task.train_index.numpy()
+    stated = ((task.input_mean, task.input_std), (task.target_mean, task.target_std))
+    for what, values, (mean, std) in zip(("inputs", "targets"), (raw.X[rows], raw.y[rows]), stated, strict=True):
+        expected_mean, expected_std = standardisation(values)
+        # Means are compared in standard deviations: one of them may be 0.
+        apart = np.abs((mean.numpy() - expected_mean) / expected_std).max()
+        if not (apart < 1e-9 and np.allclose(std.numpy(), expected_std, rtol=1e-9, atol=0)):
+            found.append(f"its {what} are not standardised by its training rows")
+    return found

@@ -21,7 +21,7 @@ from fsvi_bench.maths.blr import (
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.tasks.card import FitSettings
 from fsvi_bench.tasks.problem import Problem
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.task import Task, read_task
 
 WOODBURY_MAX_N = 2000  #: the N×N route costs O(N³); beyond this the QR and Cholesky routes stand alone
 
@@ -226,22 +226,22 @@ def differences(stored: Certificate, fresh: Certificate) -> list[str]:
     return found
 
 
-def read_certificate_of(path: Path, task: Task) -> Certificate | None:
-    """The certificate beside a task file, or None where there is none.
+def read_certified(path: Path) -> tuple[Task, Certificate | None]:
+    """A task file, and the certificate beside it where there is one.
 
     Raises:
-        InputError: it is not valid, or it is the certificate of another task.
+        InputError: one of the two is not valid, or the certificate is that of another task.
     """
-    beside = certificate_path(path)
+    task, beside = read_task(path), certificate_path(path)
     if not is_file(beside):
-        return None
+        return task, None
     certificate = read_certificate(beside)
     if certificate.task_sha256 != task.sha256:
         raise InputError(
             f"{beside} certifies task {certificate.task_sha256[:12]}..., but {path.name} is {task.sha256[:12]}...; "
             "build the task again"
         )
-    return certificate
+    return task, certificate
 
 
 def certificate_path(task_path: Path) -> Path:

@@ -64,6 +64,8 @@ def train(method: Method, device: Device) -> float:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*configure_optimizers.*returned `None`.*")
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
+        warnings.filterwarnings("ignore", message=".*Total length of `range` across ranks is zero.*")
         warnings.filterwarnings("ignore", module="pytorch_lightning.utilities._pytree")
         try:
             trainer.fit(method, train_dataloaders=steps)

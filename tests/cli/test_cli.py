@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -150,7 +151,7 @@ def test_a_failed_cell_is_listed_and_the_status_is_1(cli, tmp_path):
     assert status == 1
     assert "toy split 0 Bad full seed 0: failed: RuntimeError: planted" in err
     assert "Traceback" not in err
-    assert "1 failed" in out
+    assert "1 not ok" in out
 
 
 def test_wandb_off_imports_nothing_of_it_and_offline_writes_a_run(tmp_path):
@@ -209,6 +210,7 @@ def test_tasks_build_show_and_verify(cli, tmp_path):
     status, out, _ = cli("tasks", "verify", *paths)
     assert status == 0
     assert out.count("certificate holds") == 2
+    assert cli("tasks", "verify", *(tmp_path / "toy").iterdir())[0] == 0
     status, out, _ = cli("tasks", "show", paths[0])
     assert read_task(tmp_path / "toy" / "split-00.safetensors").sha256 in out
     status, out, _ = cli("tasks", "show", paths[0], "--json")
@@ -324,8 +326,9 @@ def test_another_tasks_certificate_is_refused(cli, tmp_path):
     cli("tasks", "build", "--dataset", "toy", "--splits", "0,1", "--out", tmp_path)
     first, second = (tmp_path / "toy" / f"split-0{split}.safetensors" for split in (0, 1))
     first.write_bytes(second.read_bytes())
-    for command in ("show", "verify"):
-        status, _, err = cli("tasks", command, first)
+    commands = [("tasks", "show", first), ("tasks", "verify", first), ("run", "--task", first, "--out", tmp_path)]
+    for command in [*commands, ("score", "--task", first, "--posterior", FULL)]:
+        status, _, err = cli(*command)
         assert status == 2
         assert "certifies task" in err
 
@@ -349,6 +352,23 @@ def test_an_output_folder_that_cannot_be_written(refused, tmp_path):
     blocked.write_text("")
     assert "is not writable" in refused("run", "--dataset", "toy", "--out", blocked / "out")
     assert "is not writable" in refused("tasks", "build", "--dataset", "toy", "--out", blocked)
+
+
+def test_a_full_disk_behind_stdout_is_one_sentence(tmp_path):
+    """/dev/full says that no space is left, as a full disk does."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fsvi_bench", "methods", "list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == "fsvi-bench: no space is left where the output goes; what was finished is kept, make space and run again\n"
+    )
 
 
 def test_the_version(cli):

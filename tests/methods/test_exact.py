@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -10,6 +12,10 @@ from fsvi_bench.methods.base import MethodOptions, TrainingProblems
 from fsvi_bench.methods.exact import Exact
 from fsvi_bench.methods.registry import load_method, method_names
 from fsvi_bench.posteriors.gaussian import unstack
+from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.progress import Silent
+from fsvi_bench.running.runner import Resources, run
+from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.problem import FeatureMap, load_problem
@@ -119,3 +125,17 @@ def test_devices():
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="no CUDA GPU"):
             choose_device("cuda")
+
+
+def test_the_example_in_contributing_runs(tmp_path):
+    """A reader's first method: word for word what CONTRIBUTING.md shows."""
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    path = tmp_path / "prior.py"
+    path.write_text(text.split("```python\n")[1].split("```")[0])
+    plan = make_plan(Request(datasets=["toy"], splits="0-1", methods=[f"{path}:Prior"]))
+    records = run(plan, Store(tmp_path / "out"), Resources(), Silent()).records
+    assert [(record.family, record.status) for record in records] == [("full", "ok")] * 2 + [("ffg", "ok")] * 2
+    for record in records:
+        # The prior's ELBO has no KL to pay, and its KL to the posterior is the same for both spellings of N(0, I).
+        assert record.scores.kl == pytest.approx(record.scores.elbo_gap, rel=1e-9)
+    assert records[0].scores.kl == pytest.approx(records[2].scores.kl, rel=1e-12)

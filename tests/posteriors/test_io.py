@@ -140,3 +140,16 @@ def test_a_batch_is_taken_apart():
     ffg = FactorisedGaussian(torch.arange(6, dtype=f64).reshape(2, 3), torch.ones(2, 3, dtype=f64))
     assert [q.k for q in unstack(full)] == [3, 3]
     assert unstack(ffg)[1].mean.tolist() == [3, 4, 5]
+
+
+def test_a_posterior_may_name_its_task_and_is_then_held_to_it(path):
+    write_posterior(path, random_posterior("ffg", 3, 0), "ab" * 32)
+    assert read_posterior(path, 3, "ab" * 32).k == 3
+    with pytest.raises(InputError, match="it is a posterior of task 'abababababab', not of task cdcdcdcdcdcd"):
+        read_posterior(path, 3, "cd" * 32)
+
+
+def test_unknown_metadata_are_refused(path):
+    save_broken(path, "gaussian-ffg", {"author": "me"}, mean=ONE, scale=ONE)
+    with pytest.raises(InputError, match="unknown metadata 'author'; expected format, kind, task_sha256"):
+        read_posterior(path)

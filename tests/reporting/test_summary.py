@@ -59,7 +59,7 @@ def test_failures_are_counted_and_listed_never_averaged_away():
     assert list(failures(records)) == ["toy split 1 m full seed 0: failed: why"]
     console = Console(width=100, record=True)
     console.print(result_table([row], 100))
-    assert "1 (1 failed)" in console.export_text()
+    assert "1 (1 not ok)" in console.export_text()
 
 
 def test_infinity_makes_the_mean_infinite():

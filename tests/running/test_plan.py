@@ -91,8 +91,8 @@ def test_a_task_file_stands_for_its_own_split():
         (Request(measurement_points=[0]), "--measurement-points is 0, expected 1 or more"),
         (Request(max_steps=0), "--max-steps is 0, expected 1 or more"),
         (Request(task_files=[BOSTON], splits="0"), "--splits has no meaning with --task alone"),
-        (Request(task_files=[BOSTON, BOSTON]), "boston split 0 is asked for by two tasks"),
-        (Request(task_files=[BOSTON], datasets=["boston"]), "boston split 0 is asked for by two tasks"),
+        (Request(task_files=[BOSTON, BOSTON]), "boston split 0 is asked for twice"),
+        (Request(task_files=[BOSTON], datasets=["boston"]), "boston split 0 is asked for twice"),
     ],
 )
 def test_nonsense_is_refused(request_, message):

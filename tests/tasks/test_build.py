@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -172,8 +173,6 @@ def test_other_data_than_the_tasks_are_refused(built, quick_card):
 
 
 def test_features_that_cannot_be_computed_are_refused(built):
-    from dataclasses import replace
-
     Z = built.task.inducing_points.clone()
     Z[1] = Z[0]
     singular = replace(built.task, inducing_points=Z, jitter=torch.tensor(0.0, dtype=torch.float64))
@@ -226,3 +225,23 @@ def test_toy_targets_are_features_times_prior_weights_plus_noise():
 def test_whitened_and_unwhitened_features_do_not_share_a_batch(built, toy):
     with pytest.raises(ValueError, match="cannot share a batch"):
         FeatureMap.stack([toy.feature_map, load_problem(built.task).feature_map])
+
+
+def test_a_task_is_held_to_the_split_that_it_claims(built):
+    assert build.departures(built.task) == []
+    task = built.task
+    swapped = task.train_index.clone()
+    swapped[0], other = task.test_index[0], task.test_index.clone()
+    other[0] = task.train_index[0]
+    found = build.departures(replace(task, train_index=swapped, test_index=other))
+    assert [line.split(" is not")[0] for line in found[:2]] == ["its train_index", "its test_index"]
+    assert build.departures(replace(task, input_mean=task.input_mean + 1)) == [
+        "its inputs are not standardised by its training rows"
+    ]
+    assert build.departures(replace(task, target_std=task.target_std * 1.001)) == [
+        "its targets are not standardised by its training rows"
+    ]
+
+
+def test_the_toy_task_is_its_standard_split(toy):
+    assert build.departures(toy.task) == []
