@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
@@ -57,16 +58,20 @@ def is_directory(path: Path) -> bool:
 
 
 def require_writable_directory(path: Path, what: str, mend: str) -> None:
-    """Makes sure, before any work is done, that files can be made in a folder; nothing is made by asking.
+    """Makes sure, before any work is done, that files can be made in a folder; nothing stays behind from asking.
+
+    A file without a name is opened in the folder, or in the nearest one above it that exists: permissions alone do not
+    tell of read-only or special file systems.
 
     Raises:
-        InputError: the folder, or the nearest one above it that exists, is not a folder or may not be written.
+        InputError: that cannot be done; says what the folder is for and how to mend it.
     """
     existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))  # noqa: PTH110
-    if not is_directory(existing):
-        raise InputError(f"{what} {path} is not writable: {existing} is not a folder; {mend}")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"{what} {path} is not writable: {existing} does not allow it; {mend}")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise InputError(f"{what} {path} is not writable: {existing}: {error.strerror}; {mend}") from error
 
 
 def sha256_of_file(path: Path) -> str:

@@ -8,7 +8,6 @@ Targets are standardised, so evidences and expected log likelihoods are in stand
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -169,8 +168,3 @@ def negative_log_predictive_density(
     y, mean and variance are standardised; the change of variables adds log target_std.
     """
     return -normal_log_density(y, mean, variance).mean(-1) + target_std.log()
-
-
-def gaussian_entropy(tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B"]:
-    """½ log det(2πe LLᵀ)."""
-    return 0.5 * (logdet_of_tril(tril) + tril.shape[-1] * math.log(2 * math.pi * math.e))

@@ -15,7 +15,7 @@ from fsvi_bench.reporting.summary import estimate
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.problem import Problem
 
-BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6E6E6E"
+BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 PALETTE = (BLUE, VERMILLION, GREEN, PURPLE)
 
 

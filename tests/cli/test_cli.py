@@ -351,6 +351,7 @@ def test_an_output_folder_that_cannot_be_written(refused, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert "is not writable" in refused("run", "--dataset", "toy", "--out", blocked / "out")
+    assert "is not writable" in refused("run", "--dataset", "toy", "--out", "/proc/fsvi-bench")
     assert "is not writable" in refused("tasks", "build", "--dataset", "toy", "--out", blocked)
 
 
