@@ -4,52 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
-from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from fsvi_bench.posteriors.gaussian import Family, GaussianPosterior
-from fsvi_bench.tasks.problem import FeatureMap, Problem
+from fsvi_bench.scoring.objective import Objective
+from fsvi_bench.tasks.training_problems import TrainingProblems
+
+__all__ = ["Method", "MethodOptions", "TrainingProblems"]
 
 
 class MethodOptions(BaseModel):
     """A method's hyperparameters; unknown names, NaN and infinity are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingProblems:
-    """What a method may see of B problems of equal shape: training rows and features, never test rows or the truth."""
-
-    X: Float[Tensor, "B N D"]
-    y: Float[Tensor, "B N"]
-    Phi: Float[Tensor, "B N k"]
-    noise_variance: Float[Tensor, " B"]
-    low: Float[Tensor, "B D"]  #: lower corner of the bounding box of X
-    high: Float[Tensor, "B D"]
-    feature_map: FeatureMap
-
-    @staticmethod
-    def of(problems: Sequence[Problem]) -> TrainingProblems:
-        """Stacks problems whose X and Phi agree in shape."""
-        return TrainingProblems(
-            X=torch.stack([p.X for p in problems]),
-            y=torch.stack([p.y for p in problems]),
-            Phi=torch.stack([p.Phi for p in problems]),
-            noise_variance=torch.stack([p.task.noise_variance for p in problems]),
-            low=torch.stack([p.bounding_box[0] for p in problems]),
-            high=torch.stack([p.bounding_box[1] for p in problems]),
-            feature_map=FeatureMap.stack([p.feature_map for p in problems]),
-        )
-
-    def to(self, device: torch.device) -> TrainingProblems:
-        return TrainingProblems(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
 class Method(pl.LightningModule, ABC):
@@ -68,6 +40,8 @@ class Method(pl.LightningModule, ABC):
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     families: ClassVar[tuple[Family, ...]] = ("full", "ffg")
     deterministic: ClassVar[bool] = False  #: True: one cell whatever the seeds say
+    #: How many steps one call of `training_step` may do. Lightning costs a tenth of a millisecond a call.
+    steps_per_call: ClassVar[int] = 1
 
     def __init__(
         self, problems: TrainingProblems, family: Family, options: MethodOptions, seeds: Sequence[int]
@@ -78,19 +52,36 @@ class Method(pl.LightningModule, ABC):
     @property
     @abstractmethod
     def num_steps(self) -> int:
-        """How many times `training_step` is called."""
+        """How many steps the whole training takes."""
 
     @abstractmethod
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        """One step of all B problems."""
+        """One call for all B problems. `batch` is the range of steps to do, at most `steps_per_call` of them."""
 
     @abstractmethod
     def posterior(self) -> GaussianPosterior:
         """The current approximation, with a leading axis of B problems."""
 
+    @property
+    def finished(self) -> bool:
+        """True if further steps would change nothing; training then ends early."""
+        return False
+
+    def divergences(self) -> Sequence[str | None]:
+        """For each problem, why training on it came to nothing, or None."""
+        return [None] * len(self.problems)
+
+    def objectives(self) -> Sequence[Objective | None]:
+        """For each problem, what the method minimises, if that can be told apart from how; see `scoring.objective`."""
+        return [None] * len(self.problems)
+
     def configure_optimizers(self) -> Any:
         """Lightning's hook; by default there is no optimiser."""
         return None
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Lightning's hook: a range of steps stays as it is."""
+        return batch
 
     def on_fit_start(self) -> None:
         """Brings the data to the device that Lightning chose."""

@@ -41,6 +41,10 @@ class MethodEntry:
     cls: type[Method]
     defaults: MethodDefaults
     code_sha256: str
+    spec: str  #: by which `load_method` finds it again, in another process too
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load_method, (self.spec,)
 
     def options(self, changes: Mapping[str, Any]) -> MethodOptions:
         """Defaults with `changes` on top.
@@ -55,8 +59,9 @@ class MethodEntry:
             name = ".".join(str(part) for part in first["loc"]) or "options"
             known = ", ".join(self.cls.Options.model_fields) or "none"
             hint = did_you_mean(name, self.cls.Options.model_fields)
+            got = "" if first["type"] == "extra_forbidden" else f"got {first['input']!r}, "
             raise InputError(
-                f"method {self.name}, option '{name}': {first['msg']}; {hint}its options: {known}"
+                f"method {self.name}, option '{name}': {got}{first['msg']}; {hint}its options: {known}"
             ) from error
 
 
@@ -108,7 +113,7 @@ def _from_file(spec: str) -> MethodEntry:
     if name in method_names():
         raise InputError(f"{path}: the name '{name}' is taken by an installed method; rename the class")
     cls = _require_method(getattr(module, name), spec)
-    return MethodEntry(name, cls, MethodDefaults(title=name, summary=_first_line(cls)), code_sha256)
+    return MethodEntry(name, cls, MethodDefaults(title=name, summary=_first_line(cls)), code_sha256, spec)
 
 
 def _import_file(path: Path, name: str) -> ModuleType:
@@ -137,7 +142,7 @@ def _require_method(cls: object, spec: str) -> type[Method]:
 
 
 def _entry(name: str, cls: type[Method], defaults: MethodDefaults) -> MethodEntry:
-    return MethodEntry(name, cls, defaults, sha256_of_file(Path(inspect.getfile(cls))))
+    return MethodEntry(name, cls, defaults, sha256_of_file(Path(inspect.getfile(cls))), name)
 
 
 def _first_line(cls: type) -> str:

@@ -78,6 +78,14 @@ def unstack(posterior: GaussianPosterior) -> Sequence[GaussianPosterior]:
     return [posterior[problem] for problem in range(posterior.mean.shape[0])]
 
 
+def stack(posteriors: Sequence[GaussianPosterior]) -> GaussianPosterior:
+    """B posteriors of one family as one with a leading axis."""
+    means = torch.stack([q.mean for q in posteriors])
+    if posteriors[0].family == "ffg":
+        return FactorisedGaussian(means, torch.stack([q.scale for q in posteriors]))  # type: ignore[attr-defined]
+    return FullGaussian(means, torch.stack([q.covariance_tril() for q in posteriors]))
+
+
 def defect(posterior: GaussianPosterior, k: int) -> str | None:
     """What keeps one posterior from being a Gaussian over k weights at all (its form), or None."""
     tril = posterior.covariance_tril()

@@ -36,10 +36,11 @@ def result_table(rows: Sequence[Row], width: int) -> Table:
         table.add_column(heading, justify="right" if heading == "splits" else "left", no_wrap=True)
     for heading in columns.values():
         table.add_column(heading, justify="right", no_wrap=True)
+    told_apart = _varying_settings(rows)
     for index, row in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].dataset != row.dataset
         cells = [format_estimate(row.scores[name]) if row.scores else "failed" for name in columns]
-        table.add_row(row.dataset, _label(row), _count(row), *cells, end_section=last)
+        table.add_row(row.dataset, _label(row, told_apart[row.method]), _count(row), *cells, end_section=last)
     return table
 
 
@@ -49,9 +50,19 @@ CAPTION = (
 )
 
 
-def _label(row: Row) -> str:
-    settings = " ".join(f"{key}={value}" for key, value in row.hyperparameters.items())
-    return f"{row.method} {row.family} {settings}".strip()
+def _varying_settings(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """For each method, the names of the settings in which its rows differ: the rest would fill the table."""
+    seen: dict[str, dict[str, set[str]]] = {}
+    for row in rows:
+        names = seen.setdefault(row.method, {})
+        for name, value in row.hyperparameters.items():
+            names.setdefault(name, set()).add(str(value))
+    return {method: [name for name, values in names.items() if len(values) > 1] for method, names in seen.items()}
+
+
+def _label(row: Row, settings: Sequence[str]) -> str:
+    told = " ".join(f"{name}={row.hyperparameters[name]}" for name in settings if name in row.hyperparameters)
+    return f"{row.method} {row.family} {told}".strip()
 
 
 def _count(row: Row) -> str:
@@ -79,11 +90,9 @@ def score_table(scores: Scores) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     for name, value in scores.model_dump().items():
-        if isinstance(value, dict):
-            for key, item in value.items():
-                table.add_row(f"{name} {key}", "does not apply" if item is None else f"{item:.10g}")
-        else:
-            table.add_row(name, f"{value:.10g}")
+        items = {f"{name} {key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+        for label, item in items.items():
+            table.add_row(label, "does not apply" if item is None else f"{item:.10g}")
     return table
 
 

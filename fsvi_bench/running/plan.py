@@ -65,6 +65,14 @@ class Variant:
     options: MethodOptions
     seeds: tuple[int, ...]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As plain data: a class that came from a file can be found by its path in another process, not by its name."""
+        return _rebuild_variant, (self.method, self.family, self.options.model_dump(), self.seeds)
+
+
+def _rebuild_variant(method: MethodEntry, family: Family, options: dict[str, Any], seeds: tuple[int, ...]) -> Variant:
+    return Variant(method, family, method.options(options), seeds)
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -7,32 +7,39 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json
-from fsvi_bench.methods.base import TrainingProblems
 from fsvi_bench.posteriors.gaussian import GaussianPosterior, defect, divergence, unstack
 from fsvi_bench.running.cell import Cell, Record, Seconds, not_a_number
+from fsvi_bench.running.executors import run_parallel
 from fsvi_bench.running.plan import Plan, Variant
 from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.running.store import Store
+from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.sources import source_sha256
 from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.training_problems import TrainingProblems
+from fsvi_bench.training.trace import Trace, Tracer, trace_steps
 from fsvi_bench.training.trainer import Device, train
 
 #: Sources that decide a result besides the method's own file.
-DECISIVE_SOURCES = ("maths", "methods/base.py", "posteriors", "scoring", "tasks", "training", "seeds.py")
+DECISIVE_SOURCES = (
+    "maths", "methods/base.py", "methods/descending.py", "posteriors", "scoring", "tasks", "training", "variational",
+    "seeds.py",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Where a run works: device, processes for fitting, folder of raw data."""
+    """Where a run works: device, processes for fitting and training, folder of raw data."""
 
     device: Device = "cpu"
     workers: int = 1
@@ -65,11 +72,11 @@ def run(plan: Plan, store: Store, resources: Resources, progress: Progress) -> R
     missing = [item for item in cells if found[item[2].key] is None]
     progress.start("cells", len(missing))
     computed: dict[str, Record] = {}
-    for variant, batch in _batches(missing):
-        for cell, record, posterior in _run_batch(variant, batch, resources.device):
-            store.save(cell, record, posterior)
-            computed[cell.key] = record
-            progress.advance("cells", f"{cell.name}: {record.status}")
+    for outcomes in _train_all(missing, resources):
+        for outcome in outcomes:
+            store.save(outcome.cell, outcome.record, outcome.posterior, outcome.trace)
+            computed[outcome.cell.key] = outcome.record
+            progress.advance("cells", f"{outcome.cell.name}: {outcome.record.status}")
     by_key = {**found, **computed}
     records = [done for _, _, cell in cells if (done := by_key[cell.key]) is not None]
     refused = _refused_records(plan, refusals, resources.device)
@@ -108,43 +115,94 @@ def _batches(
         yield variants[variant_id], batch  # type: ignore[index]
 
 
-def _run_batch(
-    variant: Variant, batch: Sequence[tuple[Problem, Cell]], device: Device
-) -> Iterator[tuple[Cell, Record, GaussianPosterior | None]]:
+@dataclass(frozen=True)
+class _Job:
+    """Cells that one process trains side by side."""
+
+    variant: Variant
+    batch: list[tuple[Problem, Cell]]
+    device: Device
+
+
+class _Outcome(NamedTuple):
+    cell: Cell
+    record: Record
+    posterior: GaussianPosterior | None
+    trace: Trace | None
+
+
+def _train_all(missing: Sequence[tuple[Variant, Problem, Cell]], resources: Resources) -> Iterator[list[_Outcome]]:
+    """Outcomes job by job. On a CPU every batch is split over the workers, which moves no result; on a GPU none is.
+
+    Raises:
+        RuntimeError: a worker process died.
+    """
+    trains = any(not variant.method.cls.deterministic for variant, _, _ in missing)
+    workers = resources.workers if resources.device == "cpu" and trains else 1
+    jobs = [
+        _Job(variant, part, resources.device)
+        for variant, batch in _batches(missing)
+        for part in _parts(batch, 1 if variant.method.cls.deterministic else workers)
+    ]
+    for _, outcome in run_parallel(_run_job, jobs, workers):
+        if isinstance(outcome, Exception):
+            raise outcome
+        yield outcome
+
+
+def _parts(batch: Sequence[tuple[Problem, Cell]], count: int) -> Iterator[list[tuple[Problem, Cell]]]:
+    """The batch in `count` parts of nearly equal size."""
+    edges = [len(batch) * part // count for part in range(count + 1)]
+    yield from (list(batch[start:stop]) for start, stop in pairwise(edges) if stop > start)
+
+
+def _run_job(job: _Job) -> list[_Outcome]:
     """Trains one batch and scores each of its cells; whatever a method raises fails its own cells and no others."""
     started = datetime.now(UTC)
+    problems, cells = [problem for problem, _ in job.batch], [cell for _, cell in job.batch]
     try:
-        data = TrainingProblems.of([problem for problem, _ in batch])
-        seeds = [derive_seed(c.task_sha256, c.method, c.family, c.seed) for _, c in batch]
-        method = variant.method.cls(data, variant.family, variant.options, seeds)
-        seconds = train(method, device)
+        seeds = [derive_seed(c.task_sha256, c.method, c.family, c.seed) for c in cells]
+        method = job.variant.method.cls(TrainingProblems.of(problems), job.variant.family, job.variant.options, seeds)
+        tracer = None if method.deterministic else Tracer(method, problems)
+        seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
         posteriors = unstack(method.posterior().cpu())
-        if len(posteriors) != len(batch):
-            raise ValueError(f"the method returned {len(posteriors)} posteriors for {len(batch)} problems")
+        reasons, objectives = method.divergences(), method.objectives()
+        if not len(posteriors) == len(reasons) == len(objectives) == len(cells):
+            raise ValueError(f"the method returned {len(posteriors)} posteriors for {len(cells)} problems")
+    except InputError:
+        raise
     except Exception as error:
-        for _, cell in batch:
-            yield cell, _record(cell, device, started, status="failed", reason=_reason(error)), None
-        return
-    for (problem, cell), posterior in zip(batch, posteriors, strict=True):
-        outcome = _score_cell(posterior, problem)
-        if "seconds" in outcome:
-            share = seconds / len(batch)
-            outcome["seconds"] = Seconds(
-                train=share, batch_train=seconds, batch_size=len(batch), score=outcome["seconds"]
+        failed = {"status": "failed", "reason": _reason(error)}
+        return [_Outcome(cell, _record(cell, job.device, started, **failed), None, None) for cell in cells]
+    outcomes = []
+    for place, (problem, cell) in enumerate(job.batch):
+        result = _score_cell(posteriors[place], problem, reasons[place], objectives[place])
+        if "seconds" in result:
+            share = seconds / len(cells)
+            result["seconds"] = Seconds(
+                train=share, batch_train=seconds, batch_size=len(cells), score=result["seconds"]
             )
-        record = _record(cell, device, started, **outcome)
-        yield cell, record, posterior if record.status == "ok" else None
+        record = _record(cell, job.device, started, **result)
+        posterior = posteriors[place] if record.status == "ok" else None
+        outcomes.append(_Outcome(cell, record, posterior, None if tracer is None else tracer.traces[place]))
+    return outcomes
 
 
-def _score_cell(posterior: GaussianPosterior, problem: Problem) -> dict[str, Any]:
+def _score_cell(
+    posterior: GaussianPosterior, problem: Problem, diverged: str | None, objective: Objective | None
+) -> dict[str, Any]:
     """Scores and the seconds they took, or a status and the reason for having none."""
     started = time.perf_counter()
+    if diverged is not None:
+        return {"status": "diverged", "reason": diverged}
     try:
         if (reason := defect(posterior, problem.task.k)) is not None:
             return {"status": "failed", "reason": f"the posterior is not a Gaussian over the weights: {reason}"}
         if (reason := divergence(posterior)) is not None:
             return {"status": "diverged", "reason": reason}
         scores = score(posterior, problem)
+        if objective is not None:
+            scores = scores.model_copy(update=objective.scores(posterior, problem)._asdict())
     except Exception as error:
         return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}
     if names := not_a_number(scores):

@@ -11,6 +11,9 @@ from fsvi_bench.files import require_writable_directory, write_atomically
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
 from fsvi_bench.posteriors.io import write_posterior
 from fsvi_bench.running.cell import Cell, Record
+from fsvi_bench.training.trace import Trace, read_trace
+
+TRACE_FILE = "trace.csv"
 
 
 class Store:
@@ -23,6 +26,15 @@ class Store:
     def __init__(self, root: Path) -> None:
         require_writable_directory(root, "output folder", "choose another with --out")
         self.root = root
+
+    def load_trace(self, folder: str) -> Trace | None:
+        """The trace in a cell's folder, or None if its method has none.
+
+        Raises:
+            InputError: the file is not a trace.
+        """
+        path = self.root / folder / TRACE_FILE
+        return read_trace(path) if path.is_file() else None
 
     def load(self, cell: Cell) -> Record | None:
         """A cell's finished record, or None. A record is written after its posterior, so it marks the cell finished.
@@ -43,9 +55,11 @@ class Store:
             raise InputError(f"{path} is the record of another cell; move it away and run again")
         return record
 
-    def save(self, cell: Cell, record: Record, posterior: GaussianPosterior | None) -> None:
-        """Writes a cell's posterior (if it has one), then its record, each atomically."""
+    def save(self, cell: Cell, record: Record, posterior: GaussianPosterior | None, trace: Trace | None = None) -> None:
+        """Writes a cell's trace and posterior (if it has them), then its record, each atomically."""
         folder = self.root / cell.folder
+        if trace is not None:
+            write_atomically(folder / TRACE_FILE, trace.to_csv().encode())
         if posterior is not None:
             write_posterior(folder / "posterior.safetensors", posterior, cell.task_sha256)
         write_atomically(folder / "record.json", (record.model_dump_json(indent=2) + "\n").encode())

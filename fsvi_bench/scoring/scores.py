@@ -64,6 +64,8 @@ class Scores(BaseModel):
     log_evidence: float
     elbo: float
     elbo_gap: float  #: log evidence − ELBO, which equals `kl` for every q
+    kl_at_objective_optimum: float | None = None  #: see `fsvi_bench.scoring.objective`; null for a mere posterior
+    objective_gap: float | None = None
 
 
 def score(q: GaussianPosterior, problem: Problem) -> Scores:
@@ -99,6 +101,13 @@ def score(q: GaussianPosterior, problem: Problem) -> Scores:
         elbo=elbo,
         elbo_gap=float(truth.log_evidence) - elbo,
     )
+
+
+def kl_and_nlpd(q: GaussianPosterior, problem: Problem) -> tuple[float, float]:
+    """The two scores that a trace follows: KL(q ‖ P_D) and NLPD. NaN for a q that holds NaN."""
+    tril = q.covariance_tril()
+    kl = gaussian_kl_to_precision(q.mean, tril, *problem.truth.posterior)
+    return float(kl.total), _nlpd(problem, q.mean, tril)
 
 
 def _values(Phi: Float[Tensor, "n k"], mean: Float[Tensor, " k"]) -> Float[Tensor, " n"]:

@@ -71,6 +71,12 @@ class FeatureMap:
             torch.stack(trils) if trils else None,
         )
 
+    def __getitem__(self, problem: int) -> FeatureMap:
+        """One problem's feature map, as a copy: where it lies in memory must not depend on the batch."""
+        tril = None if self.tril is None else self.tril[problem].clone()
+        Z, lengthscales, outputscale = self.inducing_points, self.lengthscales, self.outputscale
+        return FeatureMap(Z[problem].clone(), lengthscales[problem].clone(), outputscale[problem].clone(), tril)
+
     def to(self, device: torch.device) -> FeatureMap:
         tril = None if self.tril is None else self.tril.to(device)
         kernel = (self.inducing_points.to(device), self.lengthscales.to(device), self.outputscale.to(device))

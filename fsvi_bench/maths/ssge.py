@@ -1,0 +1,81 @@
+"""The spectral Stein gradient estimator: ∇ log density from samples alone (Shi, Sun and Zhu 2018).
+
+With the kernel matrix K_ij = exp(−‖x_i − x_j‖²/2h²) = UΛUᵀ of S samples, the eigenfunctions are
+ψ_j(x) = √S/λ_j Σ_s U_sj k(x, x_s), their coefficients β_j = −mean_s ∇ψ_j(x_s), and score(x) = Σ_j β_j ψ_j(x) over the
+J largest eigenvalues. Carrying the derivative of the kernel out,
+
+    β_j = Uᵀ_j Y / (√S λ_j h²),    Y = KX − diag(K1) X,
+
+and at the samples themselves, where ψ_j(x_i) = √S U_ij, score = U_J Λ_J⁻¹ U_Jᵀ Y / h².
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def squared_distances(a: Float[Tensor, "*B n d"], b: Float[Tensor, "*B m d"]) -> Float[Tensor, "*B n m"]:
+    """‖a_i − b_j‖² = ‖a_i‖² + ‖b_j‖² − 2 a_iᵀb_j, never negative."""
+    sizes = a.square().sum(-1)[..., :, None] + b.square().sum(-1)[..., None, :]
+    return (sizes - 2 * (a @ b.mT)).clamp_(min=0.0)
+
+
+def median_bandwidth(squared: Float[Tensor, "*B S S"]) -> Float[Tensor, "*B"]:
+    """Median of the distances over pairs i < j (the mean of the two middle ones if their number is even)."""
+    S = squared.shape[-1]
+    row, column = torch.triu_indices(S, S, offset=1, device=squared.device)
+    pairs = squared[..., row, column]
+    count = pairs.shape[-1]
+    lower = pairs.kthvalue((count + 1) // 2, dim=-1).values
+    if count % 2:
+        return lower.sqrt()
+    above = pairs.masked_fill(pairs <= lower[..., None], torch.inf).amin(-1)
+    tied = (pairs <= lower[..., None]).sum(-1) > count // 2
+    return 0.5 * (lower.sqrt() + torch.where(tied, lower, above).sqrt())
+
+
+def leading_count(eigenvalues: Float[Tensor, "*B S"], share: float) -> Int[Tensor, "*B"]:
+    """J, the least number of eigenvalues (given in falling order) whose share of the trace reaches `share`."""
+    partial = eigenvalues.cumsum(-1)
+    return 1 + (partial[..., :-1] < share * partial[..., -1:]).sum(-1)
+
+
+def spectral_stein_score(
+    samples: Float[Tensor, "*B S d"],
+    queries: Float[Tensor, "*B Q d"] | None = None,
+    *,
+    share: float = 0.99,
+    bandwidth: float | None = None,
+    n_eigen: int | None = None,
+) -> Float[Tensor, "*B Q d"]:
+    """Estimated ∇ log density of the samples' distribution at the queries (default: at the samples).
+
+    Args:
+        share: how much of the kernel matrix's trace the J leading eigenvalues hold; J ≥ 1.
+        bandwidth: h; by default the median distance between samples.
+        n_eigen: J itself, in place of `share`.
+
+    NaN for a set of samples that is not finite; the others of the batch are not touched by it.
+    """
+    squared = squared_distances(samples, samples)
+    squared.diagonal(dim1=-2, dim2=-1).zero_()
+    h = median_bandwidth(squared) if bandwidth is None else squared.new_full(squared.shape[:-2], bandwidth)
+    precision = h.square().reciprocal()[..., None, None]
+    K = torch.exp(-0.5 * precision * squared)
+    finite = K.isfinite().all(-1).all(-1)[..., None, None]
+    eigenvalues, U = torch.linalg.eigh(torch.where(finite, K, torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)))
+    # Rising order; the largest come last. What is not among the J leading ones gets the weight 0.
+    S = K.shape[-1]
+    J = leading_count(eigenvalues.flip(-1), share)[..., None] if n_eigen is None else n_eigen
+    chosen = torch.arange(S, device=K.device) >= S - J
+    weights = torch.where(chosen, eigenvalues.reciprocal(), 0.0)
+    Y = precision * (K @ samples - K.sum(-1, keepdim=True) * samples)
+    coefficients = weights[..., None] * (U.mT @ Y)
+    if queries is None:
+        score = U @ coefficients
+    else:
+        cross = torch.exp(-0.5 * precision * squared_distances(queries, samples))
+        score = cross @ (U @ (weights[..., None] * coefficients))
+    return torch.where(finite, score, torch.nan)

@@ -1,0 +1,118 @@
+"""What methods with a `Descent` have in common, and the options that several of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.maths.projection import RANK_TOLERANCE
+from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.posteriors.gaussian import GaussianPosterior
+from fsvi_bench.scoring.objective import ExpectedFunctionalKL
+from fsvi_bench.variational.descent import Descent, LearningRate
+from fsvi_bench.variational.measurement import MeasurementDesign, Source
+
+Averaging = Annotated[float, Field(ge=0, lt=1, description="share of the last steps whose iterates are averaged")]
+
+
+class DescentMethod(Method, ABC):
+    """A method whose steps are those of a `Descent`, set up once the device is known."""
+
+    automatic_optimization: ClassVar[bool] = False
+    steps_per_call: ClassVar[int] = 64
+    descent: Descent
+
+    @abstractmethod
+    def make_descent(self) -> Descent:
+        """Streams, parameters and optimiser, on the method's device."""
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self.descent = self.make_descent()
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.options.max_steps)  # type: ignore[attr-defined]
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.descent.run(batch)
+
+    def posterior(self) -> GaussianPosterior:
+        return self.descent.posterior(self.problems.k)
+
+    @property
+    def finished(self) -> bool:
+        return self.descent.finished
+
+    def divergences(self) -> Sequence[str | None]:
+        steps = self.descent.diverged_at.tolist()
+        return [None if step < 0 else f"the loss was not finite at step {step}" for step in steps]
+
+
+class AdamOptions(MethodOptions):
+    """Settings of Adam. Burt et al. (2020) name a learning rate for their toy problem only; 0.01 is that one."""
+
+    max_steps: PositiveInt = 15000
+    lr: PositiveFloat = 0.01
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    averaging: Averaging = 0.0
+
+    def learning_rate(self) -> LearningRate:
+        return LearningRate(self.lr, self.lr_schedule, self.max_steps)
+
+
+class MeasurementOptions(MethodOptions):
+    """Where the functional KL is taken, and its weight against the likelihood."""
+
+    M: PositiveInt = 80
+    draw_A: Source = "mixed"
+    kl_weight: NonNegativeFloat | Literal["N/B"] = 1.0
+    kl_jitter: NonNegativeFloat = 0.0
+    rank_tolerance: Annotated[float, Field(ge=0, lt=1)] = RANK_TOLERANCE
+
+    def design(self) -> MeasurementDesign:
+        return MeasurementDesign(self.M, self.draw_A, self.kl_jitter, self.rank_tolerance)
+
+    def weight(self, n: int, N: int) -> float:
+        """kl_weight as a number; `N/B` is what FBNN's code does (Sun et al. 2019): the KL over the minibatch's size
+        beside a mean log likelihood per point, which is N/n times its weight in the ELBO."""
+        return N / n if self.kl_weight == "N/B" else float(self.kl_weight)
+
+
+class MinibatchOptions(MethodOptions):
+    """How many training rows the likelihood sees in one step."""
+
+    minibatch: PositiveInt | Literal["full"] = 80
+
+    def rows(self, N: int) -> int:
+        """The number of rows.
+
+        Raises:
+            InputError: more than there are.
+        """
+        n = N if self.minibatch == "full" else self.minibatch
+        if n > N:
+            raise InputError(f"minibatch={n} is more than the {N} training rows of a split; choose fewer, or full")
+        return n
+
+
+class FunctionalOptions(AdamOptions, MeasurementOptions, MethodOptions):
+    """Adam on a functional objective. The paper sees as many rows as measurement points in a step: `minibatch=M`."""
+
+    minibatch: PositiveInt | Literal["full", "M"] = "M"
+
+    def rows(self, N: int) -> int:
+        """The number of rows in one step: with `M`, as many as measurement points, or all if there are fewer.
+
+        Raises:
+            InputError: more than there are.
+        """
+        return MinibatchOptions(minibatch=min(self.M, N) if self.minibatch == "M" else self.minibatch).rows(N)
+
+    def objective(self, N: int) -> ExpectedFunctionalKL:
+        """What a method minimises that draws A anew at each step."""
+        return ExpectedFunctionalKL(self.design(), self.weight(self.rows(N), N))

@@ -1,0 +1,57 @@
+"""RANDA's objective by natural-gradient steps: what the objective asks for, with little left to the optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+from fsvi_bench.maths.functional_kl import Measurement
+from fsvi_bench.methods.base import MethodOptions
+from fsvi_bench.methods.descending import Averaging, DescentMethod, MeasurementOptions
+from fsvi_bench.scoring.objective import ExpectedFunctionalKL, Objective
+from fsvi_bench.variational.likelihood import FullBatch
+from fsvi_bench.variational.measurement import MeasurementStream
+from fsvi_bench.variational.natural import NaturalDescent, StepSize
+
+
+class NaturalOptions(MeasurementOptions):
+    """Step size ρ_t = step_size · (1 + t)^(−decay); always all training rows."""
+
+    max_steps: PositiveInt = 500
+    step_size: Annotated[float, Field(gt=0, le=1)] = 0.5
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.6
+    averaging: Averaging = 0.5
+    kl_weight: NonNegativeFloat = 1.0
+
+
+class RandANgd(DescentMethod):
+    """Natural gradients of −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with A drawn anew at each step.
+
+    The natural parameters are averaged over the second half of the run: the objective is convex in Λ⁻¹ and μ, and the
+    single steps go on scattering with their A.
+    """
+
+    Options: ClassVar[type[MethodOptions]] = NaturalOptions
+    options: NaturalOptions
+
+    def make_descent(self) -> NaturalDescent:
+        options = self.options
+        sets = iter(MeasurementStream(self.problems, options.design(), self.seeds))
+
+        def next_measurement() -> Measurement:
+            return next(sets).measurement
+
+        return NaturalDescent(
+            self.family,
+            FullBatch(self.problems),
+            next_measurement,
+            StepSize(options.step_size, options.decay),
+            options.max_steps,
+            options.kl_weight,
+            options.averaging,
+        )
+
+    def objectives(self) -> Sequence[Objective]:
+        return [ExpectedFunctionalKL(self.options.design(), self.options.kl_weight)] * len(self.problems)

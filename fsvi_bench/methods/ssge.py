@@ -1,0 +1,145 @@
+"""SSGE: RANDA's objective with the gradient of the functional KL estimated from function samples.
+
+The scheme of Sun et al. (2019), functional variational BNNs, as Burt et al. (2020, section 4) benchmark it: the
+gradient of KL(Q_A ‖ P_A) is the mean over samples f = Φ_A w of (∇ log q(f) − ∇ log p(f))ᵀ ∂f/∂params, both scores held
+constant, and ∇ log q comes from the spectral Stein gradient estimator (Shi, Sun and Zhu 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fsvi_bench.maths.functional_kl import ALIGNMENT
+from fsvi_bench.maths.ssge import spectral_stein_score
+from fsvi_bench.methods.base import MethodOptions
+from fsvi_bench.methods.descending import DescentMethod, FunctionalOptions
+from fsvi_bench.scoring.objective import Objective
+from fsvi_bench.variational.descent import AdamDescent
+from fsvi_bench.variational.likelihood import Likelihood, make_likelihood
+from fsvi_bench.variational.measurement import MeasuredSet, MeasurementStream, aligned, stream_generator
+from fsvi_bench.variational.parameters import FullParameters, Parameters, make_parameters
+
+
+class SsgeOptions(FunctionalOptions):
+    """S function samples a step; the bandwidth is the median rule's unless given."""
+
+    S: Annotated[int, Field(ge=2)] = 100
+    prior_score: Literal["exact", "ssge"] = "exact"
+    eigen_share: Annotated[float, Field(gt=0, le=1)] = 0.99
+    bandwidth: Annotated[float, Field(gt=0)] | Literal["median"] = "median"
+    injected_noise: NonNegativeFloat = 0.0
+
+
+class Ssge(DescentMethod):
+    """Adam on eq. 6 with the spectral Stein estimate of the functional KL's gradient."""
+
+    Options: ClassVar[type[MethodOptions]] = SsgeOptions
+    options: SsgeOptions
+
+    def make_descent(self) -> AdamDescent:
+        options, data, N = self.options, self.problems, self.problems.y.shape[1]
+        q = make_parameters(self.family, len(data), aligned(data.k)).to(self.device)
+        likelihood = make_likelihood(data, options.rows(N), self.seeds)
+        sets = iter(MeasurementStream(data, options.design(), self.seeds))
+        samples = FunctionSamples(options, self.seeds, aligned(data.k), self.device)
+        kl_weight = options.weight(options.rows(N), N)
+
+        def gradient() -> Float[Tensor, " B"]:
+            likelihood.advance()
+            return set_stein_gradient(q, next(sets), likelihood, samples, kl_weight)
+
+        return AdamDescent(q, gradient, options.learning_rate(), options.averaging)
+
+    def objectives(self) -> Sequence[Objective]:
+        return [self.options.objective(self.problems.y.shape[1])] * len(self.problems)
+
+
+class FunctionSamples:
+    """Standard normal draws behind the function samples, from each problem's own streams, drawn on the CPU."""
+
+    def __init__(self, options: SsgeOptions, seeds: Sequence[int], k: int, device: torch.device) -> None:
+        self.options, self.device = options, device
+        self._weights = [stream_generator(seed, "function samples") for seed in seeds]
+        self._prior = [stream_generator(seed, "prior function samples") for seed in seeds]
+        self._noise = [stream_generator(seed, "injected noise") for seed in seeds]
+        self._k = k
+
+    def weights(self) -> Float[Tensor, "B S k"]:
+        """For q's samples of the weights."""
+        return self._draw(self._weights, self._k)
+
+    def prior_weights(self) -> Float[Tensor, "B S k"]:
+        """Samples of the weights from the prior."""
+        return self._draw(self._prior, self._k)
+
+    def noise(self, M: int) -> Float[Tensor, "B S M"]:
+        """For the noise injected into q's function values."""
+        return self._draw(self._noise, M)
+
+    def _draw(self, generators: Sequence[np.random.Generator], width: int) -> Float[Tensor, "B S width"]:
+        draws = torch.empty(len(generators), self.options.S, width, dtype=torch.float64)
+        for place, generator in zip(draws.numpy(), generators, strict=True):
+            generator.standard_normal(out=place)
+        return draws.to(self.device)
+
+
+def set_stein_gradient(
+    q: Parameters, A: MeasuredSet, likelihood: Likelihood, samples: FunctionSamples, kl_weight: float
+) -> Float[Tensor, " B"]:
+    """Gradient of −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), the KL's by SSGE, handed to q's parameters.
+
+    Returns a number per problem that is not finite if its gradient is not.
+    """
+    draws = samples.weights()
+    S = draws.shape[1]
+    spread = draws @ q.factor.mT if isinstance(q, FullParameters) else draws * q.scale[:, None]
+    gradient_w = stein_gradient(spread + q.mean[:, None], A, samples) / S
+    mean_of_kl = (gradient_w.mT @ draws.new_ones(len(draws), S, 8))[..., 0]
+    mean = likelihood.mean_gradient(q.mean).add_(mean_of_kl, alpha=kl_weight)
+    if isinstance(q, FullParameters):
+        factor = torch.bmm(gradient_w.mT, draws).mul_(kl_weight)
+        likelihood.add_factor_gradient(factor, q.factor)
+        q.set_gradient(mean, factor)
+        return mean_of_kl.sum(-1)
+    # ∂w/∂(log s) = s ε, which is `spread`.
+    of_likelihood = q.scale.square() * likelihood.precision_diagonal()
+    q.set_gradient(mean, of_likelihood.add_((gradient_w * spread).sum(1), alpha=kl_weight))
+    return mean_of_kl.sum(-1)
+
+
+def stein_gradient(w: Float[Tensor, "B S k"], A: MeasuredSet, samples: FunctionSamples) -> Float[Tensor, "B S k"]:
+    """(∇ log q(f_s) − ∇ log p(f_s))ᵀ Φ_A for each weight sample's function values f_s = Φ_A w_s."""
+    options = samples.options
+    fill = -A.Phi_A.shape[1] % ALIGNMENT
+    Phi_A = pad(A.Phi_A, (0, 0, 0, fill)) if fill else A.Phi_A
+    values = w @ Phi_A.mT
+    if options.injected_noise:
+        values = values + options.injected_noise * samples.noise(Phi_A.shape[1])
+    score = _score(values, None, options)
+    if options.prior_score == "exact":
+        # −∇ log p(f) = (Φ_AΦ_Aᵀ)⁺f, and Φ_Aᵀ(Φ_AΦ_Aᵀ)⁺Φ_A is the projector onto the row space.
+        return A.measurement.project(w.mT).mT + score @ Phi_A
+    return (score - _score(samples.prior_weights() @ Phi_A.mT, values, options)) @ Phi_A
+
+
+def _score(
+    samples: Float[Tensor, "B S M"], queries: Float[Tensor, "B S M"] | None, options: SsgeOptions
+) -> Float[Tensor, "B S M"]:
+    """The estimate for all problems at once, or one by one where matrices of S×S would not start on cache lines."""
+    bandwidth = None if options.bandwidth == "median" else options.bandwidth
+    if samples.shape[1] % ALIGNMENT == 0:
+        return spectral_stein_score(samples, queries, share=options.eigen_share, bandwidth=bandwidth)
+    at = [None] * len(samples) if queries is None else [query[None].clone() for query in queries]
+    scores = [
+        spectral_stein_score(one[None].clone(), query, share=options.eigen_share, bandwidth=bandwidth)
+        for one, query in zip(samples, at, strict=True)
+    ]
+    return torch.cat(scores)

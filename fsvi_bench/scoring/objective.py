@@ -1,0 +1,229 @@
+"""What a method's objective asks for, apart from what its optimiser made of it.
+
+`kl_at_objective_optimum` is KL(q* ‖ P_D) at the objective's own optimum q* within the family, and `objective_gap` how
+far above its least known value the objective is at a given q (nats). RANDA's optimum is not the point nearest to the
+posterior: neither number is a floor of the KL.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.blr import PrecisionGaussian, blr_posterior, covariance_tril, mean_field_optimum_scale
+from fsvi_bench.maths.functional_kl import Measurement, as_columns
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.maths.measurement import measure
+from fsvi_bench.maths.projection import row_space
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, Family, FullGaussian, GaussianPosterior
+from fsvi_bench.seeds import derive_seed
+from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.training_problems import TrainingProblems
+from fsvi_bench.variational.likelihood import FullBatch
+from fsvi_bench.variational.measurement import MeasuredSet, MeasurementDesign, MeasurementStream, align, aligned
+from fsvi_bench.variational.natural import NaturalDescent, StepSize
+
+HELD_OUT_SETS = 256  #: frozen measurement sets on which RANDA's objective is evaluated; the same for every method
+REFERENCE_STEPS, REFERENCE_AVERAGING = 1000, 0.8  #: of the natural-gradient run that stands for RANDA's optimum
+
+
+class ObjectiveScores(NamedTuple):
+    """Both are None where they cannot be computed."""
+
+    kl_at_objective_optimum: float | None
+    objective_gap: float | None
+
+
+class Objective(ABC):
+    """Something that a method minimises over Gaussians q."""
+
+    @abstractmethod
+    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:
+        """Both scores of one posterior on one problem."""
+
+
+def _kl(q: GaussianPosterior, exact: PrecisionGaussian) -> float:
+    return float(gaussian_kl_to_precision(q.mean, q.covariance_tril(), *exact).total)
+
+
+def _nearest(family: Family, exact: PrecisionGaussian) -> GaussianPosterior:
+    """The Gaussian of a family with the least KL to an exact one."""
+    if family == "full":
+        return FullGaussian(exact.mean, covariance_tril(exact.precision_tril))
+    return FactorisedGaussian(exact.mean, mean_field_optimum_scale(exact.precision_tril))
+
+
+@dataclass(frozen=True)
+class WeightSpaceKL(Objective):
+    """−ELBO with its KL in weight space: KL(q ‖ P_D) minus the log evidence, so that all is known in closed form."""
+
+    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:
+        exact = problem.truth.posterior
+        least = _kl(_nearest(q.family, exact), exact)
+        return ObjectiveScores(least, _kl(q, exact) - least)
+
+
+@dataclass(frozen=True)
+class ExpectedFunctionalKL(Objective):
+    """−E_q[log p(y|w)] + kl_weight · E_A KL(Q_A ‖ P_A) (Burt et al. 2020, eq. 6).
+
+    Evaluated with all training rows on `HELD_OUT_SETS` frozen sets. The optimum comes from natural gradients on other
+    sets, converged and averaged; the least known value is the one there, so a gap may be slightly negative.
+    """
+
+    design: MeasurementDesign
+    kl_weight: float
+
+    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:
+        if self.kl_weight == 0:
+            return ObjectiveScores(None, None)
+        optimum, least = _reference(_ByIdentity(problem, problem.task.sha256), self, q.family)
+        return ObjectiveScores(_kl(optimum, problem.truth.posterior), self.value(q, problem) - least)
+
+    def value(self, q: GaussianPosterior, problem: Problem) -> float:
+        """The objective at q without the terms that no q changes, on the held-out sets."""
+        held_out = _held_out(_ByIdentity(problem, problem.task.sha256), self.design)
+        mean, factor = align(q.mean[None]), align_factor(q.covariance_tril())[None]
+        likelihood = float(FullBatch(TrainingProblems.of([problem])).value(mean, factor))
+        kls = [m.gradient(mean.expand(n, -1), factor.expand(n, -1, -1)).kl for n, m in held_out]
+        return likelihood + self.kl_weight * float(torch.cat(kls).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class FixedFunctionalKL(Objective):
+    """The same at one measurement set for all time, given by its features [M,k].
+
+    If A sees every weight it is the weight-space objective. If not, its infimum over full covariances is approached as
+    q collapses in the directions that A does not see, and KL(q ‖ P_D) goes to infinity on the way.
+    """
+
+    Phi_A: Float[Tensor, "M k"]
+    design: MeasurementDesign
+    kl_weight: float
+
+    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:
+        if self.kl_weight == 0 or self.design.kl_jitter:
+            return ObjectiveScores(None, None)
+        basis = row_space(self.Phi_A, self.design.rank_tolerance)
+        if basis.shape[1] == problem.task.k:
+            return self._all_seen(q, problem)
+        gap = self.value(q, problem) - self.infimum(problem, basis) if q.family == "full" else None
+        return ObjectiveScores(math.inf, gap)
+
+    def value(self, q: GaussianPosterior, problem: Problem) -> float:
+        """The objective at q without the terms that no q changes."""
+        measurement = measure(align(self.Phi_A[None]), rank_tolerance=self.design.rank_tolerance, avoid_inverse=True)
+        mean, factor = align(q.mean[None]), align_factor(q.covariance_tril())[None]
+        likelihood = FullBatch(TrainingProblems.of([problem])).value(mean, factor)
+        return float(likelihood + self.kl_weight * measurement.gradient(mean, factor).kl)
+
+    def infimum(self, problem: Problem, basis: Float[Tensor, "k r"]) -> float:
+        """inf over μ and Σ, for rank r < k.
+
+        With G = ΦᵀΦ/σ², the covariance given its marginal S = VᵀΣV is best collapsed to w = V v − N G_NN⁻¹G_NV v, which
+        leaves ½ tr(S (G_VV − G_VN G_NN⁻¹ G_NV)) of the likelihood; then S⁻¹ = (that Schur complement)/c + I.
+        """
+        gram, moment = problem.Phi.mT @ problem.Phi, problem.Phi.mT @ problem.y
+        gram, moment = gram / problem.task.noise_variance, moment / problem.task.noise_variance
+        full_basis = torch.linalg.qr(basis, mode="complete").Q
+        V, unseen = basis, full_basis[:, basis.shape[1] :]
+        schur = (
+            V.mT
+            @ gram
+            @ (V - unseen @ torch.linalg.pinv(unseen.mT @ gram @ unseen, hermitian=True) @ (unseen.mT @ gram @ V))
+        )
+        identity = torch.eye(V.shape[1], dtype=V.dtype)
+        covariance_part = 0.5 * self.kl_weight * torch.logdet(schur / self.kl_weight + identity)
+        optimal = torch.linalg.pinv(gram + self.kl_weight * V @ V.mT, hermitian=True)
+        return float(covariance_part - 0.5 * moment @ optimal @ moment)
+
+    def _all_seen(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:
+        """c·KL(q ‖ P_c) up to a constant, where P_c is the posterior under the noise variance cσ²."""
+        tempered = blr_posterior(problem.Phi, problem.y, self.kl_weight * problem.task.noise_variance)
+        optimum = _nearest(q.family, tempered)
+        gap = self.kl_weight * (_kl(q, tempered) - _kl(optimum, tempered))
+        return ObjectiveScores(_kl(optimum, problem.truth.posterior), gap)
+
+
+class _ByIdentity:
+    """A problem that caches tell apart by its task alone."""
+
+    def __init__(self, problem: Problem, task_sha256: str) -> None:
+        self.problem, self.task_sha256 = problem, task_sha256
+
+    def __hash__(self) -> int:
+        return hash(self.task_sha256)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and other.task_sha256 == self.task_sha256
+
+
+@lru_cache(maxsize=8)
+def _held_out(key: _ByIdentity, design: MeasurementDesign) -> list[tuple[int, Measurement]]:
+    """The frozen sets, prepared, in batches of (size, measurement)."""
+    data = TrainingProblems.of([key.problem])
+    stream = MeasurementStream(data, design, [derive_seed(key.task_sha256, "held-out measurement sets")])
+    batches = []
+    for _ in range(HELD_OUT_SETS // 16):
+        Phi_A = stream.draw(16)[:, 0]
+        batches.append((16, stream.measure(Phi_A.clone())))
+    return batches
+
+
+@lru_cache(maxsize=256)
+def _reference(key: _ByIdentity, objective: ExpectedFunctionalKL, family: Family) -> tuple[GaussianPosterior, float]:
+    """RANDA's optimum and the objective there.
+
+    Λ by natural gradients, averaged. The mean decouples from it, and is solved for: (ΦᵀΦ/σ² + c E_A[VVᵀ]) μ = Φᵀy/σ²,
+    with the projectors of the same sets.
+    """
+    data = TrainingProblems.of([key.problem])
+    likelihood = FullBatch(data)
+    sets = _Projectors(data, objective.design, derive_seed(key.task_sha256, "objective optimum"))
+    descent = NaturalDescent(
+        family, likelihood, sets.__next__, StepSize(), REFERENCE_STEPS, objective.kl_weight, REFERENCE_AVERAGING
+    )
+    descent.run(range(REFERENCE_STEPS))
+    k = data.k
+    hessian = likelihood.precision + objective.kl_weight * sets.mean
+    moment = as_columns(likelihood.moment)
+    mean = torch.linalg.lstsq(hessian[0, :k, :k], moment[0, :k]).solution[:, 0]
+    averaged = descent.posterior(k)[0]
+    optimum: GaussianPosterior = (
+        FactorisedGaussian(mean, averaged.covariance_tril().diagonal())
+        if family == "ffg"
+        else FullGaussian(mean, averaged.covariance_tril())
+    )
+    return optimum, objective.value(optimum, key.problem)
+
+
+class _Projectors:
+    """Measurements one by one, and the mean of their projectors VVᵀ."""
+
+    def __init__(self, data: TrainingProblems, design: MeasurementDesign, seed: int) -> None:
+        self._sets: Iterator[MeasuredSet] = iter(MeasurementStream(data, design, [seed]))
+        k = align(data.Phi).shape[-1]
+        self._identity = torch.eye(k, dtype=torch.float64)[None]
+        self.mean, self._count = torch.zeros(1, k, k, dtype=torch.float64), 0
+
+    def __next__(self) -> Measurement:
+        measurement: Measurement = next(self._sets).measurement
+        self._count += 1
+        self.mean += (measurement.project(self._identity) - self.mean) / self._count
+        return measurement
+
+
+def align_factor(factor: Float[Tensor, "k k"]) -> Float[Tensor, "k_aligned k_aligned"]:
+    """A covariance factor with a unit diagonal for the dummy weights."""
+    k = factor.shape[-1]
+    whole = torch.eye(aligned(k), dtype=factor.dtype)
+    whole[:k, :k] = factor
+    return whole

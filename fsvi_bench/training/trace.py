@@ -1,0 +1,81 @@
+"""How KL and NLPD went along the way, scored with the clock stopped."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.methods.base import Method
+from fsvi_bench.posteriors.gaussian import unstack
+from fsvi_bench.scoring.scores import kl_and_nlpd
+from fsvi_bench.tasks.problem import Problem
+
+COLUMNS = ("steps", "seconds", "kl", "nlpd")
+POINTS_PER_DECADE = 8
+
+
+@dataclass(frozen=True)
+class TracePoint:
+    """Scores after so many steps; `seconds` of training until then, the batch's divided by its size."""
+
+    steps: int
+    seconds: float
+    kl: float
+    nlpd: float
+
+
+@dataclass
+class Trace:
+    """One cell's trace."""
+
+    points: list[TracePoint] = field(default_factory=list)
+
+    def to_csv(self) -> str:
+        """A line per point, all digits."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([getattr(point, name) for name in COLUMNS] for point in self.points)
+        return text.getvalue()
+
+
+def read_trace(path: Path) -> Trace:
+    """Reads a trace file.
+
+    Raises:
+        InputError: it is not one.
+    """
+    try:
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        return Trace([TracePoint(int(r["steps"]), float(r["seconds"]), float(r["kl"]), float(r["nlpd"])) for r in rows])
+    except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{path} is not a trace ({type(error).__name__}); move it away and run again") from error
+
+
+def trace_steps(total: int) -> list[int]:
+    """Before the first step, then evenly on a logarithmic scale, and at the end."""
+    count = 1
+    steps = {0, total}
+    while (step := round(10 ** (count / POINTS_PER_DECADE))) < total:
+        steps.add(step)
+        count += 1
+    return sorted(steps)
+
+
+class Tracer:
+    """Scores a method's current posteriors whenever it is called; one trace per problem."""
+
+    def __init__(self, method: Method, problems: Sequence[Problem]) -> None:
+        self.method, self.problems = method, problems
+        self.traces = [Trace() for _ in problems]
+
+    def __call__(self, steps: int, seconds: float) -> None:
+        """To be called after `steps` steps and `seconds` of training."""
+        posteriors = unstack(self.method.posterior().cpu())
+        share = seconds / len(self.problems)
+        for trace, problem, q in zip(self.traces, self.problems, posteriors, strict=True):
+            trace.points.append(TracePoint(steps, share, *kl_and_nlpd(q, problem)))
