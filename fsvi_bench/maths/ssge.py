@@ -11,6 +11,8 @@ and at the samples themselves, where ψ_j(x_i) = √S U_ij, score = U_J Λ_J⁻�
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -24,16 +26,20 @@ def squared_distances(a: Float[Tensor, "*B n d"], b: Float[Tensor, "*B m d"]) ->
 
 def median_bandwidth(squared: Float[Tensor, "*B S S"]) -> Float[Tensor, "*B"]:
     """Median of the distances over pairs i < j (the mean of the two middle ones if their number is even)."""
-    S = squared.shape[-1]
-    row, column = torch.triu_indices(S, S, offset=1, device=squared.device)
-    pairs = squared[..., row, column]
-    count = pairs.shape[-1]
-    lower = pairs.kthvalue((count + 1) // 2, dim=-1).values
-    if count % 2:
-        return lower.sqrt()
-    above = pairs.masked_fill(pairs <= lower[..., None], torch.inf).amin(-1)
-    tied = (pairs <= lower[..., None]).sum(-1) > count // 2
-    return 0.5 * (lower.sqrt() + torch.where(tied, lower, above).sqrt())
+    pairs = squared.flatten(-2)[..., _pair_index(squared.shape[-1]).to(squared.device)]
+    middle = [(pairs.shape[-1] - 1) // 2, pairs.shape[-1] // 2]
+    if pairs.device.type == "cpu":
+        # One pass for both order statistics, where torch needs two.
+        pairs.numpy().partition(middle, axis=-1)
+        return pairs[..., middle].sqrt().mean(-1)
+    return torch.stack([pairs.kthvalue(place + 1, dim=-1).values for place in middle], -1).sqrt().mean(-1)
+
+
+@cache
+def _pair_index(S: int) -> Int[Tensor, " pairs"]:
+    """Places of the entries i < j of an S×S matrix in its rows, one after the other."""
+    row, column = torch.triu_indices(S, S, offset=1)
+    return row * S + column
 
 
 def leading_count(eigenvalues: Float[Tensor, "*B S"], share: float) -> Int[Tensor, "*B"]:
@@ -62,10 +68,13 @@ def spectral_stein_score(
     squared = squared_distances(samples, samples)
     squared.diagonal(dim1=-2, dim2=-1).zero_()
     h = median_bandwidth(squared) if bandwidth is None else squared.new_full(squared.shape[:-2], bandwidth)
-    precision = h.square().reciprocal()[..., None, None]
-    K = torch.exp(-0.5 * precision * squared)
-    finite = K.isfinite().all(-1).all(-1)[..., None, None]
-    eigenvalues, U = torch.linalg.eigh(torch.where(finite, K, torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)))
+    finite = (samples.sum((-2, -1)).isfinite() & (h > 0))[..., None, None]
+    precision = torch.where(finite, h[..., None, None].square().reciprocal(), 1.0)
+    K = squared.mul_(-0.5 * precision).exp_()
+    if not bool(finite.all()):
+        # LAPACK would fail for the whole batch.
+        K = torch.where(finite, K, torch.eye(K.shape[-1], dtype=K.dtype, device=K.device))
+    eigenvalues, U = torch.linalg.eigh(K)
     # Rising order; the largest come last. What is not among the J leading ones gets the weight 0.
     S = K.shape[-1]
     J = leading_count(eigenvalues.flip(-1), share)[..., None] if n_eigen is None else n_eigen

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.functional_kl import ALIGNMENT, as_columns
+from fsvi_bench.maths.linalg import add_product_with_tril
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.measurement import CHUNK, align, stream_generator
 
@@ -37,7 +38,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def add_factor_gradient(self, gradient: Float[Tensor, "B k k"], factor: Float[Tensor, "B k k"]) -> None:
-        """Adds ∂/∂L in place."""
+        """Adds ∂/∂L in place, on and below the diagonal."""
 
     @abstractmethod
     def precision_diagonal(self) -> Float[Tensor, "B k"]:
@@ -66,7 +67,7 @@ class FullBatch(Likelihood):
         return (self.precision @ as_columns(mean))[..., 0] - self.moment
 
     def add_factor_gradient(self, gradient: Float[Tensor, "B k k"], factor: Float[Tensor, "B k k"]) -> None:
-        gradient.baddbmm_(self.precision, factor)
+        add_product_with_tril(gradient, self.precision, factor)
 
     def precision_diagonal(self) -> Float[Tensor, "B k"]:
         return self._diagonal

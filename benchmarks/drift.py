@@ -1,0 +1,121 @@
+"""KL(q ‖ P_D) against steps, far beyond the paper's budget: which objectives converge, which drift.
+
+    python benchmarks/drift.py --out DIR [--workers N] [--max-steps 40000] [--splits 0-4]
+
+FIXEDA and RANDA on boston, both by Adam at 0.01, both families, M = 20 and 80; draws DIR/drift.png and .svg from the
+traces.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from fsvi_bench.reporting.figures import BLUE, VERMILLION, new_figure
+from fsvi_bench.running.cell import Record
+from fsvi_bench.running.executors import available_cores, use_one_thread
+from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.progress import Silent
+from fsvi_bench.running.runner import Resources, run
+from fsvi_bench.running.store import TRACE_FILE, Store
+from fsvi_bench.training.trace import read_trace
+
+STYLES = {
+    ("full", 80): (BLUE, "-"),
+    ("full", 20): (BLUE, "--"),
+    ("ffg", 80): (VERMILLION, "-"),
+    ("ffg", 20): (VERMILLION, "--"),
+}
+
+
+def curves(records: list[Record], out: Path) -> dict[tuple[str, str, int], np.ndarray]:
+    """(method, family, M) -> [splits, points, 2]: steps and KL."""
+    found: dict[tuple[str, str, int], list[np.ndarray]] = {}
+    for record in records:
+        folder = next(out.glob(f"cells/*/*/*-{record.cell[:12]}"))
+        points = [(point.steps, point.kl) for point in read_trace(folder / TRACE_FILE).points]
+        found.setdefault((record.method, record.family, record.hyperparameters["M"]), []).append(np.array(points))
+    return {key: np.stack(values) for key, values in found.items()}
+
+
+def draw(found: dict[tuple[str, str, int], np.ndarray], out: Path) -> None:
+    figure, axes = new_figure(2, 7.0, 3.2)
+    for ax, method, title in zip(
+        axes, ("fixed-a", "rand-a"), ("FIXEDA: one A for the whole run", "RANDA: a new A each step"), strict=True
+    ):
+        for (name, family, M), values in sorted(found.items(), key=lambda item: (item[0][1], -item[0][2])):
+            if name != method:
+                continue
+            colour, line = STYLES[family, M]
+            steps, kl = values[0, 1:, 0], values[:, 1:, 1]
+            middle = np.median(kl, axis=0)
+            ax.fill_between(steps, kl.min(axis=0), kl.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+            ax.plot(steps, middle, line, color=colour, linewidth=1.6, label=f"{family}, M = {M}")
+            ax.annotate(
+                f"{middle[-1]:.0f}",
+                (steps[-1], middle[-1]),
+                xytext=(4, 0),
+                textcoords="offset points",
+                fontsize=8,
+                va="center",
+                color=colour,
+            )
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_title(title, fontsize=10)
+        ax.set_xlabel("steps of Adam", fontsize=9)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(True, which="major", color="0.9", linewidth=0.6)
+        ax.axvline(15000, color="0.6", linewidth=0.8, linestyle=":")
+    low = min(ax.get_ylim()[0] for ax in axes)
+    high = max(ax.get_ylim()[1] for ax in axes)
+    for ax in axes:
+        ax.set_ylim(low, high)
+    axes[0].set_ylabel("KL(q ‖ exact posterior), nats", fontsize=9)
+    axes[0].legend(fontsize=8, frameon=False)
+    axes[1].annotate(
+        "paper's budget",
+        (15000, high),
+        xytext=(-4, -4),
+        textcoords="offset points",
+        fontsize=8,
+        ha="right",
+        va="top",
+        color="0.4",
+    )
+    for suffix in ("png", "svg"):
+        figure.savefig(out / f"drift.{suffix}", dpi=200)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=available_cores())
+    parser.add_argument("--max-steps", type=int, default=40000)
+    parser.add_argument("--splits", default="0-4")
+    arguments = parser.parse_args()
+    use_one_thread()
+    request = Request(
+        datasets=["boston"],
+        methods=["fixed-a", "rand-a"],
+        splits=arguments.splits,
+        measurement_points=(20, 80),
+        max_steps=arguments.max_steps,
+        options={"optimizer": "adam", "minibatch": "full"},
+    )
+    records = run(make_plan(request), Store(arguments.out), Resources(workers=arguments.workers), Silent()).records
+    found = curves(records, arguments.out)
+    for (method, family, M), values in sorted(found.items()):
+        told = ", ".join(
+            f"{int(step)}: {np.median(values[:, i, 1]):.1f}"
+            for i, step in enumerate(values[0, :, 0])
+            if step in (1000, 10000) or i + 1 == values.shape[1]
+        )
+        print(f"{method} {family} M={M}: median KL at steps {told}")
+    draw(found, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
