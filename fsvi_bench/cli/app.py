@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fsvi_bench.cli import datasets, methods, run, score, tasks
+from fsvi_bench.cli import datasets, methods, reproduce, run, score, tasks
 from fsvi_bench.errors import InputError, TaskRefused
 
 BAD_INPUT = 2
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("score")(score.score)
+app.command("reproduce")(reproduce.reproduce)
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(methods.app, name="methods")

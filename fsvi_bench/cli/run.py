@@ -35,6 +35,7 @@ def run(
     """Run methods on data sets, score them against the exact posterior, and print a table."""
     from fsvi_bench.cli.console import RichProgress, print_json, stderr, stdout
     from fsvi_bench.errors import InputError
+    from fsvi_bench.reporting.cell_files import load_traces
     from fsvi_bench.reporting.summary import summarise
     from fsvi_bench.reporting.table import failures, result_table
     from fsvi_bench.reporting.wandb_log import choose_mode, log_records
@@ -77,7 +78,8 @@ def run(
         reused = len(result.records) - len(result.computed) - len(result.refused)
         refused = f", {len(result.refused)} without a certified task" if result.refused else ""
         stderr.print(f"{len(result.computed)} cells computed, {reused} found finished{refused}; results lie in {out}")
-    for line in log_records(result.computed, wandb_mode, out):
+    traces = {} if wandb_mode == "off" else load_traces(result.computed, store)
+    for line in log_records(result.computed, wandb_mode, out, traces):
         stderr.print(line, style="yellow")
     for line in failures(result.records):
         stderr.print(line, style="red")

@@ -73,6 +73,10 @@ class Measurement(ABC):
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
         """2 ∂KL/∂Σ = VVᵀ − V(VᵀΣV)⁻¹Vᵀ at Σ = Λ⁻¹: the natural gradient of the KL in Λ."""
 
+    @abstractmethod
+    def narrow(self, start: int, stop: int) -> Measurement:
+        """The problems from `start` on, before `stop`."""
+
 
 @dataclass(frozen=True, eq=False)
 class Span(Measurement):
@@ -114,6 +118,9 @@ class Span(Measurement):
         K_tril, _ = torch.linalg.cholesky_ex(self._with_slack(T.mT @ T))
         whitened = _right_whitened(self.basis, K_tril)
         return self.basis @ self.basis.mT - whitened @ whitened.mT
+
+    def narrow(self, start: int, stop: int) -> Span:
+        return Span(self.basis[start:stop], None if self.slack is None else self.slack[start:stop])
 
     def _with_slack(self, K: Float[Tensor, "B m m"]) -> Float[Tensor, "B m m"]:
         return K if self.slack is None else K + self.slack
@@ -169,6 +176,9 @@ class Complement(Measurement):
         gradient.diagonal(dim1=-2, dim2=-1).add_(1.0)
         return gradient
 
+    def narrow(self, start: int, stop: int) -> Complement:
+        return Complement(self.null_rows[start:stop], self.nullity)
+
     def _cholesky(self, gram: Float[Tensor, "B n n"]) -> tuple[Tensor, Tensor]:
         gram.diagonal(dim1=-2, dim2=-1)[..., self.nullity :] = 1.0
         tril, info = torch.linalg.cholesky_ex(gram)
@@ -193,6 +203,11 @@ class Patched(Measurement):
 
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
         return self._patch("precision_gradient", precision)
+
+    def narrow(self, start: int, stop: int) -> Measurement:
+        inside = tuple((place - start, span) for place, span in self.exceptions if start <= place < stop)
+        regular = self.regular.narrow(start, stop)
+        return Patched(regular, inside) if inside else regular
 
     def _patch(self, name: str, *arguments: Tensor) -> Any:
         """Everything by the regular way, then the exceptions' results put in place of theirs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytorch_lightning as pl
@@ -73,6 +73,10 @@ class Method(pl.LightningModule, ABC):
 
     def objectives(self) -> Sequence[Objective | None]:
         """For each problem, what the method minimises, if that can be told apart from how; see `scoring.objective`."""
+        return [None] * len(self.problems)
+
+    def work(self) -> Sequence[Mapping[str, int] | None]:
+        """For each problem, what training took in units that methods share, such as `likelihood_rows`, or None."""
         return [None] * len(self.problems)
 
     def configure_optimizers(self) -> Any:

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from fsvi_bench.errors import InputError
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
@@ -37,6 +36,17 @@ class DescentMethod(Method, ABC):
     @property
     def num_steps(self) -> int:
         return int(self.options.max_steps)  # type: ignore[attr-defined]
+
+    def cost(self) -> dict[str, int]:
+        """What one gradient takes: training rows, measurement rows, function samples."""
+        return {}
+
+    def work(self) -> Sequence[dict[str, int]]:
+        cost = self.cost()
+        return [
+            {"gradients": count, **{name: count * each for name, each in cost.items()}}
+            for count in self.descent.evaluations
+        ]
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.descent.run(batch)
@@ -84,20 +94,13 @@ class MeasurementOptions(MethodOptions):
 
 
 class MinibatchOptions(MethodOptions):
-    """How many training rows the likelihood sees in one step."""
+    """How many training rows the likelihood sees in one step; all, if there are fewer."""
 
     minibatch: PositiveInt | Literal["full"] = 80
 
     def rows(self, N: int) -> int:
-        """The number of rows.
-
-        Raises:
-            InputError: more than there are.
-        """
-        n = N if self.minibatch == "full" else self.minibatch
-        if n > N:
-            raise InputError(f"minibatch={n} is more than the {N} training rows of a split; choose fewer, or full")
-        return n
+        """The number of rows."""
+        return N if self.minibatch == "full" else min(self.minibatch, N)
 
 
 class FunctionalOptions(AdamOptions, MeasurementOptions, MethodOptions):
@@ -106,12 +109,14 @@ class FunctionalOptions(AdamOptions, MeasurementOptions, MethodOptions):
     minibatch: PositiveInt | Literal["full", "M"] = "M"
 
     def rows(self, N: int) -> int:
-        """The number of rows in one step: with `M`, as many as measurement points, or all if there are fewer.
+        """The number of rows in one step; all, if there are fewer than asked for."""
+        if self.minibatch == "full":
+            return N
+        return min(self.M if self.minibatch == "M" else self.minibatch, N)
 
-        Raises:
-            InputError: more than there are.
-        """
-        return MinibatchOptions(minibatch=min(self.M, N) if self.minibatch == "M" else self.minibatch).rows(N)
+    def cost(self, N: int) -> dict[str, int]:
+        """Rows of either kind behind one gradient."""
+        return {"likelihood_rows": self.rows(N), "measurement_rows": self.M}
 
     def objective(self, N: int) -> ExpectedFunctionalKL:
         """What a method minimises that draws A anew at each step."""

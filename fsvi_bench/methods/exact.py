@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, mean_field_optimum_scale
 from fsvi_bench.methods.base import Method
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+from fsvi_bench.scoring.objective import Objective, WeightSpaceKL
 
 
 class Exact(Method):
@@ -37,6 +39,9 @@ class Exact(Method):
         else:
             scales = torch.stack([mean_field_optimum_scale(exact.precision_tril) for exact in solved])
             self._posterior = FactorisedGaussian(mean, scales)
+
+    def objectives(self) -> Sequence[Objective]:
+        return [WeightSpaceKL()] * len(self.problems)
 
     def posterior(self) -> GaussianPosterior:
         return self._posterior

@@ -101,6 +101,9 @@ class FixedA(DescentMethod):
 
         return loss
 
+    def cost(self) -> dict[str, int]:
+        return {**self.options.cost(self.problems.y.shape[1]), "measurement_rows": self.Phi_A.shape[1]}
+
     def objectives(self) -> Sequence[Objective]:
         N = self.problems.y.shape[1]
         kl_weight = self.options.weight(self.options.rows(N), N)

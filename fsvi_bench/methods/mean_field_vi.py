@@ -56,5 +56,8 @@ class MeanFieldVI(DescentMethod):
 
         return AdamDescent(q, gradient, options.learning_rate(), options.averaging)
 
+    def cost(self) -> dict[str, int]:
+        return {"likelihood_rows": self.options.rows(self.problems.y.shape[1]), "weight_samples": self.options.S}
+
     def objectives(self) -> Sequence[Objective]:
         return [WeightSpaceKL()] * len(self.problems)

@@ -38,5 +38,8 @@ class RandA(DescentMethod):
 
         return AdamDescent(q, gradient, options.learning_rate(), options.averaging)
 
+    def cost(self) -> dict[str, int]:
+        return self.options.cost(self.problems.y.shape[1])
+
     def objectives(self) -> Sequence[Objective]:
         return [self.options.objective(self.problems.y.shape[1])] * len(self.problems)

@@ -53,5 +53,8 @@ class RandANgd(DescentMethod):
             options.averaging,
         )
 
+    def cost(self) -> dict[str, int]:
+        return {"likelihood_rows": self.problems.y.shape[1], "measurement_rows": self.options.M}
+
     def objectives(self) -> Sequence[Objective]:
         return [ExpectedFunctionalKL(self.options.design(), self.options.kl_weight)] * len(self.problems)

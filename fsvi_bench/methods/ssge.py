@@ -58,6 +58,9 @@ class Ssge(DescentMethod):
 
         return AdamDescent(q, gradient, options.learning_rate(), options.averaging)
 
+    def cost(self) -> dict[str, int]:
+        return {**self.options.cost(self.problems.y.shape[1]), "function_samples": self.options.S}
+
     def objectives(self) -> Sequence[Objective]:
         return [self.options.objective(self.problems.y.shape[1])] * len(self.problems)
 

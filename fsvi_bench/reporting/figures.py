@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import NDArray
 
+from fsvi_bench.files import write_atomically
 from fsvi_bench.maths.blr import predictive_variance
-from fsvi_bench.posteriors.gaussian import GaussianPosterior
-from fsvi_bench.reporting.summary import estimate
+from fsvi_bench.posteriors.gaussian import Family, GaussianPosterior
+from fsvi_bench.reporting.summary import Estimate, estimate
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.problem import Problem
 
+Array = NDArray[np.float64]
+Dashes = tuple[float, tuple[float, ...]]  #: matplotlib's offset, and lengths of dashes and gaps
+
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 PALETTE = (BLUE, VERMILLION, GREEN, PURPLE)
+PAGE_WIDTH = 7.0  #: inches of a printed page's text; at this width no letter is smaller than 8 points
+SMALL, NORMAL, LARGE = 8.0, 9.0, 10.0  #: points
+DOTS_PER_INCH = 200
+FAMILY_STYLE: dict[Family, tuple[str, str]] = {"full": (BLUE, "o"), "ffg": (VERMILLION, "s")}  #: colour and marker
+FAMILY_PLACE: dict[Family, float] = {"full": -0.2, "ffg": 0.2}  #: within a column of width 1
+LEVEL_LINE: Dashes = (0, (4, 3))
+NO_LOGARITHM = 1e-9  #: a KL below this is 0 but for rounding, which a logarithmic axis cannot show
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean and standard deviation of f (without noise) at inputs in rising order."""
+
+    x: Array
+    mean: Array
+    sd: Array
+
+
+def curve(problem: Problem, q: GaussianPosterior) -> Curve:
+    """f under q at a problem's test inputs.
+
+    Raises:
+        ValueError: the problem's inputs have more than one dimension.
+    """
+    if problem.X.shape[1] != 1:
+        raise ValueError(f"inputs have {problem.X.shape[1]} dimensions, only one can be drawn")
+    order = problem.X_test[:, 0].argsort()
+    Phi, no_noise = problem.Phi_test[order], torch.zeros((), dtype=torch.float64)
+    deviation = predictive_variance(Phi, q.covariance_tril(), no_noise).sqrt()
+    return Curve(problem.X_test[order, 0].numpy(), (Phi @ q.mean).numpy(), deviation.numpy())
 
 
 def draw_posteriors(axes: Axes, problem: Problem, posteriors: Mapping[str, GaussianPosterior]) -> None:
@@ -25,19 +67,29 @@ def draw_posteriors(axes: Axes, problem: Problem, posteriors: Mapping[str, Gauss
     Raises:
         ValueError: the problem's inputs have more than one dimension.
     """
-    if problem.X.shape[1] != 1:
-        raise ValueError(f"inputs have {problem.X.shape[1]} dimensions, only one can be drawn")
-    order = problem.X_test[:, 0].argsort()
-    x, Phi = problem.X_test[order, 0].numpy(), problem.Phi_test[order]
-    no_noise = torch.zeros((), dtype=torch.float64)
     for (label, q), colour in zip(posteriors.items(), PALETTE, strict=False):
-        mean = (Phi @ q.mean).numpy()
-        deviation = predictive_variance(Phi, q.covariance_tril(), no_noise).sqrt().numpy()
-        axes.fill_between(x, mean - 2 * deviation, mean + 2 * deviation, color=colour, alpha=0.18, linewidth=0)
-        for edge in (mean - 2 * deviation, mean + 2 * deviation):
-            axes.plot(x, edge, color=colour, linewidth=0.8)
-        axes.plot(x, mean, color=colour, linewidth=1.8, label=label)
-    axes.plot(problem.X[:, 0], problem.y, ".", color="black", markersize=5, label="training data")
+        draw_band(axes, curve(problem, q), colour, label)
+    draw_training_data(axes, problem)
+
+
+def draw_band(axes: Axes, of: Curve, colour: str, label: str = "", width: float = 1.8) -> None:
+    """A mean and, filled, two standard deviations on both sides of it."""
+    low, high = of.mean - 2 * of.sd, of.mean + 2 * of.sd
+    axes.fill_between(of.x, low, high, color=colour, alpha=0.18, linewidth=0)
+    for edge in (low, high):
+        axes.plot(of.x, edge, color=colour, linewidth=0.45 * width)
+    axes.plot(of.x, of.mean, color=colour, linewidth=width, label=label)
+
+
+def draw_outline(axes: Axes, of: Curve, colour: str, style: Dashes) -> None:
+    """The same, thin and not filled, to be laid over a band."""
+    for line in (of.mean - 2 * of.sd, of.mean, of.mean + 2 * of.sd):
+        axes.plot(of.x, line, color=colour, linewidth=0.9, linestyle=style)
+
+
+def draw_training_data(axes: Axes, problem: Problem, size: float = 5) -> None:
+    """The training points of a problem with one input."""
+    axes.plot(problem.X[:, 0], problem.y, ".", color="black", markersize=size, label="training data")
     _tidy(axes)
 
 
@@ -54,9 +106,100 @@ def draw_score_by_dataset(axes: Axes, records: Sequence[Record], score: str) -> 
     _tidy(axes)
 
 
-def _tidy(axes: Axes) -> None:
+@dataclass(frozen=True)
+class Mark:
+    """One point of `draw_marks`: in which column, of which family, filled or open. No estimate: nothing finished."""
+
+    column: str
+    family: Family
+    filled: bool
+    estimate: Estimate | None
+    finished: int = 1
+    cells: int = 1
+
+
+def draw_marks(axes: Axes, marks: Sequence[Mark], logarithmic: bool = False) -> None:
+    """Means with standard errors; within each column families side by side, and within each family the fillings.
+
+    What the axis cannot show is said at its edge: 0 (to rounding) on a logarithmic axis, infinity, and failed cells.
+    """
+    columns = list(dict.fromkeys(mark.column for mark in marks))
+    shown = [m.estimate.mean for m in marks if m.estimate is not None and _on_axis(m.estimate.mean, logarithmic)]
+    if logarithmic:
+        _set_logarithmic(axes, shown)
+    for mark in marks:
+        twins = sum((m.column, m.family) == (mark.column, mark.family) for m in marks)
+        apart = (-0.08 if mark.filled else 0.08) if twins > 1 else 0.0
+        _draw_mark(axes, mark, columns.index(mark.column) + FAMILY_PLACE[mark.family] + apart, logarithmic)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    for edge in range(1, len(columns)):
+        axes.axvline(edge - 0.5, color="0.88", linewidth=0.6, zorder=0)
+    _tidy(axes, SMALL)
+
+
+def draw_level(axes: Axes, value: float, family: Family) -> None:
+    """A thin line for comparison across the columns, in a family's colour."""
+    axes.axhline(value, color=FAMILY_STYLE[family][0], linewidth=0.8, linestyle=LEVEL_LINE, zorder=1)
+
+
+def _set_logarithmic(axes: Axes, shown: Sequence[float]) -> None:
+    """Room below for what is 0; between powers of ten also 2 and 5 are written if few powers are in view."""
+    axes.set_yscale("log", nonpositive="clip")
+    if not shown:
+        return
+    low, high = min(shown) / 5, max(shown) * 2.2
+    axes.set_ylim(low, high)
+    if high / low < 1e3:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _on_axis(value: float, logarithmic: bool) -> bool:
+    return math.isfinite(value) and (value >= NO_LOGARITHM or not logarithmic)
+
+
+def _draw_mark(axes: Axes, mark: Mark, x: float, logarithmic: bool) -> None:
+    colour, marker = FAMILY_STYLE[mark.family]
+    look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5.0, "linestyle": ""}
+    look["markerfacecolor"] = colour if mark.filled else "white"
+    value, across = mark.estimate, axes.get_xaxis_transform()
+    if value is None:
+        _say_at_edge(axes, x, 0.02, "none finished", colour)
+        return
+    if _on_axis(value.mean, logarithmic):
+        axes.errorbar(x, value.mean, yerr=value.standard_error, capsize=2, elinewidth=1, **look)
+    else:
+        words, edge, inwards = ("= 0", 0.0, 1) if value.mean < NO_LOGARITHM else ("= ∞", 1.0, -1)
+        arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0}
+        tail = edge + inwards * 0.13
+        axes.annotate("", xy=(x, edge), xytext=(x, tail), xycoords=across, arrowprops=arrow)
+        axes.plot([x], [tail], transform=across, **look)
+        _say_at_edge(axes, x, edge + inwards * 0.17, words, colour)
+    if mark.finished < mark.cells:
+        _say_at_edge(axes, x, 0.02, f"{mark.cells - mark.finished} of {mark.cells} not ok", colour)
+
+
+def _say_at_edge(axes: Axes, x: float, y: float, words: str, colour: str) -> None:
+    """Words at an axis's lower or upper edge, upright if they are long; `y` as a share of its height."""
+    axes.text(
+        x,
+        y,
+        words,
+        transform=axes.get_xaxis_transform(),
+        color=colour,
+        fontsize=SMALL,
+        ha="center",
+        va="bottom" if y < 0.5 else "top",
+        rotation=90 if len(words) > 3 else 0,
+        bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5},
+    )
+
+
+def _tidy(axes: Axes, size: float = NORMAL) -> None:
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=9)
+    axes.tick_params(labelsize=size)
     axes.title.set_fontsize(11)
 
 
@@ -67,3 +210,19 @@ def new_figure(
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(1, columns, squeeze=False, width_ratios=ratios)
     return figure, list(axes[0])
+
+
+def write_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Writes `stem`.png and `stem`.svg, each whole or not at all; equal figures give equal bytes.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    paths = []
+    for kind, metadata in (("png", {}), ("svg", {"Date": None})):
+        content, path = io.BytesIO(), stem.with_name(f"{stem.name}.{kind}")
+        with matplotlib.rc_context({"svg.hashsalt": stem.name}):
+            figure.savefig(content, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+        write_atomically(path, content.getvalue())
+        paths.append(path)
+    return paths

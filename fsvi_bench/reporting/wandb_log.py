@@ -1,19 +1,22 @@
-"""Scores to Weights & Biases, one run per data set, method, family and settings. Local records remain the truth."""
+"""Scores and traces to W&B, one run per data set, method, family and settings. Local records remain the truth."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
 from fsvi_bench.reporting.summary import SCORES, summarise
 from fsvi_bench.running.cell import Record
+from fsvi_bench.training.trace import Trace, TracePoint
 
 Mode = Literal["online", "offline", "off"]
 PROJECT = "fsvi-bench"
+TRACED = ("kl", "nlpd")  #: the scores that a trace follows
 
 
 def choose_mode(wanted: str) -> Mode:
@@ -41,8 +44,14 @@ def _has_key() -> bool:
         return False
 
 
-def log_records(records: Sequence[Record], mode: Mode, folder: Path) -> list[str]:
-    """Logs finished records; offline runs go to `folder/wandb`. Returns what went wrong: W&B never costs a result."""
+def log_records(
+    records: Sequence[Record], mode: Mode, folder: Path, traces: Mapping[str, Trace] | None = None
+) -> list[str]:
+    """Logs finished records; offline runs go to `folder/wandb`. Returns what went wrong: W&B never costs a result.
+
+    Args:
+        traces: `record.cell` -> trace (`reporting.cell_files.load_traces`), for the cells that have one.
+    """
     finished = [record for record in records if record.scores is not None]
     if mode == "off" or not finished:
         return []
@@ -52,13 +61,13 @@ def log_records(records: Sequence[Record], mode: Mode, folder: Path) -> list[str
         groups.setdefault(key, []).append(record)
     try:
         for group in groups.values():
-            _log_group(group, mode, folder)
+            _log_group(group, mode, folder, traces or {})
     except Exception as error:  # whatever W&B raises, the records are on disk already
         return [f"W&B logging stopped ({type(error).__name__}: {error}); the records are complete in {folder}"]
     return []
 
 
-def _log_group(group: Sequence[Record], mode: Mode, folder: Path) -> None:
+def _log_group(group: Sequence[Record], mode: Mode, folder: Path, traces: Mapping[str, Trace]) -> None:
     import wandb
 
     first = group[0]
@@ -79,9 +88,46 @@ def _log_group(group: Sequence[Record], mode: Mode, folder: Path) -> None:
         config=config,
         settings=settings,
     ) as run:
-        rows = [[r.split, r.seed, *(getattr(r.scores, name) for name in SCORES)] for r in group]
+        rows = [[r.split, r.seed, *(getattr(r.scores, name, None) for name in SCORES)] for r in group]
         run.log({"scores": wandb.Table(columns=["split", "seed", *SCORES], data=rows)})
+        _log_traces(run, [(record, traces[record.cell]) for record in group if record.cell in traces])
         (row,) = summarise(group)
         for name, value in row.scores.items():
-            run.summary[name] = value.mean
-            run.summary[f"{name}_standard_error"] = value.standard_error
+            if value is not None and value.mean is not None:
+                run.summary[name] = value.mean
+                run.summary[f"{name}_standard_error"] = value.standard_error
+
+
+def _log_traces(run: Any, traced: Sequence[tuple[Record, Trace]]) -> None:
+    """`trace/kl` and `trace/nlpd` against `trace/steps`, means over splits; every cell's own curve in a table."""
+    import wandb
+
+    if not traced:
+        return
+    rows = [
+        [record.split, record.seed, point.steps, point.seconds, point.kl, point.nlpd]
+        for record, trace in traced
+        for point in trace.points
+    ]
+    run.log({"traces": wandb.Table(columns=["split", "seed", "steps", "seconds", *TRACED], data=rows)})
+    run.define_metric("trace/steps")
+    run.define_metric("trace/*", step_metric="trace/steps")
+    for steps, means in mean_trace(traced):
+        run.log({"trace/steps": steps, **{f"trace/{name}": value for name, value in means.items()}})
+
+
+def mean_trace(traced: Sequence[tuple[Record, Trace]]) -> list[tuple[int, dict[str, float]]]:
+    """(steps, mean KL and NLPD over splits) at every step that some trace has; seeds are averaged within a split first.
+
+    A method that ended early keeps its last posterior, so its last point stands for the steps after it.
+    """
+    steps = sorted({point.steps for _, trace in traced for point in trace.points})
+    means = []
+    for step in steps:
+        by_split: dict[int, list[TracePoint]] = {}
+        for record, trace in traced:
+            if reached := [point for point in trace.points if point.steps <= step]:
+                by_split.setdefault(record.split, []).append(reached[-1])
+        of_splits = [{name: fmean(getattr(p, name) for p in points) for name in TRACED} for points in by_split.values()]
+        means.append((step, {name: fmean(split[name] for split in of_splits) for name in TRACED}))
+    return means

@@ -73,6 +73,7 @@ class Record(BaseModel):
     status: Status
     reason: str | None
     scores: Scores | None
+    work: dict[str, int] | None = None  #: gradients, and the rows and samples behind them; null where none were taken
     seconds: Seconds | None
     provenance: dict[str, Any]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fsvi_bench.errors import InputError, TaskRefused
 
@@ -66,9 +67,17 @@ def run_parallel(
             yield argument, _outcome(lambda argument=argument: function(argument))  # type: ignore[misc]
         return
     with _pool(workers) as pool:
-        futures: dict[Future[Result], Argument] = {pool.submit(function, a): a for a in arguments}
+        # Arguments and results travel as bytes: left to itself, torch would send every tensor as a file descriptor
+        # into shared memory, and run out of both.
+        futures: dict[Future[bytes], Argument] = {
+            pool.submit(_call_with_bytes, function, pickle.dumps(argument)): argument for argument in arguments
+        }
         for future in as_completed(futures):
-            yield futures[future], _outcome(future.result)
+            yield futures[future], _outcome(lambda future=future: pickle.loads(future.result()))  # type: ignore[misc]
+
+
+def _call_with_bytes(function: Callable[[Any], Any], argument: bytes) -> bytes:
+    return pickle.dumps(function(pickle.loads(argument)))
 
 
 def _outcome(call: Callable[[], Result]) -> Result | Exception:

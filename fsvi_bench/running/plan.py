@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
 from fsvi_bench.methods.base import MethodOptions
@@ -38,6 +39,19 @@ class Protocol(BaseModel):
     measurement_points: tuple[int, ...] = ()
     max_steps: int | None = None
     options: dict[str, Any] = {}
+    method_options: dict[str, dict[str, Any]] = {}  #: of single methods; they go before `options`
+    grid: dict[str, tuple[Any, ...]] = {}  #: option -> values; every method that has the option runs with each of them
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Protocol:
+        strangers = [name for name in self.method_options if self.methods != "all" and name not in self.methods]
+        if strangers:
+            raise ValueError(f"method_options has '{strangers[0]}', which is not among the methods")
+        if {"M", "max_steps"} & {*self.grid, *self.options, *(n for own in self.method_options.values() for n in own)}:
+            raise ValueError("M and max_steps are not options here; give measurement_points and max_steps")
+        if empty := [name for name, values in self.grid.items() if not values]:
+            raise ValueError(f"grid has no values for '{empty[0]}'")
+        return self
 
 
 @dataclass(frozen=True)
@@ -178,24 +192,26 @@ def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...]
     families = _families(request.families or protocol.families)
     seeds = tuple(parse_ranges(protocol.seeds if request.seeds is None else request.seeds, "seeds"))
     points = _positive(request.measurement_points or protocol.measurement_points, "--measurement-points")
-    max_steps = protocol.max_steps if request.max_steps is None else request.max_steps
+    planned_steps = None if "max_steps" in request.options else protocol.max_steps
+    max_steps = planned_steps if request.max_steps is None else request.max_steps
     steps = _positive(() if max_steps is None else (max_steps,), "--max-steps")
-    settings = {**protocol.options, **request.options}
     known = {name for method in methods for name in method.cls.Options.model_fields}
-    _require_known(settings, known, methods)
-    if steps:
-        settings["max_steps"] = steps[0]
+    _require_known(request.options, known, methods)
+    if not request.methods:  # a protocol's options are meant for its own methods
+        _require_known({**protocol.options, **protocol.grid}, known, methods)
+    given = {"M": ("--measurement-points", points), "max_steps": ("--max-steps", steps)}
+    axes: dict[str, Sequence[Any]] = {name: values for name, (_, values) in given.items() if values}
+    axes = {**axes, **protocol.grid, **{name: [value] for name, value in request.options.items()}, **axes}
 
     variants = [
         Variant(method, family, method.options(options), (0,) if method.cls.deterministic else seeds)
         for method in methods
         for family in families
         if family in method.cls.families
-        for options in _grid(settings, points, method)
+        for options in _grid(protocol, axes, method)
     ]
     if not variants:
         raise InputError(f"no chosen method has a family among {', '.join(families)}; choose full or ffg")
-    given = {"M": ("--measurement-points", points), "max_steps": ("--max-steps", steps)}
     return tuple(variants), tuple(flag for name, (flag, values) in given.items() if values and name not in known)
 
 
@@ -208,11 +224,13 @@ def _distinct(methods: Sequence[MethodEntry]) -> list[MethodEntry]:
     return list(by_name.values())
 
 
-def _grid(settings: dict[str, Any], points: Sequence[int], method: MethodEntry) -> list[dict[str, Any]]:
-    """The settings that a method has, once for each size of the measurement set if it has one."""
+def _grid(protocol: Protocol, axes: Mapping[str, Sequence[Any]], method: MethodEntry) -> list[dict[str, Any]]:
+    """The settings that a method has, once for each combination of the values on its axes."""
     fields = method.cls.Options.model_fields
-    fitting = {key: value for key, value in settings.items() if key in fields}
-    return [{**fitting, "M": M} for M in points] if points and "M" in fields else [fitting]
+    fitting = {name: value for name, value in protocol.options.items() if name in fields}
+    fitting |= protocol.method_options.get(method.name, {})
+    own = {name: values for name, values in axes.items() if name in fields}
+    return [{**fitting, **dict(zip(own, values, strict=True))} for values in product(*own.values())]
 
 
 def _families(names: Sequence[str]) -> tuple[Family, ...]:

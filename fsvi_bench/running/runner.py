@@ -166,8 +166,8 @@ def _run_job(job: _Job) -> list[_Outcome]:
         tracer = None if method.deterministic else Tracer(method, problems)
         seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
         posteriors = unstack(method.posterior().cpu())
-        reasons, objectives = method.divergences(), method.objectives()
-        if not len(posteriors) == len(reasons) == len(objectives) == len(cells):
+        reasons, objectives, work = method.divergences(), method.objectives(), method.work()
+        if not len(posteriors) == len(reasons) == len(objectives) == len(work) == len(cells):
             raise ValueError(f"the method returned {len(posteriors)} posteriors for {len(cells)} problems")
     except InputError:
         raise
@@ -179,6 +179,7 @@ def _run_job(job: _Job) -> list[_Outcome]:
         result = _score_cell(posteriors[place], problem, reasons[place], objectives[place])
         if "seconds" in result:
             share = seconds / len(cells)
+            result["work"] = work[place]
             result["seconds"] = Seconds(
                 train=share, batch_train=seconds, batch_size=len(cells), score=result["seconds"]
             )

@@ -33,6 +33,11 @@ class Descent(ABC):
         """The step at which a problem's loss was no number any more, −1 where it always was."""
 
     @property
+    @abstractmethod
+    def evaluations(self) -> list[int]:
+        """How many gradients each problem has asked for."""
+
+    @property
     def finished(self) -> bool:
         """True when no problem has anything left to do."""
         return False
@@ -110,9 +115,10 @@ class AdamDescent(Descent):
         self.optimizer = torch.optim.Adam(q.parameters(), lr=learning_rate.initial, fused=True)
         first_averaged = round((1 - averaging) * learning_rate.total)
         self._average = TailAverage(q.parameters(), first_averaged) if averaging else None
-        self._log = DivergenceLog(len(q.mean), q.mean.device)
+        self._log, self._steps = DivergenceLog(len(q.mean), q.mean.device), 0
 
     def run(self, steps: range) -> None:
+        self._steps += len(steps)
         for step in steps:
             self._log.note(step, self.set_gradient())
             self.optimizer.param_groups[0]["lr"] = self.learning_rate(step)
@@ -134,6 +140,10 @@ class AdamDescent(Descent):
     @property
     def diverged_at(self) -> Int[Tensor, " B"]:
         return self._log.steps
+
+    @property
+    def evaluations(self) -> list[int]:
+        return [self._steps] * len(self.q.mean)
 
     @property
     def finished(self) -> bool:

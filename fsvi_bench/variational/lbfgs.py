@@ -65,8 +65,12 @@ class LbfgsDescent(Descent):
             self._done[problem] = True
 
     def _iterations(self, problem: int) -> int:
+        return self._state(problem, "n_iter")
+
+    def _state(self, problem: int, name: str) -> int:
+        """One of PyTorch's own counters."""
         optimizer = self._optimizers[problem]
-        return int(optimizer.state[optimizer.param_groups[0]["params"][0]].get("n_iter", 0))
+        return int(optimizer.state[optimizer.param_groups[0]["params"][0]].get(name, 0))
 
     def posterior(self, k: int) -> GaussianPosterior:
         return stack([q.posterior(k)[0] for q in self.q])
@@ -74,6 +78,10 @@ class LbfgsDescent(Descent):
     @property
     def diverged_at(self) -> Int[Tensor, " B"]:
         return self._diverged_at
+
+    @property
+    def evaluations(self) -> list[int]:
+        return [self._state(problem, "func_evals") for problem in range(len(self.q))]
 
     @property
     def finished(self) -> bool:

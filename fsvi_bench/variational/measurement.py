@@ -97,9 +97,16 @@ class MeasurementStream:
     def __iter__(self) -> Iterator[MeasuredSet]:
         """Sets one by one; each is overwritten by a later one."""
         while True:
-            for Phi_A in self.draw(CHUNK):
-                # Step by step rather than a chunk at a time: a step's matrices fit into the cache.
-                yield MeasuredSet(Phi_A, self.measure(Phi_A))
+            chunk = self.draw(CHUNK)
+            if chunk.device.type == "cpu":
+                # Step by step: a step's matrices fit into the cache.
+                yield from (MeasuredSet(Phi_A, self.measure(Phi_A)) for Phi_A in chunk)
+            else:
+                # All at once: whether a set is degenerate is asked of the GPU once a chunk, not once a step.
+                measurement, B = self.measure(chunk.flatten(0, 1)), len(self.problems)
+                yield from (
+                    MeasuredSet(Phi_A, measurement.narrow(step * B, (step + 1) * B)) for step, Phi_A in enumerate(chunk)
+                )
 
     def measure(self, Phi_A: Float[Tensor, "B M k"]) -> Measurement:
         """Basis and slack of one set per problem, as the design asks."""
@@ -128,9 +135,13 @@ class MeasurementStream:
             yield torch.from_numpy(distinct[np.stack(draws)])
 
     def _draw_box(self, sets: int) -> Iterator[Float[Tensor, "sets M_box k"]]:
-        """Features at uniform inputs, problem by problem: LAPACK's solve would round by where a problem lies."""
+        """Features at uniform inputs, problem by problem on a CPU: LAPACK's solve would round by where one lies."""
         data = self.problems
         M_box, D = self.design.M - self.design.M_data, data.X.shape[-1]
-        for feature_map, low, high, generator in zip(self._maps, data.low, data.high, self._box, strict=True):
-            unit = torch.from_numpy(generator.random((sets * M_box, D))).to(low.device)
-            yield feature_map(low + (high - low) * unit).reshape(sets, M_box, -1)
+        unit = torch.from_numpy(np.stack([generator.random((sets * M_box, D)) for generator in self._box]))
+        inputs = data.low[:, None] + (data.high - data.low)[:, None] * unit.to(data.low.device)
+        if inputs.device.type == "cpu":
+            features = (feature_map(x.clone()) for feature_map, x in zip(self._maps, inputs, strict=True))
+        else:
+            features = iter(data.feature_map(inputs))
+        yield from (one.reshape(sets, M_box, -1) for one in features)

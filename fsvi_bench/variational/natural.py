@@ -70,9 +70,10 @@ class NaturalDescent(Descent):
         self._first_averaged = round((1 - averaging) * total) if averaging else None
         self._averaged = 0
         self._mean_of_means, self._mean_of_precisions = torch.zeros_like(self.mean), torch.zeros_like(self.precision)
-        self._log = DivergenceLog(B, self.mean.device)
+        self._log, self._steps = DivergenceLog(B, self.mean.device), 0
 
     def run(self, steps: range) -> None:
+        self._steps += len(steps)
         step = self._full_step if self.family == "full" else self._diagonal_step
         for t in steps:
             step(self.next_measurement(), self.step_size(t))
@@ -131,6 +132,10 @@ class NaturalDescent(Descent):
     @property
     def diverged_at(self) -> Int[Tensor, " B"]:
         return self._log.steps
+
+    @property
+    def evaluations(self) -> list[int]:
+        return [self._steps] * len(self.mean)
 
 
 def tril_of_inverse(precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:

@@ -1,0 +1,287 @@
+"""`fsvi-bench reproduce`: the paper's settings, files whose numbers are the records', resume, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from fsvi_bench.cli.app import main
+from fsvi_bench.errors import InputError
+from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.reporting import reproduce
+from fsvi_bench.reporting.reproduce import REPRODUCTIONS
+from fsvi_bench.running import plan as planning
+from fsvi_bench.running.cell import Record
+from fsvi_bench.running.plan import Protocol, Request, make_plan
+from fsvi_bench.running.store import Store
+from fsvi_bench.scoring import objective
+from fsvi_bench.tasks.build import load_cached
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.problem import load_problem
+
+TINY = {
+    "burt2020-fig1": {"max_steps": 3},
+    "burt2020-fig2": {"datasets": ["toy"], "splits": "0-1", "max_steps": 3, "measurement_points": [10]},
+}
+
+
+@pytest.fixture
+def cli(capsys):
+    """Runs the command in this process; returns status, stdout and stderr."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """`--quick` takes a few steps; returns a function that changes what it takes further."""
+
+    def shrink(name, **changes):
+        small = replace(REPRODUCTIONS[name], quick={**TINY[name], **changes})
+        monkeypatch.setitem(reproduce.REPRODUCTIONS, name, small)
+
+    for name in TINY:
+        shrink(name)
+    # Most of the time would go into the optimum that objective scores are measured against.
+    monkeypatch.setattr(objective, "REFERENCE_STEPS", 3)
+    objective._reference.cache_clear()
+    yield shrink
+    objective._reference.cache_clear()
+
+
+def records_of(folder):
+    paths = sorted(folder.rglob("record.json"))
+    return {record.cell: record for record in (Record.model_validate_json(path.read_bytes()) for path in paths)}
+
+
+def figure_files(folder, name):
+    return [folder / f"{name}.{kind}" for kind in ("png", "svg", "json")]
+
+
+def test_figure_1_writes_its_records_numbers_and_a_second_run_computes_nothing(cli, tiny, tmp_path):
+    status, out, err = cli("reproduce", "burt2020-fig1", "--quick", "--out", tmp_path, "--workers", "1")
+    assert status == 0
+    files = figure_files(tmp_path, "burt2020-fig1-quick")
+    assert out.split()[-3:] == [str(path) for path in files]
+    assert "rand-a full kl_jitter=1e-06" in out
+    assert "7 cells computed, 0 found finished" in err
+
+    numbers, records = json.loads(files[2].read_text()), records_of(tmp_path)
+    assert len(records) == len(numbers["curves"]) == 7
+    problem = load_problem(load_cached(load_card("toy"), 0).task)
+    order = problem.X_test[:, 0].argsort()
+    assert numbers["x"] == problem.X_test[order, 0].tolist()
+    assert numbers["task_sha256"] == problem.task.sha256
+    assert (numbers["x_train"], numbers["y_train"]) == (problem.X[:, 0].tolist(), problem.y.tolist())
+    for drawn in numbers["curves"]:
+        cell, record = drawn["cell"], records[drawn["cell"]["cell"]]
+        assert (cell["kl"], cell["nlpd"]) == (record.scores.kl, record.scores.nlpd)
+        assert (cell["method"], cell["hyperparameters"]) == (record.method, record.hyperparameters)
+        (path,) = tmp_path.rglob(f"*{record.cell[:12]}/posterior.safetensors")
+        q, Phi = read_posterior(path), problem.Phi_test[order].numpy()
+        covariance = (q.covariance_tril() @ q.covariance_tril().mT).numpy()
+        np.testing.assert_allclose(drawn["mean"], Phi @ q.mean.numpy(), rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(np.square(drawn["sd"]), np.einsum("nk,kl,nl->n", Phi, covariance, Phi), rtol=1e-10)
+
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    status, _, err = cli("reproduce", "burt2020-fig1", "--quick", "--out", tmp_path, "--workers", "1")
+    assert status == 0
+    assert "0 cells computed, 7 found finished" in err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_two_runs_give_the_same_figure(cli, tiny, tmp_path):
+    """Byte for byte, in two folders: nothing in it depends on when or where it was made."""
+    for folder in ("a", "b"):
+        assert cli("reproduce", "burt2020-fig1", "--quick", "--out", tmp_path / folder, "--workers", "1")[0] == 0
+    for first, second in zip(*(figure_files(tmp_path / f, "burt2020-fig1-quick") for f in "ab"), strict=True):
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_figure_2_writes_means_over_splits(cli, tiny, tmp_path):
+    status, out, _ = cli("reproduce", "burt2020-fig2", "--quick", "--out", tmp_path, "--workers", "1", "--json")
+    assert status == 0
+    document = json.loads(out)
+    files = figure_files(tmp_path, "burt2020-fig2-quick")
+    assert document["files"] == [str(path) for path in files]
+    assert (document["name"], document["quick"]) == ("burt2020-fig2", True)
+    records = records_of(tmp_path)
+    assert {record["cell"] for record in document["records"]} == set(records)
+    numbers = json.loads(files[2].read_text())
+    assert len(numbers["rows"]) == 2 + 3 * 2 * 2  # EXACT, and three methods with two jitters, each full and ffg
+    assert len(numbers["cells"]) == len(records) == 28
+    for row in numbers["rows"]:
+        keys = ("dataset", "method", "family", "hyperparameters")
+        group = [r for r in records.values() if all(getattr(r, key) == row[key] for key in keys)]
+        assert row["cells"] == row["finished"] == len(group) == 2
+        for score in ("kl", "nlpd"):
+            values = [getattr(record.scores, score) for record in group]
+            assert row[score]["mean"] == pytest.approx(statistics.mean(values), rel=1e-12, abs=1e-13)
+            error = statistics.stdev(values) / math.sqrt(2)
+            assert row[score]["standard_error"] == pytest.approx(error, rel=1e-9, abs=1e-13)
+    for cell in numbers["cells"]:
+        assert (cell["kl"], cell["nlpd"]) == (records[cell["cell"]].scores.kl, records[cell["cell"]].scores.nlpd)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_figure_is_legible_in_print_and_says_what_it_shows(cli, tiny, tmp_path, name):
+    if name == "burt2020-fig2":
+        tiny(name, splits="0", families=["full"])
+    assert cli("reproduce", name, "--quick", "--out", tmp_path, "--workers", "1")[0] == 0
+    records = list(records_of(tmp_path).values())
+    records.sort(key=lambda r: ("exact", "fixed-a", "rand-a", "ssge").index(r.method))
+    figure, _ = REPRODUCTIONS[name].draw(records, Store(tmp_path), True)
+    figure.draw_without_rendering()
+    texts = [t for t in figure.findobj(Text) if t.get_text().strip() and t.get_visible()]
+    assert figure.get_size_inches()[0] == 7.0
+    assert min(text.get_fontsize() for text in texts) >= 8
+    said = [text.get_text() for text in texts]
+    assert {"EXACT", "FIXEDA", "RANDA", "SSGE"} <= set(said)
+    assert any("quick look" in text and "M = 10, up to 3 steps" in text for text in said)
+    assert any("KL jitter 1e-6" in text for text in said)
+    assert any("[nats]" in text or "nats" in text for text in said)
+    if name == "burt2020-fig2":
+        assert "= 0" in said  # EXACT full
+        assert any("NLPD" in text and "nats per test point" in text for text in said)
+    else:
+        kls = {f"{r.scores.kl:.3g}" for r in records if r.method != "exact"}
+        assert all(any(kl in text for text in said) for kl in kls)
+        panels = [axes.get_title(loc="left") for axes in figure.axes]
+        assert panels == ["EXACT", "FIXEDA", "RANDA", "SSGE"]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_what_diverges_is_listed_and_said_in_the_figure(cli, tiny, tmp_path, name):
+    tiny(name, options={"lr": 1e308, "optimizer": "adam", "kl_jitter": 0.0}, splits="0")
+    status, out, err = cli("reproduce", name, "--quick", "--out", tmp_path, "--workers", "1")
+    assert status == 1
+    assert "ssge full seed 0: diverged" in err
+    assert "Traceback" not in err
+    assert "(1 not ok)" in out
+    numbers = json.loads((tmp_path / f"{name}-quick.json").read_text())
+    svg = (tmp_path / f"{name}-quick.svg").read_text()
+    if name == "burt2020-fig1":
+        curve = next(c for c in numbers["curves"] if c["cell"]["method"] == "ssge")
+        assert (curve["mean"], curve["cell"]["status"], curve["cell"]["kl"]) == (None, "diverged", None)
+        assert "KL = diverged" in svg
+    else:
+        row = next(row for row in numbers["rows"] if row["method"] == "ssge")
+        assert (row["finished"], row["cells"], row["kl"], row["nlpd"]) == (0, 1, None, None)
+        assert "none finished" in svg
+
+
+def test_without_a_certified_task_nothing_is_drawn(cli, tiny, tmp_path, monkeypatch):
+    from fsvi_bench.errors import TaskRefused
+    from fsvi_bench.running import prepare
+
+    def refuse(*_):
+        raise TaskRefused("planted")
+
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(prepare, "build_into_cache", refuse)
+    status, out, err = cli("reproduce", "burt2020-fig1", "--quick", "--out", tmp_path / "out", "--json")
+    assert status == 1
+    assert json.loads(out)["files"] == []
+    assert "nothing is drawn" in err
+    assert not list(tmp_path.rglob("burt2020*"))
+
+
+def test_unknown_names_are_refused_with_the_nearest(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = cli("reproduce", "burt2020-fig3")
+    assert (status, out) == (2, "")
+    assert err.startswith("fsvi-bench: unknown reproduction 'burt2020-fig3': did you mean 'burt2020-fig")
+    assert err.count("\n") == 1
+    assert "expected auto, cpu or cuda" in cli("reproduce", "burt2020-fig1", "--device", "tpu")[2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_name_it_lists_what_there_is(cli):
+    status, out, err = cli("reproduce")
+    assert (status, err) == (0, "")
+    assert "burt2020-fig1" in out
+    assert "toy problem" in out
+    status, out, _ = cli("reproduce", "--json")
+    assert [entry["name"] for entry in json.loads(out)] == ["burt2020-fig1", "burt2020-fig2"]
+
+
+def settings(name, method, *keys):
+    """The settings, family by family, with which a reproduction runs a method."""
+    variants = make_plan(REPRODUCTIONS[name].request(False)).variants
+    return [(v.family, *(v.options.model_dump()[key] for key in keys)) for v in variants if v.method.name == method]
+
+
+def test_figure_1_has_the_papers_settings():
+    keys = ("max_steps", "M", "lr", "minibatch", "kl_weight", "kl_jitter")
+    for method in ("fixed-a", "rand-a", "ssge"):
+        assert settings("burt2020-fig1", method, *keys) == [
+            ("full", 5000, 10, 0.01, "full", 1.0, jitter) for jitter in (0, 1e-6)
+        ]
+    assert {optimizer for _, optimizer in settings("burt2020-fig1", "fixed-a", "optimizer")} == {"adam"}
+    assert make_plan(REPRODUCTIONS["burt2020-fig1"].request(False)).splits == (("toy", 0),)
+
+
+def test_figure_2_has_the_papers_settings():
+    keys = ("max_steps", "M", "minibatch", "kl_jitter")
+    for method, minibatch in (("fixed-a", "full"), ("rand-a", "M"), ("ssge", "M")):
+        assert settings("burt2020-fig2", method, *keys) == [
+            (family, 15000, 80, minibatch, jitter) for family in ("full", "ffg") for jitter in (0, 1e-6)
+        ]
+    assert {optimizer for _, optimizer in settings("burt2020-fig2", "fixed-a", "optimizer")} == {"lbfgs"}
+    plan = make_plan(REPRODUCTIONS["burt2020-fig2"].request(False))
+    assert plan.splits == tuple((name, split) for name in ("boston", "concrete", "energy") for split in range(20))
+
+
+def options(name, *keys, **request):
+    """The settings of one method in a protocol with changes, without running it."""
+    variants = make_plan(Request(protocol="burt2020-fig1", **request)).variants
+    return [tuple(v.options.model_dump()[key] for key in keys) for v in variants if v.method.name == name]
+
+
+def test_the_command_line_goes_before_a_protocols_grid_and_method_options():
+    assert options("fixed-a", "kl_jitter", "optimizer") == [(0.0, "adam"), (1e-6, "adam")]
+    changed = {"kl_jitter": 1e-4, "optimizer": "lbfgs"}
+    assert options("fixed-a", "kl_jitter", "optimizer", options=changed) == [(1e-4, "lbfgs")]
+    assert options("rand-a", "M", "kl_jitter", measurement_points=[5, 6]) == [(5, 0), (5, 1e-6), (6, 0), (6, 1e-6)]
+    assert options("rand-a", "max_steps", options={"max_steps": 7, "kl_jitter": 0}) == [(7,)]
+    assert options("rand-a", "max_steps", max_steps=8, options={"kl_jitter": 0}) == [(8,)]
+
+
+def test_a_protocols_options_do_not_hinder_other_methods():
+    variants = make_plan(Request(protocol="burt2020-fig1", methods=["exact"])).variants
+    assert [(variant.method.name, variant.family) for variant in variants] == [("exact", "full")]
+    with pytest.raises(InputError, match="--set lr: none of the chosen methods"):
+        make_plan(Request(protocol="burt2020-fig1", methods=["exact"], options={"lr": 0.1}))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"method_options": {"ssge": {}}}, "method_options has 'ssge', which is not among the methods"),
+        ({"grid": {"M": [1]}}, "give measurement_points and max_steps"),
+        ({"method_options": {"rand-a": {"max_steps": 1}}}, "give measurement_points and max_steps"),
+        ({"grid": {"kl_jitter": []}}, "grid has no values for 'kl_jitter'"),
+    ],
+)
+def test_protocols_that_contradict_themselves_are_refused(content, message):
+    with pytest.raises(ValueError, match=message):
+        Protocol(summary="s", methods=["rand-a"], **content)
+
+
+@pytest.mark.parametrize("content", [{"grid": {"kl_jiter": (0,)}}, {"method_options": {"rand-a": {"kl_jiter": 0}}}])
+def test_a_misspelt_option_of_a_protocol_is_refused(monkeypatch, content):
+    monkeypatch.setattr(planning, "load_protocol", lambda _: Protocol(summary="s", methods=["rand-a"], **content))
+    with pytest.raises(InputError, match=r"kl_jiter.*did you mean 'kl_jitter'"):
+        make_plan(Request(protocol="any"))
