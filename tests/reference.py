@@ -176,3 +176,73 @@ def titsias_bound(X, y, Z, lengthscales, outputscale, noise_variance, jitter):
 def gp_log_evidence(X, y, lengthscales, outputscale, noise_variance):
     marginal = rbf_kernel(X, X, lengthscales, outputscale) + noise_variance * np.eye(len(y))
     return multivariate_normal(np.zeros(len(y)), marginal).logpdf(y)
+
+
+# --- The functional KL to the prior N(0, I), and its derivatives ------------------------------------------------------
+
+
+def functional_kl_to_prior(Phi_A, mean, covariance, jitter=0.0):
+    """With jitter between dense M×M Gaussians of function values; without it on the row space."""
+    M, k = Phi_A.shape
+    if jitter == 0:
+        return functional_kl_by_projection(Phi_A, mean, covariance, np.zeros(k), np.eye(k))
+    noise = jitter * np.eye(M)
+    values_q, values_p = Phi_A @ covariance @ Phi_A.T + noise, Phi_A @ Phi_A.T + noise
+    return gaussian_kl(Phi_A @ mean, values_q, np.zeros(M), values_p)
+
+
+def measured_precision(Phi_A, covariance, jitter=0.0):
+    """Φᵀ(ΦΣΦᵀ + jitter·I)⁻¹Φ, or its limit V(VᵀΣV)⁻¹Vᵀ: what the marginal's precision is in terms of the weights.
+
+    At Σ = I it is ∂²KL/∂μ²; and 2 ∂KL/∂Σ is the one of the prior minus the one of q, since the trace is linear in Σ and
+    d log det(ΦΣΦᵀ + jitter·I) = tr(Φᵀ(ΦΣΦᵀ + jitter·I)⁻¹Φ dΣ).
+    """
+    if jitter == 0:
+        V = orth(Phi_A.T, rcond=1e-9)
+        return V @ np.linalg.inv(V.T @ covariance @ V) @ V.T
+    return Phi_A.T @ np.linalg.inv(Phi_A @ covariance @ Phi_A.T + jitter * np.eye(len(Phi_A))) @ Phi_A
+
+
+# --- The spectral Stein gradient estimator ----------------------------------------------------------------------------
+
+
+def median_distance(samples):
+    pairs = [np.linalg.norm(samples[i] - samples[j]) for j in range(len(samples)) for i in range(j)]
+    return float(np.median(pairs))
+
+
+def spectral_stein_score(samples, queries, bandwidth=None, n_eigen=None, share=0.99):
+    """Eigenfunction by eigenfunction, as in Shi, Sun and Zhu (2018), eqs. 4, 7 and 11; returns (score, J)."""
+    S, h = len(samples), median_distance(samples) if bandwidth is None else bandwidth
+
+    def kernel(a, b):
+        return math.exp(-np.sum((a - b) ** 2) / (2 * h**2))
+
+    eigenvalues, U = np.linalg.eigh(np.array([[kernel(a, b) for b in samples] for a in samples]))
+    eigenvalues, U = eigenvalues[::-1], U[:, ::-1]
+    if n_eigen is None:
+        n_eigen = next(J for J in range(1, S + 1) if eigenvalues[:J].sum() >= share * eigenvalues.sum())
+    score = np.zeros_like(queries)
+    for j in range(n_eigen):
+        scale = math.sqrt(S) / eigenvalues[j]
+        gradients = [
+            scale * sum(U[s, j] * kernel(x, samples[s]) * (samples[s] - x) / h**2 for s in range(S)) for x in samples
+        ]
+        beta = -np.mean(gradients, axis=0)
+        for i, x in enumerate(queries):
+            score[i] += beta * scale * sum(U[s, j] * kernel(x, samples[s]) for s in range(S))
+    return score, n_eigen
+
+
+# --- Adam -------------------------------------------------------------------------------------------------------------
+
+
+def adam(gradient, start, learning_rates, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    """The iterates after each step (Kingma and Ba 2015, algorithm 1); `gradient` takes and returns a vector."""
+    x, first, second, iterates = start.copy(), np.zeros_like(start), np.zeros_like(start), []
+    for t, learning_rate in enumerate(learning_rates, start=1):
+        g = gradient(x)
+        first, second = beta1 * first + (1 - beta1) * g, beta2 * second + (1 - beta2) * g**2
+        x = x - learning_rate * (first / (1 - beta1**t)) / (np.sqrt(second / (1 - beta2**t)) + epsilon)
+        iterates.append(x)
+    return np.array(iterates)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fsvi_bench.methods.registry import method_names
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -37,12 +39,16 @@ def test_an_installed_wheel_runs_from_an_unrelated_folder(tmp_path):
         card["name"] for card in json.loads(call(command, "datasets", "list", "--json", cwd=away, env=environment))
     }
     assert len(names) == 11
-    assert "exact" in call(command, "methods", "list", cwd=away, env=environment)
-    arguments = ("run", "--splits", "0", "--wandb", "off", "--json")
+    methods = json.loads(call(command, "methods", "list", "--json", cwd=away, env=environment))
+    assert [method["name"] for method in methods] == method_names()
+    arguments = ("run", "--method", "exact", "--splits", "0", "--wandb", "off", "--json")
     records = json.loads(call(command, *arguments, cwd=away, env=environment))
     assert [(record["dataset"], record["family"], record["status"]) for record in records] == [
         ("diabetes", "full", "ok"),
         ("diabetes", "ffg", "ok"),
     ]
     assert records[0]["provenance"]["git"] is None
-    call(command, "run", "--protocol", "quick", "--dataset", "toy", "--wandb", "off", cwd=away, env=environment)
+    quick = ("run", "--protocol", "quick", "--splits", "0", "--max-steps", "3", "--wandb", "off", "--json")
+    records = json.loads(call(command, *quick, cwd=away, env=environment))
+    assert {record["method"] for record in records} == set(method_names())
+    assert {record["status"] for record in records} == {"ok"}

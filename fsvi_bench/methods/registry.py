@@ -56,12 +56,14 @@ class MethodEntry:
             return self.cls.Options.model_validate({**self.defaults.options, **changes})
         except ValidationError as error:
             first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"]) or "options"
+            name = str(first["loc"][0]) if first["loc"] else "options"
             known = ", ".join(self.cls.Options.model_fields) or "none"
             hint = did_you_mean(name, self.cls.Options.model_fields)
             got = "" if first["type"] == "extra_forbidden" else f"got {first['input']!r}, "
+            # An option that may be a number or a word is told what is wrong with it as either.
+            wrong = " or ".join(each["msg"] for each in error.errors() if each["loc"][:1] == first["loc"][:1])
             raise InputError(
-                f"method {self.name}, option '{name}': {got}{first['msg']}; {hint}its options: {known}"
+                f"method {self.name}, option '{name}': {got}{wrong}; {hint}its options: {known}"
             ) from error
 
 

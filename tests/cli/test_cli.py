@@ -111,6 +111,8 @@ def test_run_in_a_process_of_its_own(tmp_path):
         "run",
         "--dataset",
         "toy",
+        "--method",
+        "exact",
         "--splits",
         "0-1",
         "--json",
@@ -140,6 +142,7 @@ def test_a_failed_cell_is_listed_and_the_status_is_1(cli, tmp_path):
         "from fsvi_bench.methods.base import Method\n"
         "class Bad(Method):\n"
         "    'Fails.'\n"
+        "    deterministic = True\n"
         "    automatic_optimization = False\n"
         "    num_steps = 1\n"
         "    def configure_optimizers(self): return None\n"
@@ -158,9 +161,9 @@ def test_wandb_off_imports_nothing_of_it_and_offline_writes_a_run(tmp_path):
     code = (
         "import sys\nfrom fsvi_bench.cli.app import main\n"
         "def call(*a):\n    try:\n        main(list(a))\n    except SystemExit as e:\n        assert e.code == 0, e.code\n"
-        "call('run', '--dataset', 'toy', '--splits', '0', '--out', 'off', '--wandb', 'off')\n"
+        "call('run', '--dataset', 'toy', '--method', 'exact', '--splits', '0', '--out', 'off', '--wandb', 'off')\n"
         "assert 'wandb' not in sys.modules\n"
-        "call('run', '--dataset', 'toy', '--splits', '0', '--out', 'on', '--wandb', 'offline')\n"
+        "call('run', '--dataset', 'toy', '--method', 'exact', '--splits', '0', '--out', 'on', '--wandb', 'offline')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
@@ -172,9 +175,8 @@ def test_a_failing_wandb_costs_no_cell(cli, tmp_path, monkeypatch):
     import wandb
 
     monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("planted")))
-    status, out, err = cli(
-        "run", "--dataset", "toy", "--splits", "0", "--out", tmp_path, "--wandb", "offline", "--json"
-    )
+    arguments = ("run", "--dataset", "toy", "--method", "exact", "--splits", "0", "--out", tmp_path)
+    status, out, err = cli(*arguments, "--wandb", "offline", "--json")
     assert status == 0
     assert len(json.loads(out)) == 2
     assert "W&B logging stopped (ConnectionError: planted)" in err

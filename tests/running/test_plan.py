@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.methods.registry import load_method, method_names
 from fsvi_bench.running.plan import Request, load_protocol, make_plan, parse_setting, protocol_names
 from tests.conftest import REFERENCE
 
@@ -36,12 +37,26 @@ def tunable(tmp_path):
 def test_by_default_every_method_and_split_of_diabetes():
     plan = make_plan(Request())
     assert plan.splits == tuple(("diabetes", split) for split in range(20))
+    planned = [(variant.method.name, variant.family) for variant in plan.variants]
+    assert planned == [
+        (name, family)
+        for name in method_names()
+        for family in ("full", "ffg")
+        if family in load_method(name).cls.families
+    ]
+    assert {("exact", "full"), ("exact", "ffg"), ("rand-a", "full"), ("mean-field-vi", "ffg")} <= set(planned)
+    assert ("mean-field-vi", "full") not in planned
+
+
+def test_a_method_alone_is_planned_with_no_other():
+    plan = make_plan(Request(methods=["exact"]))
     assert [(variant.method.name, variant.family) for variant in plan.variants] == [("exact", "full"), ("exact", "ffg")]
 
 
 def test_a_deterministic_method_is_one_cell_whatever_the_seeds():
-    plan = make_plan(Request(seeds="0-4"))
-    assert {variant.seeds for variant in plan.variants} == {(0,)}
+    plan = make_plan(Request(methods=["exact", "rand-a"], seeds="0-4"))
+    seeds = {(variant.method.name, variant.seeds) for variant in plan.variants}
+    assert seeds == {("exact", (0,)), ("rand-a", (0, 1, 2, 3, 4))}
 
 
 def test_seeds_and_sizes_multiply_a_method_that_has_them(tunable):
@@ -65,8 +80,11 @@ def test_options_are_typed_and_unknown_ones_refused(tunable):
 
 
 def test_flags_that_no_method_uses_are_said():
-    plan = make_plan(Request(measurement_points=[80], max_steps=10))
+    plan = make_plan(Request(methods=["exact"], measurement_points=[80], max_steps=10))
     assert plan.unused == ("--measurement-points", "--max-steps")
+    plan = make_plan(Request(methods=["exact", "mean-field-vi"], measurement_points=[80], max_steps=10))
+    assert plan.unused == ("--measurement-points",)
+    assert make_plan(Request(measurement_points=[80], max_steps=10)).unused == ()
 
 
 def test_a_task_file_stands_for_its_own_split():
@@ -115,7 +133,14 @@ def test_every_shipped_protocol_plans(name):
 def test_the_command_line_goes_before_the_protocol():
     plan = make_plan(Request(protocol="quick", datasets=["yacht"], splits="1", families=["ffg"]))
     assert plan.splits == (("yacht", 1),)
-    assert [variant.family for variant in plan.variants] == ["ffg"]
+    assert {variant.family for variant in plan.variants} == {"ffg"}
+    assert [variant.method.name for variant in plan.variants] == method_names()
+    plan = make_plan(Request(protocol="quick", methods=["rand-a"], max_steps=7))
+    assert [(v.method.name, v.family, v.options.max_steps) for v in plan.variants] == [
+        ("rand-a", "full", 7),
+        ("rand-a", "ffg", 7),
+    ]
+    assert plan.splits == tuple(("diabetes", split) for split in range(5))
 
 
 def test_two_methods_of_one_name_are_refused_and_one_given_twice_is_one(tunable, tmp_path):

@@ -1,0 +1,387 @@
+"""The functional KL to the prior and its gradients by hand, through every way that `measure` prepares a set."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+from fsvi_bench.maths.functional_kl import ALIGNMENT, Complement, Patched, Span, as_columns
+from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
+from fsvi_bench.maths.measurement import measure
+from fsvi_bench.maths.projection import projected_kl, row_space
+from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import read_task
+from tests import reference
+from tests.conftest import REFERENCE
+from tests.maths.draws import PROPERTY, close, draw, f64, seeds, sizes
+
+K = 8
+JITTER = 0.05
+WAYS = {"default": {}, "row space": {"avoid_inverse": True}, "jitter": {"jitter": JITTER}}
+KINDS = ("regular", "duplicates", "combination", "blind")
+#: M < k/2 (Span), M = k/2 (Span still), k/2 < M < k (Complement), M ≥ k; multiples of 4 and not.
+SIZES = (1, 3, 4, 5, 6, 7, 8, 11)
+CASES = [
+    pytest.param(kind, M, way, id=f"{kind}-{M}-{way}")
+    for kind in KINDS
+    for M in SIZES
+    for way in WAYS
+    if {"regular": 1, "duplicates": 2, "combination": 3, "blind": 1}[kind] <= M
+]
+
+
+def draw_sets(rng, B, M, k=K, kind="regular"):
+    """B sets' features, problem 1 (or, when `blind`, every problem) degenerate in its own way."""
+    Phi_A = rng.standard_normal((B, M, k))
+    if kind == "duplicates":
+        Phi_A[1, M // 2] = Phi_A[1, 0]
+    elif kind == "combination":
+        Phi_A[1, M - 1] = 0.3 * Phi_A[1, 0] - 1.7 * Phi_A[1, 1]
+    elif kind == "blind":
+        Phi_A[..., 2] = 0.0
+    return torch.from_numpy(Phi_A)
+
+
+def draw_q(rng, B, k=K):
+    """(mean, factor, scale) of B full and B factorised q."""
+    return *draw(rng, B, k), torch.from_numpy(np.exp(0.5 * rng.standard_normal((B, k))))
+
+
+def case(kind, M, seed=0, B=3):
+    rng = np.random.default_rng([seed, M])
+    return draw_sets(rng, B, M, kind=kind), *draw_q(rng, B)
+
+
+def everything(Phi_A, mean, factor, scale, **options):
+    """All that a measurement computes, as a list of tensors with a leading axis of problems."""
+    measurement = measure(Phi_A, **options)
+    precision = factor @ factor.mT + torch.eye(factor.shape[-1], dtype=torch.float64)
+    full, diagonal = measurement.gradient(mean, factor), measurement.gradient_diagonal(mean, scale)
+    seen, natural = measurement.project(as_columns(mean)), measurement.precision_gradient(precision)
+    return [full.kl, full.mean, full.factor.tril(), *diagonal, seen, natural]
+
+
+# --- Against dense twins ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "M", "way"), CASES)
+def test_values_and_gradients_equal_the_dense_twins(kind, M, way):
+    # What is left is eps times the condition numbers of the draws' Σ (≤ 1e4) and of Φ_A (≤ 1e2).
+    Phi_A, mean, factor, scale = case(kind, M)
+    jitter = WAYS[way].get("jitter", 0.0)
+    measurement = measure(Phi_A, **WAYS[way])
+    full, diagonal = measurement.gradient(mean, factor), measurement.gradient_diagonal(mean, scale)
+    natural = measurement.precision_gradient(torch.linalg.inv(factor @ factor.mT))
+    seen = measurement.project(torch.eye(K, dtype=torch.float64).repeat(3, 1, 1))
+    for b in range(3):
+        F, m, L, s = (tensor[b].numpy() for tensor in (Phi_A, mean, factor, scale))
+        prior = reference.measured_precision(F, np.eye(K), jitter)
+        in_covariance = prior - reference.measured_precision(F, L @ L.T, jitter)
+        close(seen[b], prior)
+        close(full.kl[b], reference.functional_kl_to_prior(F, m, L @ L.T, jitter))
+        close(full.mean[b], prior @ m)
+        close(full.factor[b].tril(), np.tril(in_covariance @ L), rtol=1e-9, atol=1e-9)
+        close(natural[b], in_covariance, rtol=1e-9, atol=1e-9)
+        in_variances = np.diag(prior - reference.measured_precision(F, np.diag(s**2), jitter))
+        close(diagonal.kl[b], reference.functional_kl_to_prior(F, m, np.diag(s**2), jitter))
+        close(diagonal.mean[b], prior @ m)
+        close(diagonal.log_scale[b], s**2 * in_variances, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "M", "way", "expected"),
+    [
+        ("regular", 3, "default", Span),
+        ("regular", 4, "default", Span),
+        ("regular", 5, "default", Complement),
+        ("regular", 7, "row space", Span),
+        ("regular", 8, "row space", Complement),
+        ("regular", 6, "jitter", Span),
+        ("duplicates", 3, "default", Patched),
+        ("combination", 6, "default", Patched),
+        ("combination", 8, "default", Patched),
+        ("combination", 6, "jitter", Span),
+        ("blind", 6, "default", Complement),
+        ("blind", 8, "default", Patched),
+    ],
+)
+def test_the_cases_of_this_file_reach_every_kind_of_measurement(kind, M, way, expected):
+    measurement = measure(case(kind, M)[0], **WAYS[way])
+    assert type(measurement) is expected
+    if expected is Patched:
+        assert [place for place, _ in measurement.exceptions] == ([0, 1, 2] if kind == "blind" else [1])
+
+
+# --- Against automatic differentiation and finite differences ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "M", "way"), [c for c in CASES if c.values[2] != "jitter"])
+def test_gradients_equal_those_of_the_projected_kl(kind, M, way):
+    Phi_A, *q = case(kind, M, seed=1)
+    mean, factor, scale = (parameter.requires_grad_() for parameter in q)
+    zero, identity = torch.zeros(K, dtype=torch.float64), torch.eye(K, dtype=torch.float64)
+    bases = [row_space(features) for features in Phi_A]
+    full = torch.stack([projected_kl(bases[b], mean[b], factor[b], zero, identity) for b in range(3)])
+    log_scale = scale.detach().log().requires_grad_()
+    diagonal = [projected_kl(bases[b], mean[b], log_scale[b].exp().diag(), zero, identity) for b in range(3)]
+    in_mean, in_factor = torch.autograd.grad(full.sum(), (mean, factor))
+    in_mean_diagonal, in_log_scale = torch.autograd.grad(sum(diagonal), (mean, log_scale))
+    with torch.no_grad():
+        measurement = measure(Phi_A, **WAYS[way])
+        by_hand, by_hand_diagonal = measurement.gradient(mean, factor), measurement.gradient_diagonal(mean, scale)
+    close(by_hand.kl, full.detach())
+    close(by_hand.mean, in_mean)
+    close(by_hand.factor.tril(), in_factor.tril(), rtol=1e-9, atol=1e-9)
+    close(by_hand_diagonal.kl, torch.stack(diagonal).detach())
+    close(by_hand_diagonal.mean, in_mean_diagonal)
+    close(by_hand_diagonal.log_scale, in_log_scale, rtol=1e-9, atol=1e-9)
+
+
+class _Full(torch.autograd.Function):
+    """The KL of N(μ, LLᵀ), its backward pass the gradient by hand; L comes as its lower triangle, row by row."""
+
+    @staticmethod
+    def forward(ctx, measurement, mean, lower):
+        rows, columns = torch.tril_indices(K, K)
+        factor = mean.new_zeros(len(mean), K, K)
+        factor[:, rows, columns] = lower
+        kl, in_mean, in_factor = measurement.gradient(mean, factor)
+        ctx.save_for_backward(in_mean, in_factor[:, rows, columns])
+        return kl
+
+    @staticmethod
+    def backward(ctx, upstream):
+        in_mean, in_lower = ctx.saved_tensors
+        return None, upstream[:, None] * in_mean, upstream[:, None] * in_lower
+
+
+class _Diagonal(torch.autograd.Function):
+    """The same for N(μ, diag(exp(log_scale)²))."""
+
+    @staticmethod
+    def forward(ctx, measurement, mean, log_scale):
+        kl, in_mean, in_log_scale = measurement.gradient_diagonal(mean, log_scale.exp())
+        ctx.save_for_backward(in_mean, in_log_scale)
+        return kl
+
+    @staticmethod
+    def backward(ctx, upstream):
+        in_mean, in_log_scale = ctx.saved_tensors
+        return None, upstream[:, None] * in_mean, upstream[:, None] * in_log_scale
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("kind", "M"), [("regular", 3), ("regular", 6), ("regular", 9), ("combination", 6)])
+def test_gradients_pass_gradcheck(kind, M, way):
+    Phi_A, mean, factor, scale = case(kind, M, seed=2)
+    measurement = measure(Phi_A, **WAYS[way])
+    rows, columns = torch.tril_indices(K, K)
+    mean, lower = mean.requires_grad_(), factor[:, rows, columns].requires_grad_()
+    # Central differences of step 1e-6 are good to 1e-9 or so in numbers of order 1 to 100.
+    assert torch.autograd.gradcheck(lambda m, x: _Full.apply(measurement, m, x), (mean, lower), rtol=1e-6, atol=1e-7)
+    log_scale = scale.log().requires_grad_()
+    diagonal = (mean, log_scale)
+    assert torch.autograd.gradcheck(lambda m, x: _Diagonal.apply(measurement, m, x), diagonal, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("kind", "M"), [("regular", 3), ("regular", 6), ("regular", 9), ("duplicates", 6)])
+def test_the_precision_gradient_is_twice_the_derivative_in_the_covariance(kind, M, way):
+    Phi_A, _, factor, _ = case(kind, M, seed=3)
+    covariance = (factor @ factor.mT).requires_grad_()
+    zero, identity = torch.zeros(K, dtype=torch.float64), torch.eye(K, dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64)
+    for b in range(3):
+        if way == "jitter":
+            values, noise = Phi_A[b] @ covariance[b] @ Phi_A[b].mT, JITTER * torch.eye(M, dtype=torch.float64)
+            prior = Phi_A[b] @ Phi_A[b].mT + noise
+            total = total + 0.5 * (torch.linalg.solve(prior, values + noise).trace() - torch.logdet(values + noise))
+        else:
+            tril = torch.linalg.cholesky(covariance[b])
+            total = total + projected_kl(row_space(Phi_A[b]), zero, tril, zero, identity)
+    (in_covariance,) = torch.autograd.grad(total, covariance)
+    precision = torch.linalg.inv(covariance.detach())
+    actual = measure(Phi_A, **WAYS[way]).precision_gradient(precision)
+    close(actual, in_covariance + in_covariance.mT, rtol=1e-9, atol=1e-9)
+
+
+# --- Identities -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["default", "row space"])
+@pytest.mark.parametrize("M", [8, 11])
+def test_is_the_weight_space_kl_where_the_rank_is_k(M, way):
+    Phi_A, mean, factor, scale = case("regular", M, seed=4)
+    measurement = measure(Phi_A, **WAYS[way])
+    # Nothing is projected at all: the two sides differ by the order of a few sums.
+    close(measurement.gradient(mean, factor).kl, gaussian_kl_standard_normal(mean, factor), rtol=1e-13, atol=1e-13)
+    expected = gaussian_kl_standard_normal(mean, torch.diag_embed(scale))
+    close(measurement.gradient_diagonal(mean, scale).kl, expected, rtol=1e-13, atol=1e-13)
+
+
+@PROPERTY
+@given(seed=seeds, k=sizes)
+def test_nested_sets_never_lower_the_kl(seed, k):
+    """Nor does it ever exceed that of the weights; with jitter the same holds, by the data-processing inequality."""
+    k = ALIGNMENT * (1 + k % 3)
+    rng = np.random.default_rng(seed)
+    Phi_A, (mean, factor, scale) = draw_sets(rng, 1, k + 2, k), draw_q(rng, 1, k)
+    for way in WAYS.values():
+        nested = [measure(Phi_A[:, :m], **way) for m in range(1, k + 3)]
+        full = [float(m.gradient(mean, factor).kl) for m in nested]
+        diagonal = [float(m.gradient_diagonal(mean, scale).kl) for m in nested]
+        full.append(float(gaussian_kl_standard_normal(mean, factor)))
+        diagonal.append(float(gaussian_kl_standard_normal(mean, torch.diag_embed(scale))))
+        for smaller, larger in (*pairwise(full), *pairwise(diagonal)):
+            assert smaller >= 0
+            assert larger >= smaller * (1 - 1e-10) - 1e-10  # they are equal once the rank is k, but for rounding
+
+
+@pytest.mark.parametrize("M", [3, 6, 11])
+def test_jitter_lowers_the_kl_towards_0_and_leaves_it_as_it_goes(M):
+    Phi_A, mean, factor, scale = case("regular", M, seed=5)
+    values = [measure(Phi_A, jitter=jitter) for jitter in (1e6, 1.0, 1e-2, 1e-4, 1e-9)] + [measure(Phi_A)]
+    for kls in ([m.gradient(mean, factor).kl for m in values], [m.gradient_diagonal(mean, scale).kl for m in values]):
+        for more, less in pairwise(kls):
+            assert (less > more).all()
+        # The bias is jitter over the smallest eigenvalue of Φ_AΣΦ_Aᵀ (1e-2 and more), in each of up to 8 directions.
+        close(kls[-2], kls[-1], rtol=0, atol=1e-6)
+        # tr(Φ_A(Σ + μμᵀ)Φ_Aᵀ) / jitter is about 1e3 / 1e6, and the KL is of second order in the part of Σ.
+        assert (kls[0] < 1e-2).all()
+
+
+@pytest.mark.parametrize(("delta", "rank"), [(1e-12, 1), (1e-8, 2), (1e-5, 2), (1.0, 2)])
+@pytest.mark.parametrize("k", [4, 8])
+def test_nearly_equal_rows_count_for_one_below_the_rank_tolerance_only(delta, rank, k):
+    """Rows e₁ and e₁ + δe₂ span the first two weights whatever δ; at δ = 1e-8 the singular values decide, at 1e-5 the
+    pivots see no danger. The rounding of a basis of such rows is eps/δ."""
+    Phi_A = torch.zeros(1, 2, k, dtype=torch.float64)
+    Phi_A[0, :, 0], Phi_A[0, 1, 1] = 1.0, delta
+    rng = np.random.default_rng(6)
+    mean, factor, _ = draw_q(rng, 1, k)
+    measurement = measure(Phi_A)
+    assert isinstance(measurement, Patched) == (delta < 1e-7)
+    assert float(measurement.project(torch.eye(k, dtype=torch.float64)[None]).diagonal(dim1=1, dim2=2).sum()) == (
+        pytest.approx(rank, abs=1e-12)
+    )
+    expected = gaussian_kl_standard_normal(mean[:, :rank], factor[:, :rank, :rank])
+    close(measurement.gradient(mean, factor).kl, expected, rtol=max(1e-12, 1e-15 / delta if rank == 2 else 1e-11))
+
+
+def test_the_rank_tolerance_decides_on_a_degenerate_set():
+    Phi_A = torch.diag(f64([1.0, 1.0, 1e-10, 1.0]))[None]
+    identity = torch.eye(4, dtype=torch.float64)[None]
+    for tolerance, rank in ((1e-9, 3), (1e-11, 4), (0.0, 4)):
+        seen = measure(Phi_A, rank_tolerance=tolerance).project(identity)
+        close(seen[0], torch.diag(f64([1.0, 1.0, rank - 3.0, 1.0])), atol=1e-15)
+
+
+@pytest.mark.parametrize("M", [3, 9])
+def test_a_set_that_sees_nothing_costs_nothing(M):
+    _, mean, factor, scale = case("regular", M)
+    for result in everything(torch.zeros(3, M, K, dtype=torch.float64), mean, factor, scale):
+        assert not result.any()
+
+
+def test_row_space_survives_a_q_that_is_singular_where_it_does_not_see():
+    """What FIXEDA drifts to; A sees the first six weights, of which q's factor keeps the leading block."""
+    _, mean, factor, scale = case("regular", 6)
+    Phi_A = torch.eye(K, dtype=torch.float64)[:6].repeat(3, 1, 1)
+    factor[:, 6:, :], scale[:, 6:] = 0.0, 0.0
+    measurement = measure(Phi_A, avoid_inverse=True)
+    close(measurement.gradient(mean, factor).kl, gaussian_kl_standard_normal(mean[:, :6], factor[:, :6, :6]))
+    expected = gaussian_kl_standard_normal(mean[:, :6], torch.diag_embed(scale[:, :6]))
+    close(measurement.gradient_diagonal(mean, scale).kl, expected)
+
+
+@pytest.mark.parametrize("way", ["default", "row space"])
+@pytest.mark.parametrize("M", [3, 6, 8])
+def test_a_singular_factorised_q_has_no_kl_and_spares_its_neighbours(M, way):
+    Phi_A, mean, _, scale = case("regular", M)
+    healthy = measure(Phi_A, **WAYS[way]).gradient_diagonal(mean, scale).kl
+    scale[1] = 0.0
+    kl = measure(Phi_A, **WAYS[way]).gradient_diagonal(mean, scale).kl
+    assert kl.isnan().tolist() == [False, True, False]
+    assert torch.equal(kl[::2], healthy[::2])
+
+
+def test_an_empty_set_is_refused():
+    with pytest.raises(ValueError, match="empty"):
+        measure(torch.zeros(2, 0, 4, dtype=torch.float64))
+
+
+# --- The published set ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("way", ["default", "row space"])
+@pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
+def test_equals_the_reference_at_its_fixed_set(name, way):
+    expected = json.loads((REFERENCE / "expected.json").read_text())[name]["fixed_a"]
+    problem = load_problem(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
+    q = read_posterior(REFERENCE / "posteriors" / f"{name}-full.safetensors", problem.task.k)
+    low, high = problem.bounding_box
+    unit = torch.from_numpy(np.random.default_rng(7).random((40, len(low))))
+    Phi_A = problem.feature_map(torch.cat([problem.X[:40], low + (high - low) * unit]))[None]
+    measurement = measure(Phi_A, **WAYS[way])
+    kl = float(measurement.gradient(q.mean[None], q.covariance_tril()[None]).kl)
+    assert kl == pytest.approx(expected["functional_kl_of_posterior_full_no_jitter"], rel=1e-8)
+    seen = measurement.project(torch.eye(problem.task.k, dtype=torch.float64)[None])
+    assert float(seen[0].trace()) == pytest.approx(expected["rank"], abs=1e-9)
+
+
+# --- Problems beside each other ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("M", "row"), [(3, 0), (3, 2), (6, 0), (6, 5), (8, 0), (8, 7), (11, 0)])
+def test_a_set_that_is_not_finite_is_nan_for_its_problem_alone(M, row, way, bad):
+    Phi_A, *q = case("regular", M, seed=7)
+    healthy = everything(Phi_A, *q, **WAYS[way])
+    Phi_A[1, row, 3] = bad
+    for before, after in zip(healthy, everything(Phi_A, *q, **WAYS[way]), strict=True):
+        assert torch.equal(after[::2], before[::2])
+        assert after[1].isnan().any()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["regular", "combination"])
+@pytest.mark.parametrize("M", [3, 6, 8])
+def test_a_part_of_a_batch_is_measured_as_those_problems_are(M, kind, way):
+    """The second problem, degenerate in one case, falls into the part once and out of it once."""
+    Phi_A, mean, factor, scale = case(kind, M, seed=9)
+    whole = measure(Phi_A, **WAYS[way])
+    for start, stop in ((0, 2), (1, 3), (2, 3)):
+        part = whole.narrow(start, stop)
+        q = (mean[start:stop], factor[start:stop])
+        close(part.gradient(*q).kl, whole.gradient(mean, factor).kl[start:stop], rtol=1e-14)
+        close(part.gradient(*q).factor, whole.gradient(mean, factor).factor[start:stop], rtol=1e-13, atol=1e-13)
+        kl = part.gradient_diagonal(mean[start:stop], scale[start:stop]).kl
+        close(kl, whole.gradient_diagonal(mean, scale).kl[start:stop], rtol=1e-14)
+        close(part.project(factor[start:stop]), whole.project(factor)[start:stop], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1e-3])
+@pytest.mark.parametrize(("k", "M"), [(100, 80), (100, 20), (20, 12), (20, 11), (20, 25)])
+def test_a_problem_is_bitwise_the_same_in_any_batch(k, M, jitter):
+    rng = np.random.default_rng(8)
+    Phi_A, *q = draw_sets(rng, 20, M, k, "duplicates"), *draw_q(rng, 20, k)
+    untouched = [Phi_A.clone(), *(parameter.clone() for parameter in q)]
+
+    def of(problems):
+        return everything(*(tensor[problems].clone() for tensor in (Phi_A, *q)), jitter=jitter)
+
+    together = everything(Phi_A, *q, jitter=jitter)
+    alone = [of(slice(b, b + 1)) for b in range(20)]
+    for batch in (range(20), range(7), range(13, 20)):
+        results = together if len(batch) == 20 else of(slice(batch.start, batch.stop))
+        for place, problem in enumerate(batch):
+            for whole, part in zip(results, alone[problem], strict=True):
+                assert torch.equal(whole[place], part[0])
+    for before, after in zip(untouched, (Phi_A, *q), strict=True):
+        assert torch.equal(before, after)  # and nobody's arguments were written to

@@ -1,0 +1,61 @@
+"""Made up for the tests of `variational/`: problems, B at a time, of any shape, no two alike; and their objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fsvi_bench.maths.blr import expected_log_likelihood
+from fsvi_bench.maths.features import inducing_tril
+from fsvi_bench.maths.projection import projected_kl, row_space
+from fsvi_bench.tasks.problem import FeatureMap
+from fsvi_bench.tasks.training_problems import TrainingProblems
+
+
+def synthetic(B, N=30, D=2, k=8, seed=0):
+    """Whitened Nyström features at uniform inputs, targets from a smooth function, noise variances of 0.1, 0.2, ..."""
+    rng = np.random.default_rng([seed, B, N, D, k])
+    X = torch.from_numpy(rng.uniform(-2, 2, (B, N, D)) * np.arange(1, D + 1))
+    Z = torch.from_numpy(rng.uniform(-2, 2, (B, k, D)))
+    lengthscales = torch.full((B, D), 1.3, dtype=torch.float64)
+    outputscale, jitter = torch.ones(B, dtype=torch.float64), torch.full((B,), 0.1, dtype=torch.float64)
+    tril = inducing_tril(Z, lengthscales, outputscale, jitter)
+    feature_map = FeatureMap(Z, lengthscales, outputscale, tril)
+    y = X.sin().sum(-1) + torch.from_numpy(0.3 * rng.standard_normal((B, N)))
+    noise_variance = 0.1 * torch.arange(1, B + 1, dtype=torch.float64)
+    return TrainingProblems(X, y, feature_map(X), noise_variance, X.amin(1), X.amax(1), feature_map)
+
+
+@dataclass
+class InputsAsFeatures:
+    """φ(x) = x, so that a measurement set can be read off its features; one for any number of problems."""
+
+    def __call__(self, x):
+        return x
+
+    def __getitem__(self, problem):
+        return self
+
+
+def transparent(X):
+    """Problems whose features are their inputs [B,N,D]."""
+    noise_variance = torch.ones(len(X), dtype=torch.float64)
+    return TrainingProblems(X, X.sum(-1), X, noise_variance, X.amin(1), X.amax(1), InputsAsFeatures())
+
+
+def factor_of(leaves):
+    if "_log_scale" in leaves:
+        return torch.diag_embed(leaves["_log_scale"].exp())
+    return leaves["_factor"].tril(-1) + torch.diag_embed(leaves["_log_diagonal"].exp())
+
+
+def automatic_loss(problems, Phi_A, kl_weight, leaves, rows=None):
+    """The objective from the formulas of `maths/`, per problem; `rows` are a minibatch's (Phi, y)."""
+    Phi, y = (problems.Phi, problems.y) if rows is None else rows
+    mean, factor, k = leaves["_mean"], factor_of(leaves), problems.k
+    zero, identity = torch.zeros(k, dtype=torch.float64), torch.eye(k, dtype=torch.float64)
+    fit = expected_log_likelihood(Phi, y, problems.noise_variance, mean, factor, N=problems.y.shape[1])
+    kls = [projected_kl(row_space(Phi_A[b]), mean[b], factor[b], zero, identity) for b in range(len(mean))]
+    return -fit + kl_weight * torch.stack(kls), torch.stack(kls)
