@@ -58,7 +58,8 @@ BY_ADAM = (
 )
 BY_LBFGS = ({"M": 10}, {"M": 13, "kl_weight": 0.5, "kl_jitter": 1e-4}, {"M": SEES_ALL})
 BY_NATURAL_GRADIENTS = ({"M": 10}, {"M": 15, "kl_weight": 2.0, "averaging": 0.0}, {"M": SEES_ALL, "decay": 0.0})
-BY_SAMPLES = tuple({**settings, "S": 12} for settings in BY_ADAM) + (
+BY_SAMPLES = (
+    *({**settings, "S": 12} for settings in BY_ADAM),
     {"M": 10, "minibatch": 7, "S": 9, "prior_score": "ssge", "injected_noise": 0.01},
     {"M": 13, "minibatch": "full", "S": 16, "prior_score": "ssge", "bandwidth": 2.0},
 )

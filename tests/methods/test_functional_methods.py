@@ -408,7 +408,9 @@ def test_each_source_of_chance_follows_the_seed(settings):
     """One source at a time: the rows of the minibatch (M = 30 sees all weights), of A, and A's uniform inputs. Two
     copies of one problem part if their seeds differ."""
     problem = toys()[0]
-    method = trained("rand-a", TrainingProblems.of([problem] * 3), "full", {**settings, "max_steps": 10}, seeds=[1, 2, 1])
+    method = trained(
+        "rand-a", TrainingProblems.of([problem] * 3), "full", {**settings, "max_steps": 10}, seeds=[1, 2, 1]
+    )
     one, other, again = unstack(method.posterior())
     assert torch.equal(one.mean, again.mean)
     assert not torch.equal(one.mean, other.mean)
@@ -432,7 +434,11 @@ def test_averaging_takes_the_mean_of_the_last_iterates(family):
 
 @pytest.mark.parametrize(
     ("schedule", "factor"),
-    [("constant", lambda t: 1), ("linear", lambda t: 1 - t / 20), ("cosine", lambda t: (1 + math.cos(math.pi * t / 20)) / 2)],
+    [
+        ("constant", lambda t: 1),
+        ("linear", lambda t: 1 - t / 20),
+        ("cosine", lambda t: (1 + math.cos(math.pi * t / 20)) / 2),
+    ],
 )
 def test_learning_rate_schedules(schedule, factor):
     """Adam's step is elementwise proportional to the learning rate: the second step's size tells its rate, given

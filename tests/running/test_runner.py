@@ -92,7 +92,9 @@ class Walker(Method):
 """
 
 #: A budget that trains quickly.
-RANDA = Request(datasets=["toy"], splits="0-2", methods=["rand-a"], families=["full"], measurement_points=[10], max_steps=25)
+RANDA = Request(
+    datasets=["toy"], splits="0-2", methods=["rand-a"], families=["full"], measurement_points=[10], max_steps=25
+)
 
 
 def execute(root, request=TOY, **resources):
@@ -367,7 +369,9 @@ def test_workers_do_not_change_what_is_trained(tmp_path):
 
 
 def test_the_same_command_in_another_folder_gives_the_same(tmp_path):
-    request = replace(RANDA, methods=["rand-a", "mean-field-vi"], families=["ffg"], seeds="0-1", options={"minibatch": 7})
+    request = replace(
+        RANDA, methods=["rand-a", "mean-field-vi"], families=["ffg"], seeds="0-1", options={"minibatch": 7}
+    )
     one, two = (execute(tmp_path / name, request) for name in ("one", "two"))
     assert len(one.records) == len(two.computed) == 12
     assert list(map(comparable, one.records)) == list(map(comparable, two.records))

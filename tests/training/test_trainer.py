@@ -15,7 +15,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method, MethodOptions, TrainingProblems
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.training import trainer
-from fsvi_bench.training.trace import POINTS_PER_DECADE, Trace, Tracer, TracePoint, read_trace, trace_steps
+from fsvi_bench.training.trace import POINTS_PER_DECADE, Trace, TracePoint, Tracer, read_trace, trace_steps
 from fsvi_bench.training.trainer import StepRanges, train
 
 
@@ -171,7 +171,9 @@ def test_a_trace_keeps_every_digit(tmp_path):
     assert math.isnan(read_trace(path).points[0].kl)
 
 
-@pytest.mark.parametrize("text", ["steps,seconds,kl\n0,0,1\n", "steps,seconds,kl,nlpd\n0,0,x,1\n", "steps,seconds,kl,nlpd\n0\n"])
+@pytest.mark.parametrize(
+    "text", ["steps,seconds,kl\n0,0,1\n", "steps,seconds,kl,nlpd\n0,0,x,1\n", "steps,seconds,kl,nlpd\n0\n"]
+)
 def test_what_is_no_trace_is_refused(tmp_path, text):
     path = tmp_path / "trace.csv"
     path.write_text(text)
