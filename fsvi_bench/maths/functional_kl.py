@@ -96,7 +96,7 @@ class Span(Measurement):
         tril, info = torch.linalg.cholesky_ex(K)
         projected = self.basis.mT @ as_columns(mean)
         kl = self._kl(K, tril, info, projected[..., 0])
-        T -= torch.cholesky_inverse(tril) @ T
+        T -= _inverse(tril, info) @ T
         return FullGradient(kl, (self.basis @ projected)[..., 0], self.basis @ T)
 
     def gradient_diagonal(self, mean: Float[Tensor, "B k"], scale: Float[Tensor, "B k"]) -> DiagonalGradient:
@@ -150,7 +150,7 @@ class Complement(Measurement):
         rank = factor.shape[-1] - self.nullity
         kl = 0.5 * (trace - rank + (mean * seen_mean).sum(-1) - logdet)
         # L⁻ᵀX (XᵀX)⁻¹Xᵀ, the small inverse applied on the small side.
-        seen.baddbmm_(solve_tril(factor, X, transpose=True), torch.cholesky_inverse(tril) @ X.mT)
+        seen.baddbmm_(solve_tril(factor, X, transpose=True), _inverse(tril, info) @ X.mT)
         seen.diagonal(dim1=-2, dim2=-1).sub_(diagonal.reciprocal())
         return FullGradient(torch.where(info == 0, kl, torch.nan), seen_mean, seen)
 
@@ -222,6 +222,12 @@ class Patched(Measurement):
 
 def _tensors(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (result,) if isinstance(result, Tensor) else result
+
+
+def _inverse(tril: Float[Tensor, "B m m"], info: Tensor) -> Float[Tensor, "B m m"]:
+    """(CCᵀ)⁻¹, the identity where there was no factor: LAPACK would fail for the whole batch."""
+    identity = torch.eye(tril.shape[-1], dtype=tril.dtype, device=tril.device)
+    return torch.cholesky_inverse(torch.where((info == 0)[..., None, None], tril, identity))
 
 
 def _right_whitened(rows: Float[Tensor, "B k m"], tril: Float[Tensor, "B m m"]) -> Float[Tensor, "B k m"]:

@@ -95,8 +95,9 @@ class ExpectedFunctionalKL(Objective):
         held_out = _held_out(_ByIdentity(problem, problem.task.sha256), self.design)
         mean, factor = align(q.mean[None]), align_factor(q.covariance_tril())[None]
         likelihood = float(FullBatch(TrainingProblems.of([problem])).value(mean, factor))
-        kls = [m.gradient(mean.expand(n, -1), factor.expand(n, -1, -1)).kl for n, m in held_out]
-        return likelihood + self.kl_weight * float(torch.cat(kls).mean())
+        kls = torch.cat([m.gradient(mean.expand(n, -1), factor.expand(n, -1, -1)).kl for n, m in held_out])
+        # NaN says that q has no density left at some set: to working precision its KL is infinite.
+        return likelihood + self.kl_weight * float(kls.nan_to_num(nan=math.inf, posinf=math.inf).mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +207,11 @@ def _held_out(key: _ByIdentity, design: MeasurementDesign) -> list[tuple[int, Me
     stream = MeasurementStream(data, design, [derive_seed(key.task_sha256, "held-out measurement sets")])
     batches = []
     for _ in range(HELD_OUT_SETS // 16):
-        Phi_A = stream.draw(16)[:, 0]
-        batches.append((16, stream.measure(Phi_A.clone())))
+        Phi_A = stream.draw(16)[:, 0].clone()
+        # Some q to be judged are all but singular: their covariance is not to be inverted.
+        batches.append(
+            (16, measure(Phi_A, jitter=design.kl_jitter, rank_tolerance=design.rank_tolerance, avoid_inverse=True))
+        )
     return batches
 
 
