@@ -202,13 +202,18 @@ def _score_cell(
         if (reason := divergence(posterior)) is not None:
             return {"status": "diverged", "reason": reason}
         scores = score(posterior, problem)
+    except Exception as error:
+        return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}
+    reason = None
+    try:
         if objective is not None:
             scores = scores.model_copy(update=objective.scores(posterior, problem)._asdict())
     except Exception as error:
-        return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}
+        # The other scores stand all the same.
+        reason = f"no score of the objective: {_reason(error)}"
     if names := not_a_number(scores):
         return {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
-    return {"scores": scores, "seconds": time.perf_counter() - started}
+    return {"scores": scores, "seconds": time.perf_counter() - started, "reason": reason}
 
 
 def _reason(error: Exception) -> str:
