@@ -60,7 +60,7 @@ class Method(pl.LightningModule, ABC):
 
     @abstractmethod
     def posterior(self) -> GaussianPosterior:
-        """The current approximation, with a leading axis of B problems."""
+        """The current approximation, with a leading axis of B problems; asked for before the first step too."""
 
     @property
     def finished(self) -> bool:

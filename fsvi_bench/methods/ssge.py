@@ -111,11 +111,11 @@ def set_stein_gradient(
         factor = torch.bmm(gradient_w.mT, draws).mul_(kl_weight)
         likelihood.add_factor_gradient(factor, q.factor)
         q.set_gradient(mean, factor)
-        return mean_of_kl.sum(-1)
+        return mean.sum(-1)
     # ∂w/∂(log s) = s ε, which is `spread`.
     of_likelihood = q.scale.square() * likelihood.precision_diagonal()
     q.set_gradient(mean, of_likelihood.add_((gradient_w * spread).sum(1), alpha=kl_weight))
-    return mean_of_kl.sum(-1)
+    return mean.sum(-1)
 
 
 def stein_gradient(w: Float[Tensor, "B S k"], A: MeasuredSet, samples: FunctionSamples) -> Float[Tensor, "B S k"]:

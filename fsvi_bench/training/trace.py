@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method
-from fsvi_bench.posteriors.gaussian import unstack
+from fsvi_bench.posteriors.gaussian import defect, unstack
 from fsvi_bench.scoring.scores import kl_and_nlpd
 from fsvi_bench.tasks.problem import Problem
 
@@ -78,4 +78,6 @@ class Tracer:
         posteriors = unstack(self.method.posterior().cpu())
         share = seconds / len(self.problems)
         for trace, problem, q in zip(self.traces, self.problems, posteriors, strict=True):
-            trace.points.append(TracePoint(steps, share, *kl_and_nlpd(q, problem)))
+            # What is not a Gaussian over the weights is refused by name when the training is over.
+            if defect(q, problem.task.k) is None:
+                trace.points.append(TracePoint(steps, share, *kl_and_nlpd(q, problem)))
