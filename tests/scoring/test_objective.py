@@ -387,6 +387,16 @@ def test_the_expected_objective_without_a_kl_has_no_optimum(grid):
     )
 
 
+@FAMILIES
+def test_a_q_without_a_density_is_infinitely_far_above(grid, family):
+    """Its KL to the prior at any set that sees what it fixes is infinite, and so is the gap: not a NaN, not an error."""
+    q = random_q(family, 8)
+    singular = FactorisedGaussian(q.mean, 0 * q.scale) if family == "ffg" else FullGaussian(q.mean, 0 * q.scale_tril)
+    scores = ExpectedFunctionalKL(MeasurementDesign(6), 1.0).scores(singular, grid)
+    assert scores.objective_gap == math.inf
+    assert math.isfinite(scores.kl_at_objective_optimum)
+
+
 def test_scores_do_not_depend_on_what_was_scored_before(grid):
     q, objective = random_q("full", 8), ExpectedFunctionalKL(MeasurementDesign(6), 1.0)
     first = objective.scores(q, grid)

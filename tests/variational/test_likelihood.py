@@ -166,7 +166,7 @@ def test_a_problem_has_the_same_minibatches_in_any_batch():
 
 
 def test_the_full_batch_is_bitwise_the_same_in_any_batch():
-    problems = synthetic(7, N=31)
+    problems = synthetic(7, N=31, k=12)
     whole = FullBatch(problems)
     for b in range(7):
         one = FullBatch(problems.only(b))
@@ -266,3 +266,16 @@ def test_the_gradient_in_the_unconstrained_parameters(k, M, n, step, kl_weight, 
             whole = whole[:, k:]
         # Dummy weights stay where they are, but for what rounding says: nothing, or 1 − 1/1² in units of eps.
         assert whole.abs().max() < 1e-14 if whole.numel() else k % 8 == 0
+
+
+@pytest.mark.parametrize("family", ["full", "ffg"])
+@pytest.mark.parametrize("n", ["full", 30, 29])
+def test_a_likelihood_that_is_no_number_shows_in_what_a_step_returns(n, family):
+    """For that problem alone, and although the KL, which is otherwise returned, is a number."""
+    problems, Phi_A = synthetic(B), torch.from_numpy(np.random.default_rng(8).standard_normal((B, 6, K)))
+    problems.y[1] = float("nan")
+    likelihood, q = make_likelihood(problems, n, [1, 2, 3]), make_parameters(family, B, K)
+    likelihood.advance()
+    returned = set_gradient(q, measure(Phi_A), likelihood, 1.0)
+    assert returned.isnan().tolist() == [False, True, False]
+    close(returned[::2], [0.0, 0.0], atol=1e-13)  # the KL of the prior to itself
