@@ -225,9 +225,10 @@ def _tensors(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _inverse(tril: Float[Tensor, "B m m"], info: Tensor) -> Float[Tensor, "B m m"]:
-    """(CCᵀ)⁻¹, the identity where there was no factor: LAPACK would fail for the whole batch."""
+    """(CCᵀ)⁻¹, NaN where there was no factor: LAPACK would fail for the whole batch."""
+    found = (info == 0)[..., None, None]
     identity = torch.eye(tril.shape[-1], dtype=tril.dtype, device=tril.device)
-    return torch.cholesky_inverse(torch.where((info == 0)[..., None, None], tril, identity))
+    return torch.where(found, torch.cholesky_inverse(torch.where(found, tril, identity)), torch.nan)
 
 
 def _right_whitened(rows: Float[Tensor, "B k m"], tril: Float[Tensor, "B m m"]) -> Float[Tensor, "B k m"]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -11,9 +14,10 @@ from fsvi_bench.maths.functional_kl import ALIGNMENT, Complement, Measurement, P
 from fsvi_bench.maths.linalg import solve_tril
 from fsvi_bench.maths.projection import RANK_TOLERANCE, row_space
 
-#: Smallest over largest pivot of Φ_A from which on full rank is taken for granted; bases are then good to about 1e-16
-#: over this. Below, the singular value decomposition decides on rank and basis.
-SAFE_RATIO = 1e-7
+#: Estimated smallest singular value of Φ_A over its Frobenius norm from which on full rank is taken for granted (or
+#: ten times the rank tolerance, if that is more). Below, the singular value decomposition decides on the rank.
+SAFE_RATIO = 1e-8
+PROBES = 8
 
 
 def measure(
@@ -37,9 +41,10 @@ def measure(
     if jitter > 0:
         return _with_jitter(Phi_A, jitter)
     if k <= M:
-        regular, safe = _everything(Phi_A)
+        regular, LU = _everything(Phi_A)
     else:
-        regular, safe = _span(Phi_A) if avoid_inverse or k - M >= M else _complement(Phi_A)
+        regular, LU = _span(Phi_A) if avoid_inverse or k - M >= M else _complement(Phi_A)
+    safe = _is_safe(LU, Phi_A, max(SAFE_RATIO, 10 * rank_tolerance))
     if bool(safe.all()):
         return regular
     places = [int(place) for place in (~safe).nonzero()]
@@ -65,7 +70,7 @@ def _everything(Phi_A: Float[Tensor, "B M k"]) -> tuple[Measurement, Tensor]:
     """M ≥ k: where Φ_A is far from losing rank, A sees every weight, and the KL is that of the weights."""
     k = Phi_A.shape[-1]
     LU, _, _ = torch.linalg.lu_factor_ex(_aligned_rows(Phi_A))
-    return Complement(Phi_A.new_zeros(len(Phi_A), ALIGNMENT, k), 0), _is_safe(LU)
+    return Complement(Phi_A.new_zeros(len(Phi_A), ALIGNMENT, k), 0), LU
 
 
 def _span(Phi_A: Float[Tensor, "B M k"]) -> tuple[Measurement, Tensor]:
@@ -78,7 +83,7 @@ def _span(Phi_A: Float[Tensor, "B M k"]) -> tuple[Measurement, Tensor]:
         basis[..., M:] = 0.0
         slack = basis.new_zeros(len(rows), rows.shape[-2], rows.shape[-2])
         slack.diagonal(dim1=-2, dim2=-1)[..., M:] = 1.0
-    return Span(basis, slack), _is_safe(LU[..., :M])
+    return Span(basis, slack), LU[..., :M]
 
 
 def _complement(Phi_A: Float[Tensor, "B M k"]) -> tuple[Measurement, Tensor]:
@@ -98,7 +103,7 @@ def _complement(Phi_A: Float[Tensor, "B M k"]) -> tuple[Measurement, Tensor]:
     gram = raw @ raw.mT
     gram.diagonal(dim1=-2, dim2=-1)[..., nullity:] = 1.0
     tril, _ = torch.linalg.cholesky_ex(gram)
-    return Complement(solve_tril(tril, raw), nullity), _is_safe(LU)
+    return Complement(solve_tril(tril, raw), nullity), LU
 
 
 def _decomposed(Phi_A: Float[Tensor, "M k"], rank_tolerance: float) -> Span:
@@ -114,6 +119,20 @@ def _aligned_rows(Phi_A: Float[Tensor, "B M k"]) -> Float[Tensor, "B m k"]:
     return pad(Phi_A, (0, 0, 0, fill)) if fill else Phi_A
 
 
-def _is_safe(LU: Float[Tensor, "B n m"]) -> Tensor:
-    pivots = LU.diagonal(dim1=-2, dim2=-1).abs()
-    return pivots.amin(-1) > SAFE_RATIO * pivots.amax(-1)
+def _is_safe(LU: Float[Tensor, "B n m"], Phi_A: Float[Tensor, "B M k"], ratio: float) -> Tensor:
+    """Whether the smallest singular value is clearly more than `ratio` of the largest.
+
+    Pivots alone do not tell: I minus the strict upper triangle of ones has pivots 1 and is all but singular. ‖(LU)⁻¹g‖
+    for a few Gaussian g does, with L's first rows: each is at least |u·g|/σ_min with u·g standard normal, and leaving
+    rows out only lowers σ_min. False for a set that is not finite.
+    """
+    m = min(LU.shape[-2:])
+    square, probes = LU[..., :m, :m], _probes(m).to(LU.device).expand(len(LU), -1, -1)
+    lower = torch.linalg.solve_triangular(square, probes, upper=False, unitriangular=True)
+    largest = torch.linalg.solve_triangular(square, lower, upper=True).square().sum(-2).amax(-1)
+    return largest * Phi_A.square().sum((-2, -1)) * ratio**2 < 1
+
+
+@cache
+def _probes(m: int) -> Float[Tensor, "m probes"]:
+    return torch.from_numpy(np.random.Generator(np.random.PCG64(0)).standard_normal((m, PROBES)))

@@ -65,6 +65,9 @@ def spectral_stein_score(
 
     NaN for a set of samples that is not finite; the others of the batch are not touched by it.
     """
+    # Distances by inner products lose digits to a common offset, on which no score depends.
+    centre = samples.mean(-2, keepdim=True)
+    samples, queries = samples - centre, None if queries is None else queries - centre
     squared = squared_distances(samples, samples)
     squared.diagonal(dim1=-2, dim2=-1).zero_()
     h = median_bandwidth(squared) if bandwidth is None else squared.new_full(squared.shape[:-2], bandwidth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -53,13 +54,18 @@ class LbfgsDescent(Descent):
         def closure() -> float:
             q.refresh()
             value = loss()
-            # A trial point without a finite loss is one too far: the line search turns back from infinity.
-            return value if value == value else float("inf")
+            if math.isfinite(value):
+                return value
+            # One too far: from infinity, and a gradient that is no number, the line search turns back by halves.
+            for parameter in q.parameters():
+                assert parameter.grad is not None
+                parameter.grad.fill_(math.nan)
+            return math.inf
 
         before = self._iterations(problem)
         value = optimizer.step(closure)  # type: ignore[no-untyped-call]
         q.refresh()
-        if not abs(float(value)) < float("inf"):
+        if not math.isfinite(float(value)):
             self._diverged_at[problem], self._done[problem] = steps.start, True
         elif self._iterations(problem) - before < len(steps):
             self._done[problem] = True

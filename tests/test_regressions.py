@@ -1,0 +1,130 @@
+"""What testers found broken once, case by case."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fsvi_bench.maths.measurement import measure
+from fsvi_bench.maths.projection import row_space
+from fsvi_bench.maths.ssge import spectral_stein_score
+from fsvi_bench.methods.descending import FunctionalOptions
+from fsvi_bench.methods.rand_a import RandA
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+from fsvi_bench.scoring.objective import FixedFunctionalKL
+from fsvi_bench.tasks.training_problems import TrainingProblems
+from fsvi_bench.variational.lbfgs import LbfgsDescent
+from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
+from fsvi_bench.variational.parameters import make_parameters
+
+f64 = torch.float64
+
+
+# 1. tests/maths/test_functional_kl.py
+@pytest.mark.parametrize("way", [{}, {"avoid_inverse": True}, {"jitter": 0.0}])
+@pytest.mark.parametrize("M", [3, 6, 8])
+def test_a_singular_full_q_has_no_kl_and_spares_its_neighbours(M, way):
+    """LinAlgError from cholesky_inverse, for the whole batch."""
+    Phi_A = torch.from_numpy(np.random.default_rng(M).standard_normal((3, M, 8)))
+    mean, factor = torch.zeros(3, 8, dtype=f64), torch.eye(8, dtype=f64).repeat(3, 1, 1)
+    factor[1] = 0.0
+    result = measure(Phi_A, **way).gradient(mean, factor)
+    assert result.kl.isnan().tolist() == [False, True, False]
+    assert result.factor[1].isnan().any()
+    assert result.factor[::2].isfinite().all()
+
+
+# 1. tests/methods
+@pytest.mark.parametrize("lr", [1.0, 10.0])
+def test_rand_a_that_runs_away_is_noted_not_raised(toy, lr):
+    options = FunctionalOptions(M=14, lr=lr, minibatch="full")
+    method = RandA(TrainingProblems.of([toy]), "full", options, [0])
+    method.descent = method.make_descent()
+    method.descent.run(range(300))  # raises LinAlgError
+    assert int(method.descent.diverged_at[0]) >= 0
+
+
+# 2. tests/maths/test_functional_kl.py
+@pytest.mark.parametrize("M", [10, 12, 16, 20, 30])
+def test_the_rank_of_the_toy_s_sets_is_that_of_their_singular_values(toy, M):
+    sets = MeasurementStream(TrainingProblems.of([toy]), MeasurementDesign(M), [5]).draw(512)[:, 0].clone()
+    identity = torch.eye(20, dtype=f64).repeat(512, 1, 1)
+    ranks = measure(sets).project(identity).diagonal(dim1=1, dim2=2).sum(1).round().long()
+    expected = torch.tensor([row_space(one).shape[1] for one in sets])
+    assert int((ranks != expected).sum()) == 0
+
+
+def test_pivots_do_not_reveal_the_rank():
+    """Wilkinson's: all pivots 1, singular values from 25 to 3e-12."""
+    Phi_A = torch.eye(40, dtype=f64) - torch.ones(40, 40, dtype=f64).triu(1)
+    rank = row_space(Phi_A).shape[1]
+    assert rank == 39
+    for features in (Phi_A, torch.cat([Phi_A, torch.zeros(40, 20, dtype=f64)], 1)):
+        k = features.shape[1]
+        assert float(measure(features[None]).project(torch.eye(k, dtype=f64)[None])[0].trace()) == pytest.approx(rank)
+
+
+# 3. tests/maths/test_functional_kl.py
+def test_a_large_rank_tolerance_decides_too():
+    Phi_A = torch.diag(torch.tensor([1.0, 1.0, 1e-5, 1.0], dtype=f64))
+    identity = torch.eye(4, dtype=f64)[None]
+    assert row_space(Phi_A, 1e-4).shape[1] == 3
+    for M in (3, 4):
+        seen = measure(Phi_A[None, :M], rank_tolerance=1e-4).project(identity)
+        assert float(seen[0].trace()) == pytest.approx(M - 1)
+
+
+# 4. tests/maths/test_functional_kl.py: (11, 10) in test_a_set_that_is_not_finite_is_nan_for_its_problem_alone
+def test_nan_in_a_row_that_no_pivot_comes_from():
+    Phi_A = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 11, 8)))
+    Phi_A[0, 10, 3] = math.nan
+    kl = measure(Phi_A).gradient(torch.ones(1, 8, dtype=f64), torch.eye(8, dtype=f64)[None]).kl
+    assert kl.isnan().all()
+
+
+# 5. tests/scoring/test_objective.py
+@pytest.mark.parametrize("M", [15, 18, 19])
+def test_a_scale_that_vanishes_slowly_has_vanished(toy, M):
+    """The KL at the optimum must not depend on where the search for it stops."""
+    import fsvi_bench.scoring.objective as module
+
+    Phi_A = MeasurementStream(TrainingProblems.of([toy]), MeasurementDesign(M), [3]).draw(1)[0, 0].clone()
+    q, objective = (
+        FactorisedGaussian(torch.zeros(20, dtype=f64), torch.ones(20, dtype=f64)),
+        FixedFunctionalKL(Phi_A, MeasurementDesign(M), 1.0),
+    )
+    kls, saved = [], module.DESIGN_TOLERANCE
+    try:
+        for tolerance in (1e-6, 1e-10):
+            module.DESIGN_TOLERANCE = tolerance
+            kls.append(objective.scores(q, toy).kl_at_objective_optimum)
+    finally:
+        module.DESIGN_TOLERANCE = saved
+    assert kls[0] == pytest.approx(kls[1], rel=1e-3)
+
+
+# 6. tests/variational/test_descent.py
+@pytest.mark.parametrize("beyond", [math.nan, math.inf, -5.0, 0.8])
+def test_lbfgs_turns_back_from_a_wall(beyond):
+    """(x − 0.4)², no number from 0.6 on, where the first step, of length 0.8, arrives."""
+    q, seen = make_parameters("ffg", 1, 4), []
+
+    def loss():
+        x, gradient = float(q.mean[0, 0]), torch.zeros(1, 4, dtype=f64)
+        seen.append(x)
+        gradient[0, 0] = 2 * (x - 0.4) if x < 0.6 else beyond
+        q.set_gradient(gradient, torch.zeros(1, 4, dtype=f64))
+        return (x - 0.4) ** 2 if x < 0.6 else math.nan
+
+    LbfgsDescent([q], [loss]).run(range(50))
+    assert not any(math.isnan(x) for x in seen)
+    assert float(q.mean[0, 0]) == pytest.approx(0.4, abs=1e-6)
+
+
+def test_the_score_does_not_lose_digits_to_a_common_offset():
+    samples = 1e-2 * torch.from_numpy(np.random.default_rng(0).standard_normal((20, 5)))
+    expected = spectral_stein_score(samples)
+    torch.testing.assert_close(spectral_stein_score(samples + 1000.0), expected, rtol=1e-7, atol=1e-7)
