@@ -47,7 +47,8 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     except BaseException:
         for process in list((pool._processes or {}).values()):
-            process.terminate()
+            # Lightning would turn SIGTERM into an exception, and the worker would go on to the next job.
+            process.kill()
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
