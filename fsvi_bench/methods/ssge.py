@@ -125,7 +125,8 @@ def stein_gradient(w: Float[Tensor, "B S k"], A: MeasuredSet, samples: FunctionS
     Phi_A = pad(A.Phi_A, (0, 0, 0, fill)) if fill else A.Phi_A
     values = w @ Phi_A.mT
     if options.injected_noise:
-        values = values + options.injected_noise * samples.noise(Phi_A.shape[1])
+        M = A.Phi_A.shape[1]
+        values[..., :M] += options.injected_noise * samples.noise(M)
     score = _score(values, None, options)
     if options.prior_score == "exact":
         # −∇ log p(f) = (Φ_AΦ_Aᵀ)⁺f, and Φ_Aᵀ(Φ_AΦ_Aᵀ)⁺Φ_A is the projector onto the row space.

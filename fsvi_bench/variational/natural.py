@@ -140,7 +140,8 @@ class NaturalDescent(Descent):
 
 def tril_of_inverse(precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
     """Lower factor L of Λ⁻¹: with the rows and columns of Λ reversed, Λ = UUᵀ for an upper U, and L = U⁻ᵀ."""
-    tril, _ = torch.linalg.cholesky_ex(precision.flip(-1, -2))
+    tril, info = torch.linalg.cholesky_ex(precision.flip(-1, -2))
+    tril = torch.where((info == 0)[..., None, None], tril, torch.nan)
     upper = tril.flip(-1, -2)
     identity = torch.eye(upper.shape[-1], dtype=upper.dtype, device=upper.device).expand_as(upper)
     return torch.linalg.solve_triangular(upper.mT, identity, upper=False).tril()
