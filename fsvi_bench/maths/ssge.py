@@ -43,9 +43,14 @@ def _pair_index(S: int) -> Int[Tensor, " pairs"]:
 
 
 def leading_count(eigenvalues: Float[Tensor, "*B S"], share: float) -> Int[Tensor, "*B"]:
-    """J, the least number of eigenvalues (given in falling order) whose share of the trace reaches `share`."""
+    """J, the least number of eigenvalues (given in falling order) whose share of the trace reaches `share`.
+
+    Never one that is mere rounding beside the largest: the score divides by it.
+    """
     partial = eigenvalues.cumsum(-1)
-    return 1 + (partial[..., :-1] < share * partial[..., -1:]).sum(-1)
+    J = 1 + (partial[..., :-1] < share * partial[..., -1:]).sum(-1)
+    rounding = eigenvalues.shape[-1] * torch.finfo(eigenvalues.dtype).eps * eigenvalues[..., :1]
+    return torch.minimum(J, (eigenvalues > rounding).sum(-1))
 
 
 def spectral_stein_score(

@@ -49,6 +49,14 @@ class Method(pl.LightningModule, ABC):
         super().__init__()
         self.problems, self.family, self.options, self.seeds = problems, family, options, tuple(seeds)
 
+    @classmethod
+    def check(cls, options: MethodOptions, problem: TrainingProblems) -> None:
+        """Called with every problem, as a batch of one, before anything is trained.
+
+        Raises:
+            InputError: the settings do not fit the problem.
+        """
+
     @property
     @abstractmethod
     def num_steps(self) -> int:
@@ -66,6 +74,11 @@ class Method(pl.LightningModule, ABC):
     def finished(self) -> bool:
         """True if further steps would change nothing; training then ends early."""
         return False
+
+    def stopped_after(self) -> Sequence[int | None]:
+        """For each problem, how many steps it took until nothing could move it any more, or None; its trace ends there,
+        whatever the others of its batch still do."""
+        return [None] * len(self.problems)
 
     def divergences(self) -> Sequence[str | None]:
         """For each problem, why training on it came to nothing, or None."""

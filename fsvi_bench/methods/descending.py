@@ -12,6 +12,7 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
 from fsvi_bench.scoring.objective import ExpectedFunctionalKL
+from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.descent import Descent, LearningRate
 from fsvi_bench.variational.measurement import MeasurementDesign, Source
 
@@ -24,6 +25,11 @@ class DescentMethod(Method, ABC):
     automatic_optimization: ClassVar[bool] = False
     steps_per_call: ClassVar[int] = 64
     descent: Descent
+
+    @classmethod
+    def check(cls, options: MethodOptions, problem: TrainingProblems) -> None:
+        if isinstance(options, MeasurementOptions):
+            options.design().distinct_inputs(problem)
 
     @abstractmethod
     def make_descent(self) -> Descent:
@@ -53,6 +59,9 @@ class DescentMethod(Method, ABC):
 
     def posterior(self) -> GaussianPosterior:
         return self.descent.posterior(self.problems.k)
+
+    def stopped_after(self) -> Sequence[int | None]:
+        return self.descent.stopped_after
 
     @property
     def finished(self) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
+import torch
 from jaxtyping import Float
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 from torch import Tensor
 
-from fsvi_bench.errors import InputError
 from fsvi_bench.maths.functional_kl import Measurement
 from fsvi_bench.maths.measurement import measure
 from fsvi_bench.methods.base import MethodOptions, TrainingProblems
@@ -29,6 +29,12 @@ class FixedAOptions(FunctionalOptions):
 
     optimizer: Literal["lbfgs", "adam"] = "lbfgs"
     minibatch: PositiveInt | Literal["full", "M"] = "full"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FixedAOptions:
+        if self.optimizer == "lbfgs" and (self.minibatch != "full" or self.averaging):
+            raise ValueError("optimizer=lbfgs takes minibatch=full and averaging=0; choose optimizer=adam for others")
+        return self
 
 
 class FixedA(DescentMethod):
@@ -53,13 +59,16 @@ class FixedA(DescentMethod):
         A: Float[Tensor, "B M D"] | None = None,
     ) -> None:
         super().__init__(problems, family, options, seeds)
-        if self.options.optimizer == "lbfgs" and (self.options.minibatch != "full" or self.options.averaging):
-            raise InputError("optimizer=lbfgs takes minibatch=full and averaging=0; choose optimizer=adam for others")
-        self.Phi_A = self._draw() if A is None else problems.feature_map(A)
+        self.Phi_A = self._draw() if A is None else self._features(A)
 
     def _draw(self) -> Float[Tensor, "B M k"]:
         stream = MeasurementStream(self.problems, self.options.design(), self.seeds)
         return stream.draw(1)[0, ..., : self.problems.k].clone()
+
+    def _features(self, A: Float[Tensor, "B M D"]) -> Float[Tensor, "B M k"]:
+        """Problem by problem on copies: how LAPACK rounds must not depend on the batch."""
+        maps = self.problems.feature_map
+        return torch.stack([maps[problem](inputs.clone()) for problem, inputs in enumerate(A)])
 
     def make_descent(self) -> Descent:
         self.Phi_A = self.Phi_A.to(self.device)

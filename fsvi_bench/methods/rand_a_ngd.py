@@ -1,11 +1,11 @@
-"""RANDA's objective by natural-gradient steps: what the objective asks for, with little left to the optimiser."""
+"""RANDA's objective by natural-gradient steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from fsvi_bench.maths.functional_kl import Measurement
 from fsvi_bench.methods.base import MethodOptions
@@ -23,14 +23,14 @@ class NaturalOptions(MeasurementOptions):
     step_size: Annotated[float, Field(gt=0, le=1)] = 0.5
     decay: Annotated[float, Field(ge=0, le=1)] = 0.6
     averaging: Averaging = 0.5
-    kl_weight: NonNegativeFloat = 1.0
 
 
 class RandANgd(DescentMethod):
     """Natural gradients of −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with A drawn anew at each step.
 
-    The natural parameters are averaged over the second half of the run: the objective is convex in Λ⁻¹ and μ, and the
-    single steps go on scattering with their A.
+    The natural parameters are averaged over the second half of the run, since single steps go on scattering with their
+    A. For a full covariance that comes within a tenth of a nat of the objective's optimum; a factorised q is still on
+    its way after 500 steps, its mean's direction blind to how features are correlated.
     """
 
     Options: ClassVar[type[MethodOptions]] = NaturalOptions
@@ -49,12 +49,17 @@ class RandANgd(DescentMethod):
             next_measurement,
             StepSize(options.step_size, options.decay),
             options.max_steps,
-            options.kl_weight,
+            self._kl_weight,
             options.averaging,
         )
+
+    @property
+    def _kl_weight(self) -> float:
+        N = self.problems.y.shape[1]
+        return self.options.weight(N, N)
 
     def cost(self) -> dict[str, int]:
         return {"likelihood_rows": self.problems.y.shape[1], "measurement_rows": self.options.M}
 
     def objectives(self) -> Sequence[Objective]:
-        return [ExpectedFunctionalKL(self.options.design(), self.options.kl_weight)] * len(self.problems)
+        return [ExpectedFunctionalKL(self.options.design(), self._kl_weight)] * len(self.problems)

@@ -7,7 +7,8 @@ constant, and ∇ log q comes from the spectral Stein gradient estimator (Shi, S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -24,18 +25,36 @@ from fsvi_bench.methods.descending import DescentMethod, FunctionalOptions
 from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.variational.descent import AdamDescent
 from fsvi_bench.variational.likelihood import Likelihood, make_likelihood
-from fsvi_bench.variational.measurement import MeasuredSet, MeasurementStream, aligned, stream_generator
+from fsvi_bench.variational.measurement import (
+    MeasuredSet,
+    MeasurementDesign,
+    MeasurementStream,
+    aligned,
+    stream_generator,
+)
 from fsvi_bench.variational.parameters import FullParameters, Parameters, make_parameters
 
 
 class SsgeOptions(FunctionalOptions):
-    """S function samples a step; the bandwidth is the median rule's unless given."""
+    """S function samples a step; the bandwidth is the median rule's unless given.
+
+    `injected_noise` is the standard deviation of FBNN's (0.01 there), which stands in both marginals as jitter does: it
+    adds its square to `kl_jitter`.
+    """
 
     S: Annotated[int, Field(ge=2)] = 100
     prior_score: Literal["exact", "ssge"] = "exact"
     eigen_share: Annotated[float, Field(gt=0, le=1)] = 0.99
     bandwidth: Annotated[float, Field(gt=0)] | Literal["median"] = "median"
     injected_noise: NonNegativeFloat = 0.0
+
+    @property
+    def noise_variance(self) -> float:
+        """Of the noise on the function values of q and of the prior."""
+        return self.kl_jitter + self.injected_noise**2
+
+    def design(self) -> MeasurementDesign:
+        return MeasurementDesign(self.M, self.draw_A, self.noise_variance, self.rank_tolerance)
 
 
 class Ssge(DescentMethod):
@@ -73,6 +92,7 @@ class FunctionSamples:
         self._weights = [stream_generator(seed, "function samples") for seed in seeds]
         self._prior = [stream_generator(seed, "prior function samples") for seed in seeds]
         self._noise = [stream_generator(seed, "injected noise") for seed in seeds]
+        self._prior_noise = [stream_generator(seed, "prior injected noise") for seed in seeds]
         self._k = k
 
     def weights(self) -> Float[Tensor, "B S k"]:
@@ -84,8 +104,12 @@ class FunctionSamples:
         return self._draw(self._prior, self._k)
 
     def noise(self, M: int) -> Float[Tensor, "B S M"]:
-        """For the noise injected into q's function values."""
+        """For the noise on q's function values."""
         return self._draw(self._noise, M)
+
+    def prior_noise(self, M: int) -> Float[Tensor, "B S M"]:
+        """For the noise on the prior's function values."""
+        return self._draw(self._prior_noise, M)
 
     def _draw(self, generators: Sequence[np.random.Generator], width: int) -> Float[Tensor, "B S width"]:
         draws = torch.empty(len(generators), self.options.S, width, dtype=torch.float64)
@@ -119,19 +143,26 @@ def set_stein_gradient(
 
 
 def stein_gradient(w: Float[Tensor, "B S k"], A: MeasuredSet, samples: FunctionSamples) -> Float[Tensor, "B S k"]:
-    """(∇ log q(f_s) − ∇ log p(f_s))ᵀ Φ_A for each weight sample's function values f_s = Φ_A w_s."""
+    """(∇ log q(f_s) − ∇ log p(f_s))ᵀ Φ_A for each weight sample's function values f_s = Φ_A w_s plus noise."""
     options = samples.options
     fill = -A.Phi_A.shape[1] % ALIGNMENT
-    Phi_A = pad(A.Phi_A, (0, 0, 0, fill)) if fill else A.Phi_A
-    values = w @ Phi_A.mT
-    if options.injected_noise:
-        M = A.Phi_A.shape[1]
-        values[..., :M] += options.injected_noise * samples.noise(M)
+    Phi_A, M = pad(A.Phi_A, (0, 0, 0, fill)) if fill else A.Phi_A, A.Phi_A.shape[1]
+    noise_scale = math.sqrt(options.noise_variance)
+
+    def function_values(weights: Tensor, noise: Callable[[int], Tensor]) -> Float[Tensor, "B S m"]:
+        values = weights @ Phi_A.mT
+        if noise_scale:
+            values[..., :M] += noise_scale * noise(M)
+        return values
+
+    values = function_values(w, samples.noise)
     score = _score(values, None, options)
     if options.prior_score == "exact":
-        # −∇ log p(f) = (Φ_AΦ_Aᵀ)⁺f, and Φ_Aᵀ(Φ_AΦ_Aᵀ)⁺Φ_A is the projector onto the row space.
+        # −∇ log p(f) = (Φ_AΦ_Aᵀ + noise)⁺f. It is linear, so its mean over the noise is its value without, and
+        # Φ_Aᵀ(Φ_AΦ_Aᵀ + noise)⁺Φ_A is WWᵀ in the measurement's basis: without noise, the projector onto the row space.
         return A.measurement.project(w.mT).mT + score @ Phi_A
-    return (score - _score(samples.prior_weights() @ Phi_A.mT, values, options)) @ Phi_A
+    prior_values = function_values(samples.prior_weights(), samples.prior_noise)
+    return (score - _score(prior_values, values, options)) @ Phi_A
 
 
 def _score(

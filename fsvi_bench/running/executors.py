@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import pickle
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -54,10 +56,17 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
+class WorkerDied(RuntimeError):
+    """A worker process was killed (out of memory, say) or crashed while it was at a call."""
+
+
 def run_parallel(
     function: Callable[[Argument], Result], arguments: Sequence[Argument], workers: int
 ) -> Iterator[tuple[Argument, Result | Exception]]:
     """(argument, result) as each call finishes; a call's own exception is its result, and the others go on.
+
+    If a worker dies, the calls that were under way are made again, each in a process of its own; one whose process
+    goes on dying has `WorkerDied` for its result.
 
     Raises:
         InputError: a call's input was the user's mistake, which would be every other call's too.
@@ -67,14 +76,52 @@ def run_parallel(
         for argument in arguments:
             yield argument, _outcome(lambda argument=argument: function(argument))  # type: ignore[misc]
         return
+    waiting = deque(arguments)
+    while waiting:
+        under_way: dict[Future[bytes], Argument] = {}
+        try:
+            yield from _share_out(function, waiting, workers, under_way)
+        except BrokenProcessPool:
+            for argument in under_way.values():
+                yield argument, _outcome(lambda argument=argument: _call_alone(function, argument))  # type: ignore[misc]
+
+
+def _share_out(
+    function: Callable[[Argument], Result],
+    waiting: deque[Argument],
+    workers: int,
+    under_way: dict[Future[bytes], Argument],
+) -> Iterator[tuple[Argument, Result | Exception]]:
+    """Takes from `waiting` what a pool can work on at once, and yields what is done; `under_way` holds the rest.
+
+    Raises:
+        BrokenProcessPool: a worker died.
+    """
     with _pool(workers) as pool:
-        # Arguments and results travel as bytes: left to itself, torch would send every tensor as a file descriptor
-        # into shared memory, and run out of both.
-        futures: dict[Future[bytes], Argument] = {
-            pool.submit(_call_with_bytes, function, pickle.dumps(argument)): argument for argument in arguments
-        }
-        for future in as_completed(futures):
-            yield futures[future], _outcome(lambda future=future: pickle.loads(future.result()))  # type: ignore[misc]
+        while waiting or under_way:
+            while waiting and len(under_way) < workers:
+                future = _submit(pool, function, waiting[0])
+                under_way[future] = waiting.popleft()
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                outcome = _outcome(lambda future=future: pickle.loads(future.result()))  # type: ignore[misc]
+                yield under_way.pop(future), outcome
+
+
+def _submit(pool: ProcessPoolExecutor, function: Callable[[Any], Any], argument: Any) -> Future[bytes]:
+    # Arguments and results travel as bytes: left to itself, torch would send every tensor as a file descriptor into
+    # shared memory, and run out of both.
+    return pool.submit(_call_with_bytes, function, pickle.dumps(argument))
+
+
+def _call_alone(function: Callable[[Argument], Result], argument: Argument) -> Result:
+    """Twice if need be: the death that ended the pool may have been another call's."""
+    for _ in range(2):
+        try:
+            with _pool(1) as pool:
+                return pickle.loads(_submit(pool, function, argument).result())
+        except BrokenProcessPool:
+            continue
+    raise WorkerDied("the process that computed this died, again and again; it may have run out of memory")
 
 
 def _call_with_bytes(function: Callable[[Any], Any], argument: bytes) -> bytes:
@@ -85,6 +132,8 @@ def _outcome(call: Callable[[], Result]) -> Result | Exception:
     try:
         return call()
     except InputError:
+        raise
+    except BrokenProcessPool:
         raise
     except (TaskRefused, ArithmeticError, RuntimeError) as error:
         return error

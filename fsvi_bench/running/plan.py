@@ -192,6 +192,8 @@ def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...]
     families = _families(request.families or protocol.families)
     seeds = tuple(parse_ranges(protocol.seeds if request.seeds is None else request.seeds, "seeds"))
     points = _positive(request.measurement_points or protocol.measurement_points, "--measurement-points")
+    if request.max_steps is not None and "max_steps" in request.options:
+        raise InputError("the number of steps is given twice, by --max-steps and by --set max_steps; drop one of them")
     planned_steps = None if "max_steps" in request.options else protocol.max_steps
     max_steps = planned_steps if request.max_steps is None else request.max_steps
     steps = _positive(() if max_steps is None else (max_steps,), "--max-steps")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -59,7 +59,8 @@ def run(plan: Plan, store: Store, resources: Resources, progress: Progress) -> R
     """Computes whatever the store does not hold yet and returns every record of the plan.
 
     Raises:
-        InputError: raw data are missing or wrong, or the store holds something that is not a record.
+        InputError: raw data are missing or wrong, settings do not fit a data set, or the store holds something that is
+            not a record.
     """
     problems, refusals = prepare(plan, resources.workers, resources.data_dir, progress)
     cells = [
@@ -72,6 +73,7 @@ def run(plan: Plan, store: Store, resources: Resources, progress: Progress) -> R
     missing = [item for item in cells if found[item[2].key] is None]
     progress.start("cells", len(missing))
     computed: dict[str, Record] = {}
+    _check(missing)
     for outcomes in _train_all(missing, resources):
         for outcome in outcomes:
             store.save(outcome.cell, outcome.record, outcome.posterior, outcome.trace)
@@ -81,6 +83,15 @@ def run(plan: Plan, store: Store, resources: Resources, progress: Progress) -> R
     records = [done for _, _, cell in cells if (done := by_key[cell.key]) is not None]
     refused = _refused_records(plan, refusals, resources.device)
     return RunResult(records + refused, list(computed.values()), refused)
+
+
+def _check(items: Sequence[tuple[Variant, Problem, Cell]]) -> None:
+    """Lets every method look at its settings beside every problem, once for all seeds."""
+    seen = set()
+    for variant, problem, cell in items:
+        if (pair := (id(variant), cell.task_sha256)) not in seen:
+            seen.add(pair)
+            variant.method.cls.check(variant.options, TrainingProblems.of([problem]))
 
 
 def _code_sha256(variant: Variant) -> str:
@@ -132,11 +143,7 @@ class _Outcome(NamedTuple):
 
 
 def _train_all(missing: Sequence[tuple[Variant, Problem, Cell]], resources: Resources) -> Iterator[list[_Outcome]]:
-    """Outcomes job by job. On a CPU every batch is split over the workers, which moves no result; on a GPU none is.
-
-    Raises:
-        RuntimeError: a worker process died.
-    """
+    """Outcomes job by job. On a CPU every batch is split over the workers, which moves no result; on a GPU none is."""
     trains = any(not variant.method.cls.deterministic for variant, _, _ in missing)
     workers = resources.workers if resources.device == "cpu" and trains else 1
     jobs = [
@@ -144,10 +151,8 @@ def _train_all(missing: Sequence[tuple[Variant, Problem, Cell]], resources: Reso
         for variant, batch in _batches(missing)
         for part in _parts(batch, 1 if variant.method.cls.deterministic else workers)
     ]
-    for _, outcome in run_parallel(_run_job, jobs, workers):
-        if isinstance(outcome, Exception):
-            raise outcome
-        yield outcome
+    for job, outcome in run_parallel(_run_job, jobs, workers):
+        yield _failed(job, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
 
 
 def _parts(batch: Sequence[tuple[Problem, Cell]], count: int) -> Iterator[list[tuple[Problem, Cell]]]:
@@ -156,44 +161,72 @@ def _parts(batch: Sequence[tuple[Problem, Cell]], count: int) -> Iterator[list[t
     yield from (list(batch[start:stop]) for start, stop in pairwise(edges) if stop > start)
 
 
+class _Trained(NamedTuple):
+    """What a method made of a batch; everything but `seconds` problem by problem."""
+
+    posteriors: Sequence[GaussianPosterior]
+    reasons: Sequence[str | None]
+    objectives: Sequence[Objective | None]
+    work: Sequence[Mapping[str, int] | None]
+    traces: Sequence[Trace | None]
+    seconds: float
+
+
 def _run_job(job: _Job) -> list[_Outcome]:
     """Trains one batch and scores each of its cells; whatever a method raises fails its own cells and no others."""
     started = datetime.now(UTC)
-    problems, cells = [problem for problem, _ in job.batch], [cell for _, cell in job.batch]
     try:
-        seeds = [derive_seed(c.task_sha256, c.method, c.family, c.seed) for c in cells]
-        method = job.variant.method.cls(TrainingProblems.of(problems), job.variant.family, job.variant.options, seeds)
-        tracer = None if method.deterministic else Tracer(method, problems)
-        seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
-        posteriors = unstack(method.posterior().cpu())
-        reasons, objectives, work = method.divergences(), method.objectives(), method.work()
-        if not len(posteriors) == len(reasons) == len(objectives) == len(work) == len(cells):
-            raise ValueError(f"the method returned {len(posteriors)} posteriors for {len(cells)} problems")
+        trained = _train(job)
+        return [_outcome(job, place, trained, started) for place in range(len(job.batch))]
     except InputError:
         raise
     except Exception as error:
-        failed = {"status": "failed", "reason": _reason(error)}
-        return [_Outcome(cell, _record(cell, job.device, started, **failed), None, None) for cell in cells]
-    outcomes = []
-    for place, (problem, cell) in enumerate(job.batch):
-        result = _score_cell(posteriors[place], problem, reasons[place], objectives[place])
-        if "seconds" in result:
-            share = seconds / len(cells)
-            result["work"] = work[place]
-            result["seconds"] = Seconds(
-                train=share, batch_train=seconds, batch_size=len(cells), score=result["seconds"]
-            )
-        record = _record(cell, job.device, started, **result)
-        posterior = posteriors[place] if record.status == "ok" else None
-        outcomes.append(_Outcome(cell, record, posterior, None if tracer is None else tracer.traces[place]))
-    return outcomes
+        return _failed(job, started, error)
+
+
+def _train(job: _Job) -> _Trained:
+    problems, cells = [problem for problem, _ in job.batch], [cell for _, cell in job.batch]
+    seeds = [derive_seed(c.task_sha256, c.method, c.family, c.seed) for c in cells]
+    method = job.variant.method.cls(TrainingProblems.of(problems), job.variant.family, job.variant.options, seeds)
+    tracer = None if method.deterministic else Tracer(method, problems)
+    seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
+    trained = _Trained(
+        posteriors=unstack(method.posterior().cpu()),
+        reasons=method.divergences(),
+        objectives=method.objectives(),
+        work=method.work(),
+        traces=[None] * len(cells) if tracer is None else tracer.traces,
+        seconds=seconds,
+    )
+    if any(len(each) != len(cells) for each in trained[:-1]):
+        raise ValueError(f"the method returned {len(trained.posteriors)} posteriors for {len(cells)} problems")
+    return trained
+
+
+def _outcome(job: _Job, place: int, trained: _Trained, started: datetime) -> _Outcome:
+    problem, cell = job.batch[place]
+    begun = time.perf_counter()
+    result = _score_cell(trained.posteriors[place], problem, trained.reasons[place], trained.objectives[place])
+    size = len(job.batch)
+    seconds = Seconds(
+        train=trained.seconds / size,
+        batch_train=trained.seconds,
+        batch_size=size,
+        score=time.perf_counter() - begun,
+    )
+    record = _record(cell, job.device, started, **result, work=trained.work[place], seconds=seconds)
+    return _Outcome(cell, record, trained.posteriors[place] if record.status == "ok" else None, trained.traces[place])
+
+
+def _failed(job: _Job, started: datetime, error: Exception) -> list[_Outcome]:
+    reason = {"status": "failed", "reason": _reason(error)}
+    return [_Outcome(cell, _record(cell, job.device, started, **reason), None, None) for _, cell in job.batch]
 
 
 def _score_cell(
     posterior: GaussianPosterior, problem: Problem, diverged: str | None, objective: Objective | None
 ) -> dict[str, Any]:
-    """Scores and the seconds they took, or a status and the reason for having none."""
-    started = time.perf_counter()
+    """Scores, or a status and the reason for having none."""
     if diverged is not None:
         return {"status": "diverged", "reason": diverged}
     try:
@@ -213,7 +246,7 @@ def _score_cell(
         reason = f"no score of the objective: {_reason(error)}"
     if names := not_a_number(scores):
         return {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
-    return {"scores": scores, "seconds": time.perf_counter() - started, "reason": reason}
+    return {"scores": scores, "reason": reason}
 
 
 def _reason(error: Exception) -> str:

@@ -67,17 +67,26 @@ def trace_steps(total: int) -> list[int]:
 
 
 class Tracer:
-    """Scores a method's current posteriors whenever it is called; one trace per problem."""
+    """Scores a method's current posteriors whenever it is called; one trace per problem.
+
+    A problem that has stopped gets one point more, at the step at which it stopped: what else is in its batch, and goes
+    on, is not to be seen in its trace.
+    """
 
     def __init__(self, method: Method, problems: Sequence[Problem]) -> None:
         self.method, self.problems = method, problems
         self.traces = [Trace() for _ in problems]
+        self._ended = [False] * len(problems)
 
     def __call__(self, steps: int, seconds: float) -> None:
         """To be called after `steps` steps and `seconds` of training."""
         posteriors = unstack(self.method.posterior().cpu())
         share = seconds / len(self.problems)
-        for trace, problem, q in zip(self.traces, self.problems, posteriors, strict=True):
+        stops = self.method.stopped_after()
+        for place, (problem, q, stop) in enumerate(zip(self.problems, posteriors, stops, strict=True)):
             # What is not a Gaussian over the weights is refused by name when the training is over.
-            if defect(q, problem.task.k) is None:
-                trace.points.append(TracePoint(steps, share, *kl_and_nlpd(q, problem)))
+            if self._ended[place] or defect(q, problem.task.k) is not None:
+                continue
+            at = steps if stop is None else min(stop, steps)
+            self.traces[place].points.append(TracePoint(at, share, *kl_and_nlpd(q, problem)))
+            self._ended[place] = stop is not None

@@ -38,9 +38,14 @@ class Descent(ABC):
         """How many gradients each problem has asked for."""
 
     @property
+    def stopped_after(self) -> list[int | None]:
+        """How many steps each problem took until nothing could move it any more; None for one still under way."""
+        return [None if step < 0 else step + 1 for step in self.diverged_at.tolist()]
+
+    @property
     def finished(self) -> bool:
         """True when no problem has anything left to do."""
-        return False
+        return None not in self.stopped_after
 
 
 class DivergenceLog:
@@ -68,6 +73,11 @@ class LearningRate:
         if self.schedule == "cosine":
             return self.initial * 0.5 * (1 - math.cos(math.pi * remaining))
         return self.initial
+
+
+def first_averaged_step(share: float, total: int) -> int:
+    """The first of the last `share` of `total` steps: at least one of them, for a share above 0."""
+    return total - max(round(share * total), 1)
 
 
 class TailAverage:
@@ -113,7 +123,7 @@ class AdamDescent(Descent):
     ) -> None:
         self.q, self.set_gradient, self.learning_rate = q, set_gradient, learning_rate
         self.optimizer = torch.optim.Adam(q.parameters(), lr=learning_rate.initial, fused=True)
-        first_averaged = round((1 - averaging) * learning_rate.total)
+        first_averaged = first_averaged_step(averaging, learning_rate.total)
         self._average = TailAverage(q.parameters(), first_averaged) if averaging else None
         self._log, self._steps = DivergenceLog(len(q.mean), q.mean.device), 0
 
@@ -143,8 +153,4 @@ class AdamDescent(Descent):
 
     @property
     def evaluations(self) -> list[int]:
-        return [self._steps] * len(self.q.mean)
-
-    @property
-    def finished(self) -> bool:
-        return bool((self._log.steps >= 0).all())
+        return [self._steps if stopped is None else stopped for stopped in self.stopped_after]

@@ -45,6 +45,22 @@ class MeasurementDesign:
         """How many of the M inputs are training inputs."""
         return {"mixed": self.M // 2, "data": self.M, "box": 0}[self.source]
 
+    def distinct_inputs(self, problems: TrainingProblems) -> list[NDArray[np.int64]]:
+        """For each problem, the training rows to choose from; none if no training inputs are asked for.
+
+        Raises:
+            InputError: there are fewer distinct ones than a set takes.
+        """
+        if not self.M_data:
+            return []
+        distinct = [distinct_rows(X) for X in problems.X]
+        if (fewest := min(map(len, distinct))) < self.M_data:
+            raise InputError(
+                f"M={self.M} asks for {self.M_data} distinct training inputs, but a split has {fewest}; "
+                "choose a smaller --measurement-points"
+            )
+        return distinct
+
 
 class MeasuredSet(NamedTuple):
     """One measurement set per problem: features, and what the functional KL needs of them."""
@@ -82,13 +98,7 @@ class MeasurementStream:
 
     def __init__(self, problems: TrainingProblems, design: MeasurementDesign, seeds: Sequence[int]) -> None:
         self.problems, self.design = problems, design
-        self._distinct = [distinct_rows(X) for X in problems.X] if design.M_data else []
-        for rows in self._distinct:
-            if len(rows) < design.M_data:
-                raise InputError(
-                    f"M={design.M} asks for {design.M_data} distinct training inputs, but a split has {len(rows)}; "
-                    "choose a smaller --measurement-points"
-                )
+        self._distinct = design.distinct_inputs(problems)
         self._rows = [stream_generator(seed, "measurement rows") for seed in seeds]
         self._maps = [problems.feature_map[problem] for problem in range(len(problems))]
         self._buffer: Tensor | None = None

@@ -21,7 +21,7 @@ from torch import Tensor
 from fsvi_bench.maths.functional_kl import Measurement, as_columns
 from fsvi_bench.maths.linalg import solve_tril
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, Family, FullGaussian, GaussianPosterior
-from fsvi_bench.variational.descent import Descent, DivergenceLog
+from fsvi_bench.variational.descent import Descent, DivergenceLog, first_averaged_step
 from fsvi_bench.variational.likelihood import FullBatch
 
 MAX_HALVINGS = 60
@@ -67,7 +67,7 @@ class NaturalDescent(Descent):
         self.precision = torch.ones_like(self.mean)
         if family == "full":
             self.precision = torch.diag_embed(self.precision)
-        self._first_averaged = round((1 - averaging) * total) if averaging else None
+        self._first_averaged = first_averaged_step(averaging, total) if averaging else None
         self._averaged = 0
         self._mean_of_means, self._mean_of_precisions = torch.zeros_like(self.mean), torch.zeros_like(self.precision)
         self._log, self._steps = DivergenceLog(B, self.mean.device), 0
@@ -93,9 +93,11 @@ class NaturalDescent(Descent):
         for _ in range(MAX_HALVINGS):
             precision = self.precision + sizes[:, None, None] * change
             tril, info = torch.linalg.cholesky_ex(precision)
-            if not bool(info.any()):
+            # What is no number will not become one by halves, and need not hold up the others.
+            failed = (info != 0) & precision.sum((-2, -1)).isfinite()
+            if not bool(failed.any()):
                 break
-            sizes = torch.where(info == 0, sizes, 0.5 * sizes)
+            sizes = torch.where(failed, 0.5 * sizes, sizes)
         gradient = as_columns(self._mean_gradient(measurement))
         direction = solve_tril(tril, solve_tril(tril, gradient), transpose=True)[..., 0]
         self.mean = self.mean - sizes[:, None] * direction
@@ -135,7 +137,7 @@ class NaturalDescent(Descent):
 
     @property
     def evaluations(self) -> list[int]:
-        return [self._steps] * len(self.mean)
+        return [self._steps if stopped is None else stopped for stopped in self.stopped_after]
 
 
 def tril_of_inverse(precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:

@@ -132,9 +132,9 @@ def test_if_A_sees_every_weight_the_objective_is_that_of_weight_space(seen, name
     method = method_on(name, data, family, {**settings, "M": M}, [1])
     method.descent = method.make_descent()
     lbfgs = name == "fixed-a" and not settings
-    q = method.descent.q[0] if lbfgs else method.descent.q
+    q = method.descent.searches[0].q if lbfgs else method.descent.q
     place(q, mean, tril)
-    got = method.descent.losses[0]() if lbfgs else float(method.descent.set_gradient())
+    got = method.descent.searches[0].loss() if lbfgs else float(method.descent.set_gradient())
 
     numpy_q = mean.numpy(), (tril @ tril.mT).numpy()
     expected = twin.gaussian_kl(*numpy_q, np.zeros(k), np.eye(k))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.running.executors import available_cores, run_parallel
+from fsvi_bench.running.executors import WorkerDied, available_cores, run_parallel
 
 
 def work(argument):
@@ -22,6 +22,16 @@ def work(argument):
     if argument == "input":
         raise InputError("planted")
     return argument * 2
+
+
+def dies(argument):
+    """Kills its process: `always`, or the first time that it is called with a path."""
+    if argument == "always":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if not isinstance(argument, int) and not argument.exists():
+        argument.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return argument
 
 
 def threads_and_process(_):
@@ -40,6 +50,17 @@ def test_every_result_comes_back_with_its_argument(workers):
 def test_a_users_mistake_stops_everything(workers):
     with pytest.raises(InputError, match="planted"):
         list(run_parallel(work, [1, "input", 2], workers))
+
+
+def test_a_worker_that_dies_costs_no_other_call_and_is_tried_once_more(tmp_path):
+    arguments = [0, tmp_path / "once", 1, "always", *range(2, 8)]
+    outcomes = list(run_parallel(dies, arguments, 2))
+    assert sorted(str(argument) for argument, _ in outcomes) == sorted(map(str, arguments))
+    by_argument = dict(outcomes)
+    died = by_argument.pop("always")
+    assert isinstance(died, WorkerDied)
+    assert "out of memory" in str(died)
+    assert by_argument == {argument: argument for argument in by_argument}
 
 
 def test_workers_are_other_processes_of_one_thread():

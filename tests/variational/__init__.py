@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import torch
 
-from fsvi_bench.maths.blr import expected_log_likelihood
+from fsvi_bench.maths.blr import blr_posterior, expected_log_likelihood
 from fsvi_bench.maths.features import inducing_tril
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.tasks.problem import FeatureMap
 from fsvi_bench.tasks.training_problems import TrainingProblems
+
+FAMILIES = pytest.mark.parametrize("family", ["full", "ffg"])
 
 
 def synthetic(B, N=30, D=2, k=8, seed=0):
@@ -59,3 +63,15 @@ def automatic_loss(problems, Phi_A, kl_weight, leaves, rows=None):
     fit = expected_log_likelihood(Phi, y, problems.noise_variance, mean, factor, N=problems.y.shape[1])
     kls = [projected_kl(row_space(Phi_A[b]), mean[b], factor[b], zero, identity) for b in range(len(mean))]
     return -fit + kl_weight * torch.stack(kls), torch.stack(kls)
+
+
+def features(seed, B, M, k=8):
+    return torch.from_numpy(np.random.default_rng([seed, M]).standard_normal((B, M, k)))
+
+
+def exact(problems, tempering=1.0):
+    return blr_posterior(problems.Phi, problems.y, tempering * problems.noise_variance)
+
+
+def kl_to(q, p):
+    return gaussian_kl_to_precision(q.mean, q.covariance_tril(), *p).total
