@@ -30,7 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril
+from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, tril_of_gram
 
 ALIGNMENT = 4
 
@@ -64,6 +64,13 @@ class Measurement(ABC):
     @abstractmethod
     def gradient_diagonal(self, mean: Float[Tensor, "B k"], scale: Float[Tensor, "B k"]) -> DiagonalGradient:
         """Value and gradient for q = N(mean, diag(scale²))."""
+
+    @abstractmethod
+    def kl(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> Float[Tensor, " B"]:
+        """The value alone, with care for a Σ that is all but singular: its determinant comes from a QR, not from K.
+
+        Infinity where q has no density at a set.
+        """
 
     @abstractmethod
     def project(self, columns: Float[Tensor, "B k c"]) -> Float[Tensor, "B k c"]:
@@ -108,6 +115,16 @@ class Span(Measurement):
         kl = self._kl(K, tril, info, projected[..., 0])
         log_scale = scaled.square().sum(-1) - whitened.square().sum(-1)
         return DiagonalGradient(kl, (self.basis @ projected)[..., 0], log_scale)
+
+    def kl(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> Float[Tensor, " B"]:
+        root = factor.mT @ self.basis
+        if self.slack is not None:
+            # LAPACK would fail at NaN for the whole batch; the basis of such a set is NaN too, and so is its KL.
+            values, vectors = torch.linalg.eigh(self.slack.nan_to_num())
+            root = torch.cat([root, (vectors * values.clamp(min=0).sqrt()[..., None, :]).mT], -2)
+        projected = (self.basis.mT @ as_columns(mean))[..., 0]
+        logdet = logdet_of_tril(tril_of_gram(root))
+        return 0.5 * (root.square().sum((-2, -1)) - root.shape[-1] + projected.square().sum(-1) - logdet)
 
     def project(self, columns: Float[Tensor, "B k c"]) -> Float[Tensor, "B k c"]:
         return self.basis @ (self.basis.mT @ columns)
@@ -165,6 +182,9 @@ class Complement(Measurement):
         kl = 0.5 * (seen.sum(-1) - rank + (mean * seen_mean).sum(-1) - logdet)
         return DiagonalGradient(torch.where(info == 0, kl, torch.nan), seen_mean, seen - 1 + leverage)
 
+    def kl(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> Float[Tensor, " B"]:
+        return self.gradient(mean, factor).kl.nan_to_num(nan=torch.inf)
+
     def project(self, columns: Float[Tensor, "B k c"]) -> Float[Tensor, "B k c"]:
         return torch.baddbmm(columns, self.null_rows.mT, self.null_rows @ columns, alpha=-1)
 
@@ -197,6 +217,9 @@ class Patched(Measurement):
 
     def gradient_diagonal(self, mean: Float[Tensor, "B k"], scale: Float[Tensor, "B k"]) -> DiagonalGradient:
         return self._patch("gradient_diagonal", mean, scale)
+
+    def kl(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> Float[Tensor, " B"]:
+        return self._patch("kl", mean, factor)
 
     def project(self, columns: Float[Tensor, "B k c"]) -> Float[Tensor, "B k c"]:
         return self._patch("project", columns)

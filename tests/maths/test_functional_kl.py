@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -62,7 +63,7 @@ def everything(Phi_A, mean, factor, scale, **options):
     precision = factor @ factor.mT + torch.eye(factor.shape[-1], dtype=torch.float64)
     full, diagonal = measurement.gradient(mean, factor), measurement.gradient_diagonal(mean, scale)
     seen, natural = measurement.project(as_columns(mean)), measurement.precision_gradient(precision)
-    return [full.kl, full.mean, full.factor.tril(), *diagonal, seen, natural]
+    return [full.kl, full.mean, full.factor.tril(), *diagonal, seen, natural, measurement.kl(mean, factor)]
 
 
 # --- Against dense twins ----------------------------------------------------------------------------------------------
@@ -77,12 +78,14 @@ def test_values_and_gradients_equal_the_dense_twins(kind, M, way):
     full, diagonal = measurement.gradient(mean, factor), measurement.gradient_diagonal(mean, scale)
     natural = measurement.precision_gradient(torch.linalg.inv(factor @ factor.mT))
     seen = measurement.project(torch.eye(K, dtype=torch.float64).repeat(3, 1, 1))
+    values = measurement.kl(mean, factor)
     for b in range(3):
         F, m, L, s = (tensor[b].numpy() for tensor in (Phi_A, mean, factor, scale))
         prior = reference.measured_precision(F, np.eye(K), jitter)
         in_covariance = prior - reference.measured_precision(F, L @ L.T, jitter)
         close(seen[b], prior)
         close(full.kl[b], reference.functional_kl_to_prior(F, m, L @ L.T, jitter))
+        close(values[b], reference.functional_kl_to_prior(F, m, L @ L.T, jitter))
         close(full.mean[b], prior @ m)
         close(full.factor[b].tril(), np.tril(in_covariance @ L), rtol=1e-9, atol=1e-9)
         close(natural[b], in_covariance, rtol=1e-9, atol=1e-9)
@@ -298,13 +301,33 @@ def test_row_space_survives_a_q_that_is_singular_where_it_does_not_see():
     close(measurement.gradient_diagonal(mean, scale).kl, expected)
 
 
+@pytest.mark.parametrize("M", [5, 6])
+def test_the_value_keeps_its_digits_where_q_is_all_but_singular(M):
+    """Four of eight standard deviations are 1e-9, so that VᵀΣV has eigenvalues of 1e-18 beside 1: with 60 digits."""
+    Phi_A, mean, factor, _ = case("regular", M, B=1)
+    factor[0, 4:] *= 1e-9
+    value = float(measure(Phi_A, avoid_inverse=True).kl(mean, factor)[0])
+    with mpmath.workdps(60):
+        F, m, L = (mpmath.matrix(tensor[0].tolist()) for tensor in (Phi_A, mean[..., None], factor))
+        gram, covariance = F * F.T, F * L * L.T * F.T
+        trace = sum((mpmath.inverse(gram) * covariance)[i, i] for i in range(M))
+        fit = ((F * m).T * mpmath.inverse(gram) * F * m)[0]
+        logdet = mpmath.log(mpmath.det(covariance)) - mpmath.log(mpmath.det(gram))
+        expected = float((trace - M + fit - logdet) / 2)
+    assert value == pytest.approx(expected, rel=1e-9)
+    assert expected > 15
+
+
 @pytest.mark.parametrize("way", ["default", "row space"])
 @pytest.mark.parametrize("M", [3, 6, 8])
 def test_a_singular_q_has_no_kl_and_spares_its_neighbours(M, way):
     Phi_A, mean, factor, scale = case("regular", M)
     measurement = measure(Phi_A, **WAYS[way])
     healthy = measurement.gradient(mean, factor), measurement.gradient_diagonal(mean, scale)
+    values = measurement.kl(mean, factor)
     factor[1], scale[1] = 0.0, 0.0
+    assert torch.equal(measurement.kl(mean, factor)[::2], values[::2])
+    assert measurement.kl(mean, factor)[1] == torch.inf
     for before, after in zip(
         healthy, (measurement.gradient(mean, factor), measurement.gradient_diagonal(mean, scale)), strict=True
     ):

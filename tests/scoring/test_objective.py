@@ -283,9 +283,13 @@ def test_optimisers_come_near_the_factorised_optimum_and_never_below(small, M, o
 
 
 @pytest.mark.parametrize("objective", [partial(fixed, kl_weight=0.0), partial(fixed, kl_jitter=1e-6)])
-def test_no_numbers_where_there_is_no_closed_form(small, objective):
+@FAMILIES
+def test_no_numbers_where_there_is_no_closed_form(small, objective, family):
+    """But that a full q collapses where A does not look, jitter or none."""
     for M in (3, 9):
-        assert objective(random_features(M, 8)).scores(random_q("full", 8), small) == ObjectiveScores(None, None)
+        scores = objective(random_features(M, 8)).scores(random_q(family, 8), small)
+        collapses = M == 3 and family == "full" and "kl_jitter" in objective.keywords
+        assert scores == ObjectiveScores(math.inf if collapses else None, None)
 
 
 def test_the_rank_tolerance_says_what_a_fixed_set_sees(small):
@@ -346,14 +350,21 @@ def natural_run(problem, design, family, seed, steps=1000):
 
 
 @FAMILIES
-def test_few_measurement_points_ask_for_something_else_than_the_posterior(toy, grid, family):
-    """The exact posterior (or the nearest factorised q) is nats above RANDA's optimum, and that one far from it."""
-    for problem, M, least_gap in ((toy, 4, 2.0), (grid, 3, 0.5)):
-        objective = ExpectedFunctionalKL(MeasurementDesign(M), 1.0)
-        best = nearest(family, problem.truth.posterior)
-        scores = objective.scores(best, problem)
-        assert scores.objective_gap > least_gap
-        assert scores.kl_at_objective_optimum > kl(best, problem.truth.posterior) + 1
+def test_few_measurement_points_ask_for_something_else_than_the_posterior(grid, family):
+    """The exact posterior (or the nearest factorised q) is above RANDA's optimum, and that one far from it."""
+    best = nearest(family, grid.truth.posterior)
+    scores = ExpectedFunctionalKL(MeasurementDesign(4), 1.0).scores(best, grid)
+    assert scores.objective_gap > 0.4
+    assert scores.kl_at_objective_optimum > kl(best, grid.truth.posterior) + 0.5
+
+
+@FAMILIES
+def test_an_optimum_that_is_not_reached_is_not_reported(toy, family):
+    """At three points of the toy natural gradients drift on; how far above what they reached q is stands all the
+    same."""
+    scores = ExpectedFunctionalKL(MeasurementDesign(3), 1.0).scores(nearest(family, toy.truth.posterior), toy)
+    assert scores.kl_at_objective_optimum is None
+    assert scores.objective_gap > 3.5
 
 
 @pytest.mark.parametrize(("name", "M", "family"), [("toy", 10, "full"), ("grid", 3, "full"), ("grid", 6, "ffg")])
