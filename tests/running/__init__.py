@@ -1,0 +1,18 @@
+"""What the tests of `running/` share: a run in a folder, and what of a record does not depend on when and where."""
+
+from fsvi_bench.running.cell import Record
+from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.progress import Silent
+from fsvi_bench.running.runner import Resources, run
+from fsvi_bench.running.store import Store
+
+TOY = Request(datasets=["toy"], splits="0-3", methods=["exact"])
+
+
+def execute(root, request=TOY, **resources):
+    return run(make_plan(request), Store(root), Resources(**resources), Silent())
+
+
+def comparable(record: Record):
+    """A record without what may differ between two runs of one cell."""
+    return record.model_dump(exclude={"seconds", "provenance"})

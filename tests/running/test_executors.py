@@ -70,10 +70,19 @@ def test_workers_are_other_processes_of_one_thread():
     assert available_cores() >= 1
 
 
-def test_an_interrupt_ends_quietly_and_keeps_what_was_finished(tmp_path):
-    """Ctrl-C, as a terminal sends it: to the whole process group, while fits are running."""
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        pytest.param(["--splits", "0-19"], "split-*.safetensors", id="while fits are running"),
+        pytest.param(
+            ["--dataset", "toy", "--splits", "0-3", "--max-steps", "10000000"], "record.json", id="while methods train"
+        ),
+    ],
+)
+def test_an_interrupt_ends_quietly_and_keeps_what_was_finished(tmp_path, arguments, first):
+    """Ctrl-C, as a terminal sends it: to the whole process group, with more to do than there are workers."""
     environment = {**os.environ, "FSVI_BENCH_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "fsvi_bench", "run", "--splits", "0-19", "--workers", "2", "--wandb", "off"]
+    command = [sys.executable, "-m", "fsvi_bench", "run", *arguments, "--workers", "2", "--wandb", "off"]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -86,7 +95,7 @@ def test_an_interrupt_ends_quietly_and_keeps_what_was_finished(tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
-    while not (kept := list(tmp_path.rglob("split-*.safetensors"))) and time.monotonic() < deadline:
+    while not (kept := list(tmp_path.rglob(first))) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)

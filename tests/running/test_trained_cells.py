@@ -1,0 +1,192 @@
+"""Cells of methods that train: the same in any company and folder, with traces, and failures that stay their own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.methods.registry import method_names
+from fsvi_bench.posteriors.gaussian import FullGaussian
+from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.running.cell import Record
+from fsvi_bench.running.plan import Request
+from fsvi_bench.running.store import Store
+from fsvi_bench.scoring.scores import score
+from fsvi_bench.tasks.build import load_cached
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.training.trace import read_trace, trace_steps
+from tests.running import comparable, execute
+
+TRAINING = """
+from __future__ import annotations
+import torch
+from pydantic import PositiveFloat
+from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.posteriors.gaussian import FullGaussian
+class Settings(MethodOptions):
+    "Named apart from the class it belongs to, so that only its place in the file finds it."
+    max_steps: int = 10
+    lr: PositiveFloat = 0.001
+class Walker(Method):
+    "Gradient steps of the mean, each with noise from its problem's own stream."
+    Options = Settings
+    automatic_optimization = False
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.mean = torch.zeros_like(self.problems.Phi[:, 0])
+        self.streams = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+    @property
+    def num_steps(self): return self.options.max_steps
+    def training_step(self, batch, batch_idx):
+        for place, stream in enumerate(self.streams):
+            Phi, y = self.problems.Phi[place].clone(), self.problems.y[place].clone()
+            noise = torch.randn(20, generator=stream, dtype=torch.float64)
+            self.mean[place] += self.options.lr * (Phi.mT @ (y - Phi @ self.mean[place].clone()) + noise)
+    def posterior(self):
+        return FullGaussian(self.mean.clone(), torch.eye(20, dtype=torch.float64).repeat(len(self.mean), 1, 1))
+"""
+
+#: A budget that trains quickly.
+RANDA = Request(
+    datasets=["toy"], splits="0-2", methods=["rand-a"], families=["full"], measurement_points=[10], max_steps=25
+)
+
+
+def posteriors(root):
+    """Mean and covariance factor in every cell's folder, as bytes. (A file's own bytes say nothing: safetensors writes
+    its metadata in any order.)"""
+    found = {}
+    for path in root.rglob("posterior.safetensors"):
+        q = read_posterior(path)
+        found[str(path.parent.relative_to(root))] = q.mean.numpy().tobytes(), q.covariance_tril().numpy().tobytes()
+    return found
+
+
+def traces(root):
+    """Every cell's trace without its seconds."""
+    points = {str(path.parent.relative_to(root)): read_trace(path).points for path in root.rglob("trace.csv")}
+    return {cell: [(point.steps, point.kl, point.nlpd) for point in trace] for cell, trace in points.items()}
+
+
+@pytest.mark.slow
+def test_workers_do_not_change_what_is_trained(tmp_path):
+    """Three cells of each method and family on one worker and on two. A method from a file is among them: it and its
+    options reach the other process, though neither can be imported there by name."""
+    path = tmp_path / "walker.py"
+    path.write_text(TRAINING)
+    request = replace(RANDA, methods=[*method_names(), f"{path}:Walker"], families=[])
+    one, two = (execute(tmp_path / str(workers), request, workers=workers) for workers in (1, 2))
+    assert {record.status for record in one.records} == {"ok"}
+    assert len({(record.method, record.family) for record in one.records}) * 3 == len(one.records)
+    assert posteriors(tmp_path / "1") == posteriors(tmp_path / "2")
+    assert traces(tmp_path / "1") == traces(tmp_path / "2")
+    assert len(posteriors(tmp_path / "1")) == len(one.records)
+    assert len(traces(tmp_path / "1")) == sum(record.method != "exact" for record in one.records)
+    assert {record.seconds.batch_size for record in one.records} == {3}
+    assert {record.seconds.batch_size for record in two.records if record.method != "exact"} == {1, 2}
+    for first, second in zip(one.records, two.records, strict=True):
+        assert comparable(first) == comparable(second)
+
+
+def test_the_same_command_in_another_folder_gives_the_same(tmp_path):
+    request = replace(
+        RANDA, methods=["rand-a", "mean-field-vi"], families=["ffg"], seeds="0-1", options={"minibatch": 7}
+    )
+    one, two = (execute(tmp_path / name, request) for name in ("one", "two"))
+    assert len(one.records) == len(two.computed) == 12
+    assert list(map(comparable, one.records)) == list(map(comparable, two.records))
+    assert posteriors(tmp_path / "one") == posteriors(tmp_path / "two")
+    assert traces(tmp_path / "one") == traces(tmp_path / "two")
+    assert len(posteriors(tmp_path / "one")) == len(traces(tmp_path / "one")) == 12
+    kls = {record.scores.kl for record in one.records}
+    assert len(kls) == 12  # every split, seed and method has its own
+
+
+def test_a_lost_cell_of_a_batch_is_trained_again_alike(tmp_path):
+    """Alone now, where it had company."""
+    first = execute(tmp_path, RANDA)
+    before = posteriors(tmp_path)
+    sorted(tmp_path.rglob("record.json"))[1].unlink()
+    second = execute(tmp_path, RANDA)
+    assert len(second.computed) == 1
+    assert second.computed[0].seconds.batch_size == 1
+    assert list(map(comparable, second.records)) == list(map(comparable, first.records))
+    assert posteriors(tmp_path) == before
+
+
+def test_every_trained_cell_has_a_trace_from_the_prior_to_its_record(tmp_path):
+    request = replace(RANDA, methods=["rand-a", "exact"], splits="0-1", options={"averaging": 0.0})
+    result = execute(tmp_path, request)
+    store, found = Store(tmp_path), 0
+    for folder in sorted(path.parent for path in tmp_path.rglob("record.json")):
+        record = Record.model_validate_json((folder / "record.json").read_bytes())
+        assert (folder / "trace.csv").is_file() == (record.method == "rand-a")
+        trace = store.load_trace(str(folder.relative_to(tmp_path)))
+        if record.method == "exact":
+            assert trace is None
+            continue
+        found += 1
+        problem = load_problem(load_cached(load_card("toy"), record.split).task)
+        prior = FullGaussian(torch.zeros(20, dtype=torch.float64), torch.eye(20, dtype=torch.float64))
+        assert (folder / "trace.csv").read_text().splitlines()[0] == "steps,seconds,kl,nlpd"
+        assert [point.steps for point in trace.points] == trace_steps(25)
+        assert trace.points[0].seconds == 0
+        assert trace.points[0].kl == pytest.approx(score(prior, problem).kl, rel=1e-12)
+        assert (trace.points[-1].steps, trace.points[-1].kl) == (25, record.scores.kl)
+        assert trace.points[-1].nlpd == record.scores.nlpd
+        seconds = [point.seconds for point in trace.points]
+        assert seconds == sorted(seconds)
+        assert 0 < seconds[-1] <= record.seconds.train
+    assert found == 2
+    assert len(result.records) == 4
+
+
+def test_a_run_in_which_everything_diverged_ends_early(tmp_path):
+    """A learning rate of 1e300: the second step's loss is no number."""
+    request = replace(RANDA, max_steps=3000, options={"lr": 1e300})
+    records = execute(tmp_path, request).records
+    assert [record.status for record in records] == ["diverged"] * 3
+    for record in records:
+        assert record.reason == "the loss was not finite at step 1"
+        assert record.scores is None
+    for path in tmp_path.rglob("trace.csv"):
+        points = read_trace(path).points
+        assert points[0].steps == 0
+        assert math.isfinite(points[0].kl)
+        assert points[-1].steps < 100
+        assert not math.isfinite(points[-1].kl)
+    assert len(list(tmp_path.rglob("trace.csv"))) == 3
+    assert list(tmp_path.rglob("posterior.safetensors")) == []
+    assert execute(tmp_path, request).computed == []
+
+
+def test_a_setting_that_no_split_allows_is_the_users_to_mend(tmp_path):
+    with pytest.raises(InputError, match="M=82 asks for 41 distinct training inputs, but a split has 40"):
+        execute(tmp_path, replace(RANDA, measurement_points=[82]))
+    assert list(tmp_path.rglob("record.json")) == []
+
+
+def test_a_trace_ends_where_its_problem_stopped_whatever_the_others_do(tmp_path):
+    """L-BFGS at sets that see every weight: three problems converge after different numbers of steps."""
+    request = replace(RANDA, methods=["fixed-a"], families=["ffg"], measurement_points=[40], max_steps=3000)
+    together = execute(tmp_path / "together", request).records
+    for split in range(3):
+        execute(tmp_path / "alone", replace(request, splits=str(split)))
+    assert traces(tmp_path / "together") == traces(tmp_path / "alone")
+    assert posteriors(tmp_path / "together") == posteriors(tmp_path / "alone")
+    ends = {cell: points[-1] for cell, points in traces(tmp_path / "together").items()}
+    assert len({steps for steps, _, _ in ends.values()}) == 3
+    assert max(steps for steps, _, _ in ends.values()) < 3000
+    assert {kl for _, kl, _ in ends.values()} == {record.scores.kl for record in together}
+
+
+def test_the_work_of_a_problem_that_diverged_is_kept(tmp_path):
+    records = execute(tmp_path, replace(RANDA, max_steps=300, options={"lr": 1e300})).records
+    assert {record.status for record in records} == {"diverged"}
+    assert {record.work["gradients"] for record in records} == {2}
+    assert all(record.seconds.batch_size == 3 for record in records)
