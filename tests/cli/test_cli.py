@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fsvi_bench.cli.app import main
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.task import read_task, write_task
 from tests.conftest import REFERENCE
@@ -21,19 +20,6 @@ from tests.conftest import REFERENCE
 TASK = REFERENCE / "tasks" / "boston-00.safetensors"
 FULL = REFERENCE / "posteriors" / "boston-00-full.safetensors"
 EXPECTED = json.loads((REFERENCE / "expected.json").read_text())
-
-
-@pytest.fixture
-def cli(capsys):
-    """Runs the command in this process; returns status, stdout and stderr."""
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

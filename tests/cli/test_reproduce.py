@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.reporting import reproduce
@@ -29,19 +28,6 @@ TINY = {
     "burt2020-fig1": {"max_steps": 3},
     "burt2020-fig2": {"datasets": ["toy"], "splits": "0-1", "max_steps": 3, "measurement_points": [10]},
 }
-
-
-@pytest.fixture
-def cli(capsys):
-    """Runs the command in this process; returns status, stdout and stderr."""
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -4,151 +4,35 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
-from fsvi_bench.cli.app import main
-from fsvi_bench.errors import InputError
-from fsvi_bench.maths.features import inducing_tril
 from fsvi_bench.methods.base import Method, TrainingProblems
 from fsvi_bench.methods.registry import load_method, method_names
-from fsvi_bench.posteriors.gaussian import Family, unstack
+from fsvi_bench.posteriors.gaussian import unstack
 from fsvi_bench.running.runner import _score_cell
 from fsvi_bench.seeds import derive_seed
-from fsvi_bench.tasks.build import build_task
-from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import FeatureMap, Problem, load_problem
 from fsvi_bench.training.trace import Tracer, trace_steps
 from fsvi_bench.training.trainer import train
 from tests import reference as twin
-
-f64 = torch.float64
-STEPS = 10  # one more than a chunk of measurement sets, and some to average
-Settings = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method and a family.
-
-    Args:
-        variants: settings for problems with k = 20 and N = 40, one for each way that the method's arithmetic can take
-            (batched, one by one, more or fewer measurement points than weights, ...). `max_steps` is the suite's.
-        closed_form: nothing is trained and nothing is drawn: no prior to start from, no seed, no step to name.
-    """
-
-    method: str
-    family: Family
-    variants: tuple[Settings, ...] = ({},)
-    closed_form: bool = False
-
-
-# M = 10 is projected on the span of Φ_A, M = 15 on its complement, M = 30 sees all; 13 and 15 are no multiples of 4.
-SEES_ALL = 30
-BY_ADAM = (
-    {"M": 10, "minibatch": "full"},
-    {"M": 10, "minibatch": 7},
-    {"M": 15, "minibatch": 7, "averaging": 0.5, "lr_schedule": "cosine"},
-    {"M": SEES_ALL, "minibatch": "full", "draw_A": "data"},
-    {"M": 13, "minibatch": "full", "draw_A": "box", "kl_jitter": 1e-6, "kl_weight": "N/B"},
+from tests.methods.table import (
+    SEES_ALL,
+    STEPS,
+    TABLE,
+    Row,
+    Settings,
+    f64,
+    label,
+    odd_problems,
+    rows,
+    take,
+    toys,
+    trained_variants,
+    twenty_targets,
+    variants,
 )
-BY_LBFGS = ({"M": 10}, {"M": 13, "kl_weight": 0.5, "kl_jitter": 1e-4}, {"M": SEES_ALL})
-BY_NATURAL_GRADIENTS = ({"M": 10}, {"M": 15, "kl_weight": 2.0, "averaging": 0.0}, {"M": SEES_ALL, "decay": 0.0})
-BY_SAMPLES = (
-    *({**settings, "S": 12} for settings in BY_ADAM),
-    {"M": 10, "minibatch": 7, "S": 9, "prior_score": "ssge", "injected_noise": 0.01},
-    {"M": 13, "minibatch": "full", "S": 16, "prior_score": "ssge", "bandwidth": 2.0},
-)
-TABLE = (
-    Row("exact", "full", closed_form=True),
-    Row("exact", "ffg", closed_form=True),
-    Row("fixed-a", "full", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
-    Row("fixed-a", "ffg", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
-    Row("mean-field-vi", "ffg", ({"minibatch": "full"}, {"minibatch": 7, "S": 3})),
-    Row("rand-a", "full", BY_ADAM),
-    Row("rand-a", "ffg", BY_ADAM),
-    Row("rand-a-ngd", "full", BY_NATURAL_GRADIENTS),
-    Row("rand-a-ngd", "ffg", BY_NATURAL_GRADIENTS),
-    Row("ssge", "full", BY_SAMPLES),
-    Row("ssge", "ffg", BY_SAMPLES),
-)
-
-#: What no option of such a name may be; `S` besides, for methods that estimate a score from their samples.
-NONSENSE: dict[str, tuple[Any, ...]] = {
-    "M": (0, -3, 2.5, "many"),
-    "lr": (0, -0.01, math.nan, math.inf, "fast"),
-    "kl_weight": (-1, -1e-9, math.nan, "N/A"),
-    "max_steps": (0, -1, 1.5),
-    "minibatch": (0, -80, "ful"),
-    "averaging": (1, -0.1),
-    "kl_jitter": (-1e-6,),
-    "S": (0, -1),
-}
-MORE_NONSENSE = {"ssge": {"S": (1,), "bandwidth": (0, "mean"), "eigen_share": (0, 1.5), "prior_score": ("exakt",)}}
-
-
-def label(value: object) -> str | None:
-    if isinstance(value, Row):
-        return f"{value.method}-{value.family}"
-    if isinstance(value, dict):
-        return ",".join(f"{name}={setting}" for name, setting in value.items()) or "defaults"
-    return None
-
-
-rows = pytest.mark.parametrize("row", TABLE, ids=label)
-trained_rows = pytest.mark.parametrize("row", [row for row in TABLE if not row.closed_form], ids=label)
-variants = pytest.mark.parametrize(
-    ("row", "settings"), [(row, settings) for row in TABLE for settings in row.variants], ids=label
-)
-trained_variants = pytest.mark.parametrize(
-    ("row", "settings"),
-    [(row, settings) for row in TABLE for settings in row.variants if not row.closed_form],
-    ids=label,
-)
-
-
-# --- Problems ---------------------------------------------------------------------------------------------------------
-
-
-@cache
-def toys() -> tuple[Problem, ...]:
-    """20 problems with k = 20 and N = 40, whose weights differ as well as their data."""
-    return tuple(load_problem(build_task(load_card("toy"), split).task) for split in range(20))
-
-
-@cache
-def odd_problems(B: int = 8, N: int = 31, k: int = 7, D: int = 3) -> TrainingProblems:
-    """No side is a multiple of a cache line; the features are whitened."""
-    g = torch.Generator().manual_seed(0)
-    X = torch.rand(B, N, D, generator=g, dtype=f64) * 4 - 2
-    centres = torch.rand(B, k, D, generator=g, dtype=f64) * 4 - 2
-    lengthscales, outputscale = torch.full((B, D), 1.5, dtype=f64), torch.ones(B, dtype=f64)
-    tril = torch.stack([inducing_tril(Z, lengthscales[0], outputscale[0], torch.tensor(1e-6)) for Z in centres])
-    feature_map = FeatureMap(centres, lengthscales, outputscale, tril)
-    Phi = torch.stack([feature_map[problem](X[problem]) for problem in range(B)])
-    noise_variance = torch.full((B,), 0.01, dtype=f64)
-    y = (Phi @ torch.randn(B, k, 1, generator=g, dtype=f64))[..., 0] + 0.1 * torch.randn(B, N, generator=g, dtype=f64)
-    return TrainingProblems(X, y, Phi, noise_variance, X.amin(1), X.amax(1), feature_map)
-
-
-def twenty_targets(problem: Problem) -> TrainingProblems:
-    """One problem's inputs and features, 20 times, with targets drawn from its own model."""
-    g = torch.Generator().manual_seed(0)
-    data = TrainingProblems.of([problem] * 20)
-    weights = torch.randn(20, data.k, 1, generator=g, dtype=f64)
-    noise = torch.randn(data.y.shape, generator=g, dtype=f64) * problem.task.noise_variance.sqrt()
-    return replace(data, y=(data.Phi @ weights)[..., 0] + noise)
-
-
-def take(data: TrainingProblems, places: list[int]) -> TrainingProblems:
-    """Some problems of a batch, copied."""
-    tensors = {n: getattr(data, n)[places].clone() for n in ("X", "y", "Phi", "noise_variance", "low", "high")}
-    return TrainingProblems(**tensors, feature_map=FeatureMap.stack([data.feature_map[place] for place in places]))
-
 
 # --- Training ---------------------------------------------------------------------------------------------------------
 
@@ -334,86 +218,3 @@ def test_a_nan_among_one_problems_targets_is_its_own_misfortune(row, settings):
     for place in places:
         if place != planted:
             assert same((q[place].mean, q[place].covariance_tril()), healthy[place])
-
-
-def nonsense(row: Row) -> list[tuple[str, Any]]:
-    fields = load_method(row.method).cls.Options.model_fields
-    both = [*NONSENSE.items(), *MORE_NONSENSE.get(row.method, {}).items()]
-    return [(name, value) for name, values in both if name in fields for value in values]
-
-
-@rows
-def test_unknown_options_are_refused_and_the_nearest_one_is_named(row):
-    entry = load_method(row.method)
-    for name in entry.cls.Options.model_fields:
-        if len(name) > 2:
-            with pytest.raises(InputError, match=f"method {row.method}, option '{name}_': .*did you mean '{name}'"):
-                entry.options({f"{name}_": 1})
-    with pytest.raises(InputError, match=f"method {row.method}, option 'zzz': .*its options: "):
-        entry.options({"zzz": 1})
-
-
-@rows
-def test_nonsense_is_refused_in_one_sentence_that_says_what_was_got(row):
-    entry = load_method(row.method)
-    assert bool(nonsense(row)) != row.closed_form
-    for name, value in nonsense(row):
-        with pytest.raises(InputError) as caught:
-            entry.options({name: value})
-        message = str(caught.value)
-        assert message.startswith(f"method {row.method}, option '{name}': got {value!r}, "), message
-        assert "\n" not in message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--method", "rand-a", "--set", "lrr=1"), "did you mean 'lr'"),
-        (("--method", "rand-a", "--set", "lr=0"), "method rand-a, option 'lr': got 0"),
-        (("--method", "rand-a", "--set", "lr=.nan"), "method rand-a, option 'lr': got nan"),
-        (("--method", "rand-a", "--set", "kl_weight=-1"), "method rand-a, option 'kl_weight"),
-        (("--method", "rand-a", "--measurement-points", "0"), "--measurement-points is 0, expected 1 or more"),
-        (("--method", "rand-a", "--set", "M=10"), "--set M is not an option"),
-        (("--method", "mean-field-vi", "--max-steps", "0"), "--max-steps is 0, expected 1 or more"),
-        (("--method", "ssge", "--set", "S=1"), "method ssge, option 'S': got 1"),
-        (("--method", "mean-field-vi", "--family", "full"), "no chosen method has a family among full"),
-    ],
-)
-def test_the_command_line_refuses_nonsense_in_one_line_and_writes_nothing(tmp_path, capsys, arguments, message):
-    with pytest.raises(SystemExit) as exit_:
-        main(["run", "--dataset", "toy", *arguments, "--out", str(tmp_path / "out"), "--wandb", "off"])
-    out, err = capsys.readouterr()
-    assert exit_.value.code == 2
-    assert out == ""
-    assert err.startswith("fsvi-bench: ")
-    assert err.count("\n") == 1
-    assert message in err
-    assert "Traceback" not in err
-    assert not (tmp_path / "out").exists()
-
-
-@rows
-def test_what_nobody_chose_suits_the_smallest_data_set(row):
-    """`fsvi-bench run --dataset toy` runs every method on 40 rows: where fewer rows are than asked for, all are taken."""
-    data = TrainingProblems.of(toys()[:1])
-    trained(row, {}, data, [0], steps=1)
-    if "minibatch" in load_method(row.method).cls.Options.model_fields and row.method != "fixed-a":
-        full, more = (trained(row, {"minibatch": rows}, data, [0], steps=2) for rows in ("full", 1000))
-        assert same(full[0], more[0])
-
-
-@pytest.mark.parametrize(
-    ("method", "settings", "message"),
-    [
-        ("rand-a", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
-        ("rand-a-ngd", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
-        ("ssge", {"M": 41, "draw_A": "data"}, "M=41 asks for 41 distinct training inputs, but a split has 40"),
-        ("fixed-a", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
-        ("fixed-a", {"minibatch": 7}, "optimizer=lbfgs takes minibatch=full"),
-        ("fixed-a", {"averaging": 0.5}, "optimizer=lbfgs takes minibatch=full and averaging=0"),
-    ],
-)
-def test_what_a_data_set_is_too_small_for_is_refused(method, settings, message):
-    row = Row(method, "ffg")
-    with pytest.raises(InputError, match=message):
-        trained(row, settings, TrainingProblems.of(toys()[:1]), [0])

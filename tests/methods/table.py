@@ -1,0 +1,192 @@
+"""What the tests of `methods/` share: problems of several shapes, the table of methods, a q and its parameters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from fsvi_bench.maths.features import inducing_tril
+from fsvi_bench.methods.base import TrainingProblems
+from fsvi_bench.methods.registry import load_method
+from fsvi_bench.posteriors.gaussian import Family
+from fsvi_bench.tasks.build import build_task
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.problem import FeatureMap, Problem, load_problem
+from fsvi_bench.training.trainer import train
+from fsvi_bench.variational.parameters import FullParameters
+
+f64 = torch.float64
+STEPS = 10  # one more than a chunk of measurement sets, and some to average
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method and a family.
+
+    Args:
+        variants: settings for problems with k = 20 and N = 40, one for each way that the method's arithmetic can take
+            (batched, one by one, more or fewer measurement points than weights, ...). `max_steps` is the suite's.
+        closed_form: nothing is trained and nothing is drawn: no prior to start from, no seed, no step to name.
+    """
+
+    method: str
+    family: Family
+    variants: tuple[Settings, ...] = ({},)
+    closed_form: bool = False
+
+
+# M = 10 is projected on the span of Φ_A, M = 15 on its complement, M = 30 sees all; 13 and 15 are no multiples of 4.
+SEES_ALL = 30
+BY_ADAM = (
+    {"M": 10, "minibatch": "full"},
+    {"M": 10, "minibatch": 7},
+    {"M": 15, "minibatch": 7, "averaging": 0.5, "lr_schedule": "cosine"},
+    {"M": SEES_ALL, "minibatch": "full", "draw_A": "data"},
+    {"M": 13, "minibatch": "full", "draw_A": "box", "kl_jitter": 1e-6, "kl_weight": "N/B"},
+)
+BY_LBFGS = ({"M": 10}, {"M": 13, "kl_weight": 0.5, "kl_jitter": 1e-4}, {"M": SEES_ALL})
+BY_NATURAL_GRADIENTS = ({"M": 10}, {"M": 15, "kl_weight": 2.0, "averaging": 0.0}, {"M": SEES_ALL, "decay": 0.0})
+BY_SAMPLES = (
+    *({**settings, "S": 12} for settings in BY_ADAM),
+    {"M": 10, "minibatch": 7, "S": 9, "prior_score": "ssge", "injected_noise": 0.01},
+    {"M": 13, "minibatch": "full", "S": 16, "prior_score": "ssge", "bandwidth": 2.0},
+)
+TABLE = (
+    Row("exact", "full", closed_form=True),
+    Row("exact", "ffg", closed_form=True),
+    Row("fixed-a", "full", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
+    Row("fixed-a", "ffg", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
+    Row("mean-field-vi", "ffg", ({"minibatch": "full"}, {"minibatch": 7, "S": 3})),
+    Row("rand-a", "full", BY_ADAM),
+    Row("rand-a", "ffg", BY_ADAM),
+    Row("rand-a-ngd", "full", BY_NATURAL_GRADIENTS),
+    Row("rand-a-ngd", "ffg", BY_NATURAL_GRADIENTS),
+    Row("ssge", "full", BY_SAMPLES),
+    Row("ssge", "ffg", BY_SAMPLES),
+)
+
+
+def label(value: object) -> str | None:
+    if isinstance(value, Row):
+        return f"{value.method}-{value.family}"
+    if isinstance(value, dict):
+        return ",".join(f"{name}={setting}" for name, setting in value.items()) or "defaults"
+    return None
+
+
+rows = pytest.mark.parametrize("row", TABLE, ids=label)
+trained_rows = pytest.mark.parametrize("row", [row for row in TABLE if not row.closed_form], ids=label)
+variants = pytest.mark.parametrize(
+    ("row", "settings"), [(row, settings) for row in TABLE for settings in row.variants], ids=label
+)
+trained_variants = pytest.mark.parametrize(
+    ("row", "settings"),
+    [(row, settings) for row in TABLE for settings in row.variants if not row.closed_form],
+    ids=label,
+)
+
+
+@cache
+def toys() -> tuple[Problem, ...]:
+    """20 problems with k = 20 and N = 40, whose weights differ as well as their data."""
+    return tuple(load_problem(build_task(load_card("toy"), split).task) for split in range(20))
+
+
+@cache
+def odd_problems(B: int = 8, N: int = 31, k: int = 7, D: int = 3) -> TrainingProblems:
+    """No side is a multiple of a cache line; the features are whitened."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.rand(B, N, D, generator=g, dtype=f64) * 4 - 2
+    centres = torch.rand(B, k, D, generator=g, dtype=f64) * 4 - 2
+    lengthscales, outputscale = torch.full((B, D), 1.5, dtype=f64), torch.ones(B, dtype=f64)
+    tril = torch.stack([inducing_tril(Z, lengthscales[0], outputscale[0], torch.tensor(1e-6)) for Z in centres])
+    feature_map = FeatureMap(centres, lengthscales, outputscale, tril)
+    Phi = torch.stack([feature_map[problem](X[problem]) for problem in range(B)])
+    noise_variance = torch.full((B,), 0.01, dtype=f64)
+    y = (Phi @ torch.randn(B, k, 1, generator=g, dtype=f64))[..., 0] + 0.1 * torch.randn(B, N, generator=g, dtype=f64)
+    return TrainingProblems(X, y, Phi, noise_variance, X.amin(1), X.amax(1), feature_map)
+
+
+def twenty_targets(problem: Problem) -> TrainingProblems:
+    """One problem's inputs and features, 20 times, with targets drawn from its own model."""
+    g = torch.Generator().manual_seed(0)
+    data = TrainingProblems.of([problem] * 20)
+    weights = torch.randn(20, data.k, 1, generator=g, dtype=f64)
+    noise = torch.randn(data.y.shape, generator=g, dtype=f64) * problem.task.noise_variance.sqrt()
+    return replace(data, y=(data.Phi @ weights)[..., 0] + noise)
+
+
+def take(data: TrainingProblems, places: list[int]) -> TrainingProblems:
+    """Some problems of a batch, copied."""
+    tensors = {n: getattr(data, n)[places].clone() for n in ("X", "y", "Phi", "noise_variance", "low", "high")}
+    return TrainingProblems(**tensors, feature_map=FeatureMap.stack([data.feature_map[place] for place in places]))
+
+
+def method_on(name, data, family, settings=None, seeds=None, **options):
+    """A method set up as Lightning's hook does it, without training."""
+    entry = load_method(name)
+    seeds = list(range(1, len(data) + 1)) if seeds is None else seeds
+    return entry.cls(data, family, entry.options(settings or {}), seeds, **options)
+
+
+def trained_method(name, data, family, settings, observe=None, at=(), **options):
+    method = method_on(name, data, family, settings, **options)
+    train(method, "cpu", observe, at)
+    assert list(method.divergences()) == [None] * len(data)
+    return method
+
+
+def random_q(family, k, seed=0):
+    """Mean, and a covariance factor far from the prior's."""
+    g = torch.Generator().manual_seed(seed)
+    mean, draw = torch.randn(k, generator=g, dtype=f64), torch.randn(k, k, generator=g, dtype=f64)
+    scale = torch.exp(0.5 * draw.diagonal())
+    return mean, torch.diag(scale) + (0.3 * draw.tril(-1) if family == "full" else 0)
+
+
+def place(q, mean, tril):
+    """Moves parameters (of one problem) to a given q; dummy weights stay at the prior."""
+    k = len(mean)
+    q._mean.data[0, :k] = mean
+    if isinstance(q, FullParameters):
+        q._factor.data[0, :k, :k] = tril
+        q._log_diagonal.data[0, :k] = tril.diagonal().log()
+    else:
+        q._log_scale.data[0, :k] = tril.diagonal().log()
+    q.refresh()
+
+
+def gradients(q, k):
+    """∂/∂mean, ∂/∂(strictly lower L) and ∂/∂(log diagonal), as set; zero for dummy weights."""
+    parts = [q._mean.grad[0], q._log_diagonal.grad[0] if isinstance(q, FullParameters) else q._log_scale.grad[0]]
+    for part in parts:
+        assert not part[k:].any()
+    if not isinstance(q, FullParameters):
+        return parts[0][:k], torch.zeros(0, dtype=f64), parts[1][:k]
+    factor = q._factor.grad[0]
+    assert not factor.triu().any()
+    assert not factor[k:].any()
+    return parts[0][:k], factor[:k, :k][tuple(torch.tril_indices(k, k, -1))], parts[1][:k]
+
+
+def negative_elbo(data, mean, below, log_diagonal):
+    """−ELBO of one problem written densely, for autograd; `below` may be empty."""
+    k = len(mean)
+    tril = torch.diag(log_diagonal.exp())
+    if len(below):
+        tril = tril.index_put(tuple(torch.tril_indices(k, k, -1)), below)
+    Phi, y, variance = data.Phi[0], data.y[0], data.noise_variance[0]
+    residual = (y - Phi @ mean).square().sum() + (Phi @ tril).square().sum()
+    likelihood = 0.5 * residual / variance + 0.5 * len(y) * torch.log(2 * math.pi * variance)
+    return likelihood + 0.5 * (tril.square().sum() + mean.square().sum() - k) - log_diagonal.sum()
+
+
+def rank(Phi_A):
+    values = torch.linalg.svdvals(Phi_A)
+    return int((values > 1e-9 * values[0]).sum())

@@ -1,0 +1,115 @@
+"""What every method refuses, in one sentence: unknown options, nonsense, and what a data set is too small for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from fsvi_bench.cli.app import main
+from fsvi_bench.errors import InputError
+from fsvi_bench.methods.base import TrainingProblems
+from fsvi_bench.methods.registry import load_method
+from tests.methods.table import (
+    Row,
+    rows,
+    toys,
+)
+from tests.methods.test_conformance import same, trained
+
+#: What no option of such a name may be; `S` besides, for methods that estimate a score from their samples.
+NONSENSE: dict[str, tuple[Any, ...]] = {
+    "M": (0, -3, 2.5, "many"),
+    "lr": (0, -0.01, math.nan, math.inf, "fast"),
+    "kl_weight": (-1, -1e-9, math.nan, "N/A"),
+    "max_steps": (0, -1, 1.5),
+    "minibatch": (0, -80, "ful"),
+    "averaging": (1, -0.1),
+    "kl_jitter": (-1e-6,),
+    "S": (0, -1),
+}
+MORE_NONSENSE = {"ssge": {"S": (1,), "bandwidth": (0, "mean"), "eigen_share": (0, 1.5), "prior_score": ("exakt",)}}
+
+
+def nonsense(row: Row) -> list[tuple[str, Any]]:
+    fields = load_method(row.method).cls.Options.model_fields
+    both = [*NONSENSE.items(), *MORE_NONSENSE.get(row.method, {}).items()]
+    return [(name, value) for name, values in both if name in fields for value in values]
+
+
+@rows
+def test_unknown_options_are_refused_and_the_nearest_one_is_named(row):
+    entry = load_method(row.method)
+    for name in entry.cls.Options.model_fields:
+        if len(name) > 2:
+            with pytest.raises(InputError, match=f"method {row.method}, option '{name}_': .*did you mean '{name}'"):
+                entry.options({f"{name}_": 1})
+    with pytest.raises(InputError, match=f"method {row.method}, option 'zzz': .*its options: "):
+        entry.options({"zzz": 1})
+
+
+@rows
+def test_nonsense_is_refused_in_one_sentence_that_says_what_was_got(row):
+    entry = load_method(row.method)
+    assert bool(nonsense(row)) != row.closed_form
+    for name, value in nonsense(row):
+        with pytest.raises(InputError) as caught:
+            entry.options({name: value})
+        message = str(caught.value)
+        assert message.startswith(f"method {row.method}, option '{name}': got {value!r}, "), message
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--method", "rand-a", "--set", "lrr=1"), "did you mean 'lr'"),
+        (("--method", "rand-a", "--set", "lr=0"), "method rand-a, option 'lr': got 0"),
+        (("--method", "rand-a", "--set", "lr=.nan"), "method rand-a, option 'lr': got nan"),
+        (("--method", "rand-a", "--set", "kl_weight=-1"), "method rand-a, option 'kl_weight"),
+        (("--method", "rand-a", "--measurement-points", "0"), "--measurement-points is 0, expected 1 or more"),
+        (("--method", "rand-a", "--set", "M=10"), "--set M is not an option"),
+        (("--method", "mean-field-vi", "--max-steps", "0"), "--max-steps is 0, expected 1 or more"),
+        (("--method", "ssge", "--set", "S=1"), "method ssge, option 'S': got 1"),
+        (("--method", "mean-field-vi", "--family", "full"), "no chosen method has a family among full"),
+    ],
+)
+def test_the_command_line_refuses_nonsense_in_one_line_and_writes_nothing(tmp_path, capsys, arguments, message):
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", "--dataset", "toy", *arguments, "--out", str(tmp_path / "out"), "--wandb", "off"])
+    out, err = capsys.readouterr()
+    assert exit_.value.code == 2
+    assert out == ""
+    assert err.startswith("fsvi-bench: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+
+
+@rows
+def test_what_nobody_chose_suits_the_smallest_data_set(row):
+    """`fsvi-bench run --dataset toy` runs every method on 40 rows: where fewer rows are than asked for, all are taken."""
+    data = TrainingProblems.of(toys()[:1])
+    trained(row, {}, data, [0], steps=1)
+    if "minibatch" in load_method(row.method).cls.Options.model_fields and row.method != "fixed-a":
+        full, more = (trained(row, {"minibatch": rows}, data, [0], steps=2) for rows in ("full", 1000))
+        assert same(full[0], more[0])
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("rand-a", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
+        ("rand-a-ngd", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
+        ("ssge", {"M": 41, "draw_A": "data"}, "M=41 asks for 41 distinct training inputs, but a split has 40"),
+        ("fixed-a", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
+        ("fixed-a", {"minibatch": 7}, "optimizer=lbfgs takes minibatch=full"),
+        ("fixed-a", {"averaging": 0.5}, "optimizer=lbfgs takes minibatch=full and averaging=0"),
+    ],
+)
+def test_what_a_data_set_is_too_small_for_is_refused(method, settings, message):
+    row = Row(method, "ffg")
+    with pytest.raises(InputError, match=message):
+        trained(row, settings, TrainingProblems.of(toys()[:1]), [0])

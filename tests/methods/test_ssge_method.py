@@ -1,0 +1,112 @@
+"""SSGE as a method: its gradient is RANDA's on average, noise stands in both marginals, every setting runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.stats import chi2
+
+from fsvi_bench.methods import ssge
+from fsvi_bench.methods.base import TrainingProblems
+from fsvi_bench.methods.registry import load_method
+from fsvi_bench.posteriors.gaussian import unstack
+from fsvi_bench.variational.gradients import set_gradient
+from fsvi_bench.variational.likelihood import FullBatch
+from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
+from fsvi_bench.variational.parameters import make_parameters
+from tests.methods.table import (
+    f64,
+    gradients,
+    odd_problems,
+    place,
+    random_q,
+    rank,
+    take,
+    toys,
+    trained_method,
+)
+
+families = pytest.mark.parametrize("family", ["full", "ffg"])
+
+
+# --- SSGE -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior_score", ["exact", "ssge"])
+@pytest.mark.parametrize("M", [5, 12])
+@families
+def test_ssge_with_the_exact_score_is_randa_on_average(family, M, prior_score, monkeypatch):
+    """Mean of 1,000 gradients against the analytic one, over all entries at once (k = 7; M = 5 and 12, so that either
+    A sees too little or the function values are degenerate). Chi-square in the directions that vary at all; in the
+    others the estimate has no noise and must agree to rounding."""
+    data, k = take(odd_problems(), [0]), 7
+    mean, tril = random_q(family, k)
+    q, likelihood = make_parameters(family, 1, 8), FullBatch(data)
+    place(q, mean, tril)
+    A = next(iter(MeasurementStream(data, MeasurementDesign(M), [1])))
+    Phi_A = torch.cat([A.Phi_A[0], torch.zeros(-M % 4, 8, dtype=f64)])[:, :k]
+    assert rank(Phi_A) == min(M, k)
+    precision = torch.linalg.pinv(Phi_A @ tril @ tril.mT @ Phi_A.mT, rtol=1e-10, hermitian=True)
+    prior_precision = torch.linalg.pinv(Phi_A @ Phi_A.mT, rtol=1e-10, hermitian=True)
+
+    def exact_score(samples, queries, options):
+        if queries is None:
+            return -(samples - Phi_A @ mean) @ precision
+        return -queries @ prior_precision
+
+    monkeypatch.setattr(ssge, "_score", exact_score)
+    options = load_method("ssge").options({"S": 8, "M": M, "prior_score": prior_score})
+    samples = ssge.FunctionSamples(options, [1], 8, torch.device("cpu"))
+    draws = []
+    for _ in range(1000):
+        ssge.set_stein_gradient(q, A, likelihood, samples, 1.0)
+        draws.append(torch.cat(gradients(q, k)))
+    estimates = torch.stack(draws)
+    set_gradient(q, A.measurement, likelihood, 1.0)
+    truth = torch.cat(gradients(q, k))
+
+    error = estimates.mean(0) - truth
+    values, vectors = torch.linalg.eigh(estimates.T.cov() / len(estimates))
+    varies = values > 1e-12 * values[-1]
+    assert int(varies.sum()) >= k
+    turned = vectors.mT @ error
+    assert torch.allclose(turned[~varies], torch.zeros_like(turned[~varies]), atol=1e-9 * float(truth.abs().max()))
+    statistic = float((turned[varies].square() / values[varies]).sum())
+    assert chi2.sf(statistic, int(varies.sum())) > 1e-3
+    # And it could have failed: half the KL's gradient, say, is far outside.
+    set_gradient(q, A.measurement, likelihood, 0.5)
+    wrong = (vectors.mT @ (estimates.mean(0) - torch.cat(gradients(q, k))))[varies]
+    assert chi2.sf(float((wrong.square() / values[varies]).sum()), int(varies.sum())) < 1e-12
+
+
+@families
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"prior_score": "ssge"},
+        {"injected_noise": 0.01},
+        {"prior_score": "ssge", "injected_noise": 0.01, "S": 9},
+        {"bandwidth": 0.5},
+        {"S": 2},
+        {"S": 7},
+        {"S": 33},
+        {"eigen_share": 0.5},
+        {"eigen_share": 1.0},
+        {"M": 1},
+        {"kl_weight": "N/B"},
+        {"kl_weight": 0},
+        {"kl_jitter": 1e-4},
+        {"draw_A": "data"},
+        {"draw_A": "box"},
+        {"averaging": 0.5, "lr_schedule": "linear"},
+    ],
+    ids=str,
+)
+def test_every_setting_of_ssge_runs_and_stays_finite(settings, family):
+    data = TrainingProblems.of(toys()[:2])
+    method = trained_method("ssge", data, family, {"M": 10, "minibatch": 20, "S": 20, "max_steps": 30, **settings})
+    for q in unstack(method.posterior()):
+        assert q.mean.isfinite().all()
+        assert q.covariance_tril().isfinite().all()
+        assert (q.covariance_tril().diagonal() > 0).all()
+        assert not torch.equal(q.mean, torch.zeros_like(q.mean))
