@@ -22,7 +22,7 @@ from scipy import stats
 
 from fsvi_bench.maths.blr import expected_log_likelihood, predictive_variance
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
-from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.reporting.cell_files import load_posterior
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import available_cores, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan
@@ -102,8 +102,7 @@ def execute(out: Path, workers: int, splits: str, max_steps: int | None) -> list
             cached = load_cached(load_card(record.dataset), record.split)
             assert cached is not None
             problem = load_problem(cached.task)
-            folder = next(out.glob(f"cells/*/*/split-{record.split:02d}-seed-0-{record.cell[:12]}"))
-            scored.append(examine(record, read_posterior(folder / "posterior.safetensors"), problem))
+            scored.append(examine(record, load_posterior(record, store, problem.task), problem))
     return scored
 
 
@@ -130,13 +129,13 @@ def verdicts(scored: list[Scored]) -> list[Verdict]:
     for dataset in DATASETS:
         for jitter in JITTERS:
             randa, ssge = (by_split(dataset, jitter, m, "full", log_score("kl")) for m in ("rand-a", "ssge"))
-            ratios = [ssge[split] - randa[split] for split in randa]
+            ratios = [ssge[split] - randa[split] for split in randa.keys() & ssge.keys()]
             judge("log KL(SSGE) - log KL(RANDA), full, > 0", dataset, jitter, ratios, +1)
             for family in FAMILIES:
                 randa, fixed = (
                     by_split(dataset, jitter, m, family, log_score("kl_mean_term")) for m in ("rand-a", "fixed-a")
                 )
-                ratios = [fixed[split] - randa[split] for split in randa]
+                ratios = [fixed[split] - randa[split] for split in randa.keys() & fixed.keys()]
                 judge(f"log mean term(FIXEDA) - log mean term(RANDA), {family}, > 0", dataset, jitter, ratios, +1)
             for method in ("exact", *APPROXIMATE):
                 for family in FAMILIES:

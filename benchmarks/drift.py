@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fsvi_bench.reporting.cell_files import load_traces
 from fsvi_bench.reporting.figures import BLUE, VERMILLION, new_figure
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import available_cores, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
-from fsvi_bench.running.store import TRACE_FILE, Store
-from fsvi_bench.training.trace import read_trace
+from fsvi_bench.running.store import Store
 
 STYLES = {
     ("full", 80): (BLUE, "-"),
@@ -30,12 +30,13 @@ STYLES = {
 }
 
 
-def curves(records: list[Record], out: Path) -> dict[tuple[str, str, int], np.ndarray]:
-    """(method, family, M) -> [splits, points, 2]: steps and KL."""
+def curves(records: list[Record], store: Store) -> dict[tuple[str, str, int], np.ndarray]:
+    """(method, family, M) -> [splits, points, 2]: steps and KL, of the cells that got to the end."""
     found: dict[tuple[str, str, int], list[np.ndarray]] = {}
-    for record in records:
-        folder = next(out.glob(f"cells/*/*/*-{record.cell[:12]}"))
-        points = [(point.steps, point.kl) for point in read_trace(folder / TRACE_FILE).points]
+    sound = [record for record in records if record.status == "ok"]
+    traces = load_traces(sound, store)
+    for record in sound:
+        points = [(point.steps, point.kl) for point in traces[record.cell].points]
         found.setdefault((record.method, record.family, record.hyperparameters["M"]), []).append(np.array(points))
     return {key: np.stack(values) for key, values in found.items()}
 
@@ -105,8 +106,12 @@ def main() -> None:
         max_steps=arguments.max_steps,
         options={"optimizer": "adam", "minibatch": "full"},
     )
-    records = run(make_plan(request), Store(arguments.out), Resources(workers=arguments.workers), Silent()).records
-    found = curves(records, arguments.out)
+    store = Store(arguments.out)
+    records = run(make_plan(request), store, Resources(workers=arguments.workers), Silent()).records
+    for record in records:
+        if record.status != "ok":
+            print(f"{record.dataset} split {record.split} {record.method} {record.family}: {record.reason}")
+    found = curves(records, store)
     for (method, family, M), values in sorted(found.items()):
         told = ", ".join(
             f"{int(step)}: {np.median(values[:, i, 1]):.1f}"

@@ -1,4 +1,6 @@
-"""Draws the README's picture from a folder of records: `python docs/make_pictures.py fsvi-bench-results`.
+"""Draws the README's first picture from a folder of records.
+
+    python docs/make_pictures.py RESULTS docs/exact.png
 
 The records are those of `fsvi-bench run --dataset yacht --dataset boston ...`; the toy problem is drawn afresh.
 """
@@ -21,9 +23,13 @@ TOY_SPLIT = 1
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    folder, picture = map(Path, sys.argv[1:])
     records = [Record.model_validate_json(path.read_bytes()) for path in sorted(folder.rglob("record.json"))]
     summarise(records)  # refuses a folder that mixes tasks or versions
+    if not records:
+        sys.exit(f"{folder} holds no record; name the --out of a run")
     factorised = [record for record in records if record.method == "exact" and record.family == "ffg"]
     by_size = sorted(factorised, key=lambda record: load_card(record.dataset).n)
 
@@ -40,7 +46,7 @@ def main() -> None:
     left.legend(frameon=False, fontsize=9, loc="lower center", ncols=3)
     draw_score_by_dataset(right, by_size, "kl")
     right.set(ylabel="KL(EXACT-FFG ‖ exact) [nats]", title="What factorising costs (20 splits)", ylim=(0, None))
-    figure.savefig(Path(__file__).parent / "exact.png", dpi=160)
+    figure.savefig(picture, dpi=160)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
+from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
 
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
-from fsvi_bench.scoring.objective import ExpectedFunctionalKL
+from fsvi_bench.scoring.objective import ExpectedFunctionalKL, Objective
 from fsvi_bench.tasks.training_problems import TrainingProblems
-from fsvi_bench.variational.descent import Descent, LearningRate
-from fsvi_bench.variational.measurement import MeasurementDesign, Source
+from fsvi_bench.variational.descent import AdamDescent, Descent, LearningRate
+from fsvi_bench.variational.likelihood import Likelihood, make_likelihood
+from fsvi_bench.variational.measurement import MeasuredSet, MeasurementDesign, MeasurementStream, Source, aligned
+from fsvi_bench.variational.parameters import Parameters, make_parameters
 
 Averaging = Annotated[float, Field(ge=0, lt=1, description="share of the last steps whose iterates are averaged")]
 
@@ -130,3 +134,36 @@ class FunctionalOptions(AdamOptions, MeasurementOptions, MethodOptions):
     def objective(self, N: int) -> ExpectedFunctionalKL:
         """What a method minimises that draws A anew at each step."""
         return ExpectedFunctionalKL(self.design(), self.weight(self.rows(N), N))
+
+
+Gradient = Callable[[Parameters, MeasuredSet, Likelihood, float], Float[Tensor, " B"]]
+
+
+class RandomSetMethod(DescentMethod, ABC):
+    """Adam on −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A) with A drawn anew at each step (Burt et al. 2020, eq. 6)."""
+
+    options: FunctionalOptions
+
+    @abstractmethod
+    def make_gradient(self) -> Gradient:
+        """A function of q, a measurement set, a step's likelihood and kl_weight that hands the objective's gradient to
+        q and returns a number per problem, not finite where the gradient is not."""
+
+    def make_descent(self) -> AdamDescent:
+        options, data, N = self.options, self.problems, self.problems.y.shape[1]
+        q = make_parameters(self.family, len(data), aligned(data.k)).to(self.device)
+        likelihood = make_likelihood(data, options.rows(N), self.seeds)
+        sets = iter(MeasurementStream(data, options.design(), self.seeds))
+        set_gradient, kl_weight = self.make_gradient(), options.weight(options.rows(N), N)
+
+        def gradient() -> Float[Tensor, " B"]:
+            likelihood.advance()
+            return set_gradient(q, next(sets), likelihood, kl_weight)
+
+        return AdamDescent(q, gradient, options.learning_rate(), options.averaging)
+
+    def cost(self) -> dict[str, int]:
+        return self.options.cost(self.problems.y.shape[1])
+
+    def objectives(self) -> Sequence[Objective]:
+        return [self.options.objective(self.problems.y.shape[1])] * len(self.problems)

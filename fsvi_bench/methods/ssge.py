@@ -21,18 +21,15 @@ from torch.nn.functional import pad
 from fsvi_bench.maths.functional_kl import ALIGNMENT
 from fsvi_bench.maths.ssge import spectral_stein_score
 from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.descending import DescentMethod, FunctionalOptions
-from fsvi_bench.scoring.objective import Objective
-from fsvi_bench.variational.descent import AdamDescent
-from fsvi_bench.variational.likelihood import Likelihood, make_likelihood
+from fsvi_bench.methods.descending import FunctionalOptions, Gradient, RandomSetMethod
+from fsvi_bench.variational.likelihood import Likelihood
 from fsvi_bench.variational.measurement import (
     MeasuredSet,
     MeasurementDesign,
-    MeasurementStream,
     aligned,
     stream_generator,
 )
-from fsvi_bench.variational.parameters import FullParameters, Parameters, make_parameters
+from fsvi_bench.variational.parameters import FullParameters, Parameters
 
 
 class SsgeOptions(FunctionalOptions):
@@ -57,31 +54,22 @@ class SsgeOptions(FunctionalOptions):
         return MeasurementDesign(self.M, self.draw_A, self.noise_variance, self.rank_tolerance)
 
 
-class Ssge(DescentMethod):
+class Ssge(RandomSetMethod):
     """Adam on eq. 6 with the spectral Stein estimate of the functional KL's gradient."""
 
     Options: ClassVar[type[MethodOptions]] = SsgeOptions
     options: SsgeOptions
 
-    def make_descent(self) -> AdamDescent:
-        options, data, N = self.options, self.problems, self.problems.y.shape[1]
-        q = make_parameters(self.family, len(data), aligned(data.k)).to(self.device)
-        likelihood = make_likelihood(data, options.rows(N), self.seeds)
-        sets = iter(MeasurementStream(data, options.design(), self.seeds))
-        samples = FunctionSamples(options, self.seeds, aligned(data.k), self.device)
-        kl_weight = options.weight(options.rows(N), N)
+    def make_gradient(self) -> Gradient:
+        samples = FunctionSamples(self.options, self.seeds, aligned(self.problems.k), self.device)
 
-        def gradient() -> Float[Tensor, " B"]:
-            likelihood.advance()
-            return set_stein_gradient(q, next(sets), likelihood, samples, kl_weight)
+        def gradient(q: Parameters, A: MeasuredSet, likelihood: Likelihood, kl_weight: float) -> Float[Tensor, " B"]:
+            return set_stein_gradient(q, A, likelihood, samples, kl_weight)
 
-        return AdamDescent(q, gradient, options.learning_rate(), options.averaging)
+        return gradient
 
     def cost(self) -> dict[str, int]:
-        return {**self.options.cost(self.problems.y.shape[1]), "function_samples": self.options.S}
-
-    def objectives(self) -> Sequence[Objective]:
-        return [self.options.objective(self.problems.y.shape[1])] * len(self.problems)
+        return {**super().cost(), "function_samples": self.options.S}
 
 
 class FunctionSamples:

@@ -91,6 +91,7 @@ def test_every_problem_of_a_batch_has_its_own_bandwidth_and_count():
         ([4.0, 0.0, 0.0, 0.0], 1.0, 1),
         ([4.0, 1e-18, -1e-17], 0.99, 1),  # eigenvalues of a singular kernel matrix are rounding
         ([1.0, 0.5, 0.25], 1.0, 3),
+        ([1.0, 1e-3, 1e-17], 1.0, 2),  # of the third nothing but rounding is left
     ],
 )
 def test_the_count_is_the_least_that_reaches_the_share(eigenvalues, share, J):

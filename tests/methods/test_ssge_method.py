@@ -29,33 +29,35 @@ from tests.methods.table import (
 families = pytest.mark.parametrize("family", ["full", "ffg"])
 
 
-# --- SSGE -------------------------------------------------------------------------------------------------------------
-
-
+@pytest.mark.parametrize("noise", [{}, {"kl_jitter": 0.05, "injected_noise": 0.2}], ids=["exact", "noise"])
 @pytest.mark.parametrize("prior_score", ["exact", "ssge"])
 @pytest.mark.parametrize("M", [5, 12])
 @families
-def test_ssge_with_the_exact_score_is_randa_on_average(family, M, prior_score, monkeypatch):
+def test_ssge_with_the_exact_score_is_randa_on_average(family, M, prior_score, noise, monkeypatch):
     """Mean of 1,000 gradients against the analytic one, over all entries at once (k = 7; M = 5 and 12, so that either
     A sees too little or the function values are degenerate). Chi-square in the directions that vary at all; in the
-    others the estimate has no noise and must agree to rounding."""
+    others the estimate has no noise and must agree to rounding. Injected noise is jitter: 0.05 + 0.2² of it on both
+    marginals, at the M points and not at the zero rows up to the alignment."""
     data, k = take(odd_problems(), [0]), 7
     mean, tril = random_q(family, k)
     q, likelihood = make_parameters(family, 1, 8), FullBatch(data)
     place(q, mean, tril)
-    A = next(iter(MeasurementStream(data, MeasurementDesign(M), [1])))
+    options = load_method("ssge").options({"S": 8, "M": M, "prior_score": prior_score, **noise})
+    A = next(iter(MeasurementStream(data, options.design(), [1])))
+    assert options.design() == MeasurementDesign(M, kl_jitter=pytest.approx(0.09 if noise else 0.0, rel=1e-15))
     Phi_A = torch.cat([A.Phi_A[0], torch.zeros(-M % 4, 8, dtype=f64)])[:, :k]
     assert rank(Phi_A) == min(M, k)
-    precision = torch.linalg.pinv(Phi_A @ tril @ tril.mT @ Phi_A.mT, rtol=1e-10, hermitian=True)
-    prior_precision = torch.linalg.pinv(Phi_A @ Phi_A.mT, rtol=1e-10, hermitian=True)
+    jitter = 0.09 * torch.diag((torch.arange(len(Phi_A)) < M).to(f64)) if noise else 0.0
+    precision = torch.linalg.pinv(Phi_A @ tril @ tril.mT @ Phi_A.mT + jitter, rtol=1e-10, hermitian=True)
+    prior_precision = torch.linalg.pinv(Phi_A @ Phi_A.mT + jitter, rtol=1e-10, hermitian=True)
 
     def exact_score(samples, queries, options):
+        assert not samples[..., M:].any()
         if queries is None:
             return -(samples - Phi_A @ mean) @ precision
         return -queries @ prior_precision
 
     monkeypatch.setattr(ssge, "_score", exact_score)
-    options = load_method("ssge").options({"S": 8, "M": M, "prior_score": prior_score})
     samples = ssge.FunctionSamples(options, [1], 8, torch.device("cpu"))
     draws = []
     for _ in range(1000):
