@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fsvi_bench.maths.dawson import dawson, dawson_derivative, dawson_torch
+from fsvi_bench.maths.log_uniform import log_uniform_kl, log_uniform_kl_slope
 from tests.maths import many_digits
 from tests.maths.draws import close, f64
 from tests.maths.many_digits import largest_relative_error
@@ -58,3 +59,13 @@ def test_gradients(function):
     x = f64([-3.0, -0.2, 0.0, 0.4, 0.9241, 2.0, 9.0, 12.0]).requires_grad_()
     assert torch.autograd.gradcheck(function, x)
     assert torch.autograd.gradgradcheck(function, x)
+
+
+def test_no_value_is_read_off_the_device():
+    """A tensor on the meta device has no values: any host sync, and any use of SciPy, would raise."""
+    x = torch.empty(3, dtype=torch.float64, device="meta", requires_grad=True)
+    for function in (dawson, dawson_derivative, log_uniform_kl, log_uniform_kl_slope):
+        (gradient,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(gradient.sum(), x)
+        assert second.shape == x.shape
+        assert second.device.type == "meta"
