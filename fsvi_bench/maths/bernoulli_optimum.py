@@ -1,8 +1,8 @@
 """Optimal retain probabilities of Bernoulli dropout in Bayesian linear regression: one p for all weights, one p_i each.
 
-With few data p* is about ½, and 1 − p* falls exponentially with N: p* soon rounds to 1. So optima are found and
-reported as logits, and p = 1 itself is never one (Gal 2016, §6.3: p* → 1 in the limit of data only). Likewise no
-optimum is below ½, as ∂/∂p at fixed mean p∘m is the slope of the entropy minus a square.
+Without data p* = ½, and 1 − p* falls exponentially with N: p* soon rounds to 1. So optima are found and reported as
+logits. p = 1 itself is never one (Gal 2016, §6.3: p* → 1 in the limit of data only), as the entropy's slope is infinite
+there; nor is any p below ½, as at a fixed mean p∘m all terms but the entropy fall with p.
 """
 
 from __future__ import annotations
