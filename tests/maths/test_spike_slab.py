@@ -80,7 +80,7 @@ def test_extreme_rows_stay_finite(m, sigma):
     kl = spike_slab_kl(row.log_odds, row.mean, row.scale[None], 0.3)
     assert torch.isfinite(kl)
     assert kl >= 0
-    if sigma > 1e-100:
+    if m < 1e6 * sigma:  # exp(−1e303) is out of reach even there
         log_odds, *_, expected = slow.spike_slab_row([m], sigma, 0.3, 1.0, digits=400)
         close(row.log_odds, log_odds, rtol=1e-12)
         close(kl, expected, rtol=1e-12)
