@@ -86,6 +86,17 @@ def blr_posterior_woodbury(
     return CovarianceGaussian((whitened_Phi.mT @ whitened_y)[..., 0], covariance)
 
 
+def ridge(
+    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], penalty: Float[Tensor, "*B #k"]
+) -> Float[Tensor, "*B k"]:
+    """argmin over θ of ‖y − Φθ‖² + Σ d_i θ_i², d = `penalty` > 0, by QR.
+
+    It is the posterior mean of a problem with unit noise and the columns φ_i/√d_i, of which θ_i √d_i are the weights.
+    """
+    scale = penalty.rsqrt().expand_as(Phi[..., 0, :])
+    return scale * blr_posterior(Phi * scale[..., None, :], y, torch.ones_like(y[..., 0])).mean
+
+
 def covariance_tril(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B k k"]:
     """Lower factor L of (CCᵀ)⁻¹ from C: the QR of C⁻¹ gives (CCᵀ)⁻¹ = C⁻ᵀC⁻¹ = RᵀR without forming either."""
     identity = torch.eye(precision_tril.shape[-1], dtype=precision_tril.dtype, device=precision_tril.device)

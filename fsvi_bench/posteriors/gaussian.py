@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,18 +11,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
+
+__all__ = [
+    "FactorisedGaussian",
+    "Family",
+    "FullGaussian",
+    "GaussianPosterior",
+    "defect",
+    "divergence",
+    "stack",
+    "unstack",
+]
+
 Family = Literal["full", "ffg"]
 
 
-class GaussianPosterior(ABC):
+class GaussianPosterior(Posterior):
     """q(w) = N(mean, Σ); tensors may carry a leading axis of B problems."""
 
     family: Family
     mean: Float[Tensor, "*B k"]
-
-    @abstractmethod
-    def covariance_tril(self) -> Float[Tensor, "*B k k"]:
-        """Lower-triangular L with LLᵀ = Σ and a positive diagonal."""
 
     @abstractmethod
     def __getitem__(self, problem: int) -> GaussianPosterior:
@@ -33,8 +42,25 @@ class GaussianPosterior(ABC):
         """The same posterior with its tensors on the CPU."""
 
     @property
+    def kind(self) -> str:
+        return f"gaussian-{self.family}"
+
+    @property
     def k(self) -> int:
         return int(self.mean.shape[-1])
+
+    @property
+    def singular(self) -> bool:
+        return False
+
+    def sample(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+        *batch, k = self.mean.shape
+        noise = torch.randn(*batch, n, k, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
+        return self.mean[..., None, :] + noise @ self.covariance_tril().mT
+
+    def out_of_domain(self) -> str | None:
+        smallest = float(self.covariance_tril().diagonal(dim1=-2, dim2=-1).min())
+        return None if smallest > 0 else f"a standard deviation of the posterior is {smallest:g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +73,15 @@ class FullGaussian(GaussianPosterior):
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return self.scale_tril
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        return {"mean": self.mean, "scale_tril": self.scale_tril}
+
+    def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
+        return {"mean": (k,), "scale_tril": (k, k)}
+
+    def malformed(self) -> str | None:
+        return "its scale_tril has entries above the diagonal" if bool(self.scale_tril.triu(1).any()) else None
 
     def __getitem__(self, problem: int) -> FullGaussian:
         return FullGaussian(self.mean[problem], self.scale_tril[problem])
@@ -66,16 +101,17 @@ class FactorisedGaussian(GaussianPosterior):
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return torch.diag_embed(self.scale)
 
+    def tensors(self) -> Mapping[str, Tensor]:
+        return {"mean": self.mean, "scale": self.scale}
+
+    def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
+        return {"mean": (k,), "scale": (k,)}
+
     def __getitem__(self, problem: int) -> FactorisedGaussian:
         return FactorisedGaussian(self.mean[problem], self.scale[problem])
 
     def cpu(self) -> FactorisedGaussian:
         return FactorisedGaussian(self.mean.cpu(), self.scale.cpu())
-
-
-def unstack(posterior: GaussianPosterior) -> Sequence[GaussianPosterior]:
-    """The B posteriors of a batch, one by one."""
-    return [posterior[problem] for problem in range(posterior.mean.shape[0])]
 
 
 def stack(posteriors: Sequence[GaussianPosterior]) -> GaussianPosterior:
@@ -84,25 +120,3 @@ def stack(posteriors: Sequence[GaussianPosterior]) -> GaussianPosterior:
     if posteriors[0].family == "ffg":
         return FactorisedGaussian(means, torch.stack([q.scale for q in posteriors]))  # type: ignore[attr-defined]
     return FullGaussian(means, torch.stack([q.covariance_tril() for q in posteriors]))
-
-
-def defect(posterior: GaussianPosterior, k: int) -> str | None:
-    """What keeps one posterior from being a Gaussian over k weights at all (its form), or None."""
-    tril = posterior.covariance_tril()
-    for name, tensor, shape in (("mean", posterior.mean, (k,)), ("covariance factor", tril, (k, k))):
-        if tensor.dtype != torch.float64:
-            return f"its {name} has type {str(tensor.dtype).removeprefix('torch.')}, expected float64"
-        if tuple(tensor.shape) != shape:
-            return f"its {name} has shape {list(tensor.shape)}, expected {list(shape)}"
-    if bool(tril.triu(1).any()):
-        return "its covariance factor has entries above the diagonal"
-    return None
-
-
-def divergence(posterior: GaussianPosterior) -> str | None:
-    """Why the numbers of a well-formed posterior say that training diverged, or None."""
-    tril = posterior.covariance_tril()
-    if not bool(torch.isfinite(posterior.mean).all()) or not bool(torch.isfinite(tril).all()):
-        return "the posterior holds NaN or infinity"
-    smallest = float(tril.diagonal().min())
-    return None if smallest > 0 else f"a standard deviation of the posterior is {smallest:g}"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.errors import quoted
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+from fsvi_bench.errors import InputError, quoted
+from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
 
 FORMAT = "fsvi-posterior/1"
 METADATA = {"format", "kind", "task_sha256"}
-KINDS = ("gaussian-full", "gaussian-ffg")
 
 
 def pack_tril(tril: Float[Tensor, "k k"]) -> Float[Tensor, " packed"]:
@@ -32,24 +35,25 @@ def unpack_tril(packed: Float[Tensor, " packed"], k: int) -> Float[Tensor, "k k"
     return tril
 
 
-def write_posterior(path: Path, posterior: GaussianPosterior, task_sha256: str | None = None) -> None:
+def write_posterior(path: Path, posterior: Posterior, task_sha256: str | None = None) -> None:
     """Writes one posterior atomically, a full covariance as `scale_tril_packed`, with the task's identity if given.
 
     Raises:
-        InputError: the place is not writable.
+        InputError: the place is not writable, or a posterior given as samples has too few.
         ValueError: a number is not finite; nothing is written.
     """
-    metadata = {"format": FORMAT, "kind": f"gaussian-{posterior.family}"}
+    metadata = {"format": FORMAT, "kind": posterior.kind}
     if task_sha256 is not None:
         metadata["task_sha256"] = task_sha256
-    if isinstance(posterior, FactorisedGaussian):
-        tensors = {"mean": posterior.mean, "scale": posterior.scale}
-    else:
-        tensors = {"mean": posterior.mean, "scale_tril_packed": pack_tril(posterior.covariance_tril())}
+    tensors = posterior.tensors()
+    if isinstance(posterior, FullGaussian):
+        tensors = {"mean": posterior.mean, "scale_tril_packed": pack_tril(posterior.scale_tril)}
+    if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
+        raise InputError(f"cannot write {path}: {_too_few(posterior.S)}")
     write_tensor_file(path, tensors, metadata)
 
 
-def read_posterior(path: Path, k: int | None = None, task_sha256: str | None = None) -> GaussianPosterior:
+def read_posterior(path: Path, k: int | None = None, task_sha256: str | None = None) -> Posterior:
     """Reads and checks one posterior; with `k` given it must have that many weights.
 
     A file may name its task in the metadata `task_sha256`; one that names another than the one given is refused.
@@ -61,9 +65,9 @@ def read_posterior(path: Path, k: int | None = None, task_sha256: str | None = N
     content = read_tensor_file(path, FORMAT, ("format", "kind"))
     _check_metadata(content, task_sha256)
     kind = content.metadata["kind"]
-    if kind not in KINDS:
-        raise content.error(f"kind '{kind[:60]}' is not one that this version scores; expected {' or '.join(KINDS)}")
-    posterior = _read_ffg(content) if kind == "gaussian-ffg" else _read_full(content)
+    if kind not in _READERS:
+        raise content.error(f"kind {quoted(kind)} is not one that this version scores; expected {' or '.join(KINDS)}")
+    posterior = _READERS[kind](content)
     if k is not None and posterior.k != k:
         raise content.error(f"task has k={k} features, posterior has {posterior.k}; was it trained on another task?")
     return posterior
@@ -81,7 +85,7 @@ def _check_metadata(content: TensorFile, task_sha256: str | None) -> None:
 
 def _read_ffg(content: TensorFile) -> FactorisedGaussian:
     content.require_names({"mean", "scale"})
-    k = _length_of_mean(content)
+    k = _length(content, "mean")
     _require(content, "scale", (k,))
     _require_positive(content, "scale", content.tensors["scale"])
     return FactorisedGaussian(content.tensors["mean"], content.tensors["scale"])
@@ -91,7 +95,7 @@ def _read_full(content: TensorFile) -> FullGaussian:
     packed = "scale_tril_packed" in content.tensors
     name = "scale_tril_packed" if packed else "scale_tril"
     content.require_names({"mean", name})
-    k = _length_of_mean(content)
+    k = _length(content, "mean")
     _require(content, name, (k * (k + 1) // 2,) if packed else (k, k))
     tril = unpack_tril(content.tensors[name], k) if packed else content.tensors[name]
     if bool(tril.triu(1).any()):
@@ -100,12 +104,67 @@ def _read_full(content: TensorFile) -> FullGaussian:
     return FullGaussian(content.tensors["mean"], tril)
 
 
-def _length_of_mean(content: TensorFile) -> int:
-    shape = tuple(content.tensors["mean"].shape)
+def _read_bernoulli_dropout(content: TensorFile) -> BernoulliDropoutPosterior:
+    content.require_names({"m", "retain_probability"})
+    k = _length(content, "m")
+    p = content.tensors["retain_probability"]
+    content.require_dtype("retain_probability", torch.float64)
+    if tuple(p.shape) not in ((), (k,)):
+        raise content.error(
+            f"'retain_probability' has shape {list(p.shape)}, expected [] or [{k}]; give one number or one per weight"
+        )
+    _require_range(content, "retain_probability", bool((p > 0).all()), "in (0, 1], the probability to KEEP a weight")
+    return BernoulliDropoutPosterior(content.tensors["m"], p)
+
+
+def _read_spike_slab(content: TensorFile) -> SpikeSlabPosterior:
+    content.require_names({"spike_weight", "mean", "scale"})
+    k = _length(content, "spike_weight")
+    for name in ("mean", "scale"):
+        _require(content, name, (k,))
+    weight = content.tensors["spike_weight"]
+    _require_range(content, "spike_weight", bool((weight >= 0).all()), "in [0, 1], the probability of an exact zero")
+    _require_positive(content, "scale", content.tensors["scale"])
+    return SpikeSlabPosterior(weight, content.tensors["mean"], content.tensors["scale"])
+
+
+def _read_samples(content: TensorFile) -> SamplesPosterior:
+    content.require_names({"samples"})
+    shape = tuple(content.tensors["samples"].shape)
+    if len(shape) != 2 or 0 in shape:
+        raise content.error(f"'samples' has shape {list(shape)}, expected [S, k]; save one posterior per file")
+    content.require_dtype("samples", torch.float64)
+    if shape[0] < MINIMUM_SAMPLES:
+        raise content.error(_too_few(shape[0]))
+    return SamplesPosterior(content.tensors["samples"])
+
+
+_READERS: Mapping[str, Callable[[TensorFile], Posterior]] = {
+    "gaussian-full": _read_full,
+    "gaussian-ffg": _read_ffg,
+    "bernoulli-dropout": _read_bernoulli_dropout,
+    "spike-slab": _read_spike_slab,
+    "samples": _read_samples,
+}
+KINDS = tuple(_READERS)
+
+
+def _too_few(S: int) -> str:
+    return f"the posterior has {S} samples, expected at least {MINIMUM_SAMPLES}; draw more"
+
+
+def _length(content: TensorFile, name: str) -> int:
+    shape = tuple(content.tensors[name].shape)
     if len(shape) != 1 or 0 in shape:
-        raise content.error(f"'mean' has shape {list(shape)}, expected [k]; save one posterior per file")
-    content.require_dtype("mean", torch.float64)
+        raise content.error(f"'{name}' has shape {list(shape)}, expected [k]; save one posterior per file")
+    content.require_dtype(name, torch.float64)
     return shape[0]
+
+
+def _require_range(content: TensorFile, name: str, above: bool, expected: str) -> None:
+    low, high = map(float, content.tensors[name].aminmax())
+    if not above or high > 1:
+        raise content.error(f"'{name}' holds {high if above else low:g}, expected numbers {expected}")
 
 
 def _require(content: TensorFile, name: str, shape: tuple[int, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fsvi_bench.posteriors.gaussian import GaussianPosterior
+from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running.cell import Cell, Record
 from fsvi_bench.running.store import Store
@@ -18,7 +18,7 @@ def folder_of(record: Record) -> str:
     return Cell.model_validate({name: getattr(record, name) for name in Cell.model_fields}).folder
 
 
-def load_posterior(record: Record, store: Store, task: Task) -> GaussianPosterior:
+def load_posterior(record: Record, store: Store, task: Task) -> Posterior:
     """The posterior that a record's scores are of.
 
     Raises:

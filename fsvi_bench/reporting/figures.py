@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from fsvi_bench.files import write_atomically
 from fsvi_bench.maths.blr import predictive_variance
-from fsvi_bench.posteriors.gaussian import Family, GaussianPosterior
+from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.posteriors.gaussian import Family
 from fsvi_bench.reporting.summary import Estimate, estimate
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.problem import Problem
@@ -47,7 +48,7 @@ class Curve:
     sd: Array
 
 
-def curve(problem: Problem, q: GaussianPosterior) -> Curve:
+def curve(problem: Problem, q: Posterior) -> Curve:
     """f under q at a problem's test inputs.
 
     Raises:
@@ -61,7 +62,7 @@ def curve(problem: Problem, q: GaussianPosterior) -> Curve:
     return Curve(problem.X_test[order, 0].numpy(), (Phi @ q.mean).numpy(), deviation.numpy())
 
 
-def draw_posteriors(axes: Axes, problem: Problem, posteriors: Mapping[str, GaussianPosterior]) -> None:
+def draw_posteriors(axes: Axes, problem: Problem, posteriors: Mapping[str, Posterior]) -> None:
     """Training data and, for each posterior, the mean of f with a band of ±2 standard deviations of f (no noise).
 
     Raises:

@@ -25,6 +25,7 @@ from fsvi_bench.maths.gaussian import (
     normal_kl,
 )
 from fsvi_bench.maths.projection import projected_kl, row_space
+from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
 from fsvi_bench.tasks.problem import Problem
 
@@ -68,12 +69,15 @@ class Scores(BaseModel):
     objective_gap: float | None = None
 
 
-def score(q: GaussianPosterior, problem: Problem) -> Scores:
+def score(q: Posterior, problem: Problem) -> Scores:
     """All scores of one posterior on one problem.
 
     Raises:
-        InputError: q has another number of weights than the task has features, or numbers so large that they overflow.
+        InputError: q is not a Gaussian, has another number of weights than the task has features, or numbers so large
+            that they overflow.
     """
+    if not isinstance(q, GaussianPosterior):
+        raise InputError(f"posterior is of kind {q.kind}, expected a Gaussian; these scores are defined for no other")
     if q.k != problem.task.k:
         raise InputError(f"task has k={problem.task.k} features, posterior has {q.k}; was it trained on another task?")
     tril, exact, truth = q.covariance_tril(), problem.truth.posterior, problem.truth

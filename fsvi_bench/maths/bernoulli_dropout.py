@@ -1,0 +1,236 @@
+"""Bernoulli dropout in Bayesian linear regression: w_i = m_i ε_i, ε_i ~ Bernoulli(p_i) (Gal 2016, §§6.3 and 6.5).
+
+p is the RETAIN probability throughout, as in Gal's §6.3 (his other sections write p for the drop probability). Gal has
+unit noise and the prior N(0, I); here the noise variance is σ² and the prior N(0, l⁻²I), l the `prior_lengthscale`.
+With l = 1 it is the task's prior. A `retain_probability` is [*B, k], or [*B, 1] for one p that all weights share.
+
+The rows (Φ, y) may be replaced by those of the triangular factor of [Φ, y] (`compress_rows`): nothing here depends on
+more than their inner products, and (k+1) rows are enough whatever N is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.blr import ridge
+from fsvi_bench.maths.domain import require_positive, require_retain_probability
+from fsvi_bench.maths.gaussian import LOG_2PI
+from fsvi_bench.maths.linalg import logdet_of_tril
+
+
+class FactorisedMoments(NamedTuple):
+    """Mean and standard deviations of a q whose weights are independent; a standard deviation may be 0."""
+
+    mean: Float[Tensor, "*B k"]
+    scale: Float[Tensor, "*B k"]
+
+
+class ObjectiveGradient(NamedTuple):
+    """Derivatives of `bernoulli_objective`, with p_i taken as k separate parameters."""
+
+    m: Float[Tensor, "*B k"]
+    retain_probability: Float[Tensor, "*B k"]
+
+
+def compress_rows(
+    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"]
+) -> tuple[Float[Tensor, "*B n k"], Float[Tensor, "*B n"]]:
+    """n = min(N, k+1) rows with the same inner products: the triangular factor of [Φ, y]."""
+    R = torch.linalg.qr(torch.cat([Phi, y[..., None]], dim=-1), mode="r").R
+    return R[..., :-1].contiguous(), R[..., -1].contiguous()
+
+
+def bernoulli_entropy(retain_probability: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
+    """H(p) = −p log p − (1−p) log(1−p) in nats, elementwise; 0 at both ends."""
+    return torch.special.entr(retain_probability) + torch.special.entr(1 - retain_probability)
+
+
+def bernoulli_moments(m: Float[Tensor, "*B k"], retain_probability: Float[Tensor, "*B #k"]) -> FactorisedMoments:
+    """Mean p m and standard deviation √(p(1−p)) |m| of w = m ε; NaN for p outside [0, 1]."""
+    return FactorisedMoments(retain_probability * m, (retain_probability * (1 - retain_probability)).sqrt() * m.abs())
+
+
+def bernoulli_objective(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    m: Float[Tensor, "*B k"],
+    retain_probability: Float[Tensor, "*B #k"],
+    prior_lengthscale: float = 1.0,
+) -> Float[Tensor, "*B"]:
+    """The negative ELBO of q without its constants, in nats (Gal 2016, before eq. 6.4; half of his 𝓛 at σ = l = 1).
+
+    (‖y − Φ(p∘m)‖² + Σ p_i(1−p_i) φ_iᵀφ_i m_i²)/2σ² + ½l² Σ p_i m_i² − Σ H(p_i).
+
+    What is left out makes it a quasi-KL: if no m_i is 0,
+    QKL(q ‖ P_D) = objective + ½N log 2πσ² + ½k log 2π − k log l + log evidence, P_D and evidence those of N(0, l⁻²I).
+
+    Raises:
+        InputError: a retain probability outside (0, 1], a σ² or l that is not positive.
+    """
+    _require_domain(noise_variance, retain_probability, prior_lengthscale)
+    p = retain_probability.expand_as(m)
+    residual = y - _times(Phi, p * m)
+    spread = (p * (1 - p) * m.square() * _gram_diagonal(Phi)).sum(-1)
+    misfit = (residual.square().sum(-1) + spread) / (2 * noise_variance)
+    decay = 0.5 * prior_lengthscale**2 * (p * m.square()).sum(-1)
+    return misfit + decay - bernoulli_entropy(p).sum(-1)
+
+
+def bernoulli_objective_gradient(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    m: Float[Tensor, "*B k"],
+    retain_probability: Float[Tensor, "*B #k"],
+    prior_lengthscale: float = 1.0,
+) -> ObjectiveGradient:
+    """Gradient of `bernoulli_objective` in m and p. For one shared p, sum the second over the weights.
+
+    Setting ∂/∂p_i = logit p_i − (what ε_i = 1 has over ε_i = 0 in expected log joint) to 0 is CAVI's update.
+    At p_i = 1 it is +∞: no finite amount of data makes p = 1 optimal.
+
+    Raises:
+        InputError: as `bernoulli_objective`.
+    """
+    logits = free_form_logits(Phi, y, noise_variance, m, retain_probability, prior_lengthscale)
+    p = retain_probability.expand_as(m)
+    score = _times(Phi.mT, y - _times(Phi, p * m))
+    noise = noise_variance[..., None]
+    gradient_m = p * ((_gram_diagonal(Phi) * (1 - p) * m - score) / noise + prior_lengthscale**2 * m)
+    return ObjectiveGradient(gradient_m, torch.logit(p) - logits)
+
+
+def free_form_logits(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    m: Float[Tensor, "*B k"],
+    retain_probability: Float[Tensor, "*B #k"],
+    prior_lengthscale: float = 1.0,
+) -> Float[Tensor, "*B k"]:
+    """logit q*(ε_i = 1) of the free-form optimum q*(ε_i) ∝ exp E_{ε_j, j≠i}[log p(y, ε)] (Gal 2016, lemma 1).
+
+    With p(y, ε) ∝ exp(−‖y − Φ(m∘ε)‖²/2σ² − ½l²‖m∘ε‖²), the posterior restricted to the points m∘ε, each entry is the
+    difference of E log p between ε_i = 1 and 0, the others at their current p_j:
+    m_i φ_iᵀ(y − Σ_{j≠i} φ_j p_j m_j)/σ² − ½m_i²(φ_iᵀφ_i/σ² + l²).
+
+    Raises:
+        InputError: as `bernoulli_objective`.
+    """
+    _require_domain(noise_variance, retain_probability, prior_lengthscale)
+    noise, gram_diagonal, mean = noise_variance[..., None], _gram_diagonal(Phi), retain_probability * m
+    others = _times(Phi.mT, y - _times(Phi, mean)) + gram_diagonal * mean
+    return m * others / noise - 0.5 * m.square() * (gram_diagonal / noise + prior_lengthscale**2)
+
+
+def optimal_m(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    retain_probability: Float[Tensor, "*B #k"],
+    prior_lengthscale: float = 1.0,
+) -> Float[Tensor, "*B k"]:
+    """m*(p), the minimiser of `bernoulli_objective` at a given p (Gal 2016, eq. 6.5, with one p_i per weight).
+
+    In the mean θ = p∘m the objective is a ridge regression, ‖y − Φθ‖² + Σ d_i θ_i² with
+    d_i = ((1−p_i) φ_iᵀφ_i + σ²l²)/p_i. Gal's remark that m* is the MAP only for p = 1 or diag(ΦᵀΦ) constant should read
+    ΦᵀΦ diagonal: then p cancels from his eq. 6.5.
+
+    Raises:
+        InputError: as `bernoulli_objective`.
+    """
+    _require_domain(noise_variance, retain_probability, prior_lengthscale)
+    p = retain_probability
+    decay = prior_lengthscale**2 * noise_variance[..., None]
+    return ridge(Phi, y, ((1 - p) * _gram_diagonal(Phi) + decay) / p) / p
+
+
+def bernoulli_quasi_kl(
+    m: Float[Tensor, "*B k"],
+    retain_probability: Float[Tensor, "*B #k"],
+    exact_mean: Float[Tensor, "*B k"],
+    precision_tril: Float[Tensor, "*B k k"],
+) -> Float[Tensor, "*B"]:
+    """E_q[log q − log p_D], q's mass function against the density of P_D = N(mean, (CCᵀ)⁻¹) (Hron et al. 2018, eq. 9).
+
+    Where m_i = 0 both atoms of w_i are the same point: it has mass 1 and no entropy. So the value jumps by H(p_i)
+    there. It depends on the coordinates and is no divergence: it can be negative.
+
+    Raises:
+        InputError: a retain probability outside (0, 1].
+    """
+    require_retain_probability(retain_probability)
+    mean, scale = bernoulli_moments(m, retain_probability)
+    shift = precision_tril.mT @ (mean - exact_mean)[..., None]
+    precision_diagonal = precision_tril.square().sum(-1)
+    mahalanobis = shift.square().sum((-2, -1)) + (precision_diagonal * scale.square()).sum(-1)
+    log_density = 0.5 * (logdet_of_tril(precision_tril) - mahalanobis - m.shape[-1] * LOG_2PI)
+    return -atom_entropy(m, retain_probability) - log_density
+
+
+def atom_entropy(m: Float[Tensor, "*B k"], retain_probability: Float[Tensor, "*B #k"]) -> Float[Tensor, "*B"]:
+    """Entropy of q's atoms in nats: Σ H(p_i) over the weights with m_i ≠ 0."""
+    entropies = bernoulli_entropy(retain_probability.expand_as(m))
+    return torch.where(m == 0, 0.0, entropies).sum(-1)
+
+
+def discrete_prior_kl(
+    m: Float[Tensor, "*B K"],
+    retain_probability: Float[Tensor, "*B"],
+    cell_volume: float,
+    prior_lengthscale: float = 1.0,
+) -> Float[Tensor, "*B"]:
+    """KL of one weight row, q = p δ_m + (1−p) δ_0, to a prior ∝ exp(−½l²‖w‖²) on a grid (Gal 2016, eq. 6.6).
+
+    The K weights of a row are kept or dropped together; for independent weights give rows of length 1 and sum.
+    ½l²p‖m‖² − H(p) + log Z, Z ≈ (2π/l²)^{K/2}/|Δ| with |Δ| = `cell_volume` of the grid: exact but for a term that
+    vanishes like exp(−2π²/(lΔ)²). Unlike `continuous_prior_constant` it stays finite. If m = 0 there is one atom and
+    no entropy, which Gal's formula does not say.
+
+    Raises:
+        InputError: a retain probability outside (0, 1], a cell volume or l that is not positive.
+    """
+    require_retain_probability(retain_probability)
+    require_positive("cell volume", cell_volume)
+    require_positive("prior length-scale", prior_lengthscale)
+    volume, lengthscale = m.new_tensor(cell_volume), m.new_tensor(prior_lengthscale)
+    log_normaliser = m.shape[-1] * (0.5 * LOG_2PI - lengthscale.log()) - volume.log()
+    square = m.square().sum(-1)
+    entropy = torch.where(square == 0, 0.0, bernoulli_entropy(retain_probability[..., None])[..., 0])
+    return 0.5 * prior_lengthscale**2 * retain_probability * square - entropy + log_normaliser
+
+
+def continuous_prior_constant(
+    spread: Float[Tensor, "*B"], row_length: int, prior_lengthscale: float = 1.0
+) -> Float[Tensor, "*B"]:
+    """C in KL ≈ ½l²p‖m‖² − H(p) + C to the prior N(0, l⁻²I), the atoms of a row widened to N(·, s²I), s = `spread`.
+
+    C = ½K(l²s² − 1 − log l²s²): the entropy of a widened atom is ½K log 2πe s², so C, and with it the bound's
+    looseness, grows like −K log s as s → 0 (Gal 2016, §6.5 and his appendix A). Exact up to the atoms' overlap.
+
+    Raises:
+        InputError: a spread or l that is not positive.
+    """
+    require_positive("spread", spread)
+    require_positive("prior length-scale", prior_lengthscale)
+    ratio = (prior_lengthscale * spread).square()
+    return 0.5 * row_length * (ratio - 1 - ratio.log())
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector[..., None])[..., 0]
+
+
+def _gram_diagonal(Phi: Tensor) -> Tensor:
+    return Phi.square().sum(-2)
+
+
+def _require_domain(noise_variance: Tensor, retain_probability: Tensor, prior_lengthscale: float) -> None:
+    require_retain_probability(retain_probability)
+    require_positive("noise variance", noise_variance)
+    require_positive("prior length-scale", prior_lengthscale)

@@ -1,0 +1,243 @@
+"""Optimal retain probabilities of Bernoulli dropout in Bayesian linear regression: one p for all weights, one p_i each.
+
+Without data p* = ½, and 1 − p* falls exponentially with N: p* soon rounds to 1. So optima are found and reported as
+logits. p = 1 itself is never one (Gal 2016, §6.3: p* → 1 in the limit of data only), as the entropy's slope is infinite
+there; nor is any p below ½, as at a fixed mean p∘m all terms but the entropy fall with p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.bernoulli_dropout import (
+    bernoulli_entropy,
+    bernoulli_objective,
+    compress_rows,
+    optimal_m,
+)
+from fsvi_bench.maths.domain import require_positive
+
+SATURATION = 40.0  #: from this logit on, 1 − p is lost against p in float64
+GRID = 64  #: intervals on [0, SATURATION] in which the slope's changes of sign are looked for
+BISECTIONS = 80
+
+
+class BernoulliOptimum(NamedTuple):
+    """A minimiser of `bernoulli_objective` in m and p; the logits are log p/(1−p)."""
+
+    m: Float[Tensor, "*B k"]
+    retain_probability: Float[Tensor, "*B p"]  #: p = 1 if it is shared, k if not
+    logit: Float[Tensor, "*B p"]
+    objective: Float[Tensor, "*B"]
+
+
+class RetainProfile(NamedTuple):
+    """min over m of the objective as a function of one shared p, in O(k) per value of p.
+
+    With D = diag(ΦᵀΦ) + σ²l²I and [Φ; σl I] D^(-½) = U diag(s) Qᵀ (SVD), the ridge problem of `optimal_m` is diagonal:
+    m*(p) = D^(-½) Q (s∘u)/((1−p) + p s²) with u = Uᵀ[y; 0]. All sums below have terms of one sign.
+    """
+
+    back: Float[Tensor, "*B k k"]  #: D^(-½) Q
+    s: Float[Tensor, "*B k"]
+    u: Float[Tensor, "*B k"]
+    residual_square: Float[Tensor, "*B"]  #: ‖y − Φθ‖² + σ²l²‖θ‖² at its least, the ridge problem of p = 1
+    noise_variance: Float[Tensor, "*B"]
+
+    def m(self, logit: Float[Tensor, "*B"]) -> Float[Tensor, "*B k"]:
+        """m*(p)."""
+        coordinates = self.s * self.u / self._denominator(logit[..., None])[..., 0, :]
+        return (self.back @ coordinates[..., None])[..., 0]
+
+    def objective(self, logit: Float[Tensor, "*B n"]) -> Float[Tensor, "*B n"]:
+        """The objective at (m*(p), p) for n values of p each."""
+        drop = torch.sigmoid(-logit)[..., None]
+        excess = (self.u[..., None, :].square() * drop / self._denominator(logit)).sum(-1)
+        misfit = (self.residual_square[..., None] + excess) / (2 * self.noise_variance[..., None])
+        return misfit - self.s.shape[-1] * bernoulli_entropy(torch.sigmoid(logit))
+
+    def slope(self, logit: Float[Tensor, "*B n"]) -> Float[Tensor, "*B n"]:
+        """d objective/dp = k logit p − ½ Σ m_i²(φ_iᵀφ_i/σ² + l²) at m = m*(p); of the sign of d objective/d logit."""
+        ratio = (self.s * self.u)[..., None, :] / self._denominator(logit)
+        return self.s.shape[-1] * logit - ratio.square().sum(-1) / (2 * self.noise_variance[..., None])
+
+    def _denominator(self, logit: Float[Tensor, "*B n"]) -> Float[Tensor, "*B n k"]:
+        p, drop = torch.sigmoid(logit)[..., None], torch.sigmoid(-logit)[..., None]
+        return drop + p * self.s[..., None, :].square()
+
+
+def retain_profile(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    prior_lengthscale: float = 1.0,
+) -> RetainProfile:
+    """The objective's profile over a shared p, from one QR and one SVD.
+
+    Raises:
+        InputError: a σ² or l that is not positive.
+    """
+    require_positive("noise variance", noise_variance)
+    require_positive("prior length-scale", prior_lengthscale)
+    k = Phi.shape[-1]
+    decay = prior_lengthscale * noise_variance.sqrt()[..., None, None]
+    prior = decay * torch.eye(k, k + 1, dtype=Phi.dtype, device=Phi.device)
+    R = torch.linalg.qr(torch.cat([torch.cat([Phi, y[..., None]], dim=-1), prior], dim=-2), mode="r").R
+    factor, rotated = R[..., :k, :k], R[..., :k, k:]
+    D_rsqrt = factor.square().sum(-2).rsqrt()
+    U, s, Qt = torch.linalg.svd(factor * D_rsqrt[..., None, :])
+    return RetainProfile(D_rsqrt[..., None] * Qt.mT, s, (U.mT @ rotated)[..., 0], R[..., k, k].square(), noise_variance)
+
+
+def optimal_shared_retain(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    prior_lengthscale: float = 1.0,
+) -> BernoulliOptimum:
+    """Global minimiser of the objective in m and one p, as far as a grid of `GRID` logits tells local minima apart.
+
+    Raises:
+        InputError: a σ² or l that is not positive.
+    """
+    profile = retain_profile(Phi, y, noise_variance, prior_lengthscale)
+    # Beyond saturation the slope's second term is constant, so that its last root is known; one step more is past it.
+    saturated = torch.full_like(noise_variance, SATURATION)[..., None]
+    last = torch.maximum(saturated, SATURATION - profile.slope(saturated) / Phi.shape[-1]) + 1
+    grid = torch.linspace(0, SATURATION, GRID + 1, dtype=Phi.dtype, device=Phi.device)
+    edges = torch.cat([grid.expand(*noise_variance.shape, -1), last], dim=-1)
+    slopes = profile.slope(edges)
+    low, high = edges[..., :-1], edges[..., 1:]
+    descends_then_rises = (slopes[..., :-1] <= 0) & (slopes[..., 1:] > 0)
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        past = profile.slope(middle) > 0
+        low, high = torch.where(past, low, middle), torch.where(past, middle, high)
+    values = torch.where(descends_then_rises, profile.objective(low), torch.inf)
+    best = values.argmin(-1, keepdim=True)
+    logit = low.gather(-1, best)
+    return BernoulliOptimum(profile.m(logit[..., 0]), logit.sigmoid(), logit, values.gather(-1, best)[..., 0])
+
+
+def optimal_retain_logits(
+    mean: Float[Tensor, "*B k"],
+    Phi: Float[Tensor, "*B N k"],
+    noise_variance: Float[Tensor, "*B"],
+    prior_lengthscale: float = 1.0,
+    offset: Float[Tensor, "*B k"] | None = None,
+) -> Float[Tensor, "*B k"]:
+    """Logits of the p_i that minimise the objective + Σ b_i p_i (b = `offset`, 0) at a given mean θ = p∘m.
+
+    In p_i alone that is a_i/p_i + b_i p_i − H(p_i), a_i = ½θ_i²(φ_iᵀφ_i/σ² + l²), which is convex. Its minimiser is the
+    root of η + b − a(1 + e^(−η))² in the logit η, a concave rising function: Newton climbs to it from below, after
+    bisection from a − b (where the function is negative) and max(0, 4a − b) (where it is not).
+    """
+    a = 0.5 * mean.square() * (Phi.square().sum(-2) / noise_variance[..., None] + prior_lengthscale**2)
+    b = torch.zeros_like(a) if offset is None else offset
+    low, high = a - b, (4 * a - b).clamp(min=0.0)
+    for _ in range(20):
+        middle = 0.5 * (low + high)
+        below = middle + b - a * (1 + torch.exp(-middle)).square() < 0
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    for _ in range(8):
+        tail = torch.exp(-low)
+        value = low + b - a * (1 + tail).square()
+        low = low - value / (1 + 2 * a * tail * (1 + tail))
+    return low
+
+
+def fixed_point(
+    step: Callable[[Float[Tensor, "*B k"]], Float[Tensor, "*B k"]],
+    start: Float[Tensor, "*B k"],
+    tolerance: float,
+    max_iterations: int,
+) -> Float[Tensor, "*B k"]:
+    """Repeats `step` until no entry moves by more than `tolerance` relative to 1 + |itself|.
+
+    Each problem of a batch stops by itself, so that its result does not depend on its neighbours.
+    """
+    current, moving = start, torch.ones_like(start[..., :1], dtype=torch.bool)
+    for _ in range(max_iterations):
+        following = torch.where(moving, step(current), current)
+        moving = ((following - current).abs() > tolerance * (1 + following.abs())).any(-1, keepdim=True)
+        current = following
+        if not bool(moving.any()):
+            break
+    return current
+
+
+def optimal_retain_per_weight(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    prior_lengthscale: float = 1.0,
+    *,
+    tolerance: float = 1e-10,
+    max_iterations: int = 2000,
+) -> BernoulliOptimum:
+    """A local minimiser of the objective in m and p_1, …, p_k, no higher than the optimum with one shared p.
+
+    Coordinate descent in the mean θ = p∘m and in p: both steps are exact, so the objective never rises. It has several
+    minima (a weight that is dropped, p_i = ½, tends to stay so); this one is the one reached from the shared optimum.
+    Stops as `fixed_point`.
+
+    Raises:
+        InputError: a σ² or l that is not positive.
+    """
+    rows, targets = compress_rows(Phi, y)
+    start = optimal_shared_retain(rows, targets, noise_variance, prior_lengthscale)
+
+    def step(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
+        p = logit.sigmoid()
+        mean = p * optimal_m(rows, targets, noise_variance, p, prior_lengthscale)
+        return optimal_retain_logits(mean, rows, noise_variance, prior_lengthscale)
+
+    logit = fixed_point(step, start.logit.expand_as(start.m), tolerance, max_iterations)
+    p = logit.sigmoid()
+    m = optimal_m(rows, targets, noise_variance, p, prior_lengthscale)
+    return BernoulliOptimum(m, p, logit, bernoulli_objective(rows, targets, noise_variance, m, p, prior_lengthscale))
+
+
+def coordinate_ascent_masks(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    m: Float[Tensor, "*B k"],
+    start: Float[Tensor, "*B k"],
+    prior_lengthscale: float = 1.0,
+    *,
+    tolerance: float = 1e-12,
+    max_sweeps: int = 1000,
+) -> Float[Tensor, "*B k"]:
+    """Logits of the mean-field q(ε) = Π q(ε_i) given m, by CAVI: each in turn at its free-form optimum (Gal, lemma 1).
+
+    The target is the posterior restricted to the points m∘ε (`bernoulli_dropout.free_form_logits`); each update is the
+    exact minimiser of `bernoulli_objective` in p_i, so no sweep raises it. `start` holds logits; the end is that of
+    `fixed_point`. A weight with m_i = 0 gets p_i = ½.
+
+    Raises:
+        InputError: a σ² or l that is not positive.
+    """
+    require_positive("noise variance", noise_variance)
+    require_positive("prior length-scale", prior_lengthscale)
+    rows, residual = compress_rows(Phi, y)
+    columns = rows * m[..., None, :]
+    squares, noise = columns.square().sum(-2), noise_variance[..., None]
+    offset = -0.5 * (squares / noise + prior_lengthscale**2 * m.square())
+
+    def sweep(current: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
+        logit, retain = current.clone(), current.sigmoid()
+        rest = residual - (columns @ retain[..., None])[..., 0]
+        for i in range(m.shape[-1]):
+            column, old = columns[..., i], retain[..., i]
+            pull = (column * rest).sum(-1) + squares[..., i] * old
+            logit[..., i] = pull / noise_variance + offset[..., i]
+            rest = rest - column * (logit[..., i].sigmoid() - old)[..., None]
+        return logit
+
+    return fixed_point(sweep, start, tolerance, max_sweeps)

@@ -1,0 +1,211 @@
+"""Spike-and-slab posteriors and their divergences in log space (Gal 2016, §6.6).
+
+q(w_i) = s δ_0 + (1−s) N(mean, variance), the spike weight s = α/(1+α) given by its log odds log α. Gal left his
+eqs. 6.8–6.9 as numerically unstable, since α falls like exp(−½m²/σ²); in log odds nothing over- or underflows. The
+prior is f δ_0 + (1−f) N(0, l⁻²I), f the `prior_spike` and l the `prior_lengthscale`. Gal's §6.6.6 adds the KL to the
+expected log likelihood; the bound has it with a minus.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import logsigmoid, softplus
+
+from fsvi_bench.maths.bernoulli_dropout import FactorisedMoments, compress_rows, optimal_m
+from fsvi_bench.maths.bernoulli_optimum import fixed_point, optimal_retain_logits
+from fsvi_bench.maths.blr import expected_log_likelihood
+from fsvi_bench.maths.domain import require_open_probability, require_positive
+from fsvi_bench.maths.gaussian import gaussian_kl_diagonal, gaussian_kl_from_precision
+
+LARGEST_LOG_ODDS = 1e4  #: beyond it both s and 1−s are 0 or 1 exactly; keeps 0·∞ out
+
+
+class SpikeSlab(NamedTuple):
+    """Weights with independent spikes; σ(log_odds) is the probability of an exact 0, the rest N(mean, scale²)."""
+
+    log_odds: Float[Tensor, "*B k"]
+    mean: Float[Tensor, "*B k"]
+    scale: Float[Tensor, "*B k"]
+
+    @property
+    def spike_weight(self) -> Float[Tensor, "*B k"]:
+        return self.log_odds.sigmoid()
+
+
+class SpikeSlabRow(NamedTuple):
+    """One row of K weights behind one spike, as Gal has it: all are 0, or all N(mean, scale² I)."""
+
+    log_odds: Float[Tensor, "*B"]
+    mean: Float[Tensor, "*B K"]
+    scale: Float[Tensor, "*B"]
+
+
+def spike_slab_row(
+    m: Float[Tensor, "*B K"], sigma: Float[Tensor, "*B"], prior_spike: float, prior_lengthscale: float = 1.0
+) -> SpikeSlabRow:
+    """q ∝ N(w; m, σ²I) · prior (Gal 2016, eqs. 6.8–6.9).
+
+    log α = logit f + ½K log(1 + 1/(lσ)²) − ½‖m‖²/(σ² + l²σ⁴), mean m/(1 + l²σ²), variance σ²/(1 + l²σ²).
+
+    Raises:
+        InputError: f outside (0, 1), a σ or l that is not positive.
+    """
+    _require_prior(prior_spike, prior_lengthscale)
+    require_positive("sigma", sigma)
+    shrinkage = 1 + (prior_lengthscale * sigma).square()
+    gain = softplus(-2 * (math.log(prior_lengthscale) + sigma.log()))  # log(1 + 1/(lσ)²)
+    distance = (m / sigma[..., None]).square().sum(-1) / shrinkage
+    log_odds = _logit(prior_spike) + 0.5 * (m.shape[-1] * gain - distance)
+    return SpikeSlabRow(log_odds, m / shrinkage[..., None], sigma * shrinkage.rsqrt())
+
+
+def spike_slab_kl(
+    log_odds: Float[Tensor, "*B"],
+    mean: Float[Tensor, "*B K"],
+    scale: Float[Tensor, "*B #K"],
+    prior_spike: float,
+    prior_lengthscale: float = 1.0,
+) -> Float[Tensor, "*B"]:
+    """KL of one row's q to the spike-and-slab prior, whatever q's log odds, mean and scale; sum it over rows.
+
+    s log(s/f) + (1−s) log((1−s)/(1−f)) + (1−s) KL(N(mean, scale²) ‖ N(0, l⁻²I)). The two logarithms are taken through
+    δ = log odds − logit f, once for each side of s = ½, so that none of them sees a difference of nearly equal numbers
+    and none is infinite at s = 0 or 1.
+
+    Raises:
+        InputError: f outside (0, 1), a scale or l that is not positive.
+    """
+    _require_prior(prior_spike, prior_lengthscale)
+    require_positive("scale", scale)
+    log_odds = log_odds.clamp(-LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
+    delta = log_odds - _logit(prior_spike)
+    slab_weight = torch.sigmoid(-log_odds)
+    mostly_slab = log_odds.sigmoid() * delta + logsigmoid(-log_odds) - math.log1p(-prior_spike)
+    mostly_spike = logsigmoid(log_odds) - slab_weight * delta - math.log(prior_spike)
+    prior_scale = torch.full_like(mean, 1 / prior_lengthscale)
+    slab = gaussian_kl_diagonal(mean, scale.expand_as(mean), torch.zeros_like(mean), prior_scale)
+    return torch.where(log_odds > 0, mostly_spike, mostly_slab) + slab_weight * slab
+
+
+def spike_slab_moments(
+    spike_weight: Float[Tensor, "*B k"], mean: Float[Tensor, "*B k"], scale: Float[Tensor, "*B k"]
+) -> FactorisedMoments:
+    """Mean (1−s) mean and standard deviation √((1−s) scale² + s(1−s) mean²) of each weight."""
+    slab_weight = 1 - spike_weight
+    variance = slab_weight * (scale.square() + spike_weight * mean.square())
+    return FactorisedMoments(slab_weight * mean, variance.sqrt())
+
+
+def spike_slab_reverse_kl(
+    exact_mean: Float[Tensor, "*B k"],
+    precision_tril: Float[Tensor, "*B k k"],
+    spike_weight: Float[Tensor, "*B k"],
+    mean: Float[Tensor, "*B k"],
+    scale: Float[Tensor, "*B k"],
+) -> Float[Tensor, "*B"]:
+    """KL(P_D ‖ q) = KL(P_D ‖ N(mean, scale²)) − Σ log(1−s_i); infinite if a spike weight is 1.
+
+    P_D has a density, so it sees the spikes as lost mass only. KL(q ‖ P_D) is infinite as soon as one s_i > 0.
+    """
+    slab = gaussian_kl_from_precision(exact_mean, precision_tril, mean, torch.diag_embed(scale)).total
+    return slab - torch.log1p(-spike_weight).sum(-1)
+
+
+def spike_slab_elbo(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    q: SpikeSlab,
+    prior_spike: float,
+    prior_lengthscale: float = 1.0,
+) -> Float[Tensor, "*B"]:
+    """E_q[log N(y; Φw, σ²I)] − KL(q ‖ prior), all constants included: a lower bound of the model's log evidence.
+
+    Raises:
+        InputError: f outside (0, 1), a σ², scale or l that is not positive.
+    """
+    require_positive("noise variance", noise_variance)
+    mean, scale = spike_slab_moments(q.spike_weight, q.mean, q.scale)
+    likelihood = expected_log_likelihood(Phi, y, noise_variance, mean, torch.diag_embed(scale))
+    rows = (q.log_odds, q.mean[..., None], q.scale[..., None])
+    return likelihood - spike_slab_kl(*rows, prior_spike, prior_lengthscale).sum(-1)
+
+
+def spike_slab_free_form(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    weight_mean: Float[Tensor, "*B k"],
+    prior_spike: float,
+    prior_lengthscale: float = 1.0,
+) -> SpikeSlab:
+    """Each weight's free-form optimum q*(w_i), the others held at E w_j = `weight_mean` (Gal 2016, corollary 1).
+
+    In a linear model what Gal calls the nasty term is the Gaussian N(w_i; h/λ, 1/λ), λ = φ_iᵀφ_i/σ² and
+    h = φ_iᵀ(y − Σ_{j≠i} φ_j E w_j)/σ², so eqs. 6.8–6.9 hold without his moment matching. Written in λ and h they
+    stay finite for a column of zeros, whose weight keeps its prior.
+
+    Raises:
+        InputError: f outside (0, 1), a σ² or l that is not positive.
+    """
+    _require_prior(prior_spike, prior_lengthscale)
+    require_positive("noise variance", noise_variance)
+    noise = noise_variance[..., None]
+    residual = y - (Phi @ weight_mean[..., None])[..., 0]
+    information = Phi.square().sum(-2) / noise
+    h = (Phi.mT @ residual[..., None])[..., 0] / noise + information * weight_mean
+    precision = information + prior_lengthscale**2
+    gain = torch.log1p(information / prior_lengthscale**2)
+    log_odds = _logit(prior_spike) + 0.5 * (gain - h.square() / precision)
+    return SpikeSlab(log_odds, h / precision, precision.rsqrt())
+
+
+def spike_slab_optimum(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
+    noise_variance: Float[Tensor, "*B"],
+    prior_spike: float,
+    prior_lengthscale: float = 1.0,
+    *,
+    tolerance: float = 1e-10,
+    max_iterations: int = 2000,
+) -> SpikeSlab:
+    """A local maximum of the ELBO over factorised q, the one reached from spike weights equal to the prior's.
+
+    Coordinate descent in θ = E w and the slab weights p = 1−s, as for Bernoulli dropout (`bernoulli_optimum`), of
+    which this is the generalisation: at the optimal scales the ELBO differs by terms linear in p only. Where CAVI on an
+    ill-conditioned ΦᵀΦ creeps, θ is found here by one ridge regression. Every fixed point is one of CAVI's. Stops as
+    `bernoulli_optimum.fixed_point`.
+
+    Raises:
+        InputError: f outside (0, 1), a σ² or l that is not positive.
+    """
+    _require_prior(prior_spike, prior_lengthscale)
+    require_positive("noise variance", noise_variance)
+    rows, targets = compress_rows(Phi, y)
+    information = rows.square().sum(-2) / noise_variance[..., None]
+    # ½(l²v − 1 − log l²v) + ½λv at v = 1/(λ + l²), what a slab costs beside its mean, and the prior's odds against it.
+    offset = 0.5 * torch.log1p(information / prior_lengthscale**2) + _logit(prior_spike)
+
+    def step(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
+        p = logit.sigmoid()
+        mean = p * optimal_m(rows, targets, noise_variance, p, prior_lengthscale)
+        return optimal_retain_logits(mean, rows, noise_variance, prior_lengthscale, offset)
+
+    logit = fixed_point(step, torch.full_like(information, -_logit(prior_spike)), tolerance, max_iterations)
+    slab_mean = optimal_m(rows, targets, noise_variance, logit.sigmoid(), prior_lengthscale)
+    return SpikeSlab(-logit, slab_mean, (information + prior_lengthscale**2).rsqrt())
+
+
+def _logit(probability: float) -> float:
+    return math.log(probability) - math.log1p(-probability)
+
+
+def _require_prior(prior_spike: float, prior_lengthscale: float) -> None:
+    require_open_probability("prior spike probability f", prior_spike)
+    require_positive("prior length-scale", prior_lengthscale)

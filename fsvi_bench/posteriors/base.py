@@ -1,0 +1,102 @@
+"""What every approximate posterior over the k weights offers: moments, draws, and whether it has a density."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Q = TypeVar("Q", bound="Posterior")
+
+
+class Posterior(ABC):
+    """q(w); tensors may carry a leading axis of B problems.
+
+    `mean` and `covariance_tril` are those of q whatever its shape, so N(mean, LLᵀ) is its moment-matched Gaussian.
+    """
+
+    if TYPE_CHECKING:  # at run time it would become the default of a dataclass's field of that name
+
+        @property
+        def mean(self) -> Float[Tensor, "*B k"]:
+            """E w."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """Its kind in posterior files, such as `gaussian-full` or `bernoulli-dropout`."""
+
+    @property
+    @abstractmethod
+    def k(self) -> int:
+        """Number of weights."""
+
+    @property
+    @abstractmethod
+    def singular(self) -> bool | None:
+        """True if q (one problem's) has no density, so that its KL to any Gaussian is infinite; None if unknown."""
+
+    @abstractmethod
+    def covariance_tril(self) -> Float[Tensor, "*B k k"]:
+        """Lower-triangular L with LLᵀ = Cov w. Its diagonal is positive, but 0 along a weight that does not vary."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+        """n independent draws of w (for each problem of a batch)."""
+
+    @abstractmethod
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The parameters by the names that posterior files have for them."""
+
+    @abstractmethod
+    def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
+        """The shapes that the parameters of one problem with k weights must have."""
+
+    def malformed(self) -> str | None:
+        """What is wrong with the form of tensors that have the right shapes, as a clause, or None."""
+        return None
+
+    @abstractmethod
+    def out_of_domain(self) -> str | None:
+        """Which finite parameter lies outside its domain, as a clause, or None."""
+
+    @abstractmethod
+    def __getitem__(self, problem: int) -> Posterior:
+        """The posterior of one problem of a batch."""
+
+    @abstractmethod
+    def cpu(self) -> Posterior:
+        """The same posterior with its tensors on the CPU."""
+
+    def covariance(self) -> Float[Tensor, "*B k k"]:
+        """Cov w."""
+        tril = self.covariance_tril()
+        return tril @ tril.mT
+
+
+def unstack(posterior: Q) -> Sequence[Q]:
+    """The B posteriors of a batch, one by one."""
+    size = next(iter(posterior.tensors().values())).shape[0]
+    return [posterior[problem] for problem in range(size)]  # type: ignore[misc]
+
+
+def defect(posterior: Posterior, k: int) -> str | None:
+    """What keeps one posterior from being one over k weights at all (types and shapes of its tensors), or None."""
+    expected = posterior.shapes(k)
+    for name, tensor in posterior.tensors().items():
+        if tensor.dtype != torch.float64:
+            return f"its {name} has type {str(tensor.dtype).removeprefix('torch.')}, expected float64"
+        if tuple(tensor.shape) != expected[name]:
+            return f"its {name} has shape {list(tensor.shape)}, expected {list(expected[name])}"
+    return posterior.malformed()
+
+
+def divergence(posterior: Posterior) -> str | None:
+    """Why the numbers of a well-formed posterior say that training diverged, or None."""
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in posterior.tensors().values()):
+        return "the posterior holds NaN or infinity"
+    return posterior.out_of_domain()

@@ -1,0 +1,314 @@
+"""Bernoulli dropout in linear regression against the reference values, enumeration of all masks, and its identities."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.maths.bernoulli_dropout import (
+    atom_entropy,
+    bernoulli_entropy,
+    bernoulli_moments,
+    bernoulli_objective,
+    bernoulli_objective_gradient,
+    bernoulli_quasi_kl,
+    compress_rows,
+    continuous_prior_constant,
+    discrete_prior_kl,
+    free_form_logits,
+    optimal_m,
+)
+from fsvi_bench.maths.blr import (
+    blr_posterior,
+    log_evidence,
+    negative_log_predictive_density,
+    predictive_variance,
+    ridge,
+)
+from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl_to_precision, gaussian_w2
+from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import read_task
+from tests import reference_dropout as slow
+from tests.conftest import REFERENCE
+from tests.maths.draws import close, f64
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=30, database=None)
+EXPECTED = json.loads((REFERENCE / "expected.json").read_text())
+draws = st.integers(0, 10**6)
+lengthscales = st.floats(0.3, 3)
+
+
+def draw(seed, k=4, N=7):
+    """(Phi, y, noise variance, m, p): the arguments of the objective, every p_i its own."""
+    rng = np.random.default_rng(seed)
+    Phi, y, m = rng.standard_normal((N, k)), rng.standard_normal(N), rng.standard_normal(k)
+    return (
+        *map(torch.from_numpy, (Phi, y)),
+        f64(rng.uniform(0.05, 2)),
+        *map(torch.from_numpy, (m, rng.uniform(0.05, 0.95, k))),
+    )
+
+
+def numpy(*tensors):
+    return [tensor.numpy() for tensor in tensors]
+
+
+@pytest.fixture(scope="module", params=["boston-00", "concrete-03"])
+def problem(request):
+    return load_problem(read_task(REFERENCE / "tasks" / f"{request.param}.safetensors")), EXPECTED[request.param]
+
+
+# --- The reference values ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("p", [0.5, 0.8, 0.95])
+def test_reference_values(problem, p):
+    problem, expected = problem[0], problem[1]["bernoulli_dropout"][str(p)]
+    task, truth, retain = problem.task, problem.truth, f64([p])
+    data = problem.Phi, problem.y, task.noise_variance
+    m = optimal_m(*data, retain)
+    mean, scale = bernoulli_moments(m, retain)
+    factor = torch.diag(scale)
+    variance = predictive_variance(problem.Phi_test, factor, task.noise_variance)
+    values = {
+        "optimal_m_norm": m.norm(),
+        "objective": bernoulli_objective(*data, m, retain),
+        "qkl": bernoulli_quasi_kl(m, retain, *truth.posterior),
+        "moment_matched_kl": gaussian_kl_to_precision(mean, factor, *truth.posterior).total,
+        "w2_of_moments": gaussian_w2(mean, factor, truth.posterior.mean, truth.covariance_tril),
+        "nlpd_moment_matched": negative_log_predictive_density(
+            problem.y_test, problem.Phi_test @ mean, variance, task.target_std
+        ),
+    }
+    # Both sides see the features through cond(k(Z,Z)): 1e-11 is what is left of eps.
+    for name, value in values.items():
+        assert float(value) == pytest.approx(expected[name], rel=1e-11), name
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("p", [0.5, 0.8, 0.95])
+def test_quasi_kl_is_the_objective_and_constants_on_the_reference_tasks(problem, p):
+    problem, retain = problem[0], f64([p])
+    noise_variance, (N, k) = problem.task.noise_variance, problem.Phi.shape
+    m = optimal_m(problem.Phi, problem.y, noise_variance, retain)
+    assert (m != 0).all()
+    constants = 0.5 * (N * (LOG_2PI + noise_variance.log()) + k * LOG_2PI) + problem.truth.log_evidence
+    objective = bernoulli_objective(problem.Phi, problem.y, noise_variance, m, retain)
+    close(bernoulli_quasi_kl(m, retain, *problem.truth.posterior), objective + constants, rtol=0, atol=1e-9)
+
+
+# --- The objective and its gradient -----------------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(draws, lengthscales)
+def test_objective_is_the_enumerated_negative_elbo_without_constants(seed, lengthscale):
+    Phi, y, noise, m, p = draw(seed)
+    N, k = Phi.shape
+    constants = 0.5 * (N * (LOG_2PI + noise.log()) + k * LOG_2PI) - k * math.log(lengthscale)
+    expected = slow.negative_elbo(*numpy(Phi, y, noise, m, p), lengthscale)
+    close(bernoulli_objective(Phi, y, noise, m, p, lengthscale) + constants, expected, rtol=1e-12, atol=1e-12)
+
+
+@PROPERTY
+@given(draws, lengthscales)
+def test_gradient_is_that_of_autograd(seed, lengthscale):
+    Phi, y, noise, m, p = draw(seed)
+    m, p = m.requires_grad_(), p.requires_grad_()
+    bernoulli_objective(Phi, y, noise, m, p, lengthscale).backward()
+    gradient = bernoulli_objective_gradient(Phi, y, noise, m.detach(), p.detach(), lengthscale)
+    close(gradient.m, m.grad, rtol=1e-12, atol=1e-12)
+    close(gradient.retain_probability, p.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_gradient_passes_gradcheck():
+    Phi, y, noise, m, p = draw(3)
+    assert torch.autograd.gradcheck(
+        lambda m, p: bernoulli_objective(Phi, y, noise, m, p, 1.7), (m.requires_grad_(), p.requires_grad_())
+    )
+
+
+def test_gradient_at_p_one_is_infinite():
+    Phi, y, noise, m, _ = draw(4)
+    assert bernoulli_objective_gradient(Phi, y, noise, m, f64([1.0])).retain_probability.tolist() == [math.inf] * 4
+
+
+@PROPERTY
+@given(draws, lengthscales)
+def test_free_form_logits_are_those_of_lemma_one_by_enumeration(seed, lengthscale):
+    Phi, y, noise, m, p = draw(seed)
+    expected = [slow.free_form_logit(*numpy(Phi, y, noise, m, p), i, lengthscale) for i in range(4)]
+    close(free_form_logits(Phi, y, noise, m, p, lengthscale), expected, rtol=1e-11, atol=1e-11)
+
+
+def test_compressed_rows_give_the_same_objective():
+    Phi, y, noise, m, p = draw(5, N=30)
+    rows, targets = compress_rows(Phi, y)
+    assert rows.shape == (5, 4)
+    close(bernoulli_objective(rows, targets, noise, m, p), bernoulli_objective(Phi, y, noise, m, p), rtol=1e-13)
+
+
+# --- The optimal m ----------------------------------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(draws, lengthscales)
+def test_optimal_m_solves_gals_equations(seed, lengthscale):
+    Phi, y, noise, _, p = draw(seed)
+    m = optimal_m(Phi, y, noise, p, lengthscale)
+    close(m, slow.optimal_m(*numpy(Phi, y, noise, p), lengthscale), rtol=1e-10, atol=1e-10)
+    gradient = bernoulli_objective_gradient(Phi, y, noise, m, p, lengthscale).m
+    assert gradient.abs().max() < 1e-11 * (1 + m.abs().max() / noise * Phi.square().sum())
+
+
+def test_optimal_m_at_p_one_is_the_map():
+    Phi, y, noise, _, _ = draw(6)
+    close(optimal_m(Phi, y, noise, f64([1.0])), blr_posterior(Phi, y, noise).mean, rtol=1e-12)
+
+
+def test_optimal_m_is_the_map_for_any_p_if_the_gram_matrix_is_diagonal():
+    # Gal's remark after eq. 6.5 names a constant diagonal of ΦᵀΦ; it is a diagonal ΦᵀΦ, the constant plays no part.
+    rng = np.random.default_rng(7)
+    orthogonal = torch.linalg.qr(torch.from_numpy(rng.standard_normal((9, 4)))).Q
+    y, noise = torch.from_numpy(rng.standard_normal(9)), f64(0.3)
+    diagonal = orthogonal * f64([0.5, 1.0, 2.0, 4.0])
+    close(optimal_m(diagonal, y, noise, f64([0.3])), blr_posterior(diagonal, y, noise).mean, rtol=1e-12)
+    turned = orthogonal @ torch.from_numpy(rng.standard_normal((4, 4)))
+    constant = turned / turned.square().sum(0).sqrt()  # all φ_iᵀφ_i = 1
+    assert (optimal_m(constant, y, noise, f64([0.3])) - blr_posterior(constant, y, noise).mean).abs().max() > 0.1
+
+
+def test_ridge_equals_the_normal_equations():
+    Phi, y, _, _, penalty = draw(8)
+    close(ridge(Phi, y, penalty), torch.linalg.solve(Phi.mT @ Phi + torch.diag(penalty), Phi.mT @ y), rtol=1e-11)
+
+
+# --- The quasi-KL, and KLs to the prior -------------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(draws, lengthscales)
+def test_quasi_kl_by_enumeration_and_by_the_objective(seed, lengthscale):
+    Phi, y, noise, m, p = draw(seed)
+    # The prior N(0, l⁻²I) is that of the features Φ/l with weights lw.
+    scaled = blr_posterior(Phi / lengthscale, y, noise)
+    mean, C = scaled.mean / lengthscale, scaled.precision_tril * lengthscale
+    qkl = bernoulli_quasi_kl(m, p, mean, C)
+    close(qkl, slow.quasi_kl(*numpy(m, p, mean, torch.cholesky_inverse(C))), rtol=1e-10, atol=1e-10)
+    N, k = Phi.shape
+    evidence = log_evidence(Phi / lengthscale, y, noise, scaled)
+    constants = 0.5 * (N * (LOG_2PI + noise.log()) + k * LOG_2PI) - k * math.log(lengthscale) + evidence
+    close(bernoulli_objective(Phi, y, noise, m, p, lengthscale) + constants, qkl, rtol=0, atol=1e-9)
+
+
+def test_quasi_kl_merges_atoms_where_m_is_zero():
+    Phi, y, noise, m, p = draw(9)
+    m[1] = 0.0
+    mean, C = blr_posterior(Phi, y, noise)
+    qkl = bernoulli_quasi_kl(m, p, mean, C)
+    close(qkl, slow.quasi_kl(*numpy(m, p, mean, torch.cholesky_inverse(C))), rtol=1e-12)
+    m[1] = 1e-14  # two atoms again, at the same place for every other purpose
+    close(bernoulli_quasi_kl(m, p, mean, C), qkl - bernoulli_entropy(p)[1], rtol=1e-12)
+    close(atom_entropy(f64([0.0, 2.0]), f64([0.5])), math.log(2), rtol=1e-15)
+
+
+def test_quasi_kl_of_a_point_mass_at_the_map_is_below_any_other():
+    Phi, y, noise, _, _ = draw(10)
+    mean, C = blr_posterior(Phi, y, noise)
+    at_the_map = bernoulli_quasi_kl(mean, f64([1.0]), mean, C)
+    close(
+        at_the_map, -torch.distributions.MultivariateNormal(mean, precision_matrix=C @ C.mT).log_prob(mean), rtol=1e-12
+    )
+    close(bernoulli_entropy(f64([1.0])), [0.0], atol=0)
+
+
+def test_moment_matched_kl_is_infinite_without_variance():
+    Phi, y, noise, m, _ = draw(11)
+    exact = blr_posterior(Phi, y, noise)
+    for m_, p in ((m, f64([1.0])), (m * f64([1.0, 0.0, 1.0, 1.0]), f64([0.5]))):
+        mean, scale = bernoulli_moments(m_, p)
+        assert float(gaussian_kl_to_precision(mean, torch.diag(scale), *exact).total) == math.inf
+
+
+@pytest.mark.parametrize(("p", "lengthscale"), [(0.3, 1.0), (0.9, 2.5)])
+def test_discrete_prior_kl_is_the_sum_over_the_grid(p, lengthscale):
+    step = 0.05
+    grid = step * np.arange(-4000, 4001)
+    log_prior = -0.5 * (lengthscale * grid) ** 2
+    log_prior -= np.log(np.exp(log_prior).sum())
+    m = step * np.array([17, -23])  # both on the grid
+    log_p = np.log([1 - p, p])
+    at = [log_prior[4000] * 2, log_prior[4017] + log_prior[3977]]
+    expected = np.exp(log_p) @ (log_p - at)
+    actual = discrete_prior_kl(torch.from_numpy(m), f64(p), step**2, lengthscale)
+    close(actual, expected, rtol=1e-12)  # the grid's correction is exp(−2π²/(lΔ)²) < 1e-500
+    close(discrete_prior_kl(0 * torch.from_numpy(m), f64(p), step**2, lengthscale), -at[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.01, 0.001])
+def test_continuous_prior_kl_has_the_constant_that_diverges(spread):
+    m, p, lengthscale = 1.3, 0.7, 1.6
+    constant = continuous_prior_constant(f64(spread), 1, lengthscale)
+    objective_terms = 0.5 * lengthscale**2 * p * m**2 - float(bernoulli_entropy(f64(p)[None]))
+    close(objective_terms + constant, slow.widened_kl(m, p, spread, lengthscale), rtol=1e-10)  # quadrature's error
+
+
+def test_the_constant_grows_by_k_log_two_when_the_spread_is_halved():
+    constants = continuous_prior_constant(f64([1e-6, 0.5e-6]), 5, 2.0)
+    close(constants[1] - constants[0], 5 * math.log(2), rtol=1e-10)  # l²s² = 4e-12 beside it
+
+
+# --- Refusals and batches ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [0.0, -0.1, 1.1, math.nan])
+def test_retain_probabilities_outside_their_range_are_refused(p):
+    Phi, y, noise, m, _ = draw(12)
+    message = r"^retain probability is .*, expected a number in \(0, 1\]; give the probability to KEEP a weight"
+    calls = [
+        lambda p: bernoulli_objective(Phi, y, noise, m, p),
+        lambda p: bernoulli_objective_gradient(Phi, y, noise, m, p),
+        lambda p: optimal_m(Phi, y, noise, p),
+        lambda p: bernoulli_quasi_kl(m, p, *blr_posterior(Phi, y, noise)),
+        lambda p: discrete_prior_kl(m, p[0], 0.1),
+    ]
+    for call in calls:
+        with pytest.raises(InputError, match=message):
+            call(f64([p]))
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
+def test_scales_that_are_not_positive_are_refused(wrong):
+    Phi, y, noise, m, p = draw(13)
+    with pytest.raises(InputError, match=r"^noise variance is .*, expected a positive finite number"):
+        optimal_m(Phi, y, f64(wrong), p)
+    with pytest.raises(InputError, match=r"^prior length-scale is .*, expected a positive finite number"):
+        bernoulli_objective(Phi, y, noise, m, p, wrong)
+    with pytest.raises(InputError, match=r"^cell volume is"):
+        discrete_prior_kl(m, f64(0.5), wrong)
+    with pytest.raises(InputError, match=r"^spread is"):
+        continuous_prior_constant(f64(wrong), 1)
+
+
+def test_a_batch_is_a_loop_over_its_elements():
+    problems = [draw(seed) for seed in range(3)]
+    Phi, y, noise, m, p = (torch.stack(column) for column in zip(*problems, strict=True))
+    functions = [
+        lambda Phi, y, noise, m, p: bernoulli_objective(Phi, y, noise, m, p),
+        lambda Phi, y, noise, m, p: bernoulli_objective(Phi, y, noise, m, p[..., :1]),
+        lambda Phi, y, noise, m, p: optimal_m(Phi, y, noise, p),
+        lambda Phi, y, noise, m, p: free_form_logits(Phi, y, noise, m, p),
+        lambda Phi, y, noise, m, p: bernoulli_objective_gradient(Phi, y, noise, m, p).m,
+        lambda Phi, y, noise, m, p: bernoulli_quasi_kl(m, p, *blr_posterior(Phi, y, noise)),
+        lambda Phi, y, noise, m, p: discrete_prior_kl(m, p[..., 0], 0.1),
+    ]
+    for function in functions:
+        together = function(Phi, y, noise, m, p)
+        for i, alone in enumerate(problems):
+            close(together[i], function(*alone), rtol=1e-13, atol=1e-13)

@@ -1,0 +1,192 @@
+"""Posteriors that are not Gaussian: draws against closed-form moments, mass functions, one interface, defects."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2, kstest, norm
+
+from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.samples import SamplesPosterior
+from tests.maths.draws import close, f64
+
+k = 6
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=generator(seed))
+
+
+def make(name, *batch):
+    """One of each class; the numbers depend on the batch shape only."""
+    mean, scale = draw(*batch, k), draw(*batch, k, seed=1).exp()
+    weight = draw(*batch, k, seed=2).sigmoid()
+    if name == "full":
+        return FullGaussian(mean, draw(*batch, k, k, seed=3).tril(-1) + torch.diag_embed(scale))
+    if name == "samples":
+        # Correlated and skewed.
+        noise = torch.rand(*batch, 20_000, k, dtype=torch.float64, generator=generator(4)).square()
+        return SamplesPosterior(mean[..., None, :] + noise.cumsum(-1))
+    return {
+        "ffg": lambda: FactorisedGaussian(mean, scale),
+        "shared": lambda: BernoulliDropoutPosterior(mean, weight[..., 0]),
+        "per-weight": lambda: BernoulliDropoutPosterior(mean, weight),
+        "spike-slab": lambda: SpikeSlabPosterior(weight, mean, scale),
+    }[name]()
+
+
+NAMES = ["full", "ffg", "shared", "per-weight", "spike-slab", "samples"]
+everything = pytest.mark.parametrize("name", NAMES)
+
+
+# --- Draws and moments ------------------------------------------------------------------------------------------------
+
+
+@everything
+def test_draws_have_the_closed_form_moments(name):
+    """χ² over all first and second moments jointly: the mean of t(w) = (w, vech ww̃ᵀ) against its expectation, in units
+    of the covariance of t that the draws themselves give."""
+    q, n = make(name), 200_000
+    w = q.sample(generator(7), n)
+    assert w.shape == (n, k)
+    centred = (w - q.mean).numpy()
+    rows, columns = np.tril_indices(k)
+    statistics = np.hstack([centred, centred[:, rows] * centred[:, columns]])
+    expected = np.concatenate([np.zeros(k), q.covariance().numpy()[rows, columns]])
+    if name == "samples":  # draws with replacement have the divisor S
+        expected[k:] *= (q.S - 1) / q.S
+    error = statistics.mean(0) - expected
+    chi_square = n * error @ np.linalg.solve(np.cov(statistics.T), error)
+    low, high = chi2.ppf([1e-3, 1 - 1e-3], len(error))
+    assert low < chi_square < high
+
+
+@everything
+def test_the_chi_square_test_would_see_three_percent(name):
+    """Power: variances that are wrong by 3 % would add more than 50 to χ², whose threshold is 55."""
+    q, n = make(name), 200_000
+    centred = (q.sample(generator(7), n) - q.mean).numpy()
+    squares = centred**2
+    excess = 0.03 * q.covariance().diagonal().numpy() / (squares.std(0) / math.sqrt(n))
+    assert (excess**2).sum() > 50
+
+
+@everything
+def test_draws_depend_on_the_generator_only(name):
+    q = make(name)
+    torch.manual_seed(1)
+    first = q.sample(generator(5), 10)
+    torch.manual_seed(2)
+    assert torch.equal(first, q.sample(generator(5), 10))
+    assert not torch.equal(first, q.sample(generator(6), 10))
+
+
+@everything
+def test_a_batch_holds_its_problems(name):
+    batch = make(name, 3)
+    assert batch.sample(generator(), 4).shape == (3, 4, k)
+    assert isinstance(batch, Posterior)
+    for i, q in enumerate(unstack(batch)):
+        assert type(q) is type(batch)
+        assert (q.kind, q.k) == (batch.kind, k)
+        close(q.mean, batch.mean[i], rtol=1e-14)
+        close(q.covariance_tril(), batch.covariance_tril()[i], rtol=1e-12, atol=1e-13)
+        for key, tensor in q.cpu().tensors().items():
+            assert torch.equal(tensor, batch.tensors()[key][i])
+        assert defect(q, k) is None
+        assert divergence(q) is None
+
+
+def test_covariance_factor_of_samples_is_that_of_numpy():
+    q = SamplesPosterior(draw(50, k))
+    tril = q.covariance_tril()
+    assert (tril.diagonal() > 0).all()
+    assert torch.equal(tril, tril.tril())
+    close(q.covariance(), np.cov(q.samples.numpy().T), rtol=1e-12, atol=1e-14)
+    few = SamplesPosterior(draw(4, k))
+    close(few.covariance(), np.cov(few.samples.numpy().T), rtol=1e-12, atol=1e-13)
+
+
+def test_slabs_are_normal_and_spikes_exact():
+    q = make("spike-slab")
+    w = q.sample(generator(1), 20_000).numpy()
+    for i in range(k):
+        nonzero = w[:, i][w[:, i] != 0]
+        assert kstest(nonzero, norm(float(q.slab_mean[i]), float(q.slab_scale[i])).cdf).pvalue > 1e-3
+        weight = float(q.spike_weight[i])
+        spikes = len(w) - len(nonzero)
+        assert abs(spikes - len(w) * weight) < 4 * math.sqrt(len(w) * weight * (1 - weight))
+
+
+# --- What is special to each ------------------------------------------------------------------------------------------
+
+
+def test_masses_of_all_atoms_add_up_and_give_the_entropy():
+    q = make("per-weight")
+    atoms = torch.tensor(list(itertools.product([0.0, 1.0], repeat=k)), dtype=torch.float64) * q.m
+    log_mass = q.log_mass(atoms)
+    close(log_mass.exp().sum(), 1.0, rtol=1e-13)
+    close(q.entropy(), -(log_mass.exp() * log_mass).sum(), rtol=1e-13)
+    off = atoms.clone()
+    off[:, 0] += 1e-9
+    assert (q.log_mass(off) == -math.inf).all()
+    frequent = log_mass.argmax()
+    share = (q.sample(generator(), 50_000) == atoms[frequent]).all(-1).double().mean()
+    mass = float(log_mass[frequent].exp())
+    assert abs(float(share) - mass) < 4 * math.sqrt(mass * (1 - mass) / 50_000)
+
+
+def test_atoms_that_coincide_are_one():
+    q = BernoulliDropoutPosterior(f64([0.0, 2.0]), f64(0.25))
+    close(q.log_mass(f64([[0.0, 0.0], [0.0, 2.0]])), [math.log(0.75), math.log(0.25)], rtol=1e-15)
+    close(q.entropy(), -0.75 * math.log(0.75) - 0.25 * math.log(0.25), rtol=1e-15)
+    certain = BernoulliDropoutPosterior(f64([3.0]), f64(1.0))
+    assert certain.log_mass(f64([[3.0], [0.0]])).tolist() == [0, -math.inf]
+    assert float(certain.entropy()) == 0
+    assert torch.equal(certain.sample(generator(), 100), torch.full((100, 1), 3.0, dtype=torch.float64))
+
+
+def test_which_are_singular():
+    assert [make(name).singular for name in NAMES] == [False, False, True, True, True, None]
+    without = SpikeSlabPosterior(f64([0.0]), f64([1.0]), f64([1.0]))
+    assert without.singular is False
+    assert (without.sample(generator(), 1000) != 0).all()
+
+
+@pytest.mark.parametrize(
+    ("posterior", "reason"),
+    [
+        (BernoulliDropoutPosterior(f64([1.0]), f64(0.0)), "a retain probability of the posterior is 0, outside (0, 1]"),
+        (BernoulliDropoutPosterior(f64([1.0]), f64([1.5])), "a retain probability of the posterior is 1.5, outside"),
+        (BernoulliDropoutPosterior(f64([math.nan]), f64(0.5)), "the posterior holds NaN or infinity"),
+        (SpikeSlabPosterior(f64([-0.1]), f64([1.0]), f64([1.0])), "a spike weight of the posterior is -0.1, outside"),
+        (SpikeSlabPosterior(f64([1.1]), f64([1.0]), f64([1.0])), "a spike weight of the posterior is 1.1, outside"),
+        (SpikeSlabPosterior(f64([0.5]), f64([1.0]), f64([0.0])), "a standard deviation of the posterior's slabs is 0"),
+        (SamplesPosterior(f64([[1.0], [math.inf]])), "the posterior holds NaN or infinity"),
+    ],
+)
+def test_diverged_posteriors_say_why(posterior, reason):
+    assert defect(posterior, 1) is None
+    found = divergence(posterior)
+    assert found is not None
+    assert found.startswith(reason)
+
+
+@everything
+def test_defects_name_the_tensor(name):
+    q = make(name)
+    first = next(iter(q.tensors()))
+    message = defect(q, k + 1)
+    assert message is not None
+    assert message.startswith(f"its {first} has shape [")
+    values = {field: getattr(q, field) for field in q.__dataclass_fields__ if field != "family"}
+    single = type(q)(**{field: tensor.float() for field, tensor in values.items()})
+    assert defect(single, k) == f"its {first} has type float32, expected float64"
