@@ -237,7 +237,7 @@ def parts(B: int = PROBLEMS // PROCESSES) -> None:
 
 def ngd() -> None:
     """Seconds until the objective on the held-out sets is within 0.1 nat of the best value known, on one core."""
-    from fsvi_bench.posteriors.gaussian import unstack
+    from fsvi_bench.posteriors.base import unstack
     from fsvi_bench.scoring.objective import ExpectedFunctionalKL
     from fsvi_bench.scoring.scores import kl_and_nlpd
     from fsvi_bench.variational.measurement import MeasurementDesign

@@ -11,18 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
-
-__all__ = [
-    "FactorisedGaussian",
-    "Family",
-    "FullGaussian",
-    "GaussianPosterior",
-    "defect",
-    "divergence",
-    "stack",
-    "unstack",
-]
+from fsvi_bench.posteriors.base import Posterior
 
 Family = Literal["full", "ffg"]
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json
-from fsvi_bench.posteriors.gaussian import GaussianPosterior, defect, divergence, unstack
+from fsvi_bench.posteriors.base import defect, divergence, unstack
+from fsvi_bench.posteriors.gaussian import GaussianPosterior
 from fsvi_bench.running.cell import Cell, Record, Seconds, not_a_number
 from fsvi_bench.running.executors import run_parallel
 from fsvi_bench.running.plan import Plan, Variant

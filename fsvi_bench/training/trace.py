@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method
-from fsvi_bench.posteriors.gaussian import defect, unstack
+from fsvi_bench.posteriors.base import defect, unstack
 from fsvi_bench.scoring.scores import kl_and_nlpd
 from fsvi_bench.tasks.problem import Problem
 

@@ -11,7 +11,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import MethodOptions, TrainingProblems
 from fsvi_bench.methods.exact import Exact
 from fsvi_bench.methods.registry import load_method, method_names
-from fsvi_bench.posteriors.gaussian import unstack
+from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run

@@ -11,7 +11,8 @@ import torch
 
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.methods.base import TrainingProblems
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, unstack
+from fsvi_bench.posteriors.base import unstack
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.scoring.objective import ExpectedFunctionalKL, FixedFunctionalKL, WeightSpaceKL
 from fsvi_bench.scoring.scores import kl_and_nlpd, score
 from fsvi_bench.tasks.build import build_task

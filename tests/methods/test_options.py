@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fsvi_bench.methods.base import TrainingProblems
-from fsvi_bench.posteriors.gaussian import unstack
+from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.scoring.objective import WeightSpaceKL
 from fsvi_bench.scoring.scores import kl_and_nlpd
 from fsvi_bench.training.trainer import train

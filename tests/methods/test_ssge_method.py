@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from fsvi_bench.methods import ssge
 from fsvi_bench.methods.base import TrainingProblems
 from fsvi_bench.methods.registry import load_method
-from fsvi_bench.posteriors.gaussian import unstack
+from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.variational.gradients import set_gradient
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream

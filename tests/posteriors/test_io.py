@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from safetensors.torch import load_file, save_file
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, unstack
+from fsvi_bench.posteriors.base import unstack
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.io import pack_tril, read_posterior, unpack_tril, write_posterior
 
 f64 = torch.float64
