@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fsvi_bench.cli.options import AsJson, DataDir, Workers
+
+if TYPE_CHECKING:
+    from fsvi_bench.reproductions.base import Outcome
 
 OUT = Path("fsvi-bench-results")
 
@@ -23,49 +26,66 @@ def reproduce(
     data_dir: DataDir = None,
     json: AsJson = False,
 ) -> int:
-    """Run a published experiment and draw its figure: PNG, SVG, and the numbers behind them as JSON."""
-    from fsvi_bench.cli.console import RichProgress, print_json, stderr, stdout
-    from fsvi_bench.reporting.reproduce import Outcome, find_reproduction
-    from fsvi_bench.reporting.summary import summarise
-    from fsvi_bench.reporting.table import failures, result_table
+    """Run a published experiment: figure (PNG, SVG), tables, the numbers behind them, and what became of its claims."""
+    from fsvi_bench.cli.console import RichProgress, print_json, stderr
+    from fsvi_bench.files import require_writable_directory
+    from fsvi_bench.reporting.table import failures
+    from fsvi_bench.reproductions.base import Workshop
+    from fsvi_bench.reproductions.parts import PartFailed
+    from fsvi_bench.reproductions.registry import find_reproduction
     from fsvi_bench.running.executors import available_cores, use_one_thread
-    from fsvi_bench.running.plan import make_plan
-    from fsvi_bench.running.prepare import require_data
-    from fsvi_bench.running.runner import Resources, run
-    from fsvi_bench.running.store import Store
+    from fsvi_bench.running.runner import Resources
     from fsvi_bench.training.trainer import choose_device
 
     if name is None:
         return _list(json)
     reproduction = find_reproduction(name)
-    plan = make_plan(reproduction.request(quick))
+    reproduction.check(quick, data_dir)
     resources = Resources(choose_device(device), workers or available_cores(), data_dir)
-    require_data(plan, data_dir)
-    store = Store(out or OUT / name)
+    root = out or OUT / name
+    require_writable_directory(root, "output folder", "choose another with --out")
     use_one_thread()
-    with RichProgress() as progress:
-        result = run(plan, store, resources, progress)
-    paths = reproduction.write(result.records, store, quick)
+    try:
+        with RichProgress() as progress:
+            outcome = reproduction.make(Workshop(root, quick, resources, progress))
+    except PartFailed as error:
+        stderr.print(f"{error}; what was finished is kept in {root}", style="red")
+        return 1
     if json:
-        print_json(Outcome(name=name, quick=quick, files=paths, records=result.records))
+        print_json(outcome)
     else:
-        stdout.print(result_table(summarise(result.records), stdout.width))
-        for path in paths:
-            stdout.print(str(path), soft_wrap=True)
-    reused = len(result.records) - len(result.computed) - len(result.refused)
-    stderr.print(f"{len(result.computed)} cells computed, {reused} found finished; results lie in {store.root}")
-    if not paths:
+        _show(outcome)
+    stderr.print(f"{outcome.computed} computed, {outcome.reused} found finished; results lie in {root}")
+    if not outcome.files:
         stderr.print("nothing is drawn: no cell has a certified task", style="red")
-    for line in failures(result.records):
+    for line in failures(outcome.records):
         stderr.print(line, style="red")
-    return 0 if all(record.status == "ok" for record in result.records) else 1
+    return 0 if all(record.status == "ok" for record in outcome.records) else 1
+
+
+def _show(outcome: Outcome) -> None:
+    from fsvi_bench.cli.console import stdout
+    from fsvi_bench.reporting.summary import summarise
+    from fsvi_bench.reporting.table import plain_table, result_table
+
+    if outcome.records:
+        stdout.print(result_table(summarise(outcome.records), stdout.width))
+    for table in outcome.tables:
+        stdout.print(plain_table(table.title, table.columns, table.rows))
+    for claim in outcome.claims:
+        interval = "" if claim.low == claim.high else f" [{claim.low:.4g}, {claim.high:.4g}]"
+        verdict = "held" if claim.holds else "did not hold"
+        stdout.print(f"{verdict}: {claim.says}\n    {claim.statistic}: {claim.value:.4g}{interval}, ", end="")
+        stdout.print(f"claimed {claim.side} {claim.threshold:g}")
+    for path in outcome.files:
+        stdout.print(str(path), soft_wrap=True)
 
 
 def _list(json: bool) -> int:
     from rich.table import Table
 
     from fsvi_bench.cli.console import print_json, stdout
-    from fsvi_bench.reporting.reproduce import REPRODUCTIONS
+    from fsvi_bench.reproductions.registry import REPRODUCTIONS
 
     if json:
         print_json([{"name": found.name, "summary": found.summary} for found in REPRODUCTIONS.values()])

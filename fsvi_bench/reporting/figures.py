@@ -91,7 +91,7 @@ def draw_outline(axes: Axes, of: Curve, colour: str, style: Dashes) -> None:
 def draw_training_data(axes: Axes, problem: Problem, size: float = 5) -> None:
     """The training points of a problem with one input."""
     axes.plot(problem.X[:, 0], problem.y, ".", color="black", markersize=size, label="training data")
-    _tidy(axes)
+    tidy(axes)
 
 
 def draw_score_by_dataset(axes: Axes, records: Sequence[Record], score: str) -> None:
@@ -104,7 +104,7 @@ def draw_score_by_dataset(axes: Axes, records: Sequence[Record], score: str) -> 
         mean = estimate(values)
         axes.errorbar(place, mean.mean, yerr=mean.standard_error, fmt="_", color="black", markersize=16, capsize=3)
     axes.set_xticks(range(len(names)), names)
-    _tidy(axes)
+    tidy(axes)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def draw_marks(axes: Axes, marks: Sequence[Mark], logarithmic: bool = False) -> 
     axes.set_xlim(-0.5, len(columns) - 0.5)
     for edge in range(1, len(columns)):
         axes.axvline(edge - 0.5, color="0.88", linewidth=0.6, zorder=0)
-    _tidy(axes, SMALL)
+    tidy(axes, SMALL)
 
 
 def draw_level(axes: Axes, value: float, family: Family) -> None:
@@ -198,7 +198,8 @@ def _say_at_edge(axes: Axes, x: float, y: float, words: str, colour: str) -> Non
     )
 
 
-def _tidy(axes: Axes, size: float = NORMAL) -> None:
+def tidy(axes: Axes, size: float = NORMAL) -> None:
+    """No frame above and to the right, and ticks in letters of that size (points)."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=size)
     axes.title.set_fontsize(11)

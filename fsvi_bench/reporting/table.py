@@ -130,3 +130,20 @@ def failures(records: Sequence[Record]) -> Iterator[str]:
         if record.status != "ok":
             name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
             yield f"{name}: {record.status}: {' '.join(str(record.reason).split())}"
+
+
+def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | int | float | None]]) -> Table:
+    """Words and numbers as they are, numbers to four digits."""
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for place, heading in enumerate(columns):
+        words = all(isinstance(row[place], str) for row in rows)
+        table.add_column(heading, justify="left" if words else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_plain, row))
+    return table
+
+
+def _plain(value: str | int | float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +12,9 @@ from matplotlib.text import Text
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.io import read_posterior
-from fsvi_bench.reporting import reproduce
-from fsvi_bench.reporting.reproduce import REPRODUCTIONS
+from fsvi_bench.reproductions import registry as reproduce
+from fsvi_bench.reproductions.from_records import FromRecords
+from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from fsvi_bench.running import plan as planning
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Protocol, Request, make_plan
@@ -35,7 +35,7 @@ def tiny(monkeypatch):
     """`--quick` takes a few steps; returns a function that changes what it takes further."""
 
     def shrink(name, **changes):
-        small = replace(REPRODUCTIONS[name], quick={**TINY[name], **changes})
+        small = FromRecords(name, {**TINY[name], **changes}, REPRODUCTIONS[name].draw)
         monkeypatch.setitem(reproduce.REPRODUCTIONS, name, small)
 
     for name in TINY:
@@ -62,7 +62,7 @@ def test_figure_1_writes_its_records_numbers_and_a_second_run_computes_nothing(c
     files = figure_files(tmp_path, "burt2020-fig1-quick")
     assert out.split()[-3:] == [str(path) for path in files]
     assert "rand-a full kl_jitter=1e-06" in out
-    assert "7 cells computed, 0 found finished" in err
+    assert "7 computed, 0 found finished" in err
 
     numbers, records = json.loads(files[2].read_text()), records_of(tmp_path)
     assert len(records) == len(numbers["curves"]) == 7
@@ -84,7 +84,7 @@ def test_figure_1_writes_its_records_numbers_and_a_second_run_computes_nothing(c
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     status, _, err = cli("reproduce", "burt2020-fig1", "--quick", "--out", tmp_path, "--workers", "1")
     assert status == 0
-    assert "0 cells computed, 7 found finished" in err
+    assert "0 computed, 7 found finished" in err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -200,12 +200,12 @@ def test_without_a_name_it_lists_what_there_is(cli):
     assert "burt2020-fig1" in out
     assert "toy problem" in out
     status, out, _ = cli("reproduce", "--json")
-    assert [entry["name"] for entry in json.loads(out)] == ["burt2020-fig1", "burt2020-fig2"]
+    assert [entry["name"] for entry in json.loads(out)] == list(REPRODUCTIONS)
 
 
 def settings(name, method, *keys):
     """The settings, family by family, with which a reproduction runs a method."""
-    variants = make_plan(REPRODUCTIONS[name].request(False)).variants
+    variants = REPRODUCTIONS[name].plan(False).variants
     return [(v.family, *(v.options.model_dump()[key] for key in keys)) for v in variants if v.method.name == method]
 
 
@@ -216,7 +216,7 @@ def test_figure_1_has_the_papers_settings():
             ("full", 5000, 10, 0.01, "full", 1.0, jitter) for jitter in (0, 1e-6)
         ]
     assert {optimizer for _, optimizer in settings("burt2020-fig1", "fixed-a", "optimizer")} == {"adam"}
-    assert make_plan(REPRODUCTIONS["burt2020-fig1"].request(False)).splits == (("toy", 0),)
+    assert REPRODUCTIONS["burt2020-fig1"].plan(False).splits == (("toy", 0),)
 
 
 def test_figure_2_has_the_papers_settings():
@@ -226,7 +226,7 @@ def test_figure_2_has_the_papers_settings():
             (family, 15000, 80, minibatch, jitter) for family in ("full", "ffg") for jitter in (0, 1e-6)
         ]
     assert {optimizer for _, optimizer in settings("burt2020-fig2", "fixed-a", "optimizer")} == {"lbfgs"}
-    plan = make_plan(REPRODUCTIONS["burt2020-fig2"].request(False))
+    plan = REPRODUCTIONS["burt2020-fig2"].plan(False)
     assert plan.splits == tuple((name, split) for name in ("boston", "concrete", "energy") for split in range(20))
 
 

@@ -1,0 +1,67 @@
+"""Claims of papers: a statistic with its interval against a threshold that was fixed before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+from scipy import stats
+
+
+class Statistic(NamedTuple):
+    """An estimate with its 95% interval; one that is not random has all three equal."""
+
+    value: float
+    low: float
+    high: float
+
+    @staticmethod
+    def exact(value: float) -> Statistic:
+        return Statistic(value, value, value)
+
+    @staticmethod
+    def of_mean(values: Sequence[float]) -> Statistic:
+        """Mean with its t-interval; without a spread to judge by (one value), an interval of everything."""
+        mean = float(np.mean(values))
+        if len(values) < 2:
+            return Statistic(mean, -np.inf, np.inf)
+        half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+        return Statistic(mean, mean - half, mean + half)
+
+
+class Claim(BaseModel):
+    """It holds if the whole interval of its statistic lies on the claimed side of the threshold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    statistic: str
+    says: str  #: what the paper claims, in our words, with its section, table or figure
+    side: Literal["above", "below"]
+    threshold: float
+
+    def judge(self, found: Statistic) -> Verdict:
+        holds = found.low > self.threshold if self.side == "above" else found.high < self.threshold
+        return Verdict(**self.model_dump(), **found._asdict(), holds=bool(holds))
+
+
+class Verdict(Claim):
+    """A claim and what came out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+    value: float
+    low: float
+    high: float
+    holds: bool
+
+
+def judge(claims: Sequence[Claim], statistics: Mapping[str, Statistic]) -> tuple[Verdict, ...]:
+    """A verdict on every claim.
+
+    Raises:
+        ValueError: claims and statistics do not name the same things: one of them would go unseen.
+    """
+    named = {claim.statistic for claim in claims}
+    if named != statistics.keys():
+        raise ValueError(f"claims and statistics differ in {', '.join(sorted(named ^ statistics.keys()))}")
+    return tuple(claim.judge(statistics[claim.statistic]) for claim in claims)

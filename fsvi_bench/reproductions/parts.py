@@ -1,0 +1,93 @@
+"""An experiment's parts: computed side by side, kept as JSON as they finish, found again by a second run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.files import sha256_of_file, sha256_of_json, write_atomically
+from fsvi_bench.reproductions.base import Workshop
+from fsvi_bench.running.executors import run_parallel
+from fsvi_bench.sources import source_sha256
+
+DECISIVE_SOURCES = ("maths", "tasks", "posteriors", "seeds.py")
+
+Argument = TypeVar("Argument", bound=BaseModel)
+Result = TypeVar("Result", bound=BaseModel)
+
+
+class PartFailed(Exception):
+    """A part could not be computed; the others are kept."""
+
+
+class _Kept(BaseModel, Generic[Argument, Result]):
+    """A part's file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+    argument: Argument
+    result: Result
+
+
+class Parts:
+    """The parts of one experiment in one folder.
+
+    A part is a module's function of one frozen pydantic model that returns another, so that it can run in any process
+    and be found again: its name is a hash of the function, the argument and the sources that decide the result.
+    """
+
+    def __init__(self, name: str, workshop: Workshop) -> None:
+        self.folder, self.workshop = workshop.root / "parts" / name, workshop
+        self.computed = self.reused = 0
+
+    def compute(
+        self, function: Callable[[Argument], Result], arguments: Sequence[Argument], result: type[Result]
+    ) -> list[Result]:
+        """The results in the order of the arguments.
+
+        Raises:
+            PartFailed: a part raised something; all others are computed and kept first.
+            InputError: a file lies in the folder that is not a part, or a part's input is the user's mistake.
+        """
+        paths = {id(argument): self.folder / f"{self._key(function, argument)}.json" for argument in arguments}
+        kept: Any = _Kept[type(arguments[0]), result]  # type: ignore[misc, valid-type]
+        found = {key: _read(path, kept) for key, path in paths.items() if path.is_file()}
+        missing = [argument for argument in arguments if id(argument) not in found]
+        self.reused, self.computed = self.reused + len(found), self.computed + len(missing)
+        self.workshop.progress.start(function.__name__, len(missing))
+        failures = []
+        for argument, outcome in run_parallel(function, missing, self.workshop.resources.workers):
+            if isinstance(outcome, Exception):
+                failures.append(f"{_words(argument)}: {type(outcome).__name__}: {outcome}")
+            else:
+                found[id(argument)] = outcome
+                path = paths[id(argument)]
+                write_atomically(path, (kept(argument=argument, result=outcome).model_dump_json() + "\n").encode())
+            self.workshop.progress.advance(function.__name__, _words(argument))
+        if failures:
+            raise PartFailed(f"{len(failures)} of {len(arguments)} parts failed; the first: {failures[0]}")
+        return [found[id(argument)] for argument in arguments]
+
+    @staticmethod
+    def _key(function: Callable[[Argument], Result], argument: Argument) -> str:
+        code = [sha256_of_file(Path(inspect.getfile(function))), source_sha256(*DECISIVE_SOURCES)]
+        identity = [function.__qualname__, argument.model_dump(mode="json"), *code]
+        return sha256_of_json(identity)[:24]
+
+
+def _read(path: Path, kept: type[_Kept[Argument, Result]]) -> Result:
+    try:
+        return kept.model_validate_json(path.read_bytes()).result
+    except (OSError, ValidationError) as error:
+        raise InputError(
+            f"{path} is not a finished part ({type(error).__name__}); move it away and run again"
+        ) from error
+
+
+def _words(argument: BaseModel) -> str:
+    plain = {n: v for n, v in argument.model_dump(mode="json").items() if isinstance(v, str | int | float)}
+    return ", ".join(f"{name} {value}" for name, value in plain.items())[:80]
