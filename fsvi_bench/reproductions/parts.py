@@ -17,18 +17,24 @@ from fsvi_bench.sources import source_sha256
 
 DECISIVE_SOURCES = ("maths", "tasks", "posteriors", "seeds.py")
 
-Argument = TypeVar("Argument", bound=BaseModel)
-Result = TypeVar("Result", bound=BaseModel)
+
+class Plain(BaseModel):
+    """What a part takes, or returns: plain data that JSON can hold, infinity included."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+Argument = TypeVar("Argument", bound=Plain)
+Result = TypeVar("Result", bound=Plain)
 
 
 class PartFailed(Exception):
     """A part could not be computed; the others are kept."""
 
 
-class _Kept(BaseModel, Generic[Argument, Result]):
+class _Kept(Plain, Generic[Argument, Result]):
     """A part's file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     argument: Argument
     result: Result
 
@@ -36,7 +42,7 @@ class _Kept(BaseModel, Generic[Argument, Result]):
 class Parts:
     """The parts of one experiment in one folder.
 
-    A part is a module's function of one frozen pydantic model that returns another, so that it can run in any process
+    A part is a module's function of one `Plain` model that returns another, so that it can run in any process
     and be found again: its name is a hash of the function, the argument and the sources that decide the result.
     """
 
@@ -88,6 +94,6 @@ def _read(path: Path, kept: type[_Kept[Argument, Result]]) -> Result:
         ) from error
 
 
-def _words(argument: BaseModel) -> str:
+def _words(argument: Plain) -> str:
     plain = {n: v for n, v in argument.model_dump(mode="json").items() if isinstance(v, str | int | float)}
     return ", ".join(f"{name} {value}" for name, value in plain.items())[:80]

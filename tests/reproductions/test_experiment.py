@@ -5,20 +5,19 @@ import math
 
 import pytest
 from matplotlib.figure import Figure
-from pydantic import BaseModel
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.reproductions import experiment
 from fsvi_bench.reproductions.base import ResultTable, Workshop
 from fsvi_bench.reproductions.claims import Claim, Statistic, judge
 from fsvi_bench.reproductions.experiment import Experiment, Findings
-from fsvi_bench.reproductions.parts import PartFailed, Parts
+from fsvi_bench.reproductions.parts import PartFailed, Parts, Plain
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 
 
-class Number(BaseModel, frozen=True):
+class Number(Plain):
     value: float
 
 
