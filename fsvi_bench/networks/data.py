@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -92,7 +93,7 @@ def _read_npz(path: Path) -> list[np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = [archive[key] for key in NPZ_KEYS]
-    except (ValueError, KeyError, OSError, EOFError) as error:
+    except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
         raise InputError(
             f"got a file {path} that cannot be read, expected arrays {', '.join(NPZ_KEYS)}; replace it"
         ) from error

@@ -18,6 +18,7 @@ input of the layer: it is the unit that dropout would drop), or per weight (inde
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +28,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fsvi_bench.errors import InputError, unknown_name
-from fsvi_bench.networks.penalty import KL_FUNCTIONS
+from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
 
 KINDS = ("none", "bernoulli", "gaussian-a", "gaussian-b", "variational-a", "variational-b")
 ESTIMATORS = ("local", "per-point", "per-minibatch")
 GRANULARITIES = ("layer", "unit", "weight")
+KL_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "exact": gaussian_dropout_kl,
+    "cubic": ksw_cubic_kl,
+    "lower-bound": ksw_lower_bound_kl,
+    "molchanov": molchanov_kl,
+}
 
 CHUNK = 2**24  # entries of the per-point noise that are held at a time
 

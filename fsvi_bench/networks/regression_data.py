@@ -25,13 +25,6 @@ class RegressionData:
     x_test: Float[Tensor, "N_test D"]
     y_test: Float[Tensor, " N_test"]
 
-    def __post_init__(self) -> None:
-        if self.x.shape[:1] != self.y.shape or self.x_test.shape[:1] != self.y_test.shape or len(self.x) == 0:
-            raise InputError(
-                f"got inputs {tuple(self.x.shape)} and {tuple(self.x_test.shape)} with targets {tuple(self.y.shape)}"
-                f" and {tuple(self.y_test.shape)}, expected one target per row and at least one row"
-            )
-
     def to(self, device: str | torch.device) -> RegressionData:
         return RegressionData(*(t.to(device) for t in (self.x, self.y, self.x_test, self.y_test)))
 
