@@ -81,7 +81,7 @@ def mc_dropout(data: RegressionData, settings: McDropoutSettings) -> McDropoutRe
     _train(network, data, settings)
     noise = stream(settings.device, "mc dropout", settings.seed, "draws")
     with torch.no_grad():
-        kl = network.kl(settings.length_scale)
+        kl_weights, kl_entropy = map(float, network.kl(settings.length_scale))
         fit = function_draws(network, data.x, settings.draws, noise)
         likelihood = float(log_likelihood(fit, data.y, settings.precision).mean())
         predictions = function_draws(network, data.x_test, settings.draws, noise)
@@ -90,10 +90,10 @@ def mc_dropout(data: RegressionData, settings: McDropoutSettings) -> McDropoutRe
         settings.drop_rate,
         settings.precision,
         settings.seed,
-        likelihood - float(kl.total) / len(data.x),
+        likelihood - (kl_weights - kl_entropy) / len(data.x),
         likelihood,
-        float(kl.weights),
-        float(kl.entropy),
+        kl_weights,
+        kl_entropy,
         discrete_constant(network.weights, settings.length_scale, settings.interval),
         float(scores.mean()),
         float(scores.std() / math.sqrt(len(scores))),

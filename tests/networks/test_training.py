@@ -89,7 +89,7 @@ def test_the_objective_is_cross_entropy_and_scaled_kl(digits):
 def test_averaging_is_the_corrected_moving_average():
     net = torch.nn.Linear(1, 1, bias=False)
     averaged, decay = Averaged(net, 0.9), 0.9
-    assert float(averaged.parameters()["weight"]) == float(net.weight)  # before the first step
+    assert float(averaged.parameters()["weight"]) == net.weight.item()  # before the first step
     values = [3.0, -1.0, 0.5, 8.0]
     for value in values:
         with torch.no_grad():
