@@ -208,8 +208,8 @@ class WidthSweepSettings:
     @classmethod
     def quick(cls) -> WidthSweepSettings:
         """Minutes on two cores, for the bundled digits."""
-        training = TrainSettings(epochs=20, averaging=0.98)
-        return cls(widths=(25, 100, 400), repeats=2, training=training)
+        training = TrainSettings(epochs=60, averaging=0.98)
+        return cls(widths=(25, 100, 300), repeats=2, training=training)
 
 
 @dataclass(frozen=True)
