@@ -112,18 +112,23 @@ def _build(data: RegressionData, settings: McDropoutSettings) -> DropoutNetwork:
 
 
 def _train(network: DropoutNetwork, data: RegressionData, settings: McDropoutSettings) -> None:
-    """Adam on −ELBO/N, with a mask for every point."""
     noise = stream(settings.device, "mc dropout", settings.seed, "noise")
     rows = stream("cpu", "mc dropout", settings.seed, "rows")
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
     for _ in range(settings.steps):
         batch = torch.randint(len(data.x), (settings.minibatch,), generator=rows).to(settings.device)
         f = network(data.x[batch], noise)[:, 0]
-        likelihood = log_likelihood(f, data.y[batch], settings.precision).mean()
-        loss = network.kl(settings.length_scale).total / len(data.x) - likelihood
+        loss = negative_elbo(f, data.y[batch], network, len(data.x), settings)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+
+
+def negative_elbo(
+    f: Float[Tensor, " M"], y: Float[Tensor, " M"], network: DropoutNetwork, N: int, settings: McDropoutSettings
+) -> Tensor:
+    """−ELBO/N estimated from a minibatch, without the KL's constant."""
+    return network.kl(settings.length_scale).total / N - log_likelihood(f, y, settings.precision).mean()
 
 
 def function_draws(

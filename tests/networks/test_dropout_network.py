@@ -28,11 +28,13 @@ from fsvi_bench.networks.mc_dropout import (
     ElboGridSettings,
     McDropoutSettings,
     elbo_grid,
+    function_draws,
     log_likelihood,
     log_mean_exp,
     mc_dropout,
+    negative_elbo,
 )
-from fsvi_bench.networks.regression_data import line, waves
+from fsvi_bench.networks.regression_data import RegressionData, line, waves
 
 
 def generator(seed=0):
@@ -189,6 +191,23 @@ def test_the_log_likelihood_is_the_normal_density():
     torch.testing.assert_close(log_likelihood(f, y, 50.0), expected)
 
 
+def test_what_is_minimised_is_minus_the_elbo_per_point():
+    net, settings = network(), small_mc(precision=7.0, length_scale=0.6)
+    f, y = (torch.randn(5, generator=generator(k), dtype=torch.float64) for k in (1, 2))
+    likelihood = torch.distributions.Normal(f, 7.0**-0.5).log_prob(y).sum()
+    # Five points stand for twenty.
+    expected = -(4 * likelihood - net.kl(0.6).total) / 20
+    torch.testing.assert_close(negative_elbo(f, y, net, 20, settings), expected, rtol=1e-12, atol=0)
+
+
+def test_draws_are_functions():
+    x = torch.randn(4, 3, generator=generator(1), dtype=torch.float64)
+    draws = function_draws(network(), torch.cat([x, x]), 6, generator(2))
+    assert draws.shape == (6, 8)
+    torch.testing.assert_close(draws[:, :4], draws[:, 4:], rtol=1e-13, atol=1e-13)
+    assert draws.std(0).min() > 0
+
+
 def test_the_elbo_is_likelihood_less_kl_and_repeats_itself():
     data = waves(100, 50)
     settings = small_mc(drop_rate=0.25)
@@ -245,11 +264,13 @@ def test_the_heteroscedastic_loss_is_that_of_torch():
 
 
 def test_noise_and_line_are_found():
-    result = concrete_dropout(line(500, 300), small_concrete(width=64, steps=1200, lr=5e-3))
+    data = line(500, 300)
+    halved = RegressionData(data.x, data.y / 2, data.x_test, data.y_test / 2)
+    result = concrete_dropout(halved, small_concrete(width=64, steps=1200, lr=5e-3))
     assert result.predictive**2 == pytest.approx(result.epistemic**2 + result.aleatoric**2)
-    assert result.test_rmse < 1.15  # 1 is the noise; the mean of y would give 2.2
-    assert 0.85 < result.aleatoric < 1.2
-    assert result.epistemic < 0.6
+    assert result.test_rmse < 0.6  # 0.5 is the noise; the mean of y would give 1.1
+    assert 0.42 < result.aleatoric < 0.65
+    assert result.epistemic < 0.4
     assert result.objective[-1] < result.objective[0]
 
 
