@@ -174,9 +174,11 @@ def gradient_draws(
     Fixed data and the coordinates do not depend on `seed`: estimators are compared at the same ones.
     """
     device, N = images.x_train.device, len(images.x_train)
-    own_rows = ("fixed rows", settings.training.seed) if settings.sampling == "fixed" else (*seed, "rows")
-    noise, rows = stream(device, *seed, "noise"), stream("cpu", *own_rows)
-    batches = Minibatches(N, settings.minibatch, settings.sampling, rows)
+    rows = ("fixed rows", settings.training.seed) if settings.sampling == "fixed" else (*seed, "rows")
+    noise, batches = (
+        stream(device, *seed, "noise"),
+        Minibatches(N, settings.minibatch, settings.sampling, stream("cpu", *rows)),
+    )
     parameters = [getattr(network.bottom_and_top()[layer], name) for layer, name in groups]
     chosen = [
         _coordinates(p, settings.coordinates, group).to(device) for p, group in zip(parameters, groups, strict=True)

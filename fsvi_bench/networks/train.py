@@ -60,7 +60,7 @@ class TrainingRun:
     drop_rates: tuple[float, ...]  # by layer, at the end
     best_epoch: int  # counted from 1; by validation error, the last one without a validation set
     steps: int
-    seconds: float = field(compare=False)
+    seconds: float = field(compare=False)  # of the steps alone
 
     @property
     def best_test_error(self) -> float:
@@ -117,48 +117,56 @@ def train(
     `after_epoch` is called with 0 before the first epoch and then after each one. On one device the same seed gives the
     same run.
     """
-    device = next(network.parameters()).device
-    images, validation = _split(images.to(device), settings)
-    noise = stream(device, "networks", "noise", settings.seed)
-    order = stream("cpu", "networks", "order", settings.seed)
-    optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
-    averaged = Averaged(network, settings.averaging)
-    if after_epoch is not None:
-        after_epoch(0, averaged)
-    objectives, validation_errors, test_errors, steps, started = [], [], [], 0, time.perf_counter()
+    images, validation = _split(images.to(next(network.parameters()).device), settings)
+    descent = _Descent(network, images, settings)
+    averaged, tell = descent.averaged, after_epoch or (lambda epoch, averaged: None)
+    objectives, validation_errors, test_errors = [], [], []
+    tell(0, averaged)
     for epoch in range(1, settings.epochs + 1):
-        batches = torch.randperm(len(images.x_train), generator=order).to(device).split(settings.minibatch)  # type: ignore[no-untyped-call]
-        total = torch.zeros((), dtype=torch.float64, device=device)
-        for rows in batches:
-            objective = _objective(network, images, rows, settings.kl_scale, noise)
-            _descend(objective, network, optimizer, averaged)
-            total += objective.detach() * len(rows)
-        steps += len(batches)
-        objectives.append(float(total) / len(images.x_train))
+        objectives.append(descent.epoch())
         test_errors.append(error(averaged, images.x_test, images.y_test))
         if validation is not None:
             validation_errors.append(error(averaged, *validation))
-        if after_epoch is not None:
-            after_epoch(epoch, averaged)
-    seconds = time.perf_counter() - started
+        tell(epoch, averaged)
     averaged.install(network)
     best = validation_errors.index(min(validation_errors)) + 1 if validation_errors else len(test_errors)
-    return TrainingRun(
-        tuple(objectives), tuple(validation_errors), tuple(test_errors), network.drop_rates(), best, steps, seconds
-    )
+    errors = tuple(validation_errors), tuple(test_errors)
+    return TrainingRun(tuple(objectives), *errors, network.drop_rates(), best, descent.steps, descent.seconds)
 
 
-def _objective(network: Classifier, images: Images, rows: Tensor, kl_scale: float, noise: torch.Generator) -> Tensor:
-    logits = network(images.x_train[rows], noise)
-    return cross_entropy(logits, images.y_train[rows]) + (kl_scale / len(images.x_train)) * network.kl()
+class _Descent:
+    """Adam on one network, epoch by epoch, with streams of its own for noise and order."""
 
+    def __init__(self, network: Classifier, images: Images, settings: TrainSettings) -> None:
+        self.network, self.images, self.settings = network, images, settings
+        self.noise = stream(images.x_train.device, "networks", "noise", settings.seed)
+        self.order = stream("cpu", "networks", "order", settings.seed)
+        self.optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
+        self.averaged = Averaged(network, settings.averaging)
+        self.steps, self.seconds = 0, 0.0
 
-def _descend(objective: Tensor, network: Classifier, optimizer: torch.optim.Optimizer, averaged: Averaged) -> None:
-    optimizer.zero_grad()
-    objective.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-    network.project()
-    averaged.update()
+    def epoch(self) -> float:
+        """Each image once; the mean objective over the epoch's steps, in nats per image."""
+        started, x = time.perf_counter(), self.images.x_train
+        total = torch.zeros((), dtype=torch.float64, device=x.device)
+        shuffled = torch.randperm(len(x), generator=self.order).to(x.device)
+        for rows in shuffled.split(self.settings.minibatch):  # type: ignore[no-untyped-call]
+            total += self.step(rows) * len(rows)
+        mean = float(total) / len(x)  # waits for a GPU
+        self.seconds += time.perf_counter() - started
+        return mean
+
+    def step(self, rows: Tensor) -> Tensor:
+        logits = self.network(self.images.x_train[rows], self.noise)
+        penalty = self.settings.kl_scale / len(self.images.x_train) * self.network.kl()
+        objective = cross_entropy(logits, self.images.y_train[rows]) + penalty
+        self.optimizer.zero_grad()
+        objective.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.network.project()
+        self.averaged.update()
+        self.steps += 1
+        return objective.detach()
 
 
 def _split(images: Images, settings: TrainSettings) -> tuple[Images, tuple[Tensor, Tensor] | None]:
