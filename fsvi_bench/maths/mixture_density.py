@@ -28,9 +28,13 @@ BLOCK, HARD_BLOCK = 512, 32
 
 
 class SwitchedWeights(NamedTuple):
-    """Independent weights, each N(mean, scale²) with its retain probability and 0 otherwise."""
+    """Independent weights, each N(mean, scale²) with its retain probability and 0 otherwise.
+
+    Both probabilities are kept: 1 − retain_probability has no digits left where the other is tiny.
+    """
 
     retain_probability: Float[Tensor, " k"]
+    drop_probability: Float[Tensor, " k"]
     mean: Float[Tensor, " k"]
     scale: Float[Tensor, " k"]
 
@@ -64,7 +68,7 @@ def bernoulli_dropout_weights(
             f"retain probabilities range from {float(p.min()):g} to {float(p.max()):g}, "
             "expected numbers above 0 and at most 1; this is the probability of keeping a weight"
         )
-    return SwitchedWeights(p.expand_as(m), m, torch.zeros_like(m))
+    return SwitchedWeights(p.expand_as(m), (1 - p).expand_as(m), m, torch.zeros_like(m))
 
 
 def spike_and_slab_weights(
@@ -86,7 +90,7 @@ def spike_and_slab_weights(
             f"the smallest slab scale is {float(scale.min()):g}, expected standard deviations above 0; "
             "give scales, not log scales or variances"
         )
-    return SwitchedWeights((1 - spike).expand_as(mean), mean, scale)
+    return SwitchedWeights((1 - spike).expand_as(mean), spike.expand_as(mean), mean, scale)
 
 
 def mixture_log_density(
@@ -121,15 +125,15 @@ def _independent_sums(
 ) -> IndependentSum:
     """The predictive's terms in units of σ. Weights that are always on are moved into y and the noise."""
     location, spread = Phi * q.mean / sigma, (Phi * q.scale / sigma).square()
-    always = q.retain_probability >= 1
+    always = q.drop_probability == 0
     fixed, y = torch.where(always, location, 0.0), y / sigma
-    on = torch.where(always, 0.0, q.retain_probability)
-    log_off = torch.log1p(-on)
+    log_on = torch.where(always, -torch.inf, q.retain_probability.log())
+    log_off = torch.where(always, 0.0, q.drop_probability.log())
     return IndependentSum(
         y=y - fixed.sum(-1),
         noise=1 + torch.where(always, spread, 0.0).sum(-1),
         size=y.abs() + fixed.abs().sum(-1),
-        log_odds=(on.log() - log_off).expand_as(location),
+        log_odds=(log_on - log_off).expand_as(location),
         log_off=log_off.expand_as(location),
         location=torch.where(always, 0.0, location),
         spread=torch.where(always, 0.0, spread),
@@ -147,7 +151,9 @@ def _log_density_and_imprecision(sums: IndependentSum) -> tuple[Float[Tensor, " 
         log_density[rows], log_error[rows] = enumerate_and_invert(take_rows(sums, rows))
     imprecision = (log_error - log_density).exp()
     # Where no digit was reached, the error bound says at least how small the density is.
-    return torch.where(imprecision < 1, log_density, torch.maximum(log_density, log_error)), imprecision
+    known = imprecision < 1
+    log_density = torch.where(known, log_density, torch.maximum(log_density, log_error))
+    return log_density, torch.where(known, imprecision, torch.inf)
 
 
 def monte_carlo_log_density(
@@ -171,7 +177,7 @@ def monte_carlo_log_density(
     shape = (num_samples, len(q.mean))
     uniform = torch.rand(shape, dtype=y.dtype, device=generator.device, generator=generator).to(y.device)
     normal = torch.randn(shape, dtype=y.dtype, device=generator.device, generator=generator).to(y.device)
-    weights = torch.where(uniform < q.retain_probability, q.mean + q.scale * normal, 0.0)
+    weights = torch.where(uniform >= q.drop_probability, q.mean + q.scale * normal, 0.0)
     variance = torch.as_tensor(noise_variance, dtype=y.dtype, device=y.device)
     parts = [_log_mean_exp(y[rows], Phi[rows], weights, variance) for rows in _row_blocks(len(y), num_samples)]
     if not parts:

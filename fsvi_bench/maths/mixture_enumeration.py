@@ -29,13 +29,17 @@ from fsvi_bench.maths.tilted_inversion import (
 )
 
 #: A branch counts as resolved at this relative precision.
-TARGET = math.log(1e-11)
+TARGET = math.log(1e-9)
 #: Branches that cannot be worth more than this share of the total are left alone; exp(-37) = 1e-16.
 NEGLIGIBLE_SHARE = -37.0
 #: Branches are visited in rounds: those whose bounds come within this many nats of the best.
-WINDOW = 20.0
-#: Characteristic-function factors per point after which no branch is split any more: a tenth of a second.
-BUDGET = 2**25
+WINDOW = 3.0
+#: Characteristic-function factors per point after which no branch is split any more: some 50 ms on one thread.
+BUDGET = 2**23
+#: With so few variables enumeration comes to its end anyhow: no budget.
+FEW = 12
+#: What a saddle point costs per variable, in the same unit.
+SADDLE_COST = 30.0
 #: Rows for which k columns are computed at a time.
 ROWS = 2048
 
@@ -137,12 +141,15 @@ def _visit(s: IndependentSum, branches: Branches, totals: Totals) -> Branches:
     """Adds to the totals what can be resolved, or cannot be split; returns the others' children."""
     rest, point = _rest(s, branches), branches.point
     tilted = tilt_at(rest, branches.xi)
-    result = invert(rest, tilted)
-    totals.cost.index_add_(0, point, result.cost + float(s.location.shape[1]))
+    # With fewer atoms than noise standard deviations to be filled, inversion would be dear and fail.
+    room = 0.5 * (tilted.variance / rest.noise).log()
+    result = invert(rest, tilted, branches.free.sum(-1) * math.log(2) > room - 1)
+    totals.cost.index_add_(0, point, result.cost + SADDLE_COST * s.location.shape[1])
     shares = tilted.on * tilted.off * (tilted.location.square() + rest.spread)
     share, variable = shares.max(-1)
     density, inversion_error, error = _weighted(branches, tilted, result)
-    final = (inversion_error - density <= TARGET) | (share <= 0) | (totals.cost[point] > BUDGET)
+    spent = (totals.cost[point] > BUDGET) & ((s.log_odds > -torch.inf).sum(-1)[point] > FEW)
+    final = (inversion_error - density <= TARGET) | (share <= 0) | spent
     totals.add(point[final], density[final], error[final])
     # What is still unresolved may be so far below the total that it need not be resolved.
     small = ~final & (inversion_error <= TARGET + totals.density[point])

@@ -26,7 +26,7 @@ import math
 from typing import NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI
@@ -36,8 +36,9 @@ EPS = torch.finfo(torch.float64).eps
 NEGLIGIBLE = 40.0
 #: Grids come in multiples of this: no vectorised loop over complex numbers has a remainder.
 FINE = 8
-#: Rows with grids larger than this (tilted spread above about 1,300 noise standard deviations) are not inverted.
-MAX_NODES = 16_384
+#: Rows with grids larger than this (tilted spread above about 20,000 noise standard deviations) are not inverted.
+MAX_NODES = 2**18
+NODES_AT_ONCE = 3 * 2**11
 #: Complex numbers per chunk: 4 MB each in a handful of arrays.
 CHUNK = 2**18
 SADDLE_TOLERANCE, SADDLE_STEPS = 1e-3, 200
@@ -140,7 +141,7 @@ def tilt_at(s: IndependentSum, xi: Float[Tensor, " P"]) -> Tilt:
     growth, gaussian = softplus(log_odds), 0.5 * s.noise * xi * xi
     log_factor = gaussian + (s.log_off + growth).sum(-1) - xi * s.y
     sizes = xi.abs() * (s.size + (on * location.abs()).sum(-1)) + gaussian + (growth - s.log_off).sum(-1)
-    return Tilt(xi, log_factor, 2 * EPS * (1 + sizes), log_odds, on, off, location, variance)
+    return Tilt(xi, log_factor, 4 * EPS * (1 + sizes), log_odds, on, off, location, variance)
 
 
 def log_density_bound(s: IndependentSum, tilted: Tilt) -> Float[Tensor, " P"]:
@@ -178,14 +179,17 @@ def grid(s: IndependentSum, tilted: Tilt) -> tuple[Float[Tensor, " P"], Int[Tens
     return step, (FINE * power * (blocks / power).ceil()).long()
 
 
-def invert(s: IndependentSum, tilted: Tilt) -> Inverted:
+def invert(s: IndependentSum, tilted: Tilt, wanted: Bool[Tensor, " P"] | None = None) -> Inverted:
     """Log density at y by inversion, row by row in chunks of equal grids.
 
-    A row whose grid would exceed MAX_NODES gets the log density −∞ and the upper bound for its error.
+    A row that is not wanted, or whose grid would exceed MAX_NODES, gets the log density −∞ and the upper bound for its
+    error.
     """
     step, nodes = grid(s, tilted)
     log_density, log_error = torch.full_like(s.y, -torch.inf), log_density_bound(s, tilted)
     feasible = nodes <= MAX_NODES
+    if wanted is not None:
+        feasible &= wanted
     for n in torch.unique(nodes[feasible]).tolist():
         rows = (nodes == n).nonzero()[:, 0]
         for part in rows.split(max(1, CHUNK // (n * s.location.shape[1]))):
@@ -198,22 +202,31 @@ def invert(s: IndependentSum, tilted: Tilt) -> Inverted:
 def _invert_equal_grids(
     s: IndependentSum, tilted: Tilt, step: Float[Tensor, " P"], n: int
 ) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
-    t = (torch.arange(n, dtype=step.dtype, device=step.device) + 0.5) * step[:, None]
+    density, rounding = torch.zeros_like(step), torch.zeros_like(step)
+    nodes = torch.arange(n, dtype=step.dtype, device=step.device) + 0.5
+    for part in nodes.split(NODES_AT_ONCE):  # type: ignore[no-untyped-call]
+        real, error = _integrand(s, tilted, part * step[:, None])
+        density += real.sum(-1) * step / math.pi
+        rounding += error.sum(-1) * step / math.pi
+    # See `grid`: two aliases, and what is cut off, each relative to a Gaussian's peak.
+    discretisation = math.exp(-NEGLIGIBLE) * (2 / math.sqrt(2 * math.pi) + 4) / tilted.variance.sqrt()
+    log_error = (rounding + discretisation + density.clamp(max=0).abs()).log()
+    return tilted.log_factor + density.clamp(min=0).log(), tilted.log_factor + log_error
+
+
+def _integrand(
+    s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"]
+) -> tuple[Float[Tensor, "P n"], Float[Tensor, "P n"]]:
+    """Re ψ(t) exp(−ity) and its estimated rounding error."""
     product = _characteristic_product(s, tilted, t)
     centre = s.y - s.noise * tilted.xi
     noise = (-0.5 * s.noise[:, None] * t * t).exp()
     angle = centre[:, None] * t
     real = (product.real * angle.cos() + product.imag * angle.sin()) * noise
-    density = step / math.pi * real.sum(-1)
     # Phases have relative errors of eps; the product of k factors adds some more, at random.
     magnitude = (product.real.abs() + product.imag.abs()) * noise
     phase = centre.abs() + (tilted.on * tilted.location.abs()).sum(-1)
-    weight = 4 + 2 * math.sqrt(s.location.shape[1]) + phase[:, None] * t
-    rounding = EPS * step / math.pi * (magnitude * weight).sum(-1)
-    # See `grid`: two aliases, and what is cut off, each relative to a Gaussian's peak.
-    discretisation = math.exp(-NEGLIGIBLE) * (2 / math.sqrt(2 * math.pi) + 4) / tilted.variance.sqrt()
-    log_error = (rounding + discretisation + density.clamp(max=0).abs()).log()
-    return tilted.log_factor + density.clamp(min=0).log(), tilted.log_factor + log_error
+    return real, EPS * magnitude * (4 + 2 * math.sqrt(s.location.shape[1]) + phase[:, None] * t)
 
 
 def _characteristic_product(s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"]) -> Complex[Tensor, "P n"]:
