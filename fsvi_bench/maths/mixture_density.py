@@ -108,9 +108,7 @@ def mixture_log_density(
     Raises:
         InputError: the noise variance is not positive.
     """
-    noise = torch.as_tensor(noise_variance, dtype=y.dtype, device=y.device)
-    if not bool(noise > 0):
-        raise InputError(f"the noise variance is {float(noise):g}, expected a number above 0; σ² smooths the density")
+    noise = _positive_noise(noise_variance, y)
     log_density, imprecision = torch.full_like(y, torch.nan), torch.full_like(y, torch.inf)
     usable = y.isfinite() & ((Phi * q.mean).isfinite() & (Phi * q.scale).isfinite()).all(-1)
     for rows in torch.split(usable.nonzero()[:, 0], BLOCK):
@@ -118,6 +116,15 @@ def mixture_log_density(
         sums = _independent_sums(y[rows], Phi[rows], q, noise.sqrt())
         log_density[rows], imprecision[rows] = _log_density_and_imprecision(sums)
     return MixtureLogDensity(log_density - 0.5 * noise.log(), imprecision, imprecision <= RELIABLE)
+
+
+def _positive_noise(noise_variance: Float[Tensor, ""] | float, like: Float[Tensor, " N_test"]) -> Float[Tensor, ""]:
+    noise = torch.as_tensor(noise_variance, dtype=like.dtype, device=like.device)
+    if not bool((noise > 0) & noise.isfinite()):
+        raise InputError(
+            f"the noise variance is {float(noise):g}, expected a number above 0; without noise there is no density"
+        )
+    return noise
 
 
 def _independent_sums(
@@ -170,7 +177,7 @@ def monte_carlo_log_density(
     themselves: where few of them come near y it is too small, and the estimate far off.
 
     Raises:
-        InputError: fewer than two samples.
+        InputError: fewer than two samples, or a noise variance that is not positive.
     """
     if num_samples < 2:
         raise InputError(f"{num_samples} Monte Carlo samples were asked for, expected at least 2; take 10000 or so")
@@ -178,7 +185,7 @@ def monte_carlo_log_density(
     uniform = torch.rand(shape, dtype=y.dtype, device=generator.device, generator=generator).to(y.device)
     normal = torch.randn(shape, dtype=y.dtype, device=generator.device, generator=generator).to(y.device)
     weights = torch.where(uniform >= q.drop_probability, q.mean + q.scale * normal, 0.0)
-    variance = torch.as_tensor(noise_variance, dtype=y.dtype, device=y.device)
+    variance = _positive_noise(noise_variance, y)
     parts = [_log_mean_exp(y[rows], Phi[rows], weights, variance) for rows in _row_blocks(len(y), num_samples)]
     if not parts:
         return MonteCarloLogDensity(torch.empty_like(y), torch.empty_like(y))

@@ -14,7 +14,7 @@ y lies, and f_ξ(y) is inverted from its characteristic function ψ by the trape
 By Poisson's formula the aliases are Σ_{n≠0} (−1)ⁿ f_ξ(y + 2πn/h), which Chernoff's bound makes negligible for a step
 that follows from K itself; |ψ(t)| ≤ exp(−νt²/2) bounds what is cut off. Rounding is left: it is absolute, and so the
 digits are lost where f_ξ(y) is far below its peak, between atoms far apart (`fsvi_bench.maths.mixture_enumeration`
-mends that). Daniels (1954) has the saddle point; the tilt before inversion is Strawderman's and others' device.
+mends that). The saddle point is that of Daniels (1954), who replaces f_ξ(y) by 1/√(2πK''(ξ)); here it is computed.
 
 Every row is computed alone: its result has the same bits whatever shares the batch (on a CPU, with one thread). So
 functions whose vectorised tails round differently (`sigmoid`, `logaddexp`) are written out.
