@@ -171,7 +171,7 @@ def monte_carlo_log_density(
     num_samples: int,
     generator: torch.Generator,
 ) -> MonteCarloLogDensity:
-    """log (1/S) Σ_s N(y; φᵀw_s, σ²) with w_s ~ q, the same S draws for every point (Gal 2016, eq. 3.16's estimator).
+    """log (1/S) Σ_s N(y; φᵀw_s, σ²) with w_s ~ q, the same S draws for every point (what Gal 2016 uses).
 
     Biased downwards by about half the squared standard error. The standard error is sd(N)/(√S mean(N)) from the draws
     themselves: where few of them come near y it is too small, and the estimate far off.

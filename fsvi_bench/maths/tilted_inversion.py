@@ -38,8 +38,7 @@ NEGLIGIBLE = 40.0
 FINE = 8
 #: Rows with grids larger than this (tilted spread above about 20,000 noise standard deviations) are not inverted.
 MAX_NODES = 2**18
-NODES_AT_ONCE = 3 * 2**11
-#: Complex numbers per chunk: 4 MB each in a handful of arrays.
+#: Complex numbers at a time: 4 MB in each of a handful of arrays.
 CHUNK = 2**18
 SADDLE_TOLERANCE, SADDLE_STEPS = 1e-3, 200
 
@@ -141,7 +140,9 @@ def tilt_at(s: IndependentSum, xi: Float[Tensor, " P"]) -> Tilt:
     growth, gaussian = softplus(log_odds), 0.5 * s.noise * xi * xi
     log_factor = gaussian + (s.log_off + growth).sum(-1) - xi * s.y
     sizes = xi.abs() * (s.size + (on * location.abs()).sum(-1)) + gaussian + (growth - s.log_off).sum(-1)
-    return Tilt(xi, log_factor, 4 * EPS * (1 + sizes), log_odds, on, off, location, variance)
+    # To first order in the rounding of y, and to second, which is what is left where ξ = 0.
+    rounding = 4 * EPS * (1 + sizes) + (4 * EPS * s.size).square() / s.noise
+    return Tilt(xi, log_factor, rounding, log_odds, on, off, location, variance)
 
 
 def log_density_bound(s: IndependentSum, tilted: Tilt) -> Float[Tensor, " P"]:
@@ -182,12 +183,13 @@ def grid(s: IndependentSum, tilted: Tilt) -> tuple[Float[Tensor, " P"], Int[Tens
 def invert(s: IndependentSum, tilted: Tilt, wanted: Bool[Tensor, " P"] | None = None) -> Inverted:
     """Log density at y by inversion, row by row in chunks of equal grids.
 
-    A row that is not wanted, or whose grid would exceed MAX_NODES, gets the log density −∞ and the upper bound for its
-    error.
+    A row that is not wanted, whose grid would exceed MAX_NODES, or whose K is not known to a nat, gets the log density
+    −∞ and the upper bound for its error.
     """
     step, nodes = grid(s, tilted)
     log_density, log_error = torch.full_like(s.y, -torch.inf), log_density_bound(s, tilted)
-    feasible = nodes <= MAX_NODES
+    # Where K is known to less than a nat, so is the step that follows from it.
+    feasible = (nodes > 0) & (nodes <= MAX_NODES) & (tilted.rounding < 1)
     if wanted is not None:
         feasible &= wanted
     for n in torch.unique(nodes[feasible]).tolist():
@@ -204,7 +206,8 @@ def _invert_equal_grids(
 ) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
     density, rounding = torch.zeros_like(step), torch.zeros_like(step)
     nodes = torch.arange(n, dtype=step.dtype, device=step.device) + 0.5
-    for part in nodes.split(NODES_AT_ONCE):  # type: ignore[no-untyped-call]
+    at_once = max(FINE, CHUNK // s.location.shape[1] // FINE * FINE)
+    for part in torch.split(nodes, at_once):
         real, error = _integrand(s, tilted, part * step[:, None])
         density += real.sum(-1) * step / math.pi
         rounding += error.sum(-1) * step / math.pi

@@ -93,6 +93,33 @@ def test_twelve_weights_at_the_centre_and_ten_deviations_out(kind):
     close(fast(problem).log_density, enumerated_log_density(problem), rtol=1e-11, atol=1e-8)
 
 
+def problem_of(y, drop, mean, scale, noise_variance):
+    Phi = np.ones((len(y), len(mean)))
+    return MixtureProblem(np.array(y), Phi, *(np.array(v, dtype=float) for v in (drop, mean, scale)), noise_variance)
+
+
+EXTREMES = {
+    "atoms a million noise deviations apart": problem_of([0, 1e6, 2e6, 3e6], [0.5, 0.2], [1e6, 2e6], [0, 0], 1.0),
+    "hardly ever on": problem_of([0, 1, 0.5, 10], [1 - 1e-15] * 3, [1, 2, 3], [0] * 3, 0.01),
+    "hardly ever off": problem_of([0, 1, 6, 10], [1e-300, 1e-16, 1e-4], [1, 2, 3], [0] * 3, 0.01),
+    "next to no noise": problem_of([0, 1, 3, 6], [0.5] * 3, [1, 2, 3], [0] * 3, 1e-20),
+    "nothing but noise": problem_of([0, 1, 6, 10], [0.5] * 3, [1, 2, 3], [0] * 3, 1e20),
+    "slabs of all widths": problem_of([0, 1e-3, 0.5, 30], [0.7] * 12, [0] * 12, 10.0 ** np.linspace(-4, 2, 12), 1e-6),
+    "every sum a different atom": problem_of(
+        [0.3, 100.2, 2e3, 2047.5], [0.6] * 12, 2.0 ** np.arange(12), [0] * 12, 1e-2
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_extremes(case):
+    """Where numbers differ by orders of magnitude, the imprecision is honest and still small."""
+    result, expected = fast(EXTREMES[case]), enumerated_log_density(EXTREMES[case])
+    error = np.abs(result.log_density.numpy() - expected)
+    assert result.reliable.all()
+    assert (error <= 10 * result.imprecision.numpy()).all()
+
+
 @PROPERTY
 @given(seed=seeds)
 def test_a_weight_always_on_is_a_plain_gaussian(seed):
