@@ -95,7 +95,9 @@ def test_twelve_weights_at_the_centre_and_ten_deviations_out(kind):
 
 def problem_of(y, drop, mean, scale, noise_variance):
     Phi = np.ones((len(y), len(mean)))
-    return MixtureProblem(np.array(y), Phi, *(np.array(v, dtype=float) for v in (drop, mean, scale)), noise_variance)
+    return MixtureProblem(
+        np.array(y, dtype=float), Phi, *(np.array(v, dtype=float) for v in (drop, mean, scale)), noise_variance
+    )
 
 
 EXTREMES = {
