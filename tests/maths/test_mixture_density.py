@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths import mixture_density, tilted_inversion
+from fsvi_bench.maths import mixture_density, mixture_enumeration, tilted_inversion
 from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.maths.mixture_density import (
     bernoulli_dropout_weights,
@@ -263,6 +263,29 @@ def test_discretisation_is_bounded_as_stated(monkeypatch, negligible, kind):
         assert (error <= 1.1 * result.imprecision[known]).all()
         largest = max([largest, *error.tolist()])
     assert largest > 1e-5 * math.exp(-negligible)  # the grid was indeed coarse
+
+
+def test_branches_left_out_count_as_error(monkeypatch):
+    """Branches pruned at a share of e⁻⁴ on purpose: the imprecision owns up to what that loses."""
+    monkeypatch.setattr(mixture_enumeration, "NEGLIGIBLE_SHARE", -4.0)
+    errors = []
+    for seed in range(30):
+        problem = random_problem(seed, "low noise")
+        result, expected = fast(problem), torch.from_numpy(enumerated_log_density(problem))
+        known = (result.imprecision < 0.5) & (expected > -1e6)
+        errors.append((expected - result.log_density)[known])
+        assert (errors[-1] <= 2 * result.imprecision[known]).all()  # |log(1 − x)| ≤ 2x up to 0.5
+    assert float(torch.cat(errors).max()) > 1e-3  # something was indeed lost
+
+
+def test_sums_that_cancel_are_flagged():
+    """φᵀw of the atom at 0 is known to 1e-16 only, which is a tenth of σ."""
+    problem = problem_of([0.0], [0.01] * 3, [1, 1 / 3, -(1 + 1 / 3)], [0] * 3, 1e-30)
+    result = fast(problem)
+    error = abs(float(result.log_density) - float(enumerated_log_density(problem)[0]))
+    assert error > 1e-6
+    assert error <= 10 * float(result.imprecision)
+    assert not bool(result.reliable)
 
 
 def lattice(k, sigma):
