@@ -1,0 +1,378 @@
+"""Predictive densities of Bernoulli and spike-and-slab models against all 2ᵏ Gaussians, and their identities."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.maths import mixture_density, mixture_enumeration, tilted_inversion
+from fsvi_bench.maths.gaussian import normal_log_density
+from fsvi_bench.maths.mixture_density import (
+    bernoulli_dropout_weights,
+    mixture_log_density,
+    monte_carlo_log_density,
+    spike_and_slab_weights,
+)
+from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import read_task
+from tests.conftest import REFERENCE
+from tests.maths.draws import PROPERTY, close, f64, seeds
+from tests.maths.mixtures import (
+    MixtureProblem,
+    at_deviations,
+    enumerated_log_density,
+    fast,
+    many_digits_log_density,
+    random_problem,
+    weights_of,
+)
+
+EXPECTED = json.loads((REFERENCE / "expected.json").read_text())
+KINDS = [
+    "probability per weight",
+    "one probability",
+    "some certain, some zero",
+    "equal sizes",
+    "low noise",
+    "wide range of sizes",
+    "slab",
+    "slab, low noise",
+]
+
+# --- Against enumeration ----------------------------------------------------------------------------------------------
+
+
+def test_between_atoms_far_apart():
+    """The value that the issue gives, and the same with forty digits: plain inversion misses it by 1,000 nats."""
+    q = bernoulli_dropout_weights(f64([1, 0.01, 0.02]), 0.9)
+    result = mixture_log_density(f64([0.5]), torch.ones(1, 3, dtype=torch.float64), q, 0.01**2)
+    assert float(result.log_density) == pytest.approx(-1103.3271, abs=5e-5)
+    exact = many_digits_log_density("0.5", ["1", "0.01", "0.02"], "0.9", "0.01")
+    # eps times the exponent of 1e3, and what rounding 0.9, 0.01 and 1e-4 to doubles does to the problem itself.
+    assert float(result.log_density) == pytest.approx(exact, abs=1e-11)
+    assert bool(result.reliable)
+
+
+@settings(PROPERTY, max_examples=25)
+@given(seed=seeds, kind=st.sampled_from(KINDS))
+def test_density_equals_that_of_all_atoms_and_its_imprecision_is_honest(seed, kind):
+    """Up to 10 predictive standard deviations out. What is not reliable is so because the log density itself is
+    beyond 1e8, whose spacing as a double is 1e-8; everything else agrees to a relative 1e-11."""
+    problem = random_problem(seed, kind)
+    result, expected = fast(problem), enumerated_log_density(problem)
+    error = np.abs(result.log_density.numpy() - expected)
+    assert (error <= 10 * result.imprecision.numpy()).all()
+    assert (error <= 1e-8 + 1e-11 * np.abs(expected)).all()
+    assert result.reliable.numpy()[np.abs(expected) < 1e7].all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twelve_weights_at_the_centre_and_ten_deviations_out(kind):
+    rng = np.random.default_rng(5)
+    drop, scale = np.full(12, 0.2), np.zeros(12)
+    Phi, mean, sigma = rng.standard_normal((6, 12)), rng.standard_normal(12), 0.1
+    if "slab" in kind:
+        scale[:] = 0.3
+    if "low" in kind:
+        sigma = 1e-3
+    if kind == "equal sizes":
+        Phi, mean = np.sign(Phi), np.full(12, 0.7)
+    if kind == "probability per weight":
+        drop = rng.uniform(0, 0.98, 12)
+    if kind == "some certain, some zero":
+        drop[::3], mean[1::3] = 0, 0
+    problem = MixtureProblem(np.zeros(6), Phi, drop, mean, scale, sigma**2)
+    problem = at_deviations(problem, [0, 1, -3, 10, -10, 0.1])
+    close(fast(problem).log_density, enumerated_log_density(problem), rtol=1e-11, atol=1e-8)
+
+
+def problem_of(y, drop, mean, scale, noise_variance):
+    Phi = np.ones((len(y), len(mean)))
+    return MixtureProblem(
+        np.array(y, dtype=float), Phi, *(np.array(v, dtype=float) for v in (drop, mean, scale)), noise_variance
+    )
+
+
+EXTREMES = {
+    "atoms a million noise deviations apart": problem_of([0, 1e6, 2e6, 3e6], [0.5, 0.2], [1e6, 2e6], [0, 0], 1.0),
+    "hardly ever on": problem_of([0, 1, 0.5, 10], [1 - 1e-15] * 3, [1, 2, 3], [0] * 3, 0.01),
+    "hardly ever off": problem_of([0, 1, 6, 10], [1e-300, 1e-16, 1e-4], [1, 2, 3], [0] * 3, 0.01),
+    "next to no noise": problem_of([0, 1, 3, 6], [0.5] * 3, [1, 2, 3], [0] * 3, 1e-20),
+    "nothing but noise": problem_of([0, 1, 6, 10], [0.5] * 3, [1, 2, 3], [0] * 3, 1e20),
+    "slabs of all widths": problem_of([0, 1e-3, 0.5, 30], [0.7] * 12, [0] * 12, 10.0 ** np.linspace(-4, 2, 12), 1e-6),
+    "every sum a different atom": problem_of(
+        [0.3, 100.2, 2e3, 2047.5], [0.6] * 12, 2.0 ** np.arange(12), [0] * 12, 1e-2
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_extremes(case):
+    """Where numbers differ by orders of magnitude, the imprecision is honest and still small."""
+    result, expected = fast(EXTREMES[case]), enumerated_log_density(EXTREMES[case])
+    error = np.abs(result.log_density.numpy() - expected)
+    assert result.reliable.all()
+    assert (error <= 10 * result.imprecision.numpy()).all()
+
+
+@PROPERTY
+@given(seed=seeds)
+def test_a_weight_always_on_is_a_plain_gaussian(seed):
+    """p = 1 leaves N(φᵀm, σ²), or N(φᵀm, Σφ²s² + σ²), to rounding."""
+    problem = random_problem(seed, "slab")._replace(noise_variance=0.25)
+    y, Phi, q = torch.from_numpy(problem.y), torch.from_numpy(problem.Phi), weights_of(problem)
+    noise = torch.full_like(y, 0.25)
+    slab = spike_and_slab_weights(0.0, q.mean, q.scale)
+    expected = normal_log_density(y, Phi @ q.mean, Phi.square() @ q.scale.square() + noise)
+    close(mixture_log_density(y, Phi, slab, 0.25).log_density, expected, rtol=1e-13, atol=1e-13)
+    expected = normal_log_density(y, Phi @ q.mean, noise)
+    got = mixture_log_density(y, Phi, bernoulli_dropout_weights(q.mean, 1.0), 0.25).log_density
+    close(got, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_tiny_spike_weights_keep_their_digits():
+    """A spike of weight 1e-18 rules where y = 0 is 40 slab deviations out, though 1 − 1e-18 is 1 as a double."""
+    q = spike_and_slab_weights(1e-18, f64([4.0]), f64([0.1]))
+    result = mixture_log_density(f64([0.0]), f64([[1.0]]), q, 1e-4)
+    spike = math.log(1e-18) - 0.5 * math.log(2 * math.pi * 1e-4)
+    assert float(result.log_density) == pytest.approx(spike, rel=1e-14)
+
+
+# --- Against the reference --------------------------------------------------------------------------------------------
+
+
+def optimal_m(problem, p):
+    """Minimiser of E‖y − Φ(m∘ε)‖²/2σ² + p‖m‖²/2 over m, in NumPy."""
+    Phi, y, noise = problem.Phi.numpy(), problem.y.numpy(), float(problem.task.noise_variance)
+    gram = Phi.T @ Phi / noise
+    curvature = p * p * gram + np.diag(p * (1 - p) * np.diag(gram) + p)
+    return torch.from_numpy(np.linalg.solve(curvature, p * Phi.T @ y / noise))
+
+
+@pytest.fixture(scope="module", params=["boston-00", "concrete-03"])
+def case(request):
+    return request.param, load_problem(read_task(REFERENCE / "tasks" / f"{request.param}.safetensors"))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("p", [0.5, 0.8, 0.95])
+def test_nlpd_of_bernoulli_dropout_is_the_references(case, p):
+    name, problem = case
+    q = bernoulli_dropout_weights(optimal_m(problem, p), p)
+    result = mixture_log_density(problem.y_test, problem.Phi_test, q, problem.task.noise_variance)
+    nlpd = float(problem.task.target_std.log() - result.log_density.mean())
+    expected = EXPECTED[name]["bernoulli_dropout"][str(p)]
+    assert float(q.mean.norm()) == pytest.approx(expected["optimal_m_norm"], rel=1e-10)
+    assert nlpd == pytest.approx(expected["nlpd_exact_mixture"], rel=1e-12)  # measured: 2e-14
+    assert float(result.imprecision.max()) < 1e-12
+
+
+@pytest.mark.data
+def test_predictive_kl_of_bernoulli_dropout_is_the_references(boston):
+    """KL(N(μ, s²) ‖ q) = −½ log 2πe s² − E log q(μ + s z), by Gauss–Hermite quadrature over z."""
+    q = bernoulli_dropout_weights(optimal_m(boston, 0.8), 0.8)
+    exact, covariance = boston.truth.posterior, boston.truth.covariance_tril @ boston.truth.covariance_tril.mT
+    Phi, noise = boston.Phi_test, boston.task.noise_variance
+    variance = ((Phi @ covariance) * Phi).sum(-1) + noise
+    z, weights = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(80))
+    y = (Phi @ exact.mean)[:, None] + variance.sqrt()[:, None] * z
+    log_q = mixture_log_density(y.flatten(), Phi.repeat_interleave(80, 0), q, noise).log_density.view_as(y)
+    cross = (log_q @ weights) / weights.sum()
+    kl = -0.5 * (2 * math.pi * math.e * variance).log() - cross
+    expected = EXPECTED["boston-00"]["bernoulli_dropout"]["0.8"]["predictive_kl_test"]
+    assert float(kl.mean()) == pytest.approx(expected, rel=1e-8)
+
+
+# --- Identities -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["one probability", "low noise", "slab"])
+def test_density_integrates_to_one(kind):
+    """The trapezoidal rule over a Gaussian-smoothed density converges geometrically: a step of σ/2 leaves e⁻⁷⁹."""
+    problem = random_problem(3, kind, deviations=(0,), max_k=5)
+    sigma = math.sqrt(problem.noise_variance)
+    if kind == "low noise":
+        sigma, problem = 0.01, problem._replace(noise_variance=1e-4)
+    sizes = np.abs(problem.Phi[0]) * (np.abs(problem.mean) + 10 * problem.scale)
+    end = sizes.sum() + 10 * sigma
+    y = np.arange(-end, end, sigma / 2)
+    Phi = np.broadcast_to(problem.Phi[:1], (len(y), len(problem.mean))).copy()
+    log_density = fast(problem._replace(y=y, Phi=Phi)).log_density
+    assert float(log_density.exp().sum()) * sigma / 2 == pytest.approx(1, abs=1e-9)
+
+
+@PROPERTY
+@given(seed=seeds, kind=st.sampled_from(["one probability", "slab"]), scale=st.floats(1e-3, 1e3))
+def test_units_and_signs(seed, kind, scale):
+    """log p(cy | cφ, cσ) = log p(y | φ, σ) − log |c|."""
+    problem = random_problem(seed, kind, deviations=(0, 2, -5), max_k=6)
+    before = fast(problem)
+    for c in (scale, -scale):
+        noise = c * c * problem.noise_variance
+        after = fast(problem._replace(y=c * problem.y, Phi=c * problem.Phi, noise_variance=noise))
+        difference = (after.log_density - before.log_density + math.log(scale)).abs()
+        assert (difference <= before.imprecision + after.imprecision).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_point_does_not_depend_on_its_batch(kind):
+    """To the bit, though some points need enumeration and others do not."""
+    problem = random_problem(11, kind, deviations=(0, 0.2, -0.5, 3, 10, -10, 1, 0.7, -2, 20, 0.01))
+    whole = fast(problem)
+    for rows in (slice(0, 1), slice(3, 4), slice(2, 7), slice(5, 11)):
+        part = fast(problem._replace(y=problem.y[rows], Phi=problem.Phi[rows]))
+        assert torch.equal(part.log_density, whole.log_density[rows])
+        assert torch.equal(part.imprecision, whole.imprecision[rows])
+
+
+def test_blocks_of_points_are_seamless(monkeypatch):
+    problem = random_problem(2, "one probability", deviations=tuple(np.linspace(-5, 5, 23)))
+    whole = fast(problem)
+    monkeypatch.setattr(mixture_density, "BLOCK", 5)
+    monkeypatch.setattr(tilted_inversion, "CHUNK", 1000)
+    assert torch.equal(fast(problem).log_density, whole.log_density)
+
+
+def test_no_points_at_all():
+    q = bernoulli_dropout_weights(f64([1, 2]), 0.5)
+    assert mixture_log_density(f64([]), torch.empty(0, 2, dtype=torch.float64), q, 1.0).log_density.shape == (0,)
+
+
+# --- How far to trust it ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("negligible", [6.0, 8.0, 16.0])
+@pytest.mark.parametrize("kind", ["one probability", "equal sizes", "slab"])
+def test_discretisation_is_bounded_as_stated(monkeypatch, negligible, kind):
+    """With a coarse grid on purpose, and no enumeration to help: the bounds hold without the factor 10."""
+    monkeypatch.setattr(tilted_inversion, "NEGLIGIBLE", negligible)
+    monkeypatch.setattr(mixture_density, "TARGET", math.inf)
+    largest = 0.0
+    for seed in range(20):
+        problem = random_problem(seed, kind)._replace(noise_variance=1.0)
+        result = fast(problem)
+        known = result.imprecision < 0.1
+        error = (result.log_density - torch.from_numpy(enumerated_log_density(problem))).abs()[known]
+        assert (error <= 1.1 * result.imprecision[known]).all()
+        largest = max([largest, *error.tolist()])
+    assert largest > 1e-5 * math.exp(-negligible)  # the grid was indeed coarse
+
+
+def test_branches_left_out_count_as_error(monkeypatch):
+    """Branches pruned at a share of e⁻⁴ on purpose: the imprecision owns up to what that loses."""
+    monkeypatch.setattr(mixture_enumeration, "NEGLIGIBLE_SHARE", -4.0)
+    errors = []
+    for seed in range(30):
+        problem = random_problem(seed, "low noise")
+        result, expected = fast(problem), torch.from_numpy(enumerated_log_density(problem))
+        known = (result.imprecision < 0.5) & (expected > -1e6)
+        errors.append((expected - result.log_density)[known])
+        assert (errors[-1] <= 2 * result.imprecision[known]).all()  # |log(1 − x)| ≤ 2x up to 0.5
+    assert float(torch.cat(errors).max()) > 1e-3  # something was indeed lost
+
+
+def test_sums_that_cancel_are_flagged():
+    """φᵀw of the atom at 0 is known to 1e-16 only, which is a tenth of σ."""
+    problem = problem_of([0.0], [0.01] * 3, [1, 1 / 3, -(1 + 1 / 3)], [0] * 3, 1e-30)
+    result = fast(problem)
+    error = abs(float(result.log_density) - float(enumerated_log_density(problem)[0]))
+    assert error > 1e-6
+    assert error <= 10 * float(result.imprecision)
+    assert not bool(result.reliable)
+
+
+def lattice(k, sigma):
+    """Far too many atoms to enumerate, and y in the middle between two of them."""
+    q = bernoulli_dropout_weights(torch.ones(k, dtype=torch.float64), 0.5)
+    y = f64([k / 2 + 0.5, k / 2])
+    return mixture_log_density(y, torch.ones(2, k, dtype=torch.float64), q, sigma**2)
+
+
+def test_what_cannot_be_reached_is_flagged():
+    result = lattice(60, 0.02)
+    between, on_atom = -0.5 * (0.5 / 0.02) ** 2, math.lgamma(61) - 2 * math.lgamma(31)
+    assert not bool(result.reliable[0])
+    assert float(result.imprecision[0]) == math.inf
+    assert float(result.log_density[0]) > between  # the error bound stands in
+    exact = on_atom - 60 * math.log(2) - math.log(0.02 * math.sqrt(2 * math.pi))
+    assert bool(result.reliable[1])
+    assert float(result.log_density[1]) == pytest.approx(exact, abs=10 * float(result.imprecision[1]))
+
+
+def test_log_densities_beyond_a_doubles_digits_are_flagged():
+    q = bernoulli_dropout_weights(f64([1.0, 2.0]), 0.5)
+    result = mixture_log_density(f64([1e3, 1e6]), f64([[1.0, 1.0], [1.0, 1.0]]), q, 1.0)
+    assert result.reliable.tolist() == [True, False]
+    close(result.log_density[1], -0.5 * (1e6 - 3) ** 2, rtol=1e-11)
+
+
+def test_points_that_are_not_finite_harm_no_other():
+    problem = random_problem(4, "one probability")
+    before = fast(problem)
+    y, Phi = problem.y.copy(), problem.Phi.copy()
+    y[1], Phi[2, 0] = math.nan, math.inf
+    after = fast(problem._replace(y=y, Phi=Phi))
+    assert after.log_density.isnan().tolist() == [False, True, True, False, False, False]
+    assert not after.reliable[1:3].any()
+    untouched = [0, 3, 4, 5]
+    assert torch.equal(after.log_density[untouched], before.log_density[untouched])
+
+
+# --- Monte Carlo ------------------------------------------------------------------------------------------------------
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("kind", ["one probability", "some certain, some zero", "slab"])
+def test_monte_carlo_agrees_within_its_standard_error(kind):
+    problem = random_problem(7, kind, deviations=(0, 0.5, -1, 1.5))._replace(noise_variance=1.0)
+    y, Phi, q = torch.from_numpy(problem.y), torch.from_numpy(problem.Phi), weights_of(problem)
+    exact = fast(problem).log_density
+    estimate = monte_carlo_log_density(y, Phi, q, 1.0, 20_000, generator(0))
+    assert ((estimate.log_density - exact).abs() < 4 * estimate.standard_error).all()
+    assert (estimate.standard_error < 0.05).all()
+    again = monte_carlo_log_density(y, Phi, q, 1.0, 20_000, generator(0))
+    assert torch.equal(again.log_density, estimate.log_density)
+
+
+def test_monte_carlo_standard_error_is_the_scatter_of_estimates():
+    """Standard deviation over 400 runs: its own relative error is 1/√800 = 3.5 %, four of which are allowed."""
+    q, y, Phi = bernoulli_dropout_weights(f64([1.0, -0.5, 0.7]), 0.7), f64([1.0]), f64([[1.0, 1.0, 1.0]])
+    runs = [monte_carlo_log_density(y, Phi, q, 0.25, 2_000, generator(seed)) for seed in range(400)]
+    scatter = torch.cat([run.log_density for run in runs]).std()
+    stated = torch.cat([run.standard_error for run in runs]).mean()
+    assert float(scatter / stated) == pytest.approx(1, abs=0.14)
+
+
+# --- Refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [0.0, -0.1, 1.1, math.nan])
+def test_retain_probabilities_outside_their_range_are_refused(p):
+    with pytest.raises(InputError, match="retain probabilities range"):
+        bernoulli_dropout_weights(f64([1.0, 2.0]), f64([0.5, p]))
+
+
+def test_spike_weights_scales_noise_and_sample_counts_are_refused():
+    mean, scale = f64([1.0, 2.0]), f64([1.0, 1.0])
+    for spike in (1.0, -0.1, math.nan):
+        with pytest.raises(InputError, match="spike weights range"):
+            spike_and_slab_weights(spike, mean, scale)
+    for smallest in (0.0, -1.0, math.nan):
+        with pytest.raises(InputError, match="slab scale"):
+            spike_and_slab_weights(0.5, mean, f64([1.0, smallest]))
+    q = bernoulli_dropout_weights(mean, 0.5)
+    for noise in (0.0, -1.0, math.nan):
+        with pytest.raises(InputError, match="noise variance"):
+            mixture_log_density(f64([0.0]), f64([[1.0, 1.0]]), q, noise)
+    with pytest.raises(InputError, match="at least 2"):
+        monte_carlo_log_density(f64([0.0]), f64([[1.0, 1.0]]), q, 1.0, 1, generator(0))
