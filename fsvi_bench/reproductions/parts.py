@@ -15,7 +15,7 @@ from fsvi_bench.reproductions.base import Workshop
 from fsvi_bench.running.executors import run_parallel
 from fsvi_bench.sources import source_sha256
 
-DECISIVE_SOURCES = ("maths", "tasks", "posteriors", "seeds.py")
+DECISIVE_SOURCES = ("maths", "networks", "tasks", "posteriors", "seeds.py")
 
 
 class Plain(BaseModel):
