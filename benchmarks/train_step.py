@@ -239,7 +239,7 @@ def ngd() -> None:
     """Seconds until the objective on the held-out sets is within 0.1 nat of the best value known, on one core."""
     from fsvi_bench.posteriors.base import unstack
     from fsvi_bench.scoring.objective import ExpectedFunctionalKL
-    from fsvi_bench.scoring.scores import kl_and_nlpd
+    from fsvi_bench.scoring.scores import trace_scores
     from fsvi_bench.variational.measurement import MeasurementDesign
 
     use_one_thread()
@@ -254,7 +254,7 @@ def ngd() -> None:
 
         def look(steps: int, seconds: float) -> None:
             (q,) = unstack(run.posterior())
-            seen.append((steps, seconds, objective.value(q, problem), kl_and_nlpd(q, problem)[0]))
+            seen.append((steps, seconds, objective.value(q, problem), trace_scores(q, problem).kl))
 
         train(run, "cpu", look, at)
         return seen

@@ -17,7 +17,7 @@ def run(
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Data set; may be repeated. Default: diabetes (bundled).")] = None,
     task: Annotated[list[Path] | None, typer.Option("--task", help="A frozen task file; may be repeated.")] = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="Method name or file.py:Class; default: all.")] = None,
-    family: Annotated[list[str] | None, typer.Option("--family", help="full or ffg; default: both.")] = None,
+    family: Annotated[list[str] | None, typer.Option("--family", help="full, ffg, bernoulli or spike-slab; default: all that a method has.")] = None,
     splits: Annotated[str | None, typer.Option("--splits", help="0-19 or 0,3,5; default: all.")] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help="0-4 or 0,2; a deterministic method is one cell.")] = None,
     measurement_points: Annotated[list[int] | None, typer.Option("--measurement-points", help="Size M of the measurement set; may be repeated.")] = None,

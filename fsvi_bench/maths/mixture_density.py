@@ -77,13 +77,13 @@ def spike_and_slab_weights(
     """w_i = 0 with probability spike_weight_i, else N(mean_i, scale_i²).
 
     Raises:
-        InputError: a spike weight is outside [0, 1), or a scale is not positive.
+        InputError: a spike weight is outside [0, 1], or a scale is not positive.
     """
     spike = torch.as_tensor(spike_weight, dtype=mean.dtype, device=mean.device)
-    if not bool(((spike >= 0) & (spike < 1)).all()):
+    if not bool(((spike >= 0) & (spike <= 1)).all()):
         raise InputError(
             f"spike weights range from {float(spike.min()):g} to {float(spike.max()):g}, "
-            "expected numbers from 0 to below 1; this is the probability of a weight being zero"
+            "expected numbers from 0 to 1; this is the probability of a weight being zero"
         )
     if not bool((scale > 0).all()):
         raise InputError(

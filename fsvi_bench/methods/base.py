@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from fsvi_bench.posteriors.gaussian import Family, GaussianPosterior
+from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.tasks.training_problems import TrainingProblems
 
@@ -39,7 +39,7 @@ class Method(pl.LightningModule, ABC):
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     families: ClassVar[tuple[Family, ...]] = ("full", "ffg")
-    deterministic: ClassVar[bool] = False  #: True: one cell whatever the seeds say
+    deterministic: ClassVar[bool] = False  #: True: nothing is trained; one cell whatever the seeds say
     #: How many steps one call of `training_step` may do. Lightning costs a tenth of a millisecond a call.
     steps_per_call: ClassVar[int] = 1
 
@@ -57,6 +57,11 @@ class Method(pl.LightningModule, ABC):
             InputError: the settings do not fit the problem.
         """
 
+    @classmethod
+    def is_deterministic(cls, options: MethodOptions) -> bool:
+        """Whether nothing is trained under these options, so that there is one cell whatever the seeds say."""
+        return cls.deterministic
+
     @property
     @abstractmethod
     def num_steps(self) -> int:
@@ -67,7 +72,7 @@ class Method(pl.LightningModule, ABC):
         """One call for all B problems. `batch` is the range of steps to do, at most `steps_per_call` of them."""
 
     @abstractmethod
-    def posterior(self) -> GaussianPosterior:
+    def posterior(self) -> Posterior:
         """The current approximation, with a leading axis of B problems; asked for before the first step too."""
 
     @property

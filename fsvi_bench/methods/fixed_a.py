@@ -14,7 +14,7 @@ from fsvi_bench.maths.functional_kl import Measurement
 from fsvi_bench.maths.measurement import measure
 from fsvi_bench.methods.base import MethodOptions, TrainingProblems
 from fsvi_bench.methods.descending import DescentMethod, FunctionalOptions
-from fsvi_bench.posteriors.gaussian import Family
+from fsvi_bench.posteriors.base import Family
 from fsvi_bench.scoring.objective import FixedFunctionalKL, Objective
 from fsvi_bench.variational.descent import AdamDescent, Descent
 from fsvi_bench.variational.gradients import set_gradient

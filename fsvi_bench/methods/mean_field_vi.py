@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.descending import AdamOptions, DescentMethod, MinibatchOptions
-from fsvi_bench.posteriors.gaussian import Family
+from fsvi_bench.posteriors.base import Family
 from fsvi_bench.scoring.objective import Objective, WeightSpaceKL
 from fsvi_bench.variational.descent import AdamDescent
 from fsvi_bench.variational.likelihood import make_likelihood

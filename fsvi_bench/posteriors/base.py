@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+#: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab.
+Family = Literal["full", "ffg", "bernoulli", "spike-slab"]
 
 Q = TypeVar("Q", bound="Posterior")
 

@@ -13,13 +13,11 @@ from torch import Tensor
 
 from fsvi_bench.posteriors.base import Posterior
 
-Family = Literal["full", "ffg"]
-
 
 class GaussianPosterior(Posterior):
     """q(w) = N(mean, Σ); tensors may carry a leading axis of B problems."""
 
-    family: Family
+    family: Literal["full", "ffg"]
     mean: Float[Tensor, "*B k"]
 
     @abstractmethod

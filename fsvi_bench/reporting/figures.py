@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from fsvi_bench.files import write_atomically
 from fsvi_bench.maths.blr import predictive_variance
-from fsvi_bench.posteriors.base import Posterior
-from fsvi_bench.posteriors.gaussian import Family
+from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.reporting.summary import Estimate, estimate
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.problem import Problem
@@ -33,8 +32,15 @@ PALETTE = (BLUE, VERMILLION, GREEN, PURPLE)
 PAGE_WIDTH = 7.0  #: inches of a printed page's text; at this width no letter is smaller than 8 points
 SMALL, NORMAL, LARGE = 8.0, 9.0, 10.0  #: points
 DOTS_PER_INCH = 200
-FAMILY_STYLE: dict[Family, tuple[str, str]] = {"full": (BLUE, "o"), "ffg": (VERMILLION, "s")}  #: colour and marker
-FAMILY_PLACE: dict[Family, float] = {"full": -0.2, "ffg": 0.2}  #: within a column of width 1
+#: Colour and marker.
+FAMILY_STYLE: dict[Family, tuple[str, str]] = {
+    "full": (BLUE, "o"),
+    "ffg": (VERMILLION, "s"),
+    "bernoulli": (GREEN, "^"),
+    "spike-slab": (PURPLE, "D"),
+}
+#: Within a column of width 1.
+FAMILY_PLACE: dict[Family, float] = {"full": -0.2, "ffg": 0.2, "bernoulli": 0.2, "spike-slab": 0.2}
 LEVEL_LINE: Dashes = (0, (4, 3))
 NO_LOGARITHM = 1e-9  #: a KL below this is 0 but for rounding, which a logarithmic axis cannot show
 

@@ -14,7 +14,10 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
 from fsvi_bench.running.cell import Record
 
-SCORES = ("kl", "kl_mean_term", "reverse_kl", "w2", "predictive_kl_test", "predictive_kl_box", "nlpd", "rmse")
+SCORES = (
+    "kl", "kl_moment_matched", "kl_mean_term", "reverse_kl", "w2_moments", "predictive_kl_test", "predictive_kl_box",
+    "nlpd", "nlpd_moment_matched", "rmse",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Row:
     cells: int
     finished: int
     splits: int
-    scores: dict[str, Estimate]
+    scores: dict[str, Estimate]  #: without those that do not apply to some record
 
 
 def summarise(records: Sequence[Record]) -> list[Row]:
@@ -77,9 +80,9 @@ def _row(group: Sequence[Record]) -> Row:
         by_split[record.split].append(record)
     estimates = {}
     for name in SCORES if finished else ():
-        estimates[name] = estimate(
-            [fmean(getattr(record.scores, name) for record in records) for records in by_split.values()]
-        )
+        values = [[getattr(record.scores, name) for record in records] for records in by_split.values()]
+        if not any(value is None for of_split in values for value in of_split):
+            estimates[name] = estimate([fmean(of_split) for of_split in values])
     return Row(
         dataset=first.dataset,
         method=first.method,

@@ -16,14 +16,15 @@ from fsvi_bench.tasks.certificate import Certificate
 
 COLUMNS = {
     "kl": "KL(q‖P_D)",
-    "kl_mean_term": "its mean term",
+    "kl_moment_matched": "of its moments",
+    "kl_mean_term": "mean term",
     "predictive_kl_test": "predictive KL, test",
     "predictive_kl_box": "box",
     "nlpd": "NLPD",
     "rmse": "RMSE",
 }
 NARROW_COLUMNS = ("kl", "nlpd", "rmse")
-WIDE = 130  #: characters from which all columns fit
+WIDE = 148  #: characters from which all columns fit
 ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an error bar would say nothing
 
 
@@ -39,7 +40,7 @@ def result_table(rows: Sequence[Row], width: int) -> Table:
     told_apart = _varying_settings(rows)
     for index, row in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].dataset != row.dataset
-        cells = [format_estimate(row.scores[name]) if row.scores else "failed" for name in columns]
+        cells = [_cell(row, name) for name in columns]
         table.add_row(row.dataset, _label(row, told_apart[row.method]), _count(row), *cells, end_section=last)
     return table
 
@@ -61,8 +62,16 @@ def _varying_settings(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 def _label(row: Row, settings: Sequence[str]) -> str:
-    told = " ".join(f"{name}={row.hyperparameters[name]}" for name in settings if name in row.hyperparameters)
-    return f"{row.method} {row.family} {told}".strip()
+    told = [f"{name}={row.hyperparameters[name]}" for name in settings if name in row.hyperparameters]
+    if row.hyperparameters.get("prior") == "own" and "prior" not in settings:
+        told.append("(own prior)")
+    return " ".join([row.method, row.family, *told])
+
+
+def _cell(row: Row, name: str) -> str:
+    if not row.finished:
+        return "failed"
+    return format_estimate(row.scores[name]) if name in row.scores else "–"
 
 
 def _count(row: Row) -> str:

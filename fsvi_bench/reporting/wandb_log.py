@@ -16,7 +16,8 @@ from fsvi_bench.training.trace import Trace, TracePoint
 
 Mode = Literal["online", "offline", "off"]
 PROJECT = "fsvi-bench"
-TRACED = ("kl", "nlpd")  #: the scores that a trace follows
+#: The scores that a trace follows.
+TRACED = ("kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched")
 
 
 def choose_mode(wanted: str) -> Mode:
@@ -99,13 +100,13 @@ def _log_group(group: Sequence[Record], mode: Mode, folder: Path, traces: Mappin
 
 
 def _log_traces(run: Any, traced: Sequence[tuple[Record, Trace]]) -> None:
-    """`trace/kl` and `trace/nlpd` against `trace/steps`, means over splits; every cell's own curve in a table."""
+    """`trace/kl` and so on against `trace/steps`, means over splits; every cell's own curve in a table."""
     import wandb
 
     if not traced:
         return
     rows = [
-        [record.split, record.seed, point.steps, point.seconds, point.kl, point.nlpd]
+        [record.split, record.seed, point.steps, point.seconds, *(getattr(point, name) for name in TRACED)]
         for record, trace in traced
         for point in trace.points
     ]
@@ -117,9 +118,10 @@ def _log_traces(run: Any, traced: Sequence[tuple[Record, Trace]]) -> None:
 
 
 def mean_trace(traced: Sequence[tuple[Record, Trace]]) -> list[tuple[int, dict[str, float]]]:
-    """(steps, mean KL and NLPD over splits) at every step that some trace has; seeds are averaged within a split first.
+    """(steps, mean scores over splits) at every step that some trace has; seeds are averaged within a split first.
 
-    A method that ended early keeps its last posterior, so its last point stands for the steps after it.
+    A method that ended early keeps its last posterior, so its last point stands for the steps after it. A score that
+    some trace does not have at a step, as a mixture's NLPD before the end, is left out there.
     """
     steps = sorted({point.steps for _, trace in traced for point in trace.points})
     means = []
@@ -128,6 +130,11 @@ def mean_trace(traced: Sequence[tuple[Record, Trace]]) -> list[tuple[int, dict[s
         for record, trace in traced:
             if reached := [point for point in trace.points if point.steps <= step]:
                 by_split.setdefault(record.split, []).append(reached[-1])
-        of_splits = [{name: fmean(getattr(p, name) for p in points) for name in TRACED} for points in by_split.values()]
-        means.append((step, {name: fmean(split[name] for split in of_splits) for name in TRACED}))
+        everywhere = [
+            name
+            for name in TRACED
+            if all(getattr(point, name) is not None for points in by_split.values() for point in points)
+        ]
+        of_splits = [{name: fmean(getattr(p, name) for p in each) for name in everywhere} for each in by_split.values()]
+        means.append((step, {name: fmean(split[name] for split in of_splits) for name in everywhere}))
     return means

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
-from fsvi_bench.posteriors.gaussian import Family
+from fsvi_bench.posteriors.base import Family
 from fsvi_bench.reporting.cell_files import load_posterior
 from fsvi_bench.reporting.figures import (
     FAMILY_STYLE,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.files import sha256_of_json
-from fsvi_bench.posteriors.gaussian import Family
+from fsvi_bench.posteriors.base import Family
 from fsvi_bench.scoring.scores import Scores
 
 Status = Literal["ok", "diverged", "failed"]

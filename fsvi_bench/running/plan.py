@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
-from fsvi_bench.posteriors.gaussian import Family
+from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
@@ -22,7 +22,7 @@ from fsvi_bench.tasks.certificate import read_certified
 from fsvi_bench.tasks.splits import parse_ranges
 from fsvi_bench.tasks.task import Task
 
-FAMILIES: tuple[Family, ...] = ("full", "ffg")
+FAMILIES: tuple[Family, ...] = get_args(Family)
 DEFAULT_DATASET = "diabetes"
 
 
@@ -78,6 +78,10 @@ class Variant:
     family: Family
     options: MethodOptions
     seeds: tuple[int, ...]
+
+    @property
+    def deterministic(self) -> bool:
+        return self.method.cls.is_deterministic(self.options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As plain data: a class that came from a file can be found by its path in another process, not by its name."""
@@ -206,14 +210,15 @@ def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...]
     axes = {**axes, **protocol.grid, **{name: [value] for name, value in request.options.items()}, **axes}
 
     variants = [
-        Variant(method, family, method.options(options), (0,) if method.cls.deterministic else seeds)
+        Variant(method, family, options, (0,) if method.cls.is_deterministic(options) else seeds)
         for method in methods
         for family in families
         if family in method.cls.families
-        for options in _grid(protocol, axes, method)
+        for options in map(method.options, _grid(protocol, axes, method))
     ]
     if not variants:
-        raise InputError(f"no chosen method has a family among {', '.join(families)}; choose full or ffg")
+        own = ", ".join(dict.fromkeys(family for method in methods for family in method.cls.families))
+        raise InputError(f"no chosen method has a family among {', '.join(families)}; theirs: {own}")
     return tuple(variants), tuple(flag for name, (flag, values) in given.items() if values and name not in known)
 
 

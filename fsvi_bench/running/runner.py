@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json
-from fsvi_bench.posteriors.base import defect, divergence, unstack
-from fsvi_bench.posteriors.gaussian import GaussianPosterior
+from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.running.cell import Cell, Record, Seconds, not_a_number
 from fsvi_bench.running.executors import run_parallel
 from fsvi_bench.running.plan import Plan, Variant
@@ -139,18 +138,18 @@ class _Job:
 class _Outcome(NamedTuple):
     cell: Cell
     record: Record
-    posterior: GaussianPosterior | None
+    posterior: Posterior | None
     trace: Trace | None
 
 
 def _train_all(missing: Sequence[tuple[Variant, Problem, Cell]], resources: Resources) -> Iterator[list[_Outcome]]:
     """Outcomes job by job. On a CPU every batch is split over the workers, which moves no result; on a GPU none is."""
-    trains = any(not variant.method.cls.deterministic for variant, _, _ in missing)
+    trains = any(not variant.deterministic for variant, _, _ in missing)
     workers = resources.workers if resources.device == "cpu" and trains else 1
     jobs = [
         _Job(variant, part, resources.device)
         for variant, batch in _batches(missing)
-        for part in _parts(batch, 1 if variant.method.cls.deterministic else workers)
+        for part in _parts(batch, 1 if variant.deterministic else workers)
     ]
     for job, outcome in run_parallel(_run_job, jobs, workers):
         yield _failed(job, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
@@ -165,7 +164,7 @@ def _parts(batch: Sequence[tuple[Problem, Cell]], count: int) -> Iterator[list[t
 class _Trained(NamedTuple):
     """What a method made of a batch; everything but `seconds` problem by problem."""
 
-    posteriors: Sequence[GaussianPosterior]
+    posteriors: Sequence[Posterior]
     reasons: Sequence[str | None]
     objectives: Sequence[Objective | None]
     work: Sequence[Mapping[str, int] | None]
@@ -189,7 +188,7 @@ def _train(job: _Job) -> _Trained:
     problems, cells = [problem for problem, _ in job.batch], [cell for _, cell in job.batch]
     seeds = [derive_seed(c.task_sha256, c.method, c.family, c.seed) for c in cells]
     method = job.variant.method.cls(TrainingProblems.of(problems), job.variant.family, job.variant.options, seeds)
-    tracer = None if method.deterministic else Tracer(method, problems)
+    tracer = None if job.variant.deterministic else Tracer(method, problems)
     seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
     trained = _Trained(
         posteriors=unstack(method.posterior().cpu()),
@@ -225,14 +224,14 @@ def _failed(job: _Job, started: datetime, error: Exception) -> list[_Outcome]:
 
 
 def _score_cell(
-    posterior: GaussianPosterior, problem: Problem, diverged: str | None, objective: Objective | None
+    posterior: Posterior, problem: Problem, diverged: str | None, objective: Objective | None
 ) -> dict[str, Any]:
     """Scores, or a status and the reason for having none."""
     if diverged is not None:
         return {"status": "diverged", "reason": diverged}
     try:
         if (reason := defect(posterior, problem.task.k)) is not None:
-            return {"status": "failed", "reason": f"the posterior is not a Gaussian over the weights: {reason}"}
+            return {"status": "failed", "reason": f"the posterior is not one over the weights: {reason}"}
         if (reason := divergence(posterior)) is not None:
             return {"status": "diverged", "reason": reason}
         scores = score(posterior, problem)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import require_writable_directory, write_atomically
-from fsvi_bench.posteriors.gaussian import GaussianPosterior
+from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import write_posterior
 from fsvi_bench.running.cell import Cell, Record
 from fsvi_bench.training.trace import Trace, read_trace
@@ -55,7 +55,7 @@ class Store:
             raise InputError(f"{path} is the record of another cell; move it away and run again")
         return record
 
-    def save(self, cell: Cell, record: Record, posterior: GaussianPosterior | None, trace: Trace | None = None) -> None:
+    def save(self, cell: Cell, record: Record, posterior: Posterior | None, trace: Trace | None = None) -> None:
         """Writes a cell's trace and posterior (if it has them), then its record, each atomically."""
         folder = self.root / cell.folder
         if trace is not None:

@@ -23,7 +23,8 @@ from fsvi_bench.maths.functional_kl import Measurement
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.measurement import measure
 from fsvi_bench.maths.projection import row_space
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, Family, FullGaussian, GaussianPosterior
+from fsvi_bench.posteriors.base import Family, Posterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.problem import Problem
 from fsvi_bench.tasks.training_problems import TrainingProblems
@@ -47,10 +48,10 @@ class ObjectiveScores(NamedTuple):
 
 
 class Objective(ABC):
-    """Something that a method minimises over Gaussians q."""
+    """Something that a method minimises over posteriors q of its kind."""
 
     @abstractmethod
-    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:
+    def scores(self, q: Posterior, problem: Problem) -> ObjectiveScores:
         """Both scores of one posterior on one problem."""
 
 
@@ -69,7 +70,7 @@ def _nearest(family: Family, exact: PrecisionGaussian) -> GaussianPosterior:
 class WeightSpaceKL(Objective):
     """−ELBO with its KL in weight space: KL(q ‖ P_D) minus the log evidence, so that all is known in closed form."""
 
-    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:
+    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:  # type: ignore[override]
         exact = problem.truth.posterior
         least = _kl(_nearest(q.family, exact), exact)
         return ObjectiveScores(least, _kl(q, exact) - least)
@@ -87,7 +88,7 @@ class ExpectedFunctionalKL(Objective):
     design: MeasurementDesign
     kl_weight: float
 
-    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:
+    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:  # type: ignore[override]
         if self.kl_weight == 0:
             return ObjectiveScores(None, None)
         reference = _reference(_ByIdentity(problem, problem.task.sha256), self, q.family)
@@ -116,7 +117,7 @@ class FixedFunctionalKL(Objective):
     design: MeasurementDesign
     kl_weight: float
 
-    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:
+    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:  # type: ignore[override]
         basis = row_space(self.Phi_A, self.design.rank_tolerance)
         all_seen = basis.shape[1] == problem.task.k
         if self.kl_weight == 0 or self.design.kl_jitter:

@@ -1,9 +1,14 @@
-"""Scores of an approximate posterior q against a problem's exact one: closed-form functions of q and the task.
+"""Scores of an approximate posterior q against a problem's exact one.
 
-All divergences are in nats; `nlpd` and `rmse` are in the target's original unit. See GLOSSARY.md for each score.
+All divergences are in nats; `nlpd` and `rmse` are in the target's original unit. See GLOSSARY.md for each score. For a
+q with a density every score is a closed form. One without (dropout) has an infinite KL, and is scored by its moments
+and by its exact predictive density; one known by its samples has estimates with intervals (`scoring.samples`).
 """
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,22 +16,28 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.blr import (
-    expected_log_likelihood,
-    negative_log_predictive_density,
-    predictive_variance,
-)
+from fsvi_bench.maths.bernoulli_dropout import bernoulli_quasi_kl
+from fsvi_bench.maths.blr import expected_log_likelihood
 from fsvi_bench.maths.gaussian import (
     DivergenceTerms,
     gaussian_kl_from_precision,
     gaussian_kl_standard_normal,
     gaussian_kl_to_precision,
     gaussian_w2,
-    normal_kl,
 )
 from fsvi_bench.maths.projection import projected_kl, row_space
+from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
 from fsvi_bench.posteriors.base import Posterior
-from fsvi_bench.posteriors.gaussian import GaussianPosterior
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.scoring.predictive import (
+    exact_predictive,
+    mixture_nlpd,
+    predictive_kl,
+    predictive_moments,
+    switched_weights,
+)
+from fsvi_bench.scoring.samples import SampleEstimates, sample_estimates
 from fsvi_bench.tasks.problem import Problem
 
 MARGINAL_COUNTS = (1, 5, 20, 50)
@@ -46,25 +57,32 @@ class Overconfidence(BaseModel):
 
 
 class Scores(BaseModel):
-    """Every score of one cell. A KL is never clipped: −1e-9 is rounding, less is a bug."""
+    """Every score of one cell, null where one does not apply. A KL is never clipped: −1e-9 is rounding, less a bug."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-    kl: float  #: KL(q ‖ P_D)
-    kl_mean_term: float
-    kl_cov_term: float
-    reverse_kl: float  #: KL(P_D ‖ q)
-    w2: float  #: 2-Wasserstein distance, in weight space
+    singular: bool | None  #: q has no density, so that `kl` is infinite; null for samples, which do not tell
+    kl: float | None  #: KL(q ‖ P_D)
+    kl_mean_term: float  #: of `kl`, or of `kl_moment_matched` where there is no other
+    kl_cov_term: float | None
+    reverse_kl: float | None  #: KL(P_D ‖ q)
+    qkl: float | None  #: quasi-KL of Hron et al. (2018), for Bernoulli dropout; descriptive, never ranked
+    kl_moment_matched: float  #: KL of the Gaussian with q's moments: a lower bound of `kl` for any q with a density
+    w2: float | None  #: 2-Wasserstein distance, in weight space
+    w2_moments: float  #: Bures–Wasserstein distance of the moments: a lower bound of the 2-Wasserstein distance
     predictive_kl_test: float  #: mean over test inputs of KL(exact predictive ‖ q's predictive)
     predictive_kl_box: float  #: the same over 1,000 fixed inputs of the training box
     kl_marginals: dict[str, float | None]  #: KL(Q_X ‖ P_D,X) at the first 1, 5, 20, 50 test inputs
     overconfidence: Overconfidence
     nlpd: float
+    nlpd_imprecision: float | None  #: how far the worst test point's density may be off (nats); null for closed forms
+    nlpd_moment_matched: float
     nlpd_exact: float
     nlpd_gap: float
     rmse: float
     log_evidence: float
-    elbo: float
-    elbo_gap: float  #: log evidence − ELBO, which equals `kl` for every q
+    elbo: float | None
+    elbo_gap: float | None  #: log evidence − ELBO, which equals `kl` for every q
+    intervals: dict[str, tuple[float, float]] | None = None  #: 95%, where scores are estimates
     kl_at_objective_optimum: float | None = None  #: see `fsvi_bench.scoring.objective`; null for a mere posterior
     objective_gap: float | None = None
 
@@ -73,83 +91,134 @@ def score(q: Posterior, problem: Problem) -> Scores:
     """All scores of one posterior on one problem.
 
     Raises:
-        InputError: q is not a Gaussian, has another number of weights than the task has features, or numbers so large
-            that they overflow.
+        InputError: q has another number of weights than the task has features, numbers so large that they overflow, or
+            too few samples for their moments.
     """
-    if not isinstance(q, GaussianPosterior):
-        raise InputError(f"posterior is of kind {q.kind}, expected a Gaussian; these scores are defined for no other")
     if q.k != problem.task.k:
         raise InputError(f"task has k={problem.task.k} features, posterior has {q.k}; was it trained on another task?")
-    tril, exact, truth = q.covariance_tril(), problem.truth.posterior, problem.truth
-    _require_no_overflow(q.mean, tril, exact.precision_tril)
-    kl = gaussian_kl_to_precision(q.mean, tril, *exact)
-    reverse: DivergenceTerms = gaussian_kl_from_precision(*exact, q.mean, tril)
-    w2 = gaussian_w2(q.mean, tril, exact.mean, truth.covariance_tril)
-    nlpd, nlpd_exact = _nlpd(problem, q.mean, tril), _nlpd(problem, exact.mean, truth.covariance_tril)
-    elbo = _elbo(problem, q.mean, tril)
+    mean, tril = q.mean, q.covariance_tril()
+    exact, truth = problem.truth.posterior, problem.truth
+    _require_no_overflow(mean, tril, exact.precision_tril)
+    matched = gaussian_kl_to_precision(mean, tril, *exact)
+    w2 = float(gaussian_w2(mean, tril, exact.mean, truth.covariance_tril))
+    nlpd_exact = exact_predictive(problem, problem.Phi_test).nlpd(problem)
+    nlpd_matched = predictive_moments(problem, problem.Phi_test, mean, tril).nlpd(problem)
+    shared: dict[str, Any] = {
+        "singular": q.singular,
+        "kl_mean_term": float(matched.mean),
+        "kl_moment_matched": float(matched.total),
+        "w2_moments": w2,
+        "overconfidence": _overconfidence(exact.precision_tril, tril),
+        "nlpd_moment_matched": nlpd_matched,
+        "nlpd_exact": nlpd_exact,
+        "rmse": _rmse(problem, mean),
+        "log_evidence": float(truth.log_evidence),
+    }
+    if isinstance(q, SamplesPosterior):
+        return _of_samples(shared, sample_estimates(q, problem))
+    weights = switched_weights(q)
+    nlpd, imprecision = (nlpd_matched, None) if weights is None else mixture_nlpd(weights, problem)
     return Scores(
-        kl=float(kl.total),
-        kl_mean_term=float(kl.mean),
-        kl_cov_term=float(kl.covariance),
-        reverse_kl=float(reverse.total),
-        w2=float(w2),
-        predictive_kl_test=_predictive_kl(problem, problem.Phi_test, q.mean, tril),
-        predictive_kl_box=_predictive_kl(problem, problem.Phi_box, q.mean, tril),
-        kl_marginals=_kl_marginals(problem, q.mean, tril),
-        overconfidence=_overconfidence(exact.precision_tril, tril),
+        **shared,
+        **_weight_space(q, problem, matched, tril, w2),
+        predictive_kl_test=float(predictive_kl(q, problem, problem.Phi_test, tril).mean()),
+        predictive_kl_box=float(predictive_kl(q, problem, problem.Phi_box, tril).mean()),
         nlpd=nlpd,
-        nlpd_exact=nlpd_exact,
         nlpd_gap=nlpd - nlpd_exact,
-        rmse=_rmse(problem, q.mean),
-        log_evidence=float(truth.log_evidence),
-        elbo=elbo,
-        elbo_gap=float(truth.log_evidence) - elbo,
+        nlpd_imprecision=imprecision,
     )
 
 
-def kl_and_nlpd(q: GaussianPosterior, problem: Problem) -> tuple[float, float]:
-    """The two scores that a trace follows: KL(q ‖ P_D) and NLPD. NaN for a q that holds NaN."""
-    tril = q.covariance_tril()
-    kl = gaussian_kl_to_precision(q.mean, tril, *problem.truth.posterior)
-    return float(kl.total), _nlpd(problem, q.mean, tril)
+class TraceScores(BaseModel):
+    """The scores that a trace follows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kl: float
+    nlpd: float | None
+    kl_moment_matched: float
+    nlpd_moment_matched: float
 
 
-def _values(Phi: Float[Tensor, "n k"], mean: Float[Tensor, " k"]) -> Float[Tensor, " n"]:
-    return (Phi @ mean[:, None])[:, 0]
+def trace_scores(q: Posterior, problem: Problem, mixtures: bool = True) -> TraceScores:
+    """KL(q ‖ P_D) and NLPD of q and of its moment-matched Gaussian; NaN for a q that holds NaN.
 
-
-def _nlpd(problem: Problem, mean: Tensor, tril: Tensor) -> float:
-    task = problem.task
-    variance = predictive_variance(problem.Phi_test, tril, task.noise_variance)
-    return float(
-        negative_log_predictive_density(problem.y_test, _values(problem.Phi_test, mean), variance, task.target_std)
+    A mixture's NLPD takes as long as many steps: without `mixtures` it is None.
+    """
+    mean, tril = q.mean, q.covariance_tril()
+    matched = float(gaussian_kl_to_precision(mean, tril, *problem.truth.posterior).total)
+    of_moments = predictive_moments(problem, problem.Phi_test, mean, tril).nlpd(problem)
+    nlpd: float | None = of_moments
+    if (weights := switched_weights(q)) is not None:
+        nlpd = mixture_nlpd(weights, problem)[0] if mixtures else None
+    return TraceScores(
+        kl=math.inf if q.singular else matched,
+        nlpd=nlpd,
+        kl_moment_matched=matched,
+        nlpd_moment_matched=of_moments,
     )
 
 
-def _rmse(problem: Problem, mean: Tensor) -> float:
+def _weight_space(
+    q: Posterior, problem: Problem, matched: DivergenceTerms, tril: Float[Tensor, "k k"], w2: float
+) -> dict[str, Any]:
+    """What depends on whether q has a density over the weights."""
+    exact, truth = problem.truth.posterior, problem.truth
+    if not q.singular:
+        reverse: DivergenceTerms = gaussian_kl_from_precision(*exact, q.mean, tril)
+        elbo = _elbo(problem, q.mean, tril)
+        return {
+            "kl": float(matched.total),
+            "kl_cov_term": float(matched.covariance),
+            "reverse_kl": float(reverse.total),
+            "qkl": None,
+            "w2": w2,
+            "kl_marginals": _kl_marginals(problem, q.mean, tril),
+            "elbo": elbo,
+            "elbo_gap": float(truth.log_evidence) - elbo,
+        }
+    reverse_kl, qkl = math.inf, None
+    if isinstance(q, SpikeSlabPosterior):
+        reverse_kl = float(spike_slab_reverse_kl(*exact, q.spike_weight, q.slab_mean, q.slab_scale))
+    if isinstance(q, BernoulliDropoutPosterior):
+        qkl = float(bernoulli_quasi_kl(q.m, q.retain_probabilities, *exact))
+    counts = {str(count): math.inf if count <= len(problem.Phi_test) else None for count in MARGINAL_COUNTS}
+    return {
+        "kl": math.inf,
+        "kl_cov_term": math.inf,
+        "reverse_kl": reverse_kl,
+        "qkl": qkl,
+        "w2": None,
+        "kl_marginals": counts,
+        "elbo": -math.inf,
+        "elbo_gap": math.inf,
+    }
+
+
+def _of_samples(shared: dict[str, Any], estimates: SampleEstimates) -> Scores:
+    """Estimates, bias-corrected, in place of what the samples' own moments give."""
+    values: dict[str, Any] = {**shared, **estimates.values}
+    unknown: dict[str, Any] = dict.fromkeys(("kl", "kl_cov_term", "reverse_kl", "qkl", "w2", "elbo", "elbo_gap"))
+    return Scores(
+        **values,
+        **unknown,
+        kl_marginals={str(count): None for count in MARGINAL_COUNTS},
+        nlpd_gap=values["nlpd"] - shared["nlpd_exact"],
+        nlpd_imprecision=None,
+        intervals=estimates.intervals,
+    )
+
+
+def _rmse(problem: Problem, mean: Float[Tensor, " k"]) -> float:
     """Root mean square error of the predictive mean in the target's original unit."""
-    error = problem.y_test - _values(problem.Phi_test, mean)
+    error = problem.y_test - (problem.Phi_test @ mean[:, None])[:, 0]
     return float(error.square().mean().sqrt() * problem.task.target_std)
 
 
-def _elbo(problem: Problem, mean: Tensor, tril: Tensor) -> float:
+def _elbo(problem: Problem, mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]) -> float:
     """E_q[log p(y | Φ, w)] − KL(q ‖ prior), in standardised units like the log evidence."""
     noise_variance = problem.task.noise_variance
     likelihood = expected_log_likelihood(problem.Phi, problem.y, noise_variance, mean, tril)
     return float(likelihood - gaussian_kl_standard_normal(mean, tril))
-
-
-def _predictive_kl(problem: Problem, Phi: Float[Tensor, "n k"], mean: Tensor, tril: Tensor) -> float:
-    """Mean over rows of KL(exact predictive ‖ q's predictive), one-dimensional densities with the noise included."""
-    truth, noise_variance = problem.truth, problem.task.noise_variance
-    return float(
-        normal_kl(
-            _values(Phi, truth.posterior.mean),
-            predictive_variance(Phi, truth.covariance_tril, noise_variance),
-            _values(Phi, mean),
-            predictive_variance(Phi, tril, noise_variance),
-        ).mean()
-    )
 
 
 def _kl_marginals(problem: Problem, mean: Tensor, tril: Tensor) -> dict[str, float | None]:

@@ -11,21 +11,27 @@ from pathlib import Path
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method
 from fsvi_bench.posteriors.base import defect, unstack
-from fsvi_bench.scoring.scores import kl_and_nlpd
+from fsvi_bench.scoring.scores import trace_scores
 from fsvi_bench.tasks.problem import Problem
 
-COLUMNS = ("steps", "seconds", "kl", "nlpd")
+COLUMNS = ("steps", "seconds", "kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched")
 POINTS_PER_DECADE = 8
 
 
 @dataclass(frozen=True)
 class TracePoint:
-    """Scores after so many steps; `seconds` of training until then, the batch's divided by its size."""
+    """Scores after so many steps; `seconds` of training until then, the batch's divided by its size.
+
+    The NLPD of a mixture is computed at the end only, since it takes as long as many steps; that of the Gaussian with
+    q's moments is there at every point.
+    """
 
     steps: int
     seconds: float
     kl: float
-    nlpd: float
+    nlpd: float | None
+    kl_moment_matched: float
+    nlpd_moment_matched: float
 
 
 @dataclass
@@ -51,9 +57,14 @@ def read_trace(path: Path) -> Trace:
     """
     try:
         rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        return Trace([TracePoint(int(r["steps"]), float(r["seconds"]), float(r["kl"]), float(r["nlpd"])) for r in rows])
+        return Trace([_point(row) for row in rows])
     except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"{path} is not a trace ({type(error).__name__}); move it away and run again") from error
+
+
+def _point(row: dict[str, str]) -> TracePoint:
+    numbers = {name: float(row[name]) for name in ("seconds", "kl", "kl_moment_matched", "nlpd_moment_matched")}
+    return TracePoint(int(row["steps"]), nlpd=float(row["nlpd"]) if row["nlpd"] else None, **numbers)
 
 
 def trace_steps(total: int) -> list[int]:
@@ -88,5 +99,7 @@ class Tracer:
             if self._ended[place] or defect(q, problem.task.k) is not None:
                 continue
             at = steps if stop is None else min(stop, steps)
-            self.traces[place].points.append(TracePoint(at, share, *kl_and_nlpd(q, problem)))
+            last = stop is not None or steps >= self.method.num_steps
+            scores = trace_scores(q, problem, mixtures=last)
+            self.traces[place].points.append(TracePoint(at, share, **scores.model_dump()))
             self._ended[place] = stop is not None

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fsvi_bench.maths.functional_kl import Measurement, as_columns
 from fsvi_bench.maths.linalg import solve_tril
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, Family, FullGaussian, GaussianPosterior
+from fsvi_bench.posteriors.base import Family
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
 from fsvi_bench.variational.descent import Descent, DivergenceLog, first_averaged_step
 from fsvi_bench.variational.likelihood import FullBatch
 

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, Family, FullGaussian, GaussianPosterior
+from fsvi_bench.posteriors.base import Family
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
 
 CACHE_LINE = 8  #: float64 numbers
 

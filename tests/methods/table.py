@@ -13,7 +13,7 @@ import torch
 from fsvi_bench.maths.features import inducing_tril
 from fsvi_bench.methods.base import TrainingProblems
 from fsvi_bench.methods.registry import load_method
-from fsvi_bench.posteriors.gaussian import Family
+from fsvi_bench.posteriors.base import Family
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.problem import FeatureMap, Problem, load_problem

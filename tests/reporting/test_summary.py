@@ -15,8 +15,8 @@ from fsvi_bench.scoring.scores import Overconfidence, Scores
 
 
 def scores(kl):
-    names = [name for name in Scores.model_fields if name not in ("kl_marginals", "overconfidence")]
-    values = dict.fromkeys(names, 1.0) | {"kl": kl}
+    names = [name for name in Scores.model_fields if name not in ("kl_marginals", "overconfidence", "intervals")]
+    values = dict.fromkeys(names, 1.0) | {"kl": kl, "singular": False}
     return Scores(**values, kl_marginals={}, overconfidence=Overconfidence(smallest=1, median=1, largest=1))
 
 

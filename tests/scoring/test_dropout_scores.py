@@ -1,0 +1,236 @@
+"""Scores of posteriors without a density, and of samples: reference values, quadrature, limits, intervals that cover."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.maths.bernoulli_dropout import optimal_m
+from fsvi_bench.maths.gaussian import normal_log_density
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.scoring.predictive import Predictive, exact_predictive, kl_from_normal, predictive_kl
+from fsvi_bench.scoring.scores import score, trace_scores
+from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.tasks.task import read_task
+from tests.conftest import REFERENCE
+from tests.maths.draws import f64
+
+EXPECTED = json.loads((REFERENCE / "expected.json").read_text())
+NAMES = {
+    "qkl": "qkl",
+    "kl_moment_matched": "moment_matched_kl",
+    "w2_moments": "w2_of_moments",
+    "nlpd": "nlpd_exact_mixture",
+    "nlpd_moment_matched": "nlpd_moment_matched",
+    "predictive_kl_test": "predictive_kl_test",
+}
+
+
+def dropout_on(problem, p):
+    task = problem.task
+    return BernoulliDropoutPosterior(optimal_m(problem.Phi, problem.y, task.noise_variance, f64([p])), f64(p))
+
+
+# --- Bernoulli dropout ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("p", ["0.5", "0.8", "0.95"])
+@pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
+def test_bernoulli_dropout_has_the_reference_scores(name, p):
+    problem, expected = load_problem(read_task(REFERENCE / "tasks" / f"{name}.safetensors")), EXPECTED[name]
+    scores = score(dropout_on(problem, float(p)), problem)
+    values = expected["bernoulli_dropout"][p]
+    assert len(values.keys() & set(NAMES.values())) >= 5
+    for ours, theirs in NAMES.items():
+        if theirs in values:
+            assert getattr(scores, ours) == pytest.approx(values[theirs], rel=1e-8), ours
+    assert scores.singular is True
+    assert scores.kl == scores.reverse_kl == scores.kl_cov_term == scores.elbo_gap == math.inf
+    assert scores.elbo == -math.inf
+    assert scores.w2 is None
+    assert set(scores.kl_marginals.values()) == {math.inf}
+    assert scores.nlpd_imprecision < 1e-9
+    assert json.loads(scores.model_dump_json())["kl"] == "Infinity"
+
+
+def test_dropping_nothing_is_the_point_mass_at_m(toy):
+    q = BernoulliDropoutPosterior(toy.truth.posterior.mean, f64(1.0))
+    scores = score(q, toy)
+    assert scores.kl == scores.kl_moment_matched == math.inf
+    assert scores.nlpd == pytest.approx(scores.nlpd_moment_matched, rel=1e-12)
+    narrow = FactorisedGaussian(q.m, torch.full_like(q.m, 1e-9))
+    assert scores.predictive_kl_test == pytest.approx(score(narrow, toy).predictive_kl_test, rel=1e-9)
+
+
+def test_the_predictive_kl_of_a_mixture_is_its_integral(toy):
+    """SciPy's adaptive quadrature over a sum over all atoms; four weights that are not 0, noise far below the jumps, so
+    that log q has kinks: a halving's change of 1e-6 is allowed to stay."""
+    m = torch.zeros(20, dtype=torch.float64)
+    m[[3, 8, 12, 17]] = f64([1.0, -2.0, 0.7, 1.5])
+    q, p = BernoulliDropoutPosterior(m, f64(0.7)), 0.7
+    rows = toy.Phi_test[[0, 40, 80]]
+    exact = exact_predictive(toy, rows)
+    got = predictive_kl(q, toy, rows, q.covariance_tril())
+    masks = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
+    weights = np.prod(np.where(masks == 1, p, 1 - p), 1)
+    noise = float(toy.task.noise_variance)
+    for i, row in enumerate(rows[:, [3, 8, 12, 17]].numpy()):
+        centres = masks @ (row * m[[3, 8, 12, 17]].numpy())
+        mean, sd = float(exact.mean[i]), float(exact.variance[i].sqrt())
+
+        def integrand(z, centres=centres, mean=mean, sd=sd):
+            log_terms = np.log(weights) - 0.5 * ((mean + sd * z - centres) ** 2 / noise + np.log(2 * np.pi * noise))
+            log_q = np.logaddexp.reduce(log_terms)
+            log_p = -0.5 * (z**2 + np.log(2 * np.pi * sd**2))
+            return np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) * (log_p - log_q)
+
+        expected = quad(integrand, -9, 9, epsabs=1e-11, epsrel=1e-11, limit=500)[0]
+        assert float(got[i]) == pytest.approx(expected, abs=2e-6)
+        assert expected > 0.01
+
+
+def test_the_rule_integrates_smooth_densities_to_rounding_and_halves_where_it_must():
+    exact = Predictive(f64([0.0, 3.0, -1.0]), f64([1.0, 4.0, 0.25]))
+    calls = []
+
+    def log_density(y, rows):
+        calls.append(len(y))
+        return normal_log_density(y, rows[:, 0], rows[:, 1])
+
+    others = torch.tensor([[0.5, 2.0], [0.0, 1.0], [-1.0, 0.3]], dtype=torch.float64)
+    kl = kl_from_normal(exact, others, log_density)
+    expected = 0.5 * (
+        exact.variance / others[:, 1] - 1 - (exact.variance / others[:, 1]).log()
+        + (exact.mean - others[:, 0]).square() / others[:, 1]
+    )  # fmt: skip
+    torch.testing.assert_close(kl, expected, rtol=1e-10, atol=1e-10)  # 6e-14 of the mass, where z² is 56, is left out
+    assert len(calls) == 2  # a parabola needs no more than one halving, by which it is found out
+
+    def wiggly(y, rows):
+        return normal_log_density(y, rows[:, 0], rows[:, 1]) + (9 * y).cos()
+
+    calls.clear()
+    # E cos(9(μ + sd z)) = cos 9μ · exp(−81 sd²/2)
+    shift = (9 * exact.mean).cos() * (-40.5 * exact.variance).exp()
+    torch.testing.assert_close(kl_from_normal(exact, others, wiggly), expected - shift, rtol=1e-10, atol=1e-10)
+
+
+# --- Spike-and-slab ---------------------------------------------------------------------------------------------------
+
+
+def test_a_spike_and_slab_without_spikes_is_its_slab(toy):
+    g = torch.Generator().manual_seed(0)
+    mean, scale = torch.randn(20, generator=g, dtype=torch.float64), torch.rand(20, generator=g, dtype=torch.float64)
+    gaussian = score(FactorisedGaussian(mean, scale), toy).model_dump()
+    slab = score(SpikeSlabPosterior(torch.zeros_like(mean), mean, scale), toy).model_dump()
+    for name, value in gaussian.items():
+        if name in ("nlpd", "predictive_kl_test", "predictive_kl_box", "nlpd_gap"):
+            assert slab[name] == pytest.approx(value, rel=1e-9), name
+        elif name != "nlpd_imprecision":
+            assert slab[name] == value, name
+
+
+def test_the_reverse_kl_of_a_spike_and_slab_is_that_of_its_slab_and_the_chance_of_it(toy):
+    g = torch.Generator().manual_seed(1)
+    mean, scale = torch.randn(20, generator=g, dtype=torch.float64), torch.rand(20, generator=g, dtype=torch.float64)
+    spike = torch.rand(20, generator=g, dtype=torch.float64)
+    scores = score(SpikeSlabPosterior(spike, mean, scale), toy)
+    slab = score(FactorisedGaussian(mean, scale), toy)
+    assert scores.reverse_kl == pytest.approx(slab.reverse_kl - float(torch.log1p(-spike).sum()), rel=1e-12)
+    assert (scores.kl, scores.qkl, scores.singular) == (math.inf, None, True)
+    assert math.isfinite(scores.kl_moment_matched)
+    assert scores.nlpd_imprecision < 1e-9
+
+
+def test_a_trace_leaves_a_mixtures_nlpd_for_the_end(toy):
+    q = dropout_on(toy, 0.8)
+    early, late, scores = trace_scores(q, toy, mixtures=False), trace_scores(q, toy), score(q, toy)
+    assert early.nlpd is None
+    assert late.nlpd == scores.nlpd
+    assert early.kl == math.inf
+    assert early.kl_moment_matched == scores.kl_moment_matched
+    assert early.nlpd_moment_matched == scores.nlpd_moment_matched
+
+
+# --- Samples ----------------------------------------------------------------------------------------------------------
+
+ESTIMATED = (
+    "kl_moment_matched",
+    "kl_mean_term",
+    "nlpd",
+    "nlpd_moment_matched",
+    "predictive_kl_test",
+    "predictive_kl_box",
+)
+
+
+@pytest.fixture(scope="module")
+def small_box(toy):
+    """The toy with 50 points of its box: 10,000 densities at each node of each of them take their time."""
+    problem = Problem(toy.task, toy.feature_map, toy.X, toy.y, toy.X_test, toy.y_test)
+    problem.__dict__["Phi_box"] = toy.Phi_box[:50]
+    return problem
+
+
+@pytest.fixture(scope="module")
+def wide(toy):
+    """A full Gaussian that is not the posterior; 20 weights."""
+    g = torch.Generator().manual_seed(2)
+    turn = torch.eye(20, dtype=torch.float64) + 0.1 * torch.randn(20, 20, generator=g, dtype=torch.float64).tril(-1)
+    shift = 0.1 * torch.randn(20, generator=g, dtype=torch.float64)
+    return FullGaussian(toy.truth.posterior.mean + shift, 1.2 * toy.truth.covariance_tril @ turn)
+
+
+def test_scores_of_samples_are_near_those_of_what_they_were_drawn_from(small_box, wide):
+    """20 sets of 10,000: t-statistics of the errors have mean 0 and variance 19/17 if estimates are unbiased and
+    intervals right; 4 standard errors of either (of 20 values) are allowed."""
+    truth = score(wide, small_box)
+    half_width = 2.093  # t(0.975; 19)
+    errors = {name: [] for name in (*ESTIMATED, "w2_moments")}
+    for seed in range(20):
+        q = SamplesPosterior(wide.sample(torch.Generator().manual_seed(100 + seed), 10_000))
+        scores = score(q, small_box)
+        for name in errors:
+            low, high = scores.intervals[name]
+            assert low < getattr(scores, name) < high
+            errors[name].append((getattr(scores, name) - getattr(truth, name)) / ((high - low) / (2 * half_width)))
+    for name, values in errors.items():
+        t = np.array(values)
+        assert abs(t.mean()) < 4 / np.sqrt(20), name
+        assert 0.2 < t.var() < 3.0, name
+    assert (scores.kl, scores.singular, scores.reverse_kl, scores.qkl, scores.elbo) == (None,) * 5
+
+
+def test_bias_is_taken_off(small_box):
+    """Samples of the exact posterior itself: the plug-in KL of the moments is k(k+3)/4S too high, 0.0115 here."""
+    exact = FullGaussian(small_box.truth.posterior.mean, small_box.truth.covariance_tril)
+    plug_in, corrected = [], []
+    for seed in range(10):
+        q = SamplesPosterior(exact.sample(torch.Generator().manual_seed(seed), 10_000))
+        moments = FullGaussian(q.mean, q.covariance_tril())
+        plug_in.append(score(moments, small_box).kl)
+        corrected.append(score(q, small_box).kl_moment_matched)
+    assert np.mean(plug_in) == pytest.approx(20 * 23 / 4e4, rel=0.3)
+    assert abs(np.mean(corrected)) < 0.15 * np.mean(plug_in)
+
+
+def test_samples_of_a_mixture_have_its_predictive_scores(small_box):
+    q = dropout_on(small_box, 0.8)
+    truth, samples = score(q, small_box), SamplesPosterior(q.sample(torch.Generator().manual_seed(0), 20_000))
+    scores = score(samples, small_box)
+    for name in ("nlpd", "predictive_kl_test", "predictive_kl_box"):
+        low, high = scores.intervals[name]
+        assert abs(getattr(scores, name) - getattr(truth, name)) < 2 * (high - low), name
+    assert abs(truth.nlpd - truth.nlpd_moment_matched) > 0  # the two can be told apart
+
+
+def test_too_few_samples_for_their_covariance_are_refused(toy):
+    with pytest.raises(InputError, match="21 samples of 20 weights, too few"):
+        score(SamplesPosterior(torch.randn(21, 20, dtype=torch.float64)), toy)
