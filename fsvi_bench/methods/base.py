@@ -97,6 +97,10 @@ class Method(pl.LightningModule, ABC):
         """For each problem, what training took in units that methods share, such as `likelihood_rows`, or None."""
         return [None] * len(self.problems)
 
+    def details(self) -> Sequence[Mapping[str, float] | None]:
+        """For each problem, numbers of the method's own that its record should hold, such as a sparsity, or None."""
+        return [None] * len(self.problems)
+
     def configure_optimizers(self) -> Any:
         """Lightning's hook; by default there is no optimiser."""
         return None

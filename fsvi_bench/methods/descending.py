@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.methods.base import Method, MethodOptions
-from fsvi_bench.posteriors.gaussian import GaussianPosterior
+from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.scoring.objective import ExpectedFunctionalKL, Objective
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.descent import AdamDescent, Descent, LearningRate
@@ -61,7 +61,7 @@ class DescentMethod(Method, ABC):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.descent.run(batch)
 
-    def posterior(self) -> GaussianPosterior:
+    def posterior(self) -> Posterior:
         return self.descent.posterior(self.problems.k)
 
     def stopped_after(self) -> Sequence[int | None]:

@@ -56,7 +56,9 @@ class MethodEntry:
             return self.cls.Options.model_validate({**self.defaults.options, **changes})
         except ValidationError as error:
             first = error.errors()[0]
-            name = str(first["loc"][0]) if first["loc"] else "options"
+            if not first["loc"]:  # the settings contradict each other
+                raise InputError(f"method {self.name}: {first['ctx']['error']}") from error
+            name = str(first["loc"][0])
             known = ", ".join(self.cls.Options.model_fields) or "none"
             hint = did_you_mean(name, self.cls.Options.model_fields)
             got = "" if first["type"] == "extra_forbidden" else f"got {first['input']!r}, "

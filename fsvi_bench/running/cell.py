@@ -74,6 +74,7 @@ class Record(BaseModel):
     reason: str | None
     scores: Scores | None
     work: dict[str, int] | None = None  #: gradients, and the rows and samples behind them; null where none were taken
+    details: dict[str, float] | None = None  #: of the method's own, such as a sparsity
     seconds: Seconds | None
     provenance: dict[str, Any]
 

@@ -168,6 +168,7 @@ class _Trained(NamedTuple):
     reasons: Sequence[str | None]
     objectives: Sequence[Objective | None]
     work: Sequence[Mapping[str, int] | None]
+    details: Sequence[Mapping[str, float] | None]
     traces: Sequence[Trace | None]
     seconds: float
 
@@ -195,6 +196,7 @@ def _train(job: _Job) -> _Trained:
         reasons=method.divergences(),
         objectives=method.objectives(),
         work=method.work(),
+        details=method.details(),
         traces=[None] * len(cells) if tracer is None else tracer.traces,
         seconds=seconds,
     )
@@ -214,7 +216,8 @@ def _outcome(job: _Job, place: int, trained: _Trained, started: datetime) -> _Ou
         batch_size=size,
         score=time.perf_counter() - begun,
     )
-    record = _record(cell, job.device, started, **result, work=trained.work[place], seconds=seconds)
+    own = {"work": trained.work[place], "details": trained.details[place], "seconds": seconds}
+    record = _record(cell, job.device, started, **result, **own)
     return _Outcome(cell, record, trained.posteriors[place] if record.status == "ok" else None, trained.traces[place])
 
 

@@ -144,6 +144,8 @@ def trace_scores(q: Posterior, problem: Problem, mixtures: bool = True) -> Trace
 
     A mixture's NLPD takes as long as many steps: without `mixtures` it is None.
     """
+    if not all(bool(tensor.isfinite().all()) for tensor in q.tensors().values()):
+        return TraceScores(kl=math.nan, nlpd=math.nan, kl_moment_matched=math.nan, nlpd_moment_matched=math.nan)
     mean, tril = q.mean, q.covariance_tril()
     matched = float(gaussian_kl_to_precision(mean, tril, *problem.truth.posterior).total)
     of_moments = predictive_moments(problem, problem.Phi_test, mean, tril).nlpd(problem)

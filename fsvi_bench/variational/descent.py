@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fsvi_bench.posteriors.gaussian import GaussianPosterior
-from fsvi_bench.variational.parameters import Parameters
+from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.variational.parameters import PosteriorParameters
 
 
 class Descent(ABC):
@@ -24,7 +24,7 @@ class Descent(ABC):
         """Does these steps, which follow on those done before."""
 
     @abstractmethod
-    def posterior(self, k: int) -> GaussianPosterior:
+    def posterior(self, k: int) -> Posterior:
         """q over the first k weights, all problems."""
 
     @property
@@ -116,7 +116,7 @@ class AdamDescent(Descent):
 
     def __init__(
         self,
-        q: Parameters,
+        q: PosteriorParameters,
         set_gradient: Callable[[], Float[Tensor, " B"]],
         learning_rate: LearningRate,
         averaging: float = 0.0,
@@ -137,7 +137,7 @@ class AdamDescent(Descent):
             if self._average is not None:
                 self._average.update(step)
 
-    def posterior(self, k: int) -> GaussianPosterior:
+    def posterior(self, k: int) -> Posterior:
         if self._average is None or not self._average.count:
             return self.q.posterior(k)
         self._average.swap()

@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fsvi_bench.errors import InputError
 from fsvi_bench.maths.functional_kl import ALIGNMENT, as_columns
 from fsvi_bench.maths.linalg import add_product_with_tril
 from fsvi_bench.tasks.training_problems import TrainingProblems
@@ -84,40 +83,12 @@ class FullBatch(Likelihood):
         return (mean * (0.5 * fitted - self.moment)).sum(-1) + 0.5 * (scale.square() * self._diagonal).sum(-1)
 
 
-class Rows(Likelihood):
-    """n distinct rows a step, drawn from each problem's own stream, their sum scaled by N/n."""
+class RowStream(Likelihood, ABC):
+    """A likelihood that shows its rows: `rows` [B,n,k] and `targets` [B,n], both times √(N/n)/σ, so that their sums of
+    squares are those of the whole training set; zero rows and columns up to the alignment."""
 
-    def __init__(self, problems: TrainingProblems, n: int, seeds: Sequence[int]) -> None:
-        N = problems.y.shape[1]
-        if n > N:
-            raise InputError(
-                f"minibatch={n} is more than the {N} training rows of a split; choose a smaller one or 'full' "
-                "(without --set minibatch it is the number of measurement points)"
-            )
-        self.problems, self.n, self.N = problems, n, N
-        self._generators = [stream_generator(seed, "minibatch rows") for seed in seeds]
-        self._chunk: list[tuple[Tensor, Tensor]] = []
-        # √(N/n)/σ on every row turns sums of squares into the scaled terms.
-        self._scale = (N / n / problems.noise_variance).sqrt()[:, None, None]
-
-    def advance(self) -> None:
-        if not self._chunk:
-            self._chunk = list(reversed(self._draw()))
-        self.rows, self.targets = self._chunk.pop()
-
-    def _draw(self) -> list[tuple[Tensor, Tensor]]:
-        """The next chunk of steps: rows [B,n,k] and targets [B,n], scaled, zero rows up to the alignment."""
-        data, device = self.problems, self.problems.Phi.device
-        steps = []
-        place = torch.arange(len(data), device=device)[:, None]
-        for _ in range(CHUNK):
-            draws = [g.choice(self.N, self.n, replace=False, shuffle=False) for g in self._generators]
-            index = torch.from_numpy(np.stack(draws)).to(device)
-            rows = align(data.Phi[place, index]) * self._scale
-            targets = data.y[place, index] * self._scale[..., 0]
-            fill = -self.n % ALIGNMENT
-            steps.append((pad(rows, (0, 0, 0, fill)), pad(targets, (0, fill))) if fill else (rows, targets))
-        return steps
+    rows: Float[Tensor, "B n k"]
+    targets: Float[Tensor, "B n"]
 
     def mean_gradient(self, mean: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
         residual = self.rows @ as_columns(mean)
@@ -131,12 +102,53 @@ class Rows(Likelihood):
         return self.rows.square().sum(-2)
 
 
-def make_likelihood(problems: TrainingProblems, minibatch: Minibatch, seeds: Sequence[int]) -> Likelihood:
-    """All rows (`full`, or a minibatch of N) or so many of them.
+class FixedRows(RowStream):
+    """All rows at every step, for those who look at them one by one; `FullBatch` is faster for those who do not."""
 
-    Raises:
-        InputError: the minibatch is larger than the training set.
-    """
+    def __init__(self, problems: TrainingProblems) -> None:
+        scale = problems.noise_variance.rsqrt()[:, None, None]
+        self.rows, self.targets = _aligned_rows(align(problems.Phi) * scale, problems.y * scale[..., 0])
+
+    def advance(self) -> None:
+        """Every step has the same rows."""
+
+
+class Rows(RowStream):
+    """n distinct rows a step, drawn from each problem's own stream."""
+
+    def __init__(self, problems: TrainingProblems, n: int, seeds: Sequence[int]) -> None:
+        self.problems, self.n, self.N = problems, n, problems.y.shape[1]
+        self._generators = [stream_generator(seed, "minibatch rows") for seed in seeds]
+        self._chunk: list[tuple[Tensor, Tensor]] = []
+        self._scale = (self.N / n / problems.noise_variance).sqrt()[:, None, None]
+
+    def advance(self) -> None:
+        if not self._chunk:
+            self._chunk = list(reversed(self._draw()))
+        self.rows, self.targets = self._chunk.pop()
+
+    def _draw(self) -> list[tuple[Tensor, Tensor]]:
+        """The next chunk of steps."""
+        data, device = self.problems, self.problems.Phi.device
+        steps = []
+        place = torch.arange(len(data), device=device)[:, None]
+        for _ in range(CHUNK):
+            draws = [g.choice(self.N, self.n, replace=False, shuffle=False) for g in self._generators]
+            index = torch.from_numpy(np.stack(draws)).to(device)
+            rows = align(data.Phi[place, index]) * self._scale
+            steps.append(_aligned_rows(rows, data.y[place, index] * self._scale[..., 0]))
+        return steps
+
+
+def _aligned_rows(
+    rows: Float[Tensor, "B n k"], targets: Float[Tensor, "B n"]
+) -> tuple[Float[Tensor, "B m k"], Float[Tensor, "B m"]]:
+    fill = -rows.shape[1] % ALIGNMENT
+    return (pad(rows, (0, 0, 0, fill)), pad(targets, (0, fill))) if fill else (rows, targets)
+
+
+def make_likelihood(problems: TrainingProblems, minibatch: Minibatch, seeds: Sequence[int]) -> Likelihood:
+    """All rows (`full`, or a minibatch of N) or so many of them, no more than there are."""
     if minibatch == "full" or minibatch == problems.y.shape[1]:
         return FullBatch(problems)
     return Rows(problems, minibatch, seeds)

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from fsvi_bench.posteriors.base import Family
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+from fsvi_bench.posteriors.base import Family, Posterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 
 CACHE_LINE = 8  #: float64 numbers
 
@@ -24,7 +24,12 @@ def rounded_up(n: int) -> int:
     return n + -n % CACHE_LINE
 
 
-class GaussianParameters(nn.Module, ABC):
+def widened(vector: Float[Tensor, "B k"]) -> Float[Tensor, "B c"]:
+    """Zeros up to a whole cache line."""
+    return pad(vector, (0, rounded_up(vector.shape[-1]) - vector.shape[-1]))
+
+
+class PosteriorParameters(nn.Module, ABC):
     """Parameters of q for B problems and k weights (aligned: the last ones may be dummies that no score sees)."""
 
     @abstractmethod
@@ -32,7 +37,7 @@ class GaussianParameters(nn.Module, ABC):
         """To be called after every change of the parameters."""
 
     @abstractmethod
-    def posterior(self, k: int) -> GaussianPosterior:
+    def posterior(self, k: int) -> Posterior:
         """q over the first k weights, as a copy."""
 
     @property
@@ -41,7 +46,7 @@ class GaussianParameters(nn.Module, ABC):
         """q's mean, a view."""
 
 
-class FullParameters(GaussianParameters):
+class FullParameters(PosteriorParameters):
     """N(mean, LLᵀ). L's diagonal has its logarithm for a parameter; within `factor` it is a mirror without gradient."""
 
     def __init__(self, B: int, k: int) -> None:
@@ -68,17 +73,14 @@ class FullParameters(GaussianParameters):
     def set_gradient(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> None:
         """Takes ∂loss/∂mean and ∂loss/∂L, whatever stands above the diagonal, and keeps the latter's memory."""
         diagonal = factor.diagonal(dim1=-2, dim2=-1) * self.factor.diagonal(dim1=-2, dim2=-1)
-        self._mean.grad, self._log_diagonal.grad = self._widened(mean), self._widened(diagonal)
+        self._mean.grad, self._log_diagonal.grad = widened(mean), widened(diagonal)
         self._factor.grad = factor.mul_(self.get_buffer("_below"))
-
-    def _widened(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B c"]:
-        return pad(vector, (0, rounded_up(self.k) - self.k))
 
     def posterior(self, k: int) -> FullGaussian:
         return FullGaussian(self.mean[:, :k].clone(), self.factor[:, :k, :k].clone())
 
 
-class FactorisedParameters(GaussianParameters):
+class FactorisedParameters(PosteriorParameters):
     """N(mean, diag(exp(log_scale)²))."""
 
     def __init__(self, B: int, k: int) -> None:
@@ -101,8 +103,7 @@ class FactorisedParameters(GaussianParameters):
 
     def set_gradient(self, mean: Float[Tensor, "B k"], log_scale: Float[Tensor, "B k"]) -> None:
         """Takes ∂loss/∂mean and ∂loss/∂(log scale)."""
-        fill = (0, rounded_up(self.k) - self.k)
-        self._mean.grad, self._log_scale.grad = pad(mean, fill), pad(log_scale, fill)
+        self._mean.grad, self._log_scale.grad = widened(mean), widened(log_scale)
 
     def posterior(self, k: int) -> FactorisedGaussian:
         return FactorisedGaussian(self.mean[:, :k].clone(), self.scale[:, :k].clone())

@@ -32,6 +32,7 @@ class Row:
     Args:
         variants: settings for problems with k = 20 and N = 40, one for each way that the method's arithmetic can take
             (batched, one by one, more or fewer measurement points than weights, ...). `max_steps` is the suite's.
+        starts_at_prior: False where q cannot be the prior, being no Gaussian or having no spread without a mean.
         closed_form: nothing is trained and nothing is drawn: no prior to start from, no seed, no step to name.
     """
 
@@ -39,6 +40,7 @@ class Row:
     family: Family
     variants: tuple[Settings, ...] = ({},)
     closed_form: bool = False
+    starts_at_prior: bool = True
 
 
 # M = 10 is projected on the span of Φ_A, M = 15 on its complement, M = 30 sees all; 13 and 15 are no multiples of 4.
@@ -57,18 +59,40 @@ BY_SAMPLES = (
     {"M": 10, "minibatch": 7, "S": 9, "prior_score": "ssge", "injected_noise": 0.01},
     {"M": 13, "minibatch": "full", "S": 16, "prior_score": "ssge", "bandwidth": 2.0},
 )
+BY_FORMULA = ({}, {"retain_probability": 1.0, "l": 2.0}, {"optimise": "shared"}, {"optimise": "per-weight"})
+BY_NOISE = (
+    {"minibatch": "full", "estimator": "exact"},
+    {"minibatch": 7},
+    {"minibatch": 8, "noise": "A", "averaging": 0.5, "lr_schedule": "cosine"},
+    {"minibatch": "full", "estimator": "per-minibatch"},
+)
+BY_LEARNED_NOISE = (
+    *BY_NOISE,
+    {"minibatch": 7, "alphas": "layer", "kl": "cubic"},
+    {"minibatch": 7, "kl": "lower-bound", "kl_scale": 1 / 3},
+    {"minibatch": 7, "free_alpha": True, "alpha": 2.0},
+    {"minibatch": 7, "prior": "task"},
+)
+BY_RELAXED_MASKS = ({"minibatch": "full"}, {"minibatch": 7, "probabilities": "weight", "estimator": "per-minibatch"})
 TABLE = (
+    Row("bernoulli-dropout", "bernoulli", BY_FORMULA, closed_form=True),
+    Row("bernoulli-dropout", "bernoulli", tuple({**s, "training": "masks"} for s in BY_NOISE), starts_at_prior=False),
+    Row("concrete-dropout", "bernoulli", BY_RELAXED_MASKS, starts_at_prior=False),
     Row("exact", "full", closed_form=True),
     Row("exact", "ffg", closed_form=True),
     Row("fixed-a", "full", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
     Row("fixed-a", "ffg", BY_LBFGS + tuple({**settings, "optimizer": "adam"} for settings in BY_ADAM)),
+    Row("gaussian-dropout", "ffg", BY_NOISE, starts_at_prior=False),
     Row("mean-field-vi", "ffg", ({"minibatch": "full"}, {"minibatch": 7, "S": 3})),
     Row("rand-a", "full", BY_ADAM),
     Row("rand-a", "ffg", BY_ADAM),
     Row("rand-a-ngd", "full", BY_NATURAL_GRADIENTS),
     Row("rand-a-ngd", "ffg", BY_NATURAL_GRADIENTS),
+    Row("sparse-variational-dropout", "ffg", (*BY_NOISE, {"kl": "sigmoid"})),
+    Row("spike-and-slab", "spike-slab", ({}, {"f": 0.9, "l": 2.0}), closed_form=True),
     Row("ssge", "full", BY_SAMPLES),
     Row("ssge", "ffg", BY_SAMPLES),
+    Row("variational-dropout", "ffg", BY_LEARNED_NOISE, starts_at_prior=False),
 )
 
 

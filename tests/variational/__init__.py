@@ -42,6 +42,9 @@ class InputsAsFeatures:
     def __getitem__(self, problem):
         return self
 
+    def to(self, device):
+        return self
+
 
 def transparent(X):
     """Problems whose features are their inputs [B,N,D]."""

@@ -1,0 +1,215 @@
+"""Dropout methods against the closed forms of their objectives, and against a deterministic optimiser of the same."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from fsvi_bench.maths.bernoulli_dropout import bernoulli_objective, optimal_m
+from fsvi_bench.maths.bernoulli_optimum import optimal_shared_retain
+from fsvi_bench.maths.gaussian_dropout import gaussian_dropout_optimum
+from fsvi_bench.maths.log_uniform import (
+    gaussian_dropout_kl,
+    ksw_cubic_kl,
+    ksw_lower_bound_kl,
+    log_uniform_kl,
+    molchanov_kl,
+)
+from fsvi_bench.maths.spike_slab import spike_slab_optimum
+from fsvi_bench.methods.base import TrainingProblems
+from fsvi_bench.methods.sparse_variational_dropout import sigmoid_slope
+from fsvi_bench.methods.variational_dropout import log_uniform_gradient, task_prior_gradient
+from tests.maths.draws import close, f64
+from tests.methods.table import toys, trained_method
+from tests.variational import InputsAsFeatures
+
+TO_THE_END = {"minibatch": "full", "lr": 0.05, "lr_schedule": "cosine", "averaging": 0.2}
+
+
+def expected_error(problem, mean, variance):
+    residual = problem.y - problem.Phi @ mean
+    return (
+        0.5 * (residual.square().sum() + (problem.Phi.square().sum(0) * variance).sum()) / problem.task.noise_variance
+    )
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return toys()[0]
+
+
+@pytest.fixture(scope="module")
+def data(problem):
+    return TrainingProblems.of([problem])
+
+
+def model(problem):
+    return problem.Phi, problem.y, problem.task.noise_variance
+
+
+# --- Bernoulli --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9, 1.0])
+def test_bernoulli_dropout_is_its_closed_form(problem, data, p):
+    (q,) = (trained_method("bernoulli-dropout", data, "bernoulli", {"retain_probability": p, "l": 1.5}).posterior()[0],)
+    close(q.m, optimal_m(*model(problem), f64([p]), 1.5), rtol=1e-13)
+    assert float(q.retain_probability) == p
+
+
+def test_optimised_retain_probabilities_are_the_optima(problem, data):
+    shared = trained_method("bernoulli-dropout", data, "bernoulli", {"optimise": "shared"})
+    best = optimal_shared_retain(*model(problem))
+    q = shared.posterior()[0]
+    close(q.retain_probability, best.retain_probability[0], rtol=1e-13)
+    own = trained_method("bernoulli-dropout", data, "bernoulli", {"optimise": "per-weight"}).posterior()[0]
+    values = [float(bernoulli_objective(*model(problem), each.m, each.retain_probabilities)) for each in (own, q)]
+    assert values[0] <= values[1]
+    assert shared.objectives()[0].scores(q, problem) == (math.inf, pytest.approx(0.0, abs=1e-9))
+    assert shared.details()[0]["retain_probability"] == pytest.approx(float(q.retain_probability), rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", ["exact", "local", "per-point", "per-minibatch"])
+def test_sampled_masks_reach_the_closed_form(estimator):
+    """m* to a relative 1e-3 of its norm where features are well-conditioned (8 of them, standard normal)."""
+    problem, data = well_conditioned()
+    settings = {**TO_THE_END, "training": "masks", "estimator": estimator, "retain_probability": 0.8, "max_steps": 6000}
+    if estimator != "exact":
+        settings |= {"averaging": 0.9, "lr_schedule": "constant", "lr": 0.003, "max_steps": 60000}
+    q = trained_method("bernoulli-dropout", data, "bernoulli", settings).posterior()[0]
+    expected = optimal_m(*problem, f64([0.8]))
+    assert float((q.m - expected).norm() / expected.norm()) < 1e-3
+
+
+def well_conditioned(N=200, k=8):
+    """(Φ, y, σ²), and the same as a training problem."""
+    rng = np.random.default_rng(0)
+    Phi = torch.from_numpy(rng.standard_normal((N, k)))
+    w, noise = torch.from_numpy(rng.standard_normal((k, 1))), torch.from_numpy(0.5 * rng.standard_normal(N))
+    y = (Phi @ w)[:, 0] + noise
+    X = Phi[None, :, :1]
+    data = TrainingProblems(X, y[None], Phi[None], f64([0.25]), X.amin(1), X.amax(1), InputsAsFeatures())
+    return (Phi, y, f64(0.25)), data
+
+
+def test_concrete_dropout_learns_a_probability_near_the_optimum():
+    """The relaxation is biased: the objective at hard masks comes within a few nats of the best, from far away."""
+    problem, data = well_conditioned()
+    settings = {"minibatch": "full", "lr": 0.02, "lr_schedule": "cosine", "max_steps": 3000, "retain_probability": 0.5}
+    method = trained_method("concrete-dropout", data, "bernoulli", settings)
+    q, best = method.posterior()[0], optimal_shared_retain(*problem)
+    start = bernoulli_objective(*problem, optimal_m(*problem, f64([0.5])), f64([0.5]))
+    gap = float(bernoulli_objective(*problem, q.m, q.retain_probabilities) - best.objective)
+    assert 0 <= gap < 0.02 * float(start - best.objective)
+    assert float(q.retain_probability) > 0.95
+    assert method.details()[0]["retain_probability"] == pytest.approx(float(q.retain_probability), rel=1e-12)
+
+
+# --- Gaussian ---------------------------------------------------------------------------------------------------------
+
+
+def test_gaussian_dropout_reaches_its_ridge_regression():
+    """All that it minimises is the noisy likelihood; θ* to a relative 1e-3 of its norm."""
+    (Phi, y, _), data = well_conditioned()
+    method = trained_method("gaussian-dropout", data, "ffg", {**TO_THE_END, "estimator": "exact", "max_steps": 6000})
+    q, theta = method.posterior()[0], gaussian_dropout_optimum(Phi, y, f64([0.25]))
+    assert float((q.mean - theta).norm() / theta.norm()) < 1e-3
+    close(q.scale, 0.5 * q.mean.abs(), rtol=1e-12)
+
+
+def test_the_gap_of_gaussian_dropout_is_that_of_its_likelihood(problem, data):
+    method = trained_method("gaussian-dropout", data, "ffg", {"minibatch": "full", "max_steps": 50})
+    q, theta = method.posterior()[0], gaussian_dropout_optimum(problem.Phi, problem.y, f64([0.25]))
+    gap = expected_error(problem, q.mean, 0.25 * q.mean.square()) - expected_error(
+        problem, theta, 0.25 * theta.square()
+    )
+    assert method.objectives()[0].scores(q, problem).objective_gap == pytest.approx(float(gap), rel=1e-9)
+
+
+KLS = {"exact": gaussian_dropout_kl, "cubic": ksw_cubic_kl, "lower-bound": ksw_lower_bound_kl}
+
+
+@pytest.mark.parametrize("kl", KLS)
+def test_kl_gradients_are_those_of_the_kls(kl):
+    log_alpha = torch.linspace(-6, 0, 25, dtype=torch.float64).requires_grad_()
+    (expected,) = torch.autograd.grad(KLS[kl](log_alpha.exp()).sum(), log_alpha)
+    theta, got = log_uniform_gradient(kl)(torch.ones(25, dtype=torch.float64), log_alpha.detach())
+    close(got, expected, rtol=1e-12)
+    assert not theta.any()
+
+
+def test_the_gradient_of_the_kl_to_the_tasks_prior():
+    theta, log_alpha = f64([0.3, -1.2, 2.0]).requires_grad_(), f64([-2.0, 0.5, 0.0]).requires_grad_()
+    variance = log_alpha.exp() * theta.square()
+    kl = 0.5 * (variance + theta.square() - 1 - variance.log()).sum()
+    expected = torch.autograd.grad(kl, (theta, log_alpha))
+    for mine, other in zip(task_prior_gradient(theta.detach(), log_alpha.detach()), expected, strict=True):
+        close(mine, other, rtol=1e-13)
+
+
+def test_the_slope_of_molchanovs_kl():
+    u = torch.logspace(-6, 6, 40, dtype=torch.float64).requires_grad_()
+    (expected,) = torch.autograd.grad(molchanov_kl(0.5 / u).sum(), u)
+    close(sigmoid_slope(u.detach()), expected, rtol=1e-11)
+    assert float(sigmoid_slope(f64([0.0]))) == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "shared"),
+    [({"kl": "exact"}, False), ({"kl": "cubic"}, False), ({"kl": "exact", "alphas": "layer", "kl_scale": 1 / 3}, True)],
+    ids=str,
+)
+def test_variational_dropout_agrees_with_a_deterministic_optimiser(settings, shared):
+    """Sampled by `local` and by the exact expectation, against SciPy's L-BFGS-B on the closed-form objective from the
+    same start, α ≤ 1: objectives within 1e-3 nat."""
+    (Phi, y, noise), data = well_conditioned()
+    scale, kl, alphas = settings.get("kl_scale", 1.0), KLS[settings["kl"]], 1 if shared else 8
+
+    def objective(theta, log_alpha):
+        alpha = log_alpha.exp().expand_as(theta)
+        variance = alpha * theta.square()
+        error = 0.5 * ((y - Phi @ theta).square().sum() + (Phi.square().sum(0) * variance).sum()) / noise
+        return error + scale * kl(alpha).sum()
+
+    def value_and_gradient(x):
+        leaves = [part.requires_grad_() for part in torch.from_numpy(x).split([8, alphas])]
+        value = objective(*leaves)
+        return float(value), torch.cat(torch.autograd.grad(value, leaves)).numpy()
+
+    start = np.concatenate([np.full(8, 1.25**-0.5), np.full(alphas, math.log(0.25))])
+    bounds = [(None, None)] * 8 + [(None, 0.0)] * alphas
+    tight = {"maxiter": 20000, "ftol": 1e-15, "gtol": 1e-9}
+    best = minimize(value_and_gradient, start, jac=True, bounds=bounds, method="L-BFGS-B", options=tight).fun
+    noisy = {"lr": 0.005, "max_steps": 20000, "averaging": 0.5, "lr_schedule": "linear"}
+    for run in ({"estimator": "exact", "max_steps": 8000}, {"estimator": "local", **noisy}):
+        q = trained_method("variational-dropout", data, "ffg", {**TO_THE_END, **settings, **run}).posterior()[0]
+        log_alpha = 2 * (q.scale / q.mean.abs()).log()
+        assert float(objective(q.mean, log_alpha[:1] if shared else log_alpha)) == pytest.approx(best, abs=1e-3)
+
+
+def test_free_alpha_prunes_in_the_additive_form_what_data_say_nothing_of():
+    """Feature 0 is noise alone: its weight's log α passes the threshold, and is counted."""
+    (Phi, y, _), data = well_conditioned()
+    target = y - Phi[:, 0] * (Phi[:, 0] @ y / Phi[:, 0].square().sum())
+    data.y[0] = target
+    settings = {**TO_THE_END, "estimator": "exact", "max_steps": 8000}
+    method = trained_method("sparse-variational-dropout", data, "ffg", settings)
+    q = method.posterior()[0]
+    pruned = (2 * (q.scale.log() - q.mean.abs().log()) > 3).tolist()
+    assert pruned[0]
+    assert method.details()[0]["sparsity"] == sum(pruned) / 8 < 0.5
+    kept = f64([not each for each in pruned]).bool()
+    u = q.mean.square() / (2 * q.scale.square())
+    assert float(log_uniform_kl(u)[kept].min()) > float(log_uniform_kl(u)[~kept].max())
+
+
+def test_spike_and_slab_is_its_optimum(problem, data):
+    q = trained_method("spike-and-slab", data, "spike-slab", {"f": 0.3, "l": 2.0}).posterior()[0]
+    expected = spike_slab_optimum(*model(problem), 0.3, 2.0)
+    close(q.spike_weight, expected.spike_weight, rtol=1e-10, atol=1e-12)
+    close(q.slab_mean, expected.mean, rtol=1e-10)
+    close(q.slab_scale, expected.scale, rtol=1e-12)
