@@ -12,7 +12,7 @@ from fsvi_bench.reproductions.base import ResultTable
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.gal2016_63.data import Settings, draw_problems, growing_problems
-from fsvi_bench.reproductions.gal2016_63.figure import draw
+from fsvi_bench.reproductions.gal2016_63.figure import SHOWN, draw
 from fsvi_bench.reproductions.gal2016_63.growth import (
     Distances,
     Growth,
@@ -168,15 +168,16 @@ def _tables(settings: Settings, found: All) -> list[ResultTable]:
 
 
 def _numbers(settings: Settings, found: All) -> dict[str, object]:
-    """Whatever is drawn."""
+    """Whatever is drawn; profiles and bounds are drawn of one data set."""
     bounds, profiles = found.bounds, found.profiles
     return {
         "growth": {"N": list(settings.points), **_lists(found.growth._asdict())},
-        "profiles": {"p": profiles.p.tolist(), "L_over_N": profiles.values.tolist(), "limit": profiles.limit.tolist()},
+        "profiles": {"p": profiles.p.tolist(), "L_over_N": profiles.values[:, SHOWN].tolist(),
+            "limit": profiles.limit[SHOWN].tolist()},
         "distance_from_map": {"p": found.distances.p.tolist(), **_lists(found.distances.by_design)},
         "prior_kls": {"fineness": list(FINENESS), "continuous": found.kls.continuous, "discrete": found.kls.discrete},
         "bounds": {"lengthscale": bounds.lengthscale.tolist(), "spreads": list(settings.spreads), "evidence":
-            bounds.evidence.tolist(), **{name: _finite(getattr(bounds, name)) for name in ("continuous", "discrete")}},
+            bounds.evidence[SHOWN].tolist(), **{name: _finite(getattr(bounds, name)[:, SHOWN]) for name in ("continuous", "discrete")}},
         "masks": _lists(found.masks._asdict()),
         "spike_slab": {"m": list(ATOMS), "sigma": list(WIDTHS), **_lists(found.spike_slab._asdict())},
     }  # fmt: skip

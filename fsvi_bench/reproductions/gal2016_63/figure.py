@@ -67,11 +67,11 @@ def _spreads(axes: Axes, settings: Settings, found: All) -> None:
     _by_points(axes, settings, found.growth.spread, VERMILLION, "o", "dropout at p*")
     _by_points(axes, settings, found.growth.spike_slab_spread, BLUE, "s", "spike and slab")
     axes.set_yscale("log")
-    axes.set_ylim(1e-30, 1e3)
+    axes.set_ylim(1e-30, 1e16)
     axes.set_yticks([1e-30, 1e-20, 1e-10, 1])
     axes.axhline(1, color="black", linewidth=0.8)
     _words(axes, "spread of q", "N (data points)", "sd / exact sd")
-    axes.legend(loc="center right", **LEGEND)
+    axes.legend(loc="upper right", **LEGEND)
 
 
 def _by_points(axes: Axes, settings: Settings, values: Tensor, colour: str, marker: str, label: str) -> None:
@@ -93,7 +93,7 @@ def _distances(axes: Axes, settings: Settings, found: All) -> None:
     axes.set_yscale("log")
     axes.set_ylim(1e-17, 1e2)
     _words(axes, "m*(p) and the MAP", "1 − p", "‖m* − MAP‖ / ‖MAP‖")
-    axes.legend(loc="center left", **LEGEND)
+    axes.legend(loc="center right", **LEGEND)
 
 
 def _prior_kls(axes: Axes, settings: Settings, found: All) -> None:
@@ -131,7 +131,7 @@ def _masks(axes: Axes, settings: Settings, found: All) -> None:
     _words(axes, "masks at m = MAP", "|MAP| / sd given the others", "P(kept)")
     axes.legend(loc="center right", **LEGEND)
     if float((masks.retain - masks.enumerated).abs().max()) > 0.5:
-        axes.text(0.97, 0.05, "CAVI's local minima", transform=axes.transAxes, fontsize=SMALL, ha="right")
+        axes.text(0.97, 0.14, "CAVI's local minima", transform=axes.transAxes, fontsize=SMALL, ha="right")
 
 
 def _slabs(axes: Axes, settings: Settings, found: All) -> None:
