@@ -177,7 +177,8 @@ def _numbers(settings: Settings, found: All) -> dict[str, object]:
         "distance_from_map": {"p": found.distances.p.tolist(), **_lists(found.distances.by_design)},
         "prior_kls": {"fineness": list(FINENESS), "continuous": found.kls.continuous, "discrete": found.kls.discrete},
         "bounds": {"lengthscale": bounds.lengthscale.tolist(), "spreads": list(settings.spreads), "evidence":
-            bounds.evidence[SHOWN].tolist(), **{name: _finite(getattr(bounds, name)[:, SHOWN]) for name in ("continuous", "discrete")}},
+            bounds.evidence[SHOWN].tolist(), "continuous": _finite(bounds.continuous[:, SHOWN]),
+            "discrete": _finite(bounds.discrete[:, SHOWN])},
         "masks": _lists(found.masks._asdict()),
         "spike_slab": {"m": list(ATOMS), "sigma": list(WIDTHS), **_lists(found.spike_slab._asdict())},
     }  # fmt: skip
