@@ -49,13 +49,17 @@ def reproduce(
         with RichProgress() as progress:
             outcome = reproduction.make(Workshop(root, quick, resources, progress))
     except PartFailed as error:
-        stderr.print(f"{error}; what was finished is kept in {root}", style="red")
+        stderr.print(f"{error}; what was finished is kept in {root}, the same command goes on from there", style="red")
         return 1
     if json:
         print_json(outcome)
     else:
         _show(outcome)
-    stderr.print(f"{outcome.computed} computed, {outcome.reused} found finished; results lie in {root}")
+    # An experiment without parts is made as a whole each time: it has nothing to count.
+    counts = (
+        f"{outcome.computed} computed, {outcome.reused} found finished; " if outcome.computed + outcome.reused else ""
+    )
+    stderr.print(f"{counts}results lie in {root}")
     if not outcome.files:
         stderr.print("nothing is drawn: no cell has a certified task", style="red")
     for line in failures(outcome.records):
@@ -72,11 +76,14 @@ def _show(outcome: Outcome) -> None:
         stdout.print(result_table(summarise(outcome.records), stdout.width))
     for table in outcome.tables:
         stdout.print(plain_table(table.title, table.columns, table.rows))
+    if outcome.claims and outcome.quick:
+        stdout.print("A quick look at smaller scale; it settles no claim:")
     for claim in outcome.claims:
         interval = "" if claim.low == claim.high else f" [{claim.low:.4g}, {claim.high:.4g}]"
         verdict = "held" if claim.holds else "did not hold"
+        undecided = "; its interval contains that" if claim.undecided else ""
         stdout.print(f"{verdict}: {claim.says}\n    {claim.statistic}: {claim.value:.4g}{interval}, ", end="")
-        stdout.print(f"claimed {claim.side} {claim.threshold:g}")
+        stdout.print(f"claimed {claim.side} {claim.threshold:g}{undecided}")
     for path in outcome.files:
         stdout.print(str(path), soft_wrap=True)
 

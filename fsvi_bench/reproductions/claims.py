@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
 
@@ -38,7 +38,7 @@ class Claim(BaseModel):
     statistic: str
     says: str  #: what the paper claims, in our words, with its section, table or figure
     side: Literal["above", "below"]
-    threshold: float
+    threshold: float = Field(allow_inf_nan=False)
 
     def judge(self, found: Statistic) -> Verdict:
         holds = found.low > self.threshold if self.side == "above" else found.high < self.threshold
@@ -53,6 +53,11 @@ class Verdict(Claim):
     low: float
     high: float
     holds: bool
+
+    @property
+    def undecided(self) -> bool:
+        """It does not hold, but the threshold lies inside the interval."""
+        return not self.holds and self.low <= self.threshold <= self.high and self.low < self.high
 
 
 def judge(claims: Sequence[Claim], statistics: Mapping[str, Statistic]) -> tuple[Verdict, ...]:

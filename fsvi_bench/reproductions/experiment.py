@@ -90,7 +90,7 @@ class Experiment(Reproduction, Generic[Settings]):
         settings, parts = self._settings(workshop.quick), Parts(self.name, workshop)
         laboratory = Laboratory(parts, workshop.resources.data_dir, workshop.quick, workshop.progress.note)
         findings = self.investigate(settings, laboratory)
-        verdicts, stem = judge(self._file().claims, findings.statistics), workshop.stem(self.name)
+        verdicts, stem = self._judge(findings), workshop.stem(self.name)
         numbers = _Numbers(
             figure=self.name,
             quick=workshop.quick,
@@ -99,20 +99,27 @@ class Experiment(Reproduction, Generic[Settings]):
             tables=tuple(findings.tables),
             numbers=findings.numbers,
         )
-        files = write_figure(findings.figure, stem)
+        written = []
+        # Before the figure, so that what was computed is there whatever becomes of the drawing.
         for suffix, text in ((".json", numbers.model_dump_json(indent=2) + "\n"), (".csv", _csv(findings.tables))):
             path = stem.with_name(stem.name + suffix)
             write_atomically(path, text.encode())
-            files.append(path)
+            written.append(path)
         return Outcome(
             name=self.name,
             quick=workshop.quick,
-            files=files,
+            files=[*write_figure(findings.figure, stem), *written],
             computed=parts.computed,
             reused=parts.reused,
             tables=tuple(findings.tables),
             claims=verdicts,
         )
+
+    def _judge(self, findings: Findings) -> tuple[Verdict, ...]:
+        try:
+            return judge(self._file().claims, findings.statistics)
+        except ValueError as error:
+            raise InputError(f"{self._path}: {error}; name in the file's claims what the experiment finds") from error
 
     def _settings(self, quick: bool) -> Settings:
         file = self._file()

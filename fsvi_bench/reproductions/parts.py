@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -59,6 +61,8 @@ class Parts:
             PartFailed: a part raised something; all others are computed and kept first.
             InputError: a file lies in the folder that is not a part, or a part's input is the user's mistake.
         """
+        if not arguments:
+            return []
         paths = {id(argument): self.folder / f"{self._key(function, argument)}.json" for argument in arguments}
         kept: Any = _Kept[type(arguments[0]), result]  # type: ignore[misc, valid-type]
         found = {key: _read(path, kept) for key, path in paths.items() if path.is_file()}
@@ -66,13 +70,14 @@ class Parts:
         self.reused, self.computed = self.reused + len(found), self.computed + len(missing)
         self.workshop.progress.start(function.__name__, len(missing))
         failures = []
-        for argument, outcome in run_parallel(function, missing, self.workshop.resources.workers):
+        for argument, outcome in run_parallel(partial(_attempt, function), missing, self.workshop.resources.workers):
             if isinstance(outcome, Exception):
-                failures.append(f"{_words(argument)}: {type(outcome).__name__}: {outcome}")
+                failures.append(f"{_words(argument)}: {_reason(outcome)}")
+                self.workshop.progress.note(f"failed: {failures[-1]}")
             else:
-                found[id(argument)] = outcome
                 path = paths[id(argument)]
                 write_atomically(path, (kept(argument=argument, result=outcome).model_dump_json() + "\n").encode())
+                found[id(argument)] = _read(path, kept)  # what a second run will find, and nothing else
             self.workshop.progress.advance(function.__name__, _words(argument))
         if failures:
             raise PartFailed(f"{len(failures)} of {len(arguments)} parts failed; the first: {failures[0]}")
@@ -80,9 +85,32 @@ class Parts:
 
     @staticmethod
     def _key(function: Callable[[Argument], Result], argument: Argument) -> str:
-        code = [sha256_of_file(Path(inspect.getfile(function))), source_sha256(*DECISIVE_SOURCES)]
-        identity = [function.__qualname__, argument.model_dump(mode="json"), *code]
+        code = [*map(sha256_of_file, _own_sources(function)), source_sha256(*DECISIVE_SOURCES)]
+        identity = [function.__qualname__, json.loads(argument.model_dump_json()), *code]  # infinity as a word
         return sha256_of_json(identity)[:24]
+
+
+class _Raised(RuntimeError):
+    """What a part raised, in words: an exception of its own kind may not survive the way between processes."""
+
+
+def _attempt(function: Callable[[Argument], Result], argument: Argument) -> Result:
+    """NumPy's LinAlgError is a ValueError, which `run_parallel` takes for a bug: it would end the other parts too."""
+    try:
+        return function(argument)
+    except (ValueError, ArithmeticError, MemoryError) as error:
+        raise _Raised(f"{type(error).__name__}: {error}") from error
+
+
+def _reason(outcome: Exception) -> str:
+    words = str(outcome) if isinstance(outcome, _Raised) else f"{type(outcome).__name__}: {outcome}"
+    return " ".join(words.split())
+
+
+def _own_sources(function: Callable[[Argument], Result]) -> list[Path]:
+    """The function's file; with it, if the experiment is a package of several modules, all of the package's."""
+    file = Path(inspect.getfile(function))
+    return sorted(file.parent.glob("*.py")) if file.parent.parent == Path(__file__).parent else [file]
 
 
 def _read(path: Path, kept: type[_Kept[Argument, Result]]) -> Result:

@@ -13,7 +13,11 @@ from matplotlib.text import Text
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.reproductions import registry as reproduce
+from fsvi_bench.reproductions.base import Outcome
+from fsvi_bench.reproductions.claims import Verdict
+from fsvi_bench.reproductions.experiment import Experiment
 from fsvi_bench.reproductions.from_records import FromRecords
+from fsvi_bench.reproductions.parts import PartFailed
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from fsvi_bench.running import plan as planning
 from fsvi_bench.running.cell import Record
@@ -182,6 +186,50 @@ def test_without_a_certified_task_nothing_is_drawn(cli, tiny, tmp_path, monkeypa
     assert json.loads(out)["files"] == []
     assert "nothing is drawn" in err
     assert not list(tmp_path.rglob("burt2020*"))
+
+
+def test_an_experiment_tells_what_became_of_its_claims(cli, tmp_path):
+    status, out, err = cli("reproduce", "ksw2015-fig2", "--quick", "--out", tmp_path)
+    assert status == 0  # a claim that does not hold is a finding
+    assert "settles no claim" in out
+    assert "did not hold: figure 2's caption" in out
+    assert "its interval contains" not in out
+    assert out.split()[-4:] == [str(tmp_path / f"ksw2015-fig2-quick.{kind}") for kind in ("png", "svg", "json", "csv")]
+    assert err.strip() == f"results lie in {tmp_path}"  # no parts, nothing to count
+    status, out, _ = cli("reproduce", "ksw2015-fig2", "--out", tmp_path, "--json")
+    document = json.loads(out)
+    assert [claim["holds"] for claim in document["claims"]] == [True, False, True]
+    assert "settles no claim" not in cli("reproduce", "ksw2015-fig2", "--out", tmp_path)[1]
+
+
+def test_an_undecided_claim_is_told_from_a_refuted_one(capsys):
+    verdicts = [
+        Verdict(
+            statistic=f"s{low}", says="it is", side="above", threshold=0.5, value=0.6, low=low, high=0.9, holds=False
+        )
+        for low in (0.4, 0.6)
+    ]
+    from fsvi_bench.cli.reproduce import _show
+
+    _show(Outcome(name="x", quick=False, files=[], computed=0, reused=0, claims=verdicts))
+    said = capsys.readouterr().out.splitlines()
+    assert "s0.4: 0.6 [0.4, 0.9], claimed above 0.5; its interval contains that" in said[1]
+    assert said[3].endswith("claimed above 0.5")
+
+
+def test_a_part_that_fails_is_one_sentence_and_status_1(cli, tmp_path, monkeypatch):
+    def investigate(settings, laboratory):
+        raise PartFailed("1 of 2 parts failed; the first: value 1.0: ArithmeticError: planted")
+
+    experiment = REPRODUCTIONS["ksw2015-fig2"]
+    monkeypatch.setitem(
+        reproduce.REPRODUCTIONS, "ksw2015-fig2", Experiment(experiment.name, experiment.settings, investigate)
+    )
+    status, out, err = cli("reproduce", "ksw2015-fig2", "--out", tmp_path)
+    assert (status, out) == (1, "")
+    assert err.startswith("1 of 2 parts failed")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_names_are_refused_with_the_nearest(cli, tmp_path, monkeypatch):

@@ -2,16 +2,24 @@
 
 import json
 import math
+import pickle
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.reproductions import experiment
 from fsvi_bench.reproductions.base import ResultTable, Workshop
 from fsvi_bench.reproductions.claims import Claim, Statistic, judge
 from fsvi_bench.reproductions.experiment import Experiment, Findings
-from fsvi_bench.reproductions.parts import PartFailed, Parts, Plain
+from fsvi_bench.reproductions.gal2016_63.masks import compare_masks
+from fsvi_bench.reproductions.ksw2015_fig2 import KSW2015_FIG2
+from fsvi_bench.reproductions.parts import PartFailed, Parts, Plain, _attempt, _own_sources
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -23,6 +31,20 @@ class Number(Plain):
 
 def reciprocal(number: Number) -> Number:
     return Number(value=math.inf if number.value == 0 else 1 / number.value)
+
+
+def whole(number: Number) -> Number:
+    if math.isfinite(number.value):
+        raise np.linalg.LinAlgError("planted\nin two lines")
+    return number
+
+
+class Anything(Plain):
+    value: dict[str, Any]
+
+
+def anything(number: Number) -> Anything:
+    return Anything(value={"tuple": (number.value,), "infinite": math.inf})
 
 
 def broken(number: Number) -> Number:
@@ -63,6 +85,45 @@ def test_a_part_that_fails_costs_no_other(tmp_path):
     assert len(list(tmp_path.rglob("*.json"))) == 2
 
 
+def test_numpys_linear_algebra_errors_cost_no_other_part_either(tmp_path):
+    """They are ValueErrors. An argument may be infinite."""
+    notes = []
+    shop, progress = workshop(tmp_path), Silent()
+    progress.note = notes.append
+    parts = Parts("x", replace(shop, progress=progress))
+    with pytest.raises(
+        PartFailed, match=r"2 of 3 parts failed; the first: value \S+: LinAlgError: planted in two lines$"
+    ):
+        parts.compute(whole, [Number(value=v) for v in (1.0, math.inf, 2.0)], Number)
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+    assert sorted(notes) == [f"failed: value {v}: LinAlgError: planted in two lines" for v in ("1.0", "2.0")]
+    assert parts.compute(whole, [Number(value=math.inf)], Number) == [Number(value=math.inf)]
+    assert parts.reused == 1
+    # Between processes call and exception travel as bytes.
+    with pytest.raises(RuntimeError, match="LinAlgError: planted") as raised:
+        pickle.loads(pickle.dumps(partial(_attempt, whole)))(Number(value=1.0))
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_a_part_is_the_same_when_computed_and_when_found(tmp_path):
+    parts = Parts("x", workshop(tmp_path))
+    computed, found = (parts.compute(anything, [Number(value=1.0)], Anything) for _ in range(2))
+    assert (parts.computed, parts.reused) == (1, 1)
+    assert computed == found == [Anything(value={"tuple": [1.0], "infinite": "Infinity"})]
+
+
+def test_no_arguments_have_no_results(tmp_path):
+    assert Parts("x", workshop(tmp_path)).compute(reciprocal, [], Number) == []
+
+
+def test_a_package_of_modules_decides_its_parts_as_a_whole():
+    """A part's helpers may lie beside it: a change there must not find the old results."""
+    package = _own_sources(compare_masks)
+    assert {"masks.py", "data.py", "priors.py"} <= {path.name for path in package}
+    assert [path.name for path in _own_sources(KSW2015_FIG2.investigate)] == ["ksw2015_fig2.py"]
+    assert [path.name for path in _own_sources(reciprocal)] == ["test_experiment.py"]
+
+
 def test_a_file_that_is_no_part_is_not_overwritten(tmp_path):
     Parts("x", workshop(tmp_path)).compute(reciprocal, [Number(value=2.0)], Number)
     (path,) = tmp_path.rglob("*.json")
@@ -90,6 +151,18 @@ def test_a_file_that_is_no_part_is_not_overwritten(tmp_path):
 def test_a_claim_holds_if_the_whole_interval_is_on_its_side(side, statistic, holds):
     (verdict,) = judge([Claim(statistic="s", says="it is", side=side, threshold=0.5)], {"s": statistic})
     assert verdict.holds is holds
+
+
+def test_a_claim_whose_interval_contains_the_threshold_is_told_from_a_refuted_one():
+    claim = Claim(statistic="s", says="it is", side="above", threshold=0.5)
+    found = [Statistic(0.6, 0.4, 0.8), Statistic(0.2, 0.1, 0.3), Statistic.exact(0.5), Statistic(0.9, 0.8, 1.0)]
+    assert [claim.judge(each).undecided for each in found] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("threshold", [math.nan, math.inf])
+def test_a_threshold_that_nothing_can_pass_is_refused(threshold):
+    with pytest.raises(ValidationError, match="finite number"):
+        Claim(statistic="s", says="it is", side="above", threshold=threshold)
 
 
 def test_the_interval_of_a_mean():
@@ -148,6 +221,23 @@ def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, t
     assert made.make(workshop(tmp_path / "out")).computed == 0
 
 
+def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path):
+    path = tmp_path / "conf" / "reproductions" / "made.yaml"
+    path.write_text(path.read_text().replace("statistic: reciprocal", "statistic: recipe"))
+    with pytest.raises(InputError, match=r"made\.yaml: claims and statistics differ in recipe, reciprocal"):
+        made.make(workshop(tmp_path / "out"))
+
+
+def test_numbers_are_kept_though_the_figure_cannot_be_drawn(made, tmp_path, monkeypatch):
+    def fail(figure, stem):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(experiment, "write_figure", fail)
+    with pytest.raises(RuntimeError, match="planted"):
+        made.make(workshop(tmp_path / "out"))
+    assert {path.name for path in (tmp_path / "out").glob("made*")} == {"made.json", "made.csv"}
+
+
 @pytest.mark.parametrize("change", [("value: 4.0", "value: many"), ("side: below", "side: beside"), ("a test", "[")])
 def test_a_file_that_does_not_validate_is_refused_by_name(made, tmp_path, change):
     path = tmp_path / "conf" / "reproductions" / "made.yaml"
@@ -164,7 +254,7 @@ def test_both_scales_of_every_reproduction_validate(name):
             REPRODUCTIONS[name].check(quick, None)
 
 
-@pytest.mark.parametrize("name", ["ksw2015-fig2"])
+@pytest.mark.parametrize("name", ["gal2016-6.3", "ksw2015-fig2"])
 def test_a_quick_look_runs_twice_alike(name, tmp_path):
     first, second = (REPRODUCTIONS[name].make(workshop(tmp_path / each, quick=True)) for each in ("a", "b"))
     assert first.claims == second.claims
