@@ -7,6 +7,7 @@ tail as b → ∞. Moments are masses, too: E w^n takes the "likelihood" w^n L(w
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -36,9 +37,9 @@ def log_uniform_mass(likelihood: Likelihood, a: float, b: float, *, side: int = 
 
 
 def cumulative_log_uniform_mass(
-    likelihood: Likelihood, log_sizes: Float[Tensor, "S"], *, side: int = 1
-) -> Float[Tensor, "S"]:
+    likelihood: Likelihood, log_sizes: Float[Tensor, " S"], *, side: int = 1
+) -> Float[Tensor, " S"]:
     """Mass between the first of the rising `log_sizes` and each of them, 0 for the first."""
     ends = log_sizes.tolist()
-    steps = [log_uniform_mass(likelihood, low, high, side=side) for low, high in zip(ends[:-1], ends[1:], strict=True)]
+    steps = [log_uniform_mass(likelihood, low, high, side=side) for low, high in itertools.pairwise(ends)]
     return torch.cat([torch.zeros(1, dtype=torch.float64), torch.stack(steps).cumsum(0)])

@@ -1,4 +1,4 @@
-"""Hron, Matthews and Ghahramani (2018), figures 1 to 3: where the log-uniform prior has infinite mass, and truncated."""
+"""Hron, Matthews and Ghahramani (2018), figures 1 to 3: the log-uniform prior's infinite mass, and truncation."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.hron2018_panels import dress, least_step
 
 DECADE = math.log(10)
+REACH = 4.0  #: of w in the drawings
 
 
 class Settings(BaseModel):
-    """Figure 1's likelihood is N(observation; w, noise_sd²), its r is `share` of that at 0; figure 2's k is `tail_from`.
+    """Figure 1's likelihood is N(observation; w, noise_sd²), its r `share` of that at 0; figure 2's k is `tail_from`.
 
     Masses are followed over so many decades of |w|; `intervals` are figure 3's [a, b], each within the next.
     """
@@ -88,9 +89,11 @@ def around_zero(likelihood: Likelihood, delta: float, r: float, settings: Settin
     """Mass of ε < |w| < δ as ε falls, and 2r log(δ/ε), under the prior 1/|w|."""
     towards_zero = torch.linspace(0, settings.decades, settings.decades * settings.per_decade + 1, dtype=torch.float64)
     log_sizes = math.log(delta) - DECADE * towards_zero
-    # Reversed, since masses go upwards; ∫ over a step from above is minus that from below.
-    mass = sum(-cumulative_log_uniform_mass(likelihood, log_sizes, side=side) for side in (1, -1))
-    return Growth(log_sizes, torch.as_tensor(mass), 2 * r * (math.log(delta) - log_sizes))
+    from_below = torch.stack(
+        [cumulative_log_uniform_mass(likelihood, log_sizes.flip(0), side=side) for side in (1, -1)]
+    )
+    mass = (from_below[:, -1:] - from_below).sum(0).flip(0)
+    return Growth(log_sizes, mass, 2 * r * (math.log(delta) - log_sizes))
 
 
 def tail(likelihood: Likelihood, settings: Settings, side: int) -> Growth:
@@ -188,14 +191,16 @@ def _draw(settings: Settings, forms: dict[str, Likelihood], inwards: Growth, rig
     figure = Figure(figsize=(PAGE_WIDTH, 4.9), layout="constrained")
     panels = figure.subplots(2, 3)
     delta, r = neighbourhood(settings)
-    w = torch.linspace(-4, 4, settings.points, dtype=torch.float64)
+    w = torch.linspace(-REACH, REACH, settings.points, dtype=torch.float64)
     _draw_prior(panels[0, 0], w, forms["Gaussian, linear"])
-    panels[0, 0].fill_between([-delta, delta], r, color=GREEN, alpha=0.45, linewidth=0, label="r on (−δ, δ)")
+    panels[0, 0].fill_between([-delta, delta], r, color=GREEN, alpha=0.45, linewidth=0)
+    _name_prior_and_likelihood(panels[0, 0], "r on (−δ, δ)")
     dress(panels[0, 0], "Figure 1", "w", "prior 1/|w|, likelihood")
     _draw_prior(panels[0, 1], w, torch.sigmoid)
     start = settings.tail_from
     height = 1 / (1 + math.exp(-start))
-    panels[0, 1].fill_between([start, 4], height, color=GREEN, alpha=0.45, linewidth=0, label="σ(k) on [k, ∞)")
+    panels[0, 1].fill_between([start, REACH], height, color=GREEN, alpha=0.45, linewidth=0)
+    _name_prior_and_likelihood(panels[0, 1], "σ(k), w > k")
     dress(panels[0, 1], "Figure 2", "w", "prior 1/|w|, likelihood")
     _draw_truncated(panels[0, 2], settings)
     for axes, growth, symbol in ((panels[1, 0], inwards, "δ/ε"), (panels[1, 1], right, "K/k")):
@@ -209,17 +214,25 @@ def _draw(settings: Settings, forms: dict[str, Likelihood], inwards: Growth, rig
 
 
 def _draw_prior(axes: Axes, w: Tensor, likelihood: Likelihood) -> None:
-    axes.plot(w, torch.where(w.abs() < 0.2, torch.nan, 1 / w.abs()), color=BLUE, linewidth=1.5, label="prior")
-    axes.plot(w, likelihood(w), color=VERMILLION, linewidth=1.5, label="likelihood")
+    axes.plot(w, torch.where(w.abs() < 0.2, torch.nan, 1 / w.abs()), color=BLUE, linewidth=1.5)
+    axes.plot(w, likelihood(w), color=VERMILLION, linewidth=1.5)
+    axes.set_xlim(-REACH, REACH)
     axes.set_ylim(0, 1.9)
+
+
+def _name_prior_and_likelihood(axes: Axes, bound: str) -> None:
+    """In the curves' colours, left of the prior's pole: a legend would not fit beside it."""
+    for line, (words, colour) in enumerate((("prior", BLUE), ("likelihood", VERMILLION), (bound, GREEN))):
+        axes.text(0.02, 0.98 - 0.1 * line, words, color=colour, fontsize=SMALL, va="top", transform=axes.transAxes)
 
 
 def _pieces(settings: Settings) -> list[tuple[str, str, Tensor, float]]:
     """Label, colour, |w| on the support and b − a of each interval."""
-    return [
-        (f"[{a:g}, {b:g}]".replace("-", "−"), colour, torch.logspace(a, b, settings.points, math.e, dtype=torch.float64), b - a)
-        for (a, b), colour in zip(settings.intervals, PALETTE, strict=False)
-    ]  # fmt: skip
+    pieces = []
+    for (a, b), colour in zip(settings.intervals, PALETTE, strict=False):
+        size = torch.linspace(a, b, settings.points, dtype=torch.float64).exp()
+        pieces.append((f"[{a:g}, {b:g}]".replace("-", "−"), colour, size, b - a))
+    return pieces
 
 
 def _draw_truncated(axes: Axes, settings: Settings) -> None:
@@ -231,24 +244,22 @@ def _draw_truncated(axes: Axes, settings: Settings) -> None:
         zero = torch.zeros(1, dtype=torch.float64)
         y = torch.cat([zero, height[: len(size)], zero, zero, height[len(size) :], zero])
         axes.plot(x, y, color=colour, linewidth=1.2, label=label)
-    axes.set_xlim(-4, 4)
-    axes.set_ylim(0, 1.5)
+    axes.set_xlim(-3, 3)
+    axes.set_ylim(0, 1.8)
     dress(axes, "Figure 3", "w", "truncated prior density")
     axes.legend(title="[a, b]", title_fontsize=SMALL, frameon=False, fontsize=SMALL, handlelength=1.2)
 
 
 def _draw_posteriors(axes: Axes, settings: Settings) -> None:
     """In log |w|, where the prior is flat: mass moves to both ends, on the right all to w > 0."""
-    for label, colour, size, L in _pieces(settings):
-        axes.plot(size.log(), torch.sigmoid(size) / L, color=colour, linewidth=1.5, label=f"w > 0, {label}")
+    for _, colour, size, L in _pieces(settings):
+        axes.plot(size.log(), torch.sigmoid(size) / L, color=colour, linewidth=1.5)
         axes.plot(size.log(), torch.sigmoid(-size) / L, color=colour, linewidth=1.5, linestyle="--")
     axes.set_ylim(bottom=0)
-    dress(axes, "Posterior, (x, y) = (1, 1)", "log |w|", "density of log |w|")
-    axes.get_legend().remove()
+    dress(axes, "Posterior, (x, y) = (1, 1)", "log |w|", "density of log |w|", legend=False)
     axes.plot([], [], color="black", linewidth=1.5, label="w > 0")
     axes.plot([], [], color="black", linewidth=1.5, linestyle="--", label="w < 0")
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[-2:], labels[-2:], frameon=False, fontsize=SMALL, handlelength=1.6)
+    axes.legend(frameon=False, fontsize=SMALL, handlelength=1.6)
 
 
 HRON2018_FIG1_3 = Experiment("hron2018-fig1-3", Settings, investigate)

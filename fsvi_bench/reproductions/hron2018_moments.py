@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Annotated, NamedTuple
 
-import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,13 +20,13 @@ from fsvi_bench.maths.truncated_log_uniform import (
     truncated_log_uniform_posterior,
 )
 from fsvi_bench.reporting.figures import BLUE, PAGE_WIDTH, PALETTE, VERMILLION
-from fsvi_bench.reproductions.base import ResultTable
+from fsvi_bench.reproductions.base import CellValue, ResultTable
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.hron2018_panels import dress, least_slope, least_step, second_half
 
 LOWEST = -45.0  #: of log |w| in quadratures: what lies below adds e^−90 to a first or second moment
-FORMATS = {"single": np.finfo(np.float32), "double": np.finfo(np.float64)}
+FORMATS = {"single": torch.finfo(torch.float32), "double": torch.finfo(torch.float64)}
 
 
 class Settings(BaseModel):
@@ -162,7 +161,7 @@ def _formats() -> dict[str, Sequence]:
     """Log of the smallest and the largest normal number of each format."""
     found = {}
     for name, info in FORMATS.items():
-        a, b = (torch.tensor(math.log(float(end)), dtype=torch.float64) for end in (info.tiny, info.max))
+        a, b = (torch.tensor(math.log(end), dtype=torch.float64) for end in (info.tiny, info.max))
         found[name] = follow(b, Interval(a, b))
     return found
 
@@ -180,11 +179,11 @@ def _float_values() -> dict[str, float]:
 
 
 def _tables(sequences: dict[str, Sequence]) -> list[ResultTable]:
-    rows = []
+    rows: list[tuple[CellValue, ...]] = []
     for name, s in sequences.items():
         for place in (0, len(s.a) // 2, -1):
             rows.append((name, *(float(v[place]) for v in (s.a, s.b, s.mean, s.variance))))
-    floats = [
+    floats: list[tuple[CellValue, ...]] = [
         (name, *(float(v) for v in (s.a, s.b, s.mean, s.mean * s.b / s.b.exp()))) for name, s in _formats().items()
     ]
     return [
@@ -202,28 +201,27 @@ def _tables(sequences: dict[str, Sequence]) -> list[ResultTable]:
 
 
 def _draw(zero: Sequence, constants: dict[float, Sequence], infinity: Sequence) -> Figure:
-    figure = Figure(figsize=(PAGE_WIDTH, 4.6), layout="constrained")
+    figure = Figure(figsize=(PAGE_WIDTH, 4.4), layout="constrained")
     panels = figure.subplots(2, 3, sharex="col")
     _draw_pair(panels[:, 0], zero, BLUE, "")
     for (c, sequence), colour in zip(constants.items(), PALETTE, strict=False):
         _draw_pair(panels[:, 1], sequence, colour, f"c = {c:g}")
-        panels[0, 1].axhline(c, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-    _draw_pair(panels[:, 2], infinity, VERMILLION, "")
-    panels[0, 2].plot(infinity.b, infinity.b.exp() / (2 * infinity.b), "k:", linewidth=1, label="exp(b)/(2b)")
-    for axes in panels[:, 0]:
-        axes.set_xscale("log")
-    titles = ("b = log log |a|", "a = b − exp(b)/c", "a = −b")
+        panels[0, 1].axhline(math.log10(c), color="0.6", linewidth=0.8, linestyle=":", zorder=0)
+    _draw_pair(panels[:, 2], infinity, VERMILLION, "mean")
+    growth = (infinity.b - (2 * infinity.b).log()) / math.log(10)
+    panels[0, 2].plot(infinity.b, growth, color="black", linewidth=1.2, linestyle=":", label="exp(b)/(2b)")
+    panels[0, 0].set_xscale("log")
+    titles = ("To 0: b = log log |a|", "To c: a = b − exp(b)/c", "To infinity: a = −b")
     for column, (title, x) in enumerate(zip(titles, ("|a|", "b", "b"), strict=True)):
-        dress(panels[0, column], title, "", "posterior mean" if column == 0 else "")
-        dress(panels[1, column], "", x, "posterior variance" if column == 0 else "")
-    panels[1, 1].get_legend().remove()
+        dress(panels[0, column], title, "", "" if column else "log₁₀ posterior mean", legend=column == 2)
+        dress(panels[1, column], "", x, "" if column else "log₁₀ posterior variance", legend=column == 1)
     return figure
 
 
 def _draw_pair(panels: list[Axes], sequence: Sequence, colour: str, label: str) -> None:
+    """Logarithms on a linear axis: some of the values exceed what a logarithmic one can take."""
     for axes, values in zip(panels, (sequence.mean, sequence.variance), strict=True):
-        axes.plot(sequence.parameter, values, color=colour, linewidth=1.5, label=label or None)
-        axes.set_yscale("log")
+        axes.plot(sequence.parameter, values.log10(), color=colour, linewidth=1.5, label=label or None)
 
 
 HRON2018_MOMENTS = Experiment("hron2018-moments", Settings, investigate)

@@ -8,13 +8,13 @@ from torch import Tensor
 from fsvi_bench.reporting.figures import LARGE, NORMAL, SMALL, tidy
 
 
-def dress(axes: Axes, title: str, x: str, y: str) -> None:
+def dress(axes: Axes, title: str, x: str, y: str, legend: bool = True) -> None:
     """Title and axis labels; the legend, where there is one, without a frame."""
     tidy(axes, SMALL)
     axes.set_title(title, loc="left", fontsize=LARGE)
     axes.set_xlabel(x, fontsize=NORMAL)
     axes.set_ylabel(y, fontsize=NORMAL)
-    if axes.get_legend_handles_labels()[0]:
+    if legend and axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=SMALL, handlelength=1.6)
 
 
