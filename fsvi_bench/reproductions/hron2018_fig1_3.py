@@ -71,10 +71,10 @@ def last_decade_ratio(mass: Tensor, per_decade: int) -> float:
 
 def likelihoods(settings: Settings) -> dict[str, Likelihood]:
     """As functions of one weight of the model, all of one data point at x = 1; classes other than the first have 0."""
-    y, variance = torch.tensor(settings.observation, dtype=torch.float64), torch.tensor(settings.noise_sd**2)
 
     def gaussian(f: Tensor) -> Tensor:
-        return normal_log_density(y, f, variance.to(torch.float64)).exp()
+        y, variance = torch.full_like(f, settings.observation), torch.full_like(f, settings.noise_sd**2)
+        return normal_log_density(y, f, variance).exp()
 
     return {
         "Gaussian, linear": gaussian,

@@ -146,18 +146,24 @@ def draw_lines(plane: Plane, angles: list[float]) -> list[Line]:
     return lines
 
 
-def prior_scales(settings: Settings) -> Hyperparameter:
-    """Regression with w ~ N(0, scale² I₂): the best line goes through the posterior mean, along its longer axis."""
+def regression(settings: Settings) -> tuple[Tensor, Tensor]:
+    """Features [N,2] and targets [N] of y = Φw + noise with w drawn from N(0, I)."""
     generator = torch.Generator().manual_seed(settings.seed)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    Phi, w, noise = draw(settings.observations, 2), draw(2), settings.noise_sd * draw(settings.observations)
+    Phi, w = draw(settings.observations, 2), draw(2)
+    return Phi, Phi @ w + settings.noise_sd * draw(settings.observations)
+
+
+def prior_scales(settings: Settings) -> Hyperparameter:
+    """The best line goes through the posterior mean, along the posterior's longer axis."""
+    Phi, targets = regression(settings)
     lowest, highest = (math.log10(end) for end in settings.prior_scale_range)
     scale = torch.logspace(lowest, highest, settings.prior_scales, dtype=torch.float64)
     # In units of the prior's scale the prior is N(0, I); the quasi-KL depends on units, and is taken in those of w.
-    scaled, y = scale[:, None, None] * Phi, (Phi @ w + noise).expand(len(scale), -1)
+    scaled, y = scale[:, None, None] * Phi, targets.expand(len(scale), -1)
     variance = torch.full_like(scale, settings.noise_sd**2)
     posterior = blr_posterior(scaled, y, variance)
     precision_tril = posterior.precision_tril / scale[:, None, None]
@@ -165,7 +171,9 @@ def prior_scales(settings: Settings) -> Hyperparameter:
     longest = pca_optimum(torch.cholesky_inverse(precision_tril), 1).basis
     log_mass = restrict_gaussian(mean, longest, mean, precision_tril).log_mass
     evidence = log_evidence(scaled, y, variance, posterior)
-    bound, without_weights = evidence + log_mass, normal_log_density(y[0], torch.zeros_like(y[0]), variance[:1]).sum()
+    bound = evidence + log_mass
+    nothing = torch.zeros_like(targets)
+    without_weights = normal_log_density(targets, nothing, nothing + settings.noise_sd**2).sum()
     overtakes = float(without_weights - bound.max() - 0.5 * LOG_2PI) / math.log(10)
     return Hyperparameter(scale, evidence, bound, overtakes)
 
@@ -347,7 +355,7 @@ def _draw(
     panels[0, 1].set_xticks(range(0, 181, 45))
     _draw_convergence(panels[1, 0], settings, rest[0])
     _draw_scales(panels[1, 1], rest[1])
-    dress(panels[0, 1], "What decides between them", "angle of the line [degrees]", "−log Z_S [nats]")
+    dress(panels[0, 1], "What decides between them", "angle of the line [degrees]", r"$-\log Z_S$ [nats]")
     dress(panels[1, 0], "Proposition 7", "noise variance τ", "distance of optimum from PCA")
     dress(panels[1, 1], "Section 5: a hyperparameter", "prior sd of the weights", "[nats]")
     return figure
@@ -365,7 +373,7 @@ def _draw_plane(axes: Axes, plane: Plane, lines: list[tuple[Line, str]]) -> None
         ends = [line.mean - 2 * line.sd, line.mean + 2 * line.sd]
         label = f"{math.degrees(line.angle):.0f}°"
         axes.plot([t * x for t in ends], [t * y for t in ends], color=colour, linewidth=3, label=label)
-    axes.set_ylim(-6.2, 4.4)
+    axes.set_ylim(-7.2, 4.4)
     axes.set_aspect("equal")
     dress(axes, "Figure 5: lines through a Gaussian", "w₁", "w₂", legend=False)
     axes.legend(loc="lower center", ncols=5, frameon=False, fontsize=SMALL, handlelength=0.8, columnspacing=0.9)

@@ -70,8 +70,8 @@ class Dropout:
 
     def convolved(self, noise_variance: Tensor) -> Tensor:
         """KL − s less the limit, [steps, cases]."""
-        target = self.mean, self.precision_tril
-        kl = [centred_convolved_kl(self.locations, self.probabilities, tau, *target) for tau in noise_variance[:, None]]
+        atoms, target = (self.locations, self.probabilities), (self.mean, self.precision_tril)
+        kl = [centred_convolved_kl(*atoms, tau.expand(len(self.limit)), *target) for tau in noise_variance]
         return torch.stack(kl) - self.limit
 
     def discretised(self, cell_width: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def one_weight_minimiser(noise_variance: float) -> float:
     tau = torch.tensor(noise_variance, dtype=torch.float64)
     theta = torch.linspace(0, 20, 2001, dtype=torch.float64) * tau.sqrt()
     locations = torch.stack([torch.zeros_like(theta), theta], dim=-1)[:, None, :]
-    target = torch.zeros(1, dtype=torch.float64), torch.eye(1, dtype=torch.float64)
+    target = torch.zeros(len(theta), 1, dtype=torch.float64), torch.ones(len(theta), 1, 1, dtype=torch.float64)
     kl = centred_convolved_kl(locations, torch.full_like(locations, 0.5), tau.expand(len(theta)), *target)
     return float(theta[kl.argmin()])
 

@@ -25,8 +25,16 @@ from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.hron2018_panels import dress, least_slope, least_step, second_half
 
+LOG_2 = math.log(2)
 LOWEST = -45.0  #: of log |w| in quadratures: what lies below adds e^−90 to a first or second moment
-FORMATS = {"single": torch.finfo(torch.float32), "double": torch.finfo(torch.float64)}
+#: Log of the smallest and the largest normal number; and the intervals that KSW, whom the paper cites, print in their
+#: appendix A: 2^±8 and 2^±11, the exponents' widths in bits in the place of the exponents.
+FORMATS = {
+    "single": (-126 * LOG_2, 128 * LOG_2),
+    "double": (-1022 * LOG_2, 1024 * LOG_2),
+    "single, in KSW": (-8 * LOG_2, 8 * LOG_2),
+    "double, in KSW": (-11 * LOG_2, 11 * LOG_2),
+}
 
 
 class Settings(BaseModel):
@@ -158,10 +166,10 @@ def _infinity_values(infinity: Sequence) -> dict[str, float]:
 
 
 def _formats() -> dict[str, Sequence]:
-    """Log of the smallest and the largest normal number of each format."""
+    """The posterior under each format's interval."""
     found = {}
-    for name, info in FORMATS.items():
-        a, b = (torch.tensor(math.log(end), dtype=torch.float64) for end in (info.tiny, info.max))
+    for name, ends in FORMATS.items():
+        a, b = (torch.tensor(end, dtype=torch.float64) for end in ends)
         found[name] = follow(b, Interval(a, b))
     return found
 
@@ -170,7 +178,7 @@ def _float_values() -> dict[str, float]:
     formats = _formats()
     return {
         "floating point: largest asymmetry of the ends, |b/(-a) - 1|": max(
-            abs(float(s.b / -s.a) - 1) for s in formats.values()
+            abs(float(formats[name].b / -formats[name].a) - 1) for name in ("single", "double")
         ),
         "floating point: log10 of the ratio of posterior means, double over single": float(
             formats["double"].mean.log10() - formats["single"].mean.log10()
@@ -193,7 +201,7 @@ def _tables(sequences: dict[str, Sequence]) -> list[ResultTable]:
             rows=tuple(rows),
         ),
         ResultTable(
-            title="Normal numbers of floating-point formats as intervals",
+            title="Floating-point formats as intervals: normal numbers, and as printed by KSW",
             columns=("format", "a", "b", "mean", "mean b/exp(b)"),
             rows=tuple(floats),
         ),
