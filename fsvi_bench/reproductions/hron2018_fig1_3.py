@@ -21,6 +21,7 @@ from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.hron2018_panels import dress, least_step
 
 DECADE = math.log(10)
+GAUSSIAN, LOGISTIC = "Gaussian, linear", "Bernoulli, linear"  #: figures 1 and 2
 REACH = 4.0  #: of w in the drawings
 
 
@@ -77,10 +78,10 @@ def likelihoods(settings: Settings) -> dict[str, Likelihood]:
         return normal_log_density(y, f, variance).exp()
 
     return {
-        "Gaussian, linear": gaussian,
+        GAUSSIAN: gaussian,
         "Gaussian, rectified linear unit": lambda w: gaussian(w.clamp(min=0)),
         "Gaussian, sigmoid unit": lambda w: gaussian(torch.sigmoid(w)),
-        "Bernoulli, linear": torch.sigmoid,
+        LOGISTIC: torch.sigmoid,
         "categorical of 3 classes, linear": lambda w: 1 / (1 + 2 * torch.exp(-w)),
     }
 
@@ -122,42 +123,52 @@ def _steepest_slope(likelihood: Likelihood, growth: Growth, per_decade: int) -> 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Masses that grow without bound, and how the truncated prior changes with its interval."""
-    forms, (delta, r), each = likelihoods(settings), neighbourhood(settings), settings.per_decade
+    forms, (delta, r) = likelihoods(settings), neighbourhood(settings)
     inwards = {name: around_zero(form, delta, r, settings) for name, form in forms.items()}
-    gaussian, logistic = "Gaussian, linear", "Bernoulli, linear"
-    right, left = tail(forms[logistic], settings, 1), tail(lambda w: torch.sigmoid(-w), settings, -1)
-    a, b = torch.tensor(settings.intervals, dtype=torch.float64).T
-    means, peaks = truncated_log_uniform_posterior(a, b).mean, -(2 * (b - a)).log() - a
+    right, left = tail(forms[LOGISTIC], settings, 1), tail(lambda w: torch.sigmoid(-w), settings, -1)
     values = {
-        "figure 1: least mass around 0 over its lower bound": inwards[gaussian].least_over_bound(),
-        "figure 1: mass of the last decade around 0 over that of the one before": inwards[gaussian].last_decade(each),
-        "proposition 1: the same, least over likelihoods": min(g.last_decade(each) for g in inwards.values()),
+        **_mass_values(inwards, (right, left), settings.per_decade),
         "section 3.1: steepest slope of log density in log |w| at 0": _steepest_slope(
-            forms[gaussian], inwards[gaussian], each
+            forms[GAUSSIAN], inwards[GAUSSIAN], settings.per_decade
         ),
-        "figure 2: least mass of the right tail over its lower bound": right.least_over_bound(),
-        "figure 2: mass of the right tail's last decade over that of the one before": right.last_decade(each),
-        "section 3.1: mass of the mirrored left tail's last decade over that of the one before": left.last_decade(each),
-        "section 3.1: mass of the sigmoid's last decade around 0 over that of the one before": inwards[
-            logistic
-        ].last_decade(each),
-        "figure 3: least narrowing of the gap and lengthening of the tails by a step": min(
-            least_step(-a), least_step(b)
-        ),
-        "figure 3: least rise of the prior's peak by a step": least_step(peaks),
-        "figure 3: least ratio of posterior means of successive intervals": math.exp(least_step(means.log())),
+        **_truncation_values(settings),
     }
     return Findings(
-        figure=_draw(settings, forms, inwards[gaussian], right),
+        figure=_draw(settings, forms, inwards[GAUSSIAN], right),
         tables=_tables(settings, inwards, right, left),
         statistics={name: Statistic.exact(value) for name, value in values.items()},
         numbers={
             "delta": delta,
             "r": r,
-            "figure 1": {name: values.tolist() for name, values in inwards[gaussian]._asdict().items()},
+            "figure 1": {name: values.tolist() for name, values in inwards[GAUSSIAN]._asdict().items()},
             "figure 2": {name: values.tolist() for name, values in right._asdict().items()},
         },
     )
+
+
+def _mass_values(inwards: dict[str, Growth], tails: tuple[Growth, Growth], each: int) -> dict[str, float]:
+    (right, left), last = tails, {name: growth.last_decade(each) for name, growth in inwards.items()}
+    mirrored, sigmoid = left.last_decade(each), last[LOGISTIC]
+    return {
+        "figure 1: least mass around 0 over its lower bound": inwards[GAUSSIAN].least_over_bound(),
+        "figure 1: mass of the last decade around 0 over that of the one before": last[GAUSSIAN],
+        "proposition 1: the same, least over likelihoods": min(last.values()),
+        "figure 2: least mass of the right tail over its lower bound": right.least_over_bound(),
+        "figure 2: mass of the right tail's last decade over that of the one before": right.last_decade(each),
+        "section 3.1: mass of the mirrored left tail's last decade over that of the one before": mirrored,
+        "section 3.1: mass of the sigmoid's last decade around 0 over that of the one before": sigmoid,
+    }
+
+
+def _truncation_values(settings: Settings) -> dict[str, float]:
+    a, b = torch.tensor(settings.intervals, dtype=torch.float64).T
+    means, peaks = truncated_log_uniform_posterior(a, b).mean, -(2 * (b - a)).log() - a
+    widening = min(least_step(-a), least_step(b))
+    return {
+        "figure 3: least narrowing of the gap and lengthening of the tails by a step": widening,
+        "figure 3: least rise of the prior's peak by a step": least_step(peaks),
+        "figure 3: least ratio of posterior means of successive intervals": math.exp(least_step(means.log())),
+    }
 
 
 def _tables(settings: Settings, inwards: dict[str, Growth], right: Growth, left: Growth) -> list[ResultTable]:
@@ -192,7 +203,7 @@ def _draw(settings: Settings, forms: dict[str, Likelihood], inwards: Growth, rig
     panels = figure.subplots(2, 3)
     delta, r = neighbourhood(settings)
     w = torch.linspace(-REACH, REACH, settings.points, dtype=torch.float64)
-    _draw_prior(panels[0, 0], w, forms["Gaussian, linear"])
+    _draw_prior(panels[0, 0], w, forms[GAUSSIAN])
     panels[0, 0].fill_between([-delta, delta], r, color=GREEN, alpha=0.45, linewidth=0)
     _name_prior_and_likelihood(panels[0, 0], "r on (−δ, δ)")
     dress(panels[0, 0], "Figure 1", "w", "prior 1/|w|, likelihood")

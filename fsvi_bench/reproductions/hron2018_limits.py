@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from matplotlib.axes import Axes
@@ -180,58 +180,96 @@ class Lines:
         return torch.tensor([line_orientation_term(angle) for angle in self.angles], dtype=torch.float64)
 
 
+class Distances(NamedTuple):
+    """KL − s less the quasi-KL along the noise variances and cell widths, all falling; affine by dimension."""
+
+    noise: Tensor
+    cells: Tensor
+    convolved: Tensor
+    discretised: Tensor
+    affine: dict[int, Tensor]
+
+
+class Left(NamedTuple):
+    """What is left beside the quasi-KL on lines: by cell width, and by convolution at the least noise."""
+
+    lines: Lines
+    discretised: dict[float, Tensor]
+    convolved: Tensor
+
+
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Distances from the limits, and what discretisation leaves of a line's orientation."""
-    noise = _falling(settings.smallest_noise, settings.steps)
-    cells = _falling(settings.smallest_cell, settings.steps)
     dropout, subspaces, lines = Dropout(settings), Subspaces(settings), Lines(settings)
-    convolved, discretised = dropout.convolved(noise), dropout.discretised(cells)
+    noise, cells = _falling(settings.smallest_noise, settings.steps), _falling(settings.smallest_cell, settings.steps)
     affine = {K: subspaces.convolved(K, noise) for K in subspaces.factors}
-    left = {width: lines.discretised(width) for width in settings.line_cells}
-    least, by_convolution = left[min(left)], lines.convolved(settings.smallest_noise)
-    shifts = {K: float(convolution_shift(noise[-1], SPACE - K)) for K in affine}
+    distances = Distances(noise, cells, dropout.convolved(noise), dropout.discretised(cells), affine)
+    by_width = {width: lines.discretised(width) for width in settings.line_cells}
+    left = Left(lines, by_width, lines.convolved(settings.smallest_noise))
     values = {
-        "theorem 4: convolution, largest distance from the quasi-KL at the end [nats]": _largest(convolved[-1]),
-        "theorem 4: discretisation, largest distance from the quasi-KL at the end [nats]": _largest(discretised[-1]),
-        "theorem 4: largest distance between the two at the end [nats]": _largest(convolved[-1] - discretised[-1]),
-        "theorem 4: lesser of the two shifts at the end [nats]": min(
-            float(convolution_shift(noise[-1], 2)), float(discretisation_shift(cells[-1], 2))
-        ),
+        **_theorem_4_values(settings, distances),
+        **_theorem_5_values(subspaces, distances),
+        **_line_values(left),
+    }
+    return Findings(
+        figure=_draw(distances, left),
+        tables=_tables(distances, left),
+        statistics={name: Statistic.exact(value) for name, value in values.items()},
+        numbers=_numbers(distances, left),
+    )
+
+
+def _theorem_4_values(settings: Settings, distances: Distances) -> dict[str, float]:
+    convolved, discretised = distances.convolved[-1], distances.discretised[-1]
+    shifts = convolution_shift(distances.noise[-1], 2), discretisation_shift(distances.cells[-1], 2)
+    gap = equation_8_gap(one_weight_minimiser(settings.smallest_noise))
+    return {
+        "theorem 4: convolution, largest distance from the quasi-KL at the end [nats]": _largest(convolved),
+        "theorem 4: discretisation, largest distance from the quasi-KL at the end [nats]": _largest(discretised),
+        "theorem 4: largest distance between the two at the end [nats]": _largest(convolved - discretised),
+        "theorem 4: lesser of the two shifts at the end [nats]": min(float(shift) for shift in shifts),
         "section 4.1: largest difference of the limit's gradient from that of Gal and Ghahramani's objective": (
             gradient_difference(settings)
         ),
-        "equation 8: quasi-KL at the limit of the minimisers above its infimum [nats]": equation_8_gap(
-            one_weight_minimiser(settings.smallest_noise)
-        ),
-        "theorem 5: largest distance from the quasi-KL at the end [nats]": max(
-            _largest(v[-1]) for v in affine.values()
-        ),
+        "equation 8: quasi-KL at the limit of the minimisers above its infimum [nats]": gap,
+    }
+
+
+def _theorem_5_values(subspaces: Subspaces, distances: Distances) -> dict[str, float]:
+    shifts = {K: float(convolution_shift(distances.noise[-1], SPACE - K)) for K in distances.affine}
+    furthest = max(_largest(values[-1]) for values in distances.affine.values())
+    return {
+        "theorem 5: largest distance from the quasi-KL at the end [nats]": furthest,
         "theorem 5: least shift of a singular support at the end [nats]": min(shifts[K] for K in shifts if K < SPACE),
         "theorem 5: largest shift of a support of full dimension [nats]": abs(shifts[SPACE]),
         "section 5: full dimension, largest difference between quasi-KL and KL [nats]": (
             subspaces.full_dimension_difference()
         ),
-        "lines by convolution: spread over angles of what is left at the end [nats]": _spread(by_convolution),
-        "lines by discretisation: spread over angles of what is left at the end [nats]": _spread(least),
-        "lines by discretisation: largest distance from our formula at irrational slopes [nats]": _largest(
-            (least - lines.formula())[1:-1]
-        ),
     }
-    return Findings(
-        figure=_draw((noise, convolved), (cells, discretised), (noise, affine), (lines, left, by_convolution)),
-        tables=_tables(noise, cells, (convolved, discretised, affine), (lines, left)),
-        statistics={name: Statistic.exact(value) for name, value in values.items()},
-        numbers={
-            "noise variance": noise.tolist(),
-            "cell width": cells.tolist(),
-            "convolved": convolved.tolist(),
-            "discretised": discretised.tolist(),
-            "affine": {str(K): v.tolist() for K, v in affine.items()},
-            "degrees": lines.degrees.tolist(),
-            "left by discretisation": {f"{width:g}": v.tolist() for width, v in left.items()},
-            "left by convolution": by_convolution.tolist(),
-        },
-    )
+
+
+def _line_values(left: Left) -> dict[str, float]:
+    finest = left.discretised[min(left.discretised)]
+    # Only the first and the last angle have a rational slope.
+    off_formula = _largest((finest - left.lines.formula())[1:-1])
+    return {
+        "lines by convolution: spread over angles of what is left at the end [nats]": _spread(left.convolved),
+        "lines by discretisation: spread over angles of what is left at the end [nats]": _spread(finest),
+        "lines by discretisation: largest distance from our formula at irrational slopes [nats]": off_formula,
+    }
+
+
+def _numbers(distances: Distances, left: Left) -> dict[str, Any]:
+    return {
+        "noise variance": distances.noise.tolist(),
+        "cell width": distances.cells.tolist(),
+        "convolved": distances.convolved.tolist(),
+        "discretised": distances.discretised.tolist(),
+        "affine": {str(K): v.tolist() for K, v in distances.affine.items()},
+        "degrees": left.lines.degrees.tolist(),
+        "left by discretisation": {f"{width:g}": v.tolist() for width, v in left.discretised.items()},
+        "left by convolution": left.convolved.tolist(),
+    }
 
 
 def _falling(smallest: float, steps: int) -> Tensor:
@@ -248,20 +286,15 @@ def _spread(values: Tensor) -> float:
     return float(values.max() - values.min())
 
 
-def _tables(
-    noise: Tensor,
-    cells: Tensor,
-    distances: tuple[Tensor, Tensor, dict[int, Tensor]],
-    line: tuple[Lines, dict[float, Tensor]],
-) -> list[ResultTable]:
-    convolved, discretised, affine = distances
+def _tables(distances: Distances, left: Left) -> list[ResultTable]:
+    noise, cells, convolved, discretised, affine = distances
     places = (0, len(noise) // 2, -1)
     rows = [("convolution of atoms", float(noise[i]), _largest(convolved[i])) for i in places]
     rows += [("discretisation of atoms", float(cells[i]), _largest(discretised[i])) for i in places]
     rows += [(f"convolution, K = {K}", float(noise[i]), _largest(v[i])) for K, v in affine.items() for i in places]
-    lines, left = line
     minimisers = [(tau, one_weight_minimiser(tau)) for tau in (1e-2, 1e-4, 1e-6)]
-    angles = zip(lines.degrees.tolist(), lines.formula().tolist(), *(v.tolist() for v in left.values()), strict=True)
+    by_width = (v.tolist() for v in left.discretised.values())
+    angles = zip(left.lines.degrees.tolist(), left.lines.formula().tolist(), *by_width, strict=True)
     return [
         ResultTable(
             title="Largest distance of KL - s from the quasi-KL [nats]",
@@ -270,7 +303,7 @@ def _tables(
         ),
         ResultTable(
             title="KL - s less quasi-KL of discretised lines [nats]; the formula is for irrational slopes",
-            columns=("degrees", "formula", *(f"cell width {width:g}" for width in left)),
+            columns=("degrees", "formula", *(f"cell width {width:g}" for width in left.discretised)),
             rows=tuple(angles),
         ),
         ResultTable(
@@ -281,23 +314,16 @@ def _tables(
     ]
 
 
-def _draw(
-    convolved: tuple[Tensor, Tensor],
-    discretised: tuple[Tensor, Tensor],
-    affine: tuple[Tensor, dict[int, Tensor]],
-    line: tuple[Lines, dict[float, Tensor], Tensor],
-) -> Figure:
+def _draw(distances: Distances, left: Left) -> Figure:
     figure = Figure(figsize=(PAGE_WIDTH, 5.2), layout="constrained")
     panels = figure.subplots(2, 2)
-    for axes, (sizes, distances), colour in ((panels[0, 0], convolved, BLUE), (panels[0, 1], discretised, VERMILLION)):
-        axes.loglog(sizes, distances.abs(), color=colour, linewidth=0.6, alpha=0.5)
-        axes.loglog(sizes, distances.abs().amax(1), color="black", linewidth=1.5, label="largest")
-        _slope(axes, sizes)
-    noise, by_dimension = affine
-    for (K, distances), colour in zip(by_dimension.items(), PALETTE, strict=False):
-        panels[1, 0].loglog(noise, distances.abs().amax(1), color=colour, linewidth=1.5, label=f"K = {K}, largest")
-    _slope(panels[1, 0], noise)
-    _draw_lines(panels[1, 1], *line)
+    _draw_cases(panels[0, 0], distances.noise, distances.convolved, BLUE)
+    _draw_cases(panels[0, 1], distances.cells, distances.discretised, VERMILLION)
+    for (K, values), colour in zip(distances.affine.items(), PALETTE, strict=False):
+        largest = values.abs().amax(1)
+        panels[1, 0].loglog(distances.noise, largest, color=colour, linewidth=1.5, label=f"K = {K}, largest")
+    _slope(panels[1, 0], distances.noise)
+    _draw_lines(panels[1, 1], left)
     away = "|KL − s − QKL| [nats]"
     dress(panels[0, 0], "Theorem 4, convolution", "noise variance τ", away)
     dress(panels[0, 1], "Theorem 4, discretisation", "cell width Δ", away)
@@ -306,17 +332,23 @@ def _draw(
     return figure
 
 
+def _draw_cases(axes: Axes, sizes: Tensor, distances: Tensor, colour: str) -> None:
+    axes.loglog(sizes, distances.abs(), color=colour, linewidth=0.6, alpha=0.5)
+    axes.loglog(sizes, distances.abs().amax(1), color="black", linewidth=1.5, label="largest")
+    _slope(axes, sizes)
+
+
 def _slope(axes: Axes, sizes: Tensor) -> None:
     axes.loglog(sizes, sizes, color="0.5", linewidth=1, linestyle=":", label="slope 1")
 
 
-def _draw_lines(axes: Axes, lines: Lines, left: dict[float, Tensor], by_convolution: Tensor) -> None:
-    marks = dict(zip(left, ("^", "s", "o", "v"), strict=False))
-    for (width, values), colour in zip(left.items(), PALETTE, strict=False):
-        look: dict[str, Any] = {"marker": marks[width], "markersize": 3.5, "linestyle": "", "color": colour}
-        axes.plot(lines.degrees, values, label=f"Δ = {width:g}", markerfacecolor="none", **look)
-    axes.plot(lines.degrees, lines.formula(), color="black", linewidth=1, label="irrational slopes")
-    axes.plot(lines.degrees, by_convolution, color=GREEN, linewidth=1, linestyle="--", label="convolution")
+def _draw_lines(axes: Axes, left: Left) -> None:
+    degrees, marks = left.lines.degrees, ("^", "s", "o", "v")
+    for (width, values), mark, colour in zip(left.discretised.items(), marks, PALETTE, strict=False):
+        look: dict[str, Any] = {"marker": mark, "markersize": 3.5, "linestyle": "", "color": colour}
+        axes.plot(degrees, values, label=f"Δ = {width:g}", markerfacecolor="none", **look)
+    axes.plot(degrees, left.lines.formula(), color="black", linewidth=1, label="irrational slopes")
+    axes.plot(degrees, left.convolved, color=GREEN, linewidth=1, linestyle="--", label="convolution")
 
 
 HRON2018_LIMITS = Experiment("hron2018-limits", Settings, investigate)
