@@ -14,14 +14,21 @@ from scipy import stats
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from fsvi_bench.maths.blr import blr_posterior, log_evidence
-from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl, normal_log_density
+from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.maths.quasi_kl import quasi_kl_affine_gaussian, restrict_gaussian
 from fsvi_bench.maths.quasi_kl_pca import pca_optimum
 from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
 from fsvi_bench.reproductions.base import ResultTable
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.reproductions.hron2018_hyperparameter import (
+    Hyperparameter,
+    draw_scales,
+    prior_scales,
+    regression,
+    scale_table,
+    scale_values,
+)
 from fsvi_bench.reproductions.hron2018_panels import dress
 from fsvi_bench.reproductions.hron2018_pca import Stationary, Target, at_choice, descend, largest_angle, minimise, outer
 
@@ -118,19 +125,6 @@ class Line(NamedTuple):
     kl: float
 
 
-class Hyperparameter(NamedTuple):
-    """Log evidence of a prior scale, and the most that −QKL can be over all lines: log evidence + log Z_S.
-
-    As the scale s falls to 0 the evidence tends to that of no weights at all, but log Z_S → −½ log 2πs² → ∞: the bound
-    has no maximum over all s > 0. `overtakes` is log10 of the s from which on downwards it exceeds those looked at.
-    """
-
-    scale: Tensor
-    evidence: Tensor
-    bound: Tensor
-    overtakes: float
-
-
 def direction(angle: Tensor) -> Tensor:
     return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
@@ -144,38 +138,6 @@ def draw_lines(plane: Plane, angles: list[float]) -> list[Line]:
         height = float(plane.negative_log_mass(fitted[0]))
         lines.append(Line(angle, height, mean, sd, float(plane.quasi_kl(*fitted)) - height))
     return lines
-
-
-def regression(settings: Settings) -> tuple[Tensor, Tensor]:
-    """Features [N,2] and targets [N] of y = Φw + noise with w drawn from N(0, I)."""
-    generator = torch.Generator().manual_seed(settings.seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    Phi, w = draw(settings.observations, 2), draw(2)
-    return Phi, Phi @ w + settings.noise_sd * draw(settings.observations)
-
-
-def prior_scales(settings: Settings) -> Hyperparameter:
-    """The best line goes through the posterior mean, along the posterior's longer axis."""
-    Phi, targets = regression(settings)
-    lowest, highest = (math.log10(end) for end in settings.prior_scale_range)
-    scale = torch.logspace(lowest, highest, settings.prior_scales, dtype=torch.float64)
-    # In units of the prior's scale the prior is N(0, I); the quasi-KL depends on units, and is taken in those of w.
-    scaled, y = scale[:, None, None] * Phi, targets.expand(len(scale), -1)
-    variance = torch.full_like(scale, settings.noise_sd**2)
-    posterior = blr_posterior(scaled, y, variance)
-    precision_tril = posterior.precision_tril / scale[:, None, None]
-    mean = scale[:, None] * posterior.mean
-    longest = pca_optimum(torch.cholesky_inverse(precision_tril), 1).basis
-    log_mass = restrict_gaussian(mean, longest, mean, precision_tril).log_mass
-    evidence = log_evidence(scaled, y, variance, posterior)
-    bound = evidence + log_mass
-    nothing = torch.zeros_like(targets)
-    without_weights = normal_log_density(targets, nothing, nothing + settings.noise_sd**2).sum()
-    overtakes = float(without_weights - bound.max() - 0.5 * LOG_2PI) / math.log(10)
-    return Hyperparameter(scale, evidence, bound, overtakes)
 
 
 class Starts(NamedTuple):
@@ -224,29 +186,14 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     others = draw_lines(plane, [math.radians(angle) for angle in settings.angles])
     target = Target(settings.eigenvalues, generator)
     starts, distances = try_starts(target, settings, generator), convolved_distances(target, settings, generator)
-    points, scales = stationary_points(target, settings), prior_scales(settings)
-    missed = stats.binomtest(sum(angle > MISSED for angle in starts.angles), len(starts.angles))
-    values = {
-        **_plane_values(plane, best, others),
-        **_scale_values(scales),
-        "proposition 6: largest angle between the best subspace and the principal one [radians]": starts.best_angle,
-        "proposition 6: largest relative distance of the best variances from the eigenvalues": starts.variance_error,
-        "section 5.1: largest gradient at any choice of eigenvectors": max(p.slope for v in points.values() for p in v),
-        "section 5.1: least curvature at the other choices of eigenvectors": min(
-            p.least_curvature for v in points.values() for p in v[1:]
-        ),
-        "proposition 7: distance of the convolved optimum from PCA at the least noise": distances[-1],
-        "proposition 7: largest ratio of distances at successive noises": max(
-            later / earlier for earlier, later in itertools.pairwise(distances)
-        ),
-    }
-    interval = missed.proportion_ci(0.95, method="exact")
-    share = Statistic(missed.statistic, float(interval.low), float(interval.high))
+    points, scales = stationary_points(target, settings), _scales(settings)
     return Findings(
         figure=_draw(settings, plane, (best, others), (distances, scales)),
-        tables=[*_tables(settings, (best, others), points, distances), _scale_table(scales)],
-        statistics={name: Statistic.exact(value) for name, value in values.items()}
-        | {"section 5.1: share of starts that do not end at the principal subspace": share},
+        tables=[*_tables(settings, (best, others), points, distances), scale_table(scales)],
+        statistics={
+            **_exact(_plane_values(plane, best, others) | scale_values(scales)),
+            **_subspace_statistics(starts, points, distances),
+        },
         numbers={
             "lines": [line._asdict() for line in (best, *others)],
             "angles of the starts' ends": starts.angles,
@@ -254,6 +201,36 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "prior scale": {name: getattr(scales, name).tolist() for name in ("scale", "evidence", "bound")},
         },
     )
+
+
+def _exact(values: dict[str, float]) -> dict[str, Statistic]:
+    return {name: Statistic.exact(value) for name, value in values.items()}
+
+
+def _scales(settings: Settings) -> Hyperparameter:
+    lowest, highest = (math.log10(end) for end in settings.prior_scale_range)
+    scale = torch.logspace(lowest, highest, settings.prior_scales, dtype=torch.float64)
+    data = regression(settings.observations, settings.noise_sd, settings.seed)
+    return prior_scales(*data, settings.noise_sd, scale)
+
+
+def _subspace_statistics(
+    starts: Starts, points: dict[float, list[Stationary]], distances: list[float]
+) -> dict[str, Statistic]:
+    missed = stats.binomtest(sum(angle > MISSED for angle in starts.angles), len(starts.angles))
+    interval = missed.proportion_ci(0.95, method="exact")
+    share = Statistic(missed.statistic, float(interval.low), float(interval.high))
+    others = [point for chosen in points.values() for point in chosen[1:]]
+    ratios = [later / earlier for earlier, later in itertools.pairwise(distances)]
+    values = {
+        "proposition 6: largest angle between the best subspace and the principal one [radians]": starts.best_angle,
+        "proposition 6: largest relative distance of the best variances from the eigenvalues": starts.variance_error,
+        "section 5.1: largest gradient at any choice of eigenvectors": max(p.slope for v in points.values() for p in v),
+        "section 5.1: least curvature at the other choices of eigenvectors": min(p.least_curvature for p in others),
+        "proposition 7: distance of the convolved optimum from PCA at the least noise": distances[-1],
+        "proposition 7: largest ratio of distances at successive noises": max(ratios),
+    }
+    return _exact(values) | {"section 5.1: share of starts that do not end at the principal subspace": share}
 
 
 def _plane_values(plane: Plane, best: Line, others: list[Line]) -> dict[str, float]:
@@ -277,18 +254,6 @@ def _plane_values(plane: Plane, best: Line, others: list[Line]) -> dict[str, flo
         "equation 9: largest difference between its sides [nats]": float((quasi_kl - kl - floor).abs().max()),
         "section 5: least excess of the quasi-KL over -log Z_S [nats]": float((quasi_kl - floor).min()),
         "section 5: quasi-KL of the best line [nats]": best.negative_log_mass + best.kl,
-    }
-
-
-def _scale_values(scales: Hyperparameter) -> dict[str, float]:
-    at_bound, at_evidence = (scales.scale[v.argmax()].log10() for v in (scales.bound, scales.evidence))
-    return {
-        "section 5: most by which the prior scale's bound exceeds the log evidence [nats]": float(
-            (scales.bound - scales.evidence).max()
-        ),
-        "section 5: distance of the bound's best prior scale from the evidence's [log10]": abs(
-            float(at_bound - at_evidence)
-        ),
     }
 
 
@@ -324,19 +289,6 @@ def _tables(
     ]
 
 
-def _scale_table(scales: Hyperparameter) -> ResultTable:
-    rows = [
-        (name, float(scales.scale[v.argmax()]), float(v.max()))
-        for name, v in (("log evidence", scales.evidence), ("largest -QKL", scales.bound))
-    ]
-    lower = f"-QKL is larger below a prior sd of 10^{scales.overtakes:.0f}"
-    return ResultTable(
-        title=f"Section 5: best prior sd of those looked at; {lower}",
-        columns=("by", "prior sd", "value [nats]"),
-        rows=tuple(rows),
-    )
-
-
 def _draw(
     settings: Settings, plane: Plane, lines: tuple[Line, list[Line]], rest: tuple[list[float], Hyperparameter]
 ) -> Figure:
@@ -354,7 +306,7 @@ def _draw(
     panels[0, 1].axvline(math.degrees(plane.axis), color=BLUE, linewidth=1, linestyle="--", label="principal axis")
     panels[0, 1].set_xticks(range(0, 181, 45))
     _draw_convergence(panels[1, 0], settings, rest[0])
-    _draw_scales(panels[1, 1], rest[1])
+    draw_scales(panels[1, 1], rest[1])
     dress(panels[0, 1], "What decides between them", "angle of the line [degrees]", r"$-\log Z_S$ [nats]")
     dress(panels[1, 0], "Proposition 7", "noise variance τ", "distance of optimum from PCA")
     dress(panels[1, 1], "Section 5: a hyperparameter", "prior sd of the weights", "[nats]")
@@ -383,17 +335,6 @@ def _draw_convergence(axes: Axes, settings: Settings, distances: list[float]) ->
     axes.loglog(settings.noise_variances, distances, "o-", color=BLUE, markersize=4, linewidth=1.2, label="by descent")
     expected = [tau * math.sqrt(settings.dimensions) for tau in settings.noise_variances]
     axes.loglog(settings.noise_variances, expected, color="black", linewidth=1, linestyle=":", label="τ√K")
-
-
-def _draw_scales(axes: Axes, scales: Hyperparameter) -> None:
-    for values, colour, style, label in (
-        (scales.evidence, BLUE, "-", "log evidence"),
-        (scales.bound, VERMILLION, "--", "largest −QKL"),
-    ):
-        axes.plot(scales.scale, values, color=colour, linestyle=style, linewidth=1.5, label=label)
-        best = int(values.argmax())
-        axes.plot(float(scales.scale[best]), float(values[best]), "o", color=colour, markersize=5)
-    axes.set_xscale("log")
 
 
 HRON2018_FIG5 = Experiment("hron2018-fig5", Settings, investigate)

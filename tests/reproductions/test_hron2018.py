@@ -11,6 +11,7 @@ from scipy import integrate
 
 from fsvi_bench.reproductions import hron2018_fig5, hron2018_limits, hron2018_moments
 from fsvi_bench.reproductions.hron2018_fig1_3 import around_zero, last_decade_ratio, likelihoods, neighbourhood, tail
+from fsvi_bench.reproductions.hron2018_hyperparameter import prior_scales, regression
 from fsvi_bench.reproductions.hron2018_pca import Target, at_choice, descend, largest_angle, outer
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from tests.maths.draws import close, f64
@@ -189,34 +190,32 @@ def test_best_angle_does_not_depend_on_the_grid(plane, points):
 
 
 def test_the_most_that_minus_quasi_kl_can_be_by_integration_over_lines():
-    settings = changed(settings_of("hron2018-fig5"), prior_scales=3, prior_scale_range=(0.3, 3.0))
-    found, (Phi, y) = hron2018_fig5.prior_scales(settings), hron2018_fig5.regression(settings)
+    (Phi, y), noise_sd = regression(20, 0.5, 0), 0.5
+    found = prior_scales(Phi, y, noise_sd, f64([0.3, 0.9, 3.0]))
     t = np.linspace(-4, 4, 4001)
     for scale, evidence, bound in zip(*(v.tolist() for v in found[:3]), strict=True):
-        precision = Phi.T.numpy() @ Phi.numpy() / settings.noise_sd**2 + np.eye(2) / scale**2
-        mean = np.linalg.solve(precision, Phi.T.numpy() @ y.numpy()) / settings.noise_sd**2
+        precision = Phi.T.numpy() @ Phi.numpy() / noise_sd**2 + np.eye(2) / scale**2
+        mean = np.linalg.solve(precision, Phi.T.numpy() @ y.numpy()) / noise_sd**2
         masses = []
         for angle in np.linspace(0, math.pi, 721):
             w = mean[:, None] + np.array([math.cos(angle), math.sin(angle)])[:, None] * t
-            residual = (y.numpy()[:, None] - Phi.numpy() @ w) / settings.noise_sd
+            residual = (y.numpy()[:, None] - Phi.numpy() @ w) / noise_sd
             log_joint = -0.5 * ((residual**2).sum(0) + (w**2).sum(0) / scale**2)
             masses.append(np.trapezoid(np.exp(log_joint + 50), t))
-        constant = len(y) * math.log(2 * math.pi * settings.noise_sd**2) / 2 + math.log(2 * math.pi * scale**2)
+        constant = len(y) * math.log(2 * math.pi * noise_sd**2) / 2 + math.log(2 * math.pi * scale**2)
         # A grid of quarters of a degree misses the best angle by little: the mass is flat there.
         assert bound == pytest.approx(math.log(max(masses)) - 50 - constant, abs=1e-4)
-        covariance = settings.noise_sd**2 * np.eye(len(y)) + scale**2 * Phi.numpy() @ Phi.T.numpy()
+        covariance = noise_sd**2 * np.eye(len(y)) + scale**2 * Phi.numpy() @ Phi.T.numpy()
         quadratic = y.numpy() @ np.linalg.solve(covariance, y.numpy())
         expected = -0.5 * (quadratic + np.linalg.slogdet(covariance)[1] + len(y) * math.log(2 * math.pi))
         assert evidence == pytest.approx(expected, rel=1e-11)
 
 
 def test_where_a_vanishing_prior_beats_the_best_one():
-    settings = settings_of("hron2018-fig5")
-    found = hron2018_fig5.prior_scales(settings)
-    around = changed(
-        settings, prior_scales=3, prior_scale_range=(10 ** (found.overtakes - 0.01), 10 ** (found.overtakes + 0.01))
-    )
-    below, at, above = (hron2018_fig5.prior_scales(around).bound - found.bound.max()).tolist()
+    data = regression(20, 0.5, 0)
+    found = prior_scales(*data, 0.5, torch.logspace(-2, 2, 31, dtype=torch.float64))
+    around = torch.logspace(found.overtakes - 0.01, found.overtakes + 0.01, 3, dtype=torch.float64)
+    below, at, above = (prior_scales(*data, 0.5, around).bound - found.bound.max()).tolist()
     assert below > 0 > above
     assert at == pytest.approx(0, abs=1e-9)
 
