@@ -325,10 +325,11 @@ def _draw_plane(axes: Axes, plane: Plane, lines: list[tuple[Line, str]]) -> None
         ends = [line.mean - 2 * line.sd, line.mean + 2 * line.sd]
         label = f"{math.degrees(line.angle):.0f}°"
         axes.plot([t * x for t in ends], [t * y for t in ends], color=colour, linewidth=3, label=label)
-    axes.set_ylim(-7.2, 4.4)
+    axes.set_xlim(-7, 7)
+    axes.set_ylim(-7, 4.4)
     axes.set_aspect("equal")
     dress(axes, "Figure 5: lines through a Gaussian", "w₁", "w₂", legend=False)
-    axes.legend(loc="lower center", ncols=5, frameon=False, fontsize=SMALL, handlelength=0.8, columnspacing=0.9)
+    axes.legend(loc="lower center", ncols=5, frameon=False, fontsize=SMALL, handlelength=0.7, columnspacing=0.7)
 
 
 def _draw_convergence(axes: Axes, settings: Settings, distances: list[float]) -> None:
