@@ -12,7 +12,9 @@ from fsvi_bench.reproductions.claims import Statistic
 
 def of_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Statistic:
     """Geometric mean of paired ratios of positive numbers, with the t-interval of their logarithms."""
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # an infinite interval is said so, not warned of
+    with np.errstate(
+        over="ignore", divide="ignore", invalid="ignore"
+    ):  # an infinite interval is said so, not warned of
         logs = np.log(np.asarray(numerators, dtype=float) / np.asarray(denominators, dtype=float))
         return Statistic(*(float(bound) for bound in np.exp(Statistic.of_mean(logs.tolist()))))
 
