@@ -40,7 +40,8 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _holds_what_claims_need(self) -> Settings:
         if not (set(self.drop_rates) >= CLAIMED_RATES and set(self.precisions) == CLAIMED_PRECISIONS):
-            raise ValueError(f"the claims need drop_rates {CLAIMED_RATES} and precisions {CLAIMED_PRECISIONS}")
+            needed = f"drop_rates {sorted(CLAIMED_RATES)} and precisions {sorted(CLAIMED_PRECISIONS)}"
+            raise ValueError(f"the claims need {needed}")
         return self
 
 

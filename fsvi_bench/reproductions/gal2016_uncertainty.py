@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Annotated
 
 import numpy as np
@@ -136,12 +137,12 @@ SCORED: dict[str, Callable[[ConcreteResult], float]] = {
 
 def _uncertainties(by_size: BySize) -> ResultTable:
     rows = []
-    for N, results in by_size.items():
-        values = [[measure(result) for result in results] for measure in SCORED.values()]
-        rows.append((N, *(number for each in values for number in (float(np.mean(each)), _spread(each)))))
+    for (N, results), (name, measure) in product(by_size.items(), SCORED.items()):
+        values = [measure(result) for result in results]
+        rows.append((N, name, float(np.median(values)), float(np.mean(values)), min(values), max(values)))
     return ResultTable(
-        title="Uncertainties, test log likelihood per point [nats] and RMSE: mean and sd over repeats",
-        columns=("N", *(column for name in SCORED for column in (name, "sd over repeats"))),
+        title="Uncertainties and RMSE [units of y], log likelihood per point [nats], over repeats",
+        columns=("N", "of the test points", "median", "mean", "least", "greatest"),
         rows=tuple(rows),
     )
 
@@ -156,12 +157,8 @@ def _drop_rates(by_size: BySize) -> ResultTable:
     )
 
 
-def _spread(values: Sequence[float]) -> float | None:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
 def _draw(by_size: BySize) -> Figure:
-    """One dot per network, and lines through their means."""
+    """One dot per network, and lines through their medians."""
     figure = Figure(figsize=(PAGE_WIDTH, 4.6), layout="constrained")
     axes = figure.subplots(2, 2)
     titles = ("Epistemic", "Aleatoric", "Predictive")
@@ -169,18 +166,34 @@ def _draw(by_size: BySize) -> Figure:
         _dots(at, by_size, measure, BLUE)
         if name != "epistemic sd":
             at.axhline(NOISE, color="black", linewidth=0.8, linestyle=(0, (4, 3)))
-            at.annotate("sd of the noise", (1, NOISE), (-2, 3), ("axes fraction", "data"), "offset points", ha="right",
-                        fontsize=SMALL)  # fmt: skip
+            at.annotate(
+                "sd of the noise", (0, NOISE), (3, -10), ("axes fraction", "data"), "offset points", fontsize=SMALL
+            )
         _label(at, title, f"{name} [units of y]")
-        at.set_ylim(bottom=0)
+        _cut(at, by_size, measure)
+    axes[0, 0].text(0.98, 0.97, "dots: networks\nlines: medians", transform=axes[0, 0].transAxes, fontsize=SMALL,
+                    ha="right", va="top")  # fmt: skip
     for layer, (colour, marker) in enumerate(zip(PALETTE, "osD^", strict=True)):
         if layer < len(next(iter(by_size.values()))[0].drop_rates):
             name = "1 (inputs)" if layer == 0 else str(layer + 1)
             _dots(axes[1, 1], by_size, partial(_rate_of, layer), colour, name, marker)
     _label(axes[1, 1], "Learnt dropout", "drop probability p")
-    axes[1, 1].set_ylim(0, 1)
-    axes[1, 1].legend(title="layer", fontsize=SMALL, title_fontsize=SMALL, frameon=False, ncols=2, loc="upper right")
+    axes[1, 1].set_ylim(0, 0.75)
+    axes[1, 1].legend(title="layer", fontsize=SMALL, title_fontsize=SMALL, frameon=False, ncols=4, loc="upper center")
     return figure
+
+
+def _cut(axes: Axes, by_size: BySize, measure: Callable[[ConcreteResult], float]) -> None:
+    """From 0 to what most networks need; a variance that grows without bounds off the data is named at the edge."""
+    values = [(N, measure(result)) for N, results in by_size.items() for result in results]
+    limit = 4 * float(np.median([value for _, value in values]))
+    axes.set_ylim(0, 1.1 * max([NOISE, *(value for _, value in values if value <= limit)]))
+    for N in by_size:
+        beyond = [value for n, value in values if n == N and not value <= limit]
+        if beyond:
+            words = "▲ " + ", ".join(f"{value:.2g}" for value in beyond)
+            axes.annotate(words, (N, 1), (-3, -1), ("data", "axes fraction"), "offset points", fontsize=SMALL, va="top",
+                          color=BLUE)  # fmt: skip
 
 
 def _rate_of(layer: int, result: ConcreteResult) -> float:
@@ -195,8 +208,8 @@ def _dots(
     name: str = "",
     marker: str = "o",
 ) -> None:
-    means = [np.mean([measure(result) for result in results]) for results in by_size.values()]
-    axes.plot(list(by_size), means, color=colour, linewidth=1.3, marker=marker, markersize=4, label=name)
+    medians = [np.median([measure(result) for result in results]) for results in by_size.values()]
+    axes.plot(list(by_size), medians, color=colour, linewidth=1.3, marker=marker, markersize=4, label=name)
     for N, results in by_size.items():
         values = [measure(result) for result in results]
         axes.plot([N] * len(values), values, marker, color=colour, alpha=0.35, markersize=4, markeredgewidth=0)

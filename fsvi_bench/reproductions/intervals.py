@@ -12,11 +12,15 @@ from fsvi_bench.reproductions.claims import Statistic
 
 def of_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Statistic:
     """Geometric mean of paired ratios of positive numbers, with the t-interval of their logarithms."""
-    with np.errstate(
-        over="ignore", divide="ignore", invalid="ignore"
-    ):  # an infinite interval is said so, not warned of
+    with np.errstate(over="ignore"):  # an infinite interval is said so, not warned of
+        return Statistic(*(float(np.exp(bound)) for bound in of_log_ratio(numerators, denominators)))
+
+
+def of_log_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Statistic:
+    """Mean of the logarithms of paired ratios."""
+    with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(np.asarray(numerators, dtype=float) / np.asarray(denominators, dtype=float))
-        return Statistic(*(float(bound) for bound in np.exp(Statistic.of_mean(logs.tolist()))))
+        return Statistic.of_mean(logs.tolist())
 
 
 def of_difference(minuends: Sequence[float], subtrahends: Sequence[float]) -> Statistic:

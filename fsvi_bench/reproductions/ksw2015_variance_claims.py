@@ -11,7 +11,7 @@ from scipy.stats import chi2
 from fsvi_bench.networks.gradient_variance import NO_NOISE, GradientVariance
 from fsvi_bench.networks.minibatch_law import MinibatchLaw
 from fsvi_bench.reproductions.claims import Statistic
-from fsvi_bench.reproductions.intervals import least, magnitude, of_ratio
+from fsvi_bench.reproductions.intervals import least, magnitude, of_log_ratio, of_ratio
 from fsvi_bench.reproductions.parts import Plain
 
 LAYERS, PARAMETERS = ("bottom", "top"), ("theta", "log_alpha")
@@ -100,7 +100,7 @@ def statistics(tables: Tables, timed: Timed) -> dict[str, Statistic]:
         "table 1, theta: per minibatch over per point, first checkpoint over last, least": _early_over_late(b, theta),
         "table 1, theta: local over no noise, least": _least(b, theta, LOCAL, NO_NOISE),
         "table 2: distance of log(per point / local) from 0": magnitude(
-            Statistic(*(float(np.log(bound)) for bound in ratio(a, both, POINT, LOCAL)))
+            of_log_ratio(typical(a, both, POINT), typical(a, both, LOCAL))
         ),
         "table 2, theta: per minibatch over local, least": _least(a, theta, BATCH, LOCAL),
         "table 2, theta: local over no noise, least": _least(a, theta, LOCAL, NO_NOISE),
