@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from pydantic import BaseModel, ConfigDict, Field
 
 from fsvi_bench.networks.network import VARIANTS
@@ -169,12 +169,15 @@ def _draw(sweep: Sweep, images: str) -> Figure:
         _line(right, sweep, variant, lambda run: run.mean_rate, place - 1)
     widths = sorted({width for _, width in sweep})
     start = next(iter(sweep["gaussian-a", widths[0]])).mean_rate
-    right.axhline(start, color="black", linewidth=0.8, linestyle=(0, (4, 3)))
-    right.annotate("fixed rate of the others", (1, start), (0, 3), ("axes fraction", "data"), "offset points",
-                   ha="right", fontsize=SMALL)  # fmt: skip
-    right.set_ylim(0, None)
+    right.axhline(start, color="black", linewidth=0.8, linestyle=(0, (4, 3)), label="fixed: binary and Gaussian")
+    right.legend(handles=right.lines[-1:], loc="lower left", frameon=False, fontsize=SMALL)
+    right.set_ylim(0, 0.55)
+    left.set_yscale("log")
+    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    left.yaxis.set_major_formatter(lambda error, _: f"{error:g}")
+    left.yaxis.set_minor_locator(NullLocator())
     _label(left, widths, f"test error on {images} [%]", "Test error")
-    _label(right, widths, "drop rate α/(1+α), mean of layers", "Learnt drop rate")
+    _label(right, widths, "α/(1+α), mean over layers", "Learnt drop rate")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)
     return figure
 

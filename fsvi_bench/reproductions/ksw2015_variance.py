@@ -231,18 +231,19 @@ def _times(timed: Timed) -> ResultTable:
 
 COLOURS = {POINT: VERMILLION, BATCH: BLUE, NO_NOISE: GREEN, LOCAL: "black"}
 NAMES = {POINT: "sample per point", BATCH: "sample per minibatch", NO_NOISE: "no noise", LOCAL: "local"}
+BOUNDS = (("printed", "--", "eq. 48 as printed"), ("corrected", "-", "corrected (ours)"))
 MARKERS = {"theta": "o", "log_alpha": "^"}
 
 
 def _draw(tables: Tables) -> Figure:
     figure = Figure(figsize=(PAGE_WIDTH, 6.0), layout="constrained")
     (first, second), (law, bound) = figure.subplots(2, 2)
+    second.sharey(first)
     for axes, name, title in ((first, "table 1", "independent"), (second, "table 2", "correlated")):
         _ratios(axes, tables, name)
         axes.set_title(f"{name.capitalize()}: {title} weight noise")
-    second.sharey(first)
-    _label(first, "epochs, by layer", "variance of gradients, relative to local")
-    _label(second, "epochs, by layer", "")
+    _label(first, "epochs of training, by layer", "gradient variance / that of local")
+    _label(second, "epochs of training, by layer", "")
     _draw_law(law, tables["table 1"])
     _draw_bounds(bound, tables["table 1"])
     handles = [Line2D([], [], color=COLOURS[e], marker="s", linestyle="", label=NAMES[e]) for e in COLOURS]
@@ -255,24 +256,25 @@ def _draw(tables: Tables) -> Figure:
 def _ratios(axes: Axes, tables: Tables, name: str) -> None:
     """One column for each layer and checkpoint; bars are 95% intervals over networks."""
     columns = [(cell.layer, cell.epochs) for cell in cells(tables[name][0], "theta", after_training=False)]
-    for (estimator, at), parameter in product(((POINT, -0.24), (BATCH, 0.0), (NO_NOISE, 0.24)), PARAMETERS):
+    for (estimator, at), parameter in product(((POINT, -0.27), (BATCH, 0.0), (NO_NOISE, 0.27)), PARAMETERS):
         if (estimator, parameter) == (NO_NOISE, "log_alpha"):
             continue
         for column, cell in enumerate(cells(tables[name][0], parameter, after_training=False)):
             found, x = ratio(tables[name], [cell], estimator, LOCAL), column + at
             if parameter == "log_alpha":
-                x += 0.1
+                x += 0.09
             axes.plot([x], [found.value], MARKERS[parameter], color=COLOURS[estimator], markersize=4.5)
             if np.isfinite(found.high):
                 axes.vlines(x, found.low, found.high, color=COLOURS[estimator], linewidth=1)
             printed = paper_ratio(name, cell, estimator)
             if printed is not None:
-                axes.plot([x - 0.1], [printed], "x", color=COLOURS[estimator], markersize=5, alpha=0.7)
+                axes.plot([x - 0.09], [printed], "x", color=COLOURS[estimator], markersize=5, alpha=0.7)
     axes.set_yscale("log")
     axes.axhline(1, color="black", linewidth=0.8)
-    axes.axvline(len(columns) / len(LAYERS) - 0.5, color="0.8", linewidth=0.8)
+    half = len(columns) // len(LAYERS)
+    axes.axvline(half - 0.5, color="0.8", linewidth=0.8)
     words = [
-        f"{epochs}\n{layer}" if 2 * i % len(columns) == 2 else str(epochs) for i, (layer, epochs) in enumerate(columns)
+        f"{epochs}\n{layer if place % half == half // 2 else ' '}" for place, (layer, epochs) in enumerate(columns)
     ]
     axes.set_xticks(range(len(columns)), words)
 
@@ -289,7 +291,7 @@ def _draw_law(axes: Axes, networks: Sequence[Measured]) -> None:
         axes.plot(sizes, np.mean(expected, axis=0), color=colour, linewidth=1.2)
     axes.loglog()
     axes.set_title("Eq. 5: dots measured, lines predicted")
-    _label(axes, "minibatch size M", "Var of log likelihood / V")
+    _label(axes, "minibatch size M", "Var[mean log likelihood] / V")
 
 
 def _relative(law: MinibatchLaw) -> list[float]:
@@ -298,13 +300,17 @@ def _relative(law: MinibatchLaw) -> list[float]:
 
 def _draw_bounds(axes: Axes, networks: Sequence[Measured]) -> None:
     rows = bounds(networks)
-    for estimator, (kind, style) in product((LOCAL, BATCH), (("printed", "--"), ("corrected", "-"))):
+    for (kind, style, words), (estimator, marker) in product(BOUNDS, ((LOCAL, "o"), (BATCH, "s"))):
         mine = [row for row in rows if row.estimator == estimator]
         M, values = [row.M for row in mine], [getattr(row, kind).value for row in mine]
-        axes.plot(M, values, style, color=COLOURS[estimator], marker="o", markersize=3, linewidth=1.2)
-    axes.loglog()
+        axes.plot(M, values, style, color=COLOURS[estimator], marker=marker, markersize=4, linewidth=1.2)
+        if estimator == LOCAL:
+            away = 8 if kind == "corrected" else -14
+            axes.annotate(words, (M[0], values[0]), (0, away), textcoords="offset points", fontsize=SMALL)
+    axes.set_xscale("log")
+    axes.margins(y=0.2)
     axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_title("Appendix F: – – eq. 48, — corrected")
+    axes.set_title("Appendix F: without replacement")
     _label(axes, "minibatch size M", "bound / exact variance")
 
 
