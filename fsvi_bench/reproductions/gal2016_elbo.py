@@ -66,7 +66,7 @@ def train_and_measure(training: Training) -> Trained:
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
-    network = replace(settings.network, device=laboratory.parts.workshop.resources.device)
+    network = replace(settings.network, device=laboratory.device)
     of = ElboGridSettings(
         settings.drop_rates, settings.precisions, settings.repeats, settings.N, settings.N_test, network
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from typing import Annotated
@@ -57,14 +57,16 @@ def train_and_measure(training: Training) -> Trained:
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
-    network = replace(settings.network, device=laboratory.parts.workshop.resources.device)
+    network = replace(settings.network, device=laboratory.device)
     grid = UncertaintySettings(tuple(sorted(settings.sizes)), settings.repeats, settings.N_test, network)
     trainings = [Training(N=N, N_test=settings.N_test, network=point) for N, point in grid.points()]
     trained = laboratory.parts.compute(train_and_measure, trainings, Trained)
     by_size: dict[int, list[ConcreteResult]] = {}
     for part in trained:
         by_size.setdefault(part.result.N, []).append(part.result)
-    return Findings(_draw(by_size), [_uncertainties(by_size), _drop_rates(by_size)], statistics(by_size))
+    tables = [_uncertainties(by_size), _drop_rates(by_size)]
+    networks = [{**asdict(part.result), "seconds": None} for part in trained]  # a clock's reading is no result
+    return Findings(_draw(by_size), tables, statistics(by_size), {"networks": networks})
 
 
 # --- Statistics -------------------------------------------------------------------------------------------------------

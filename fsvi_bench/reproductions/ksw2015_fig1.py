@@ -89,7 +89,7 @@ def train_and_test(training: Training) -> Trained:
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
-    images, device = ImageSource.find(laboratory), laboratory.parts.workshop.resources.device
+    images, device = ImageSource.find(laboratory), laboratory.device
     common = {name: getattr(settings, name) for name in ("granularity", "kl", "training")}
     trainings = [
         Training(variant=variant, width=width, repeat=repeat, images=images, device=device, **common)
@@ -101,9 +101,12 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     results = laboratory.parts.compute(train_and_test, trainings, Trained)
     for training, trained in zip(trainings, results, strict=True):
         sweep.setdefault((training.variant, training.width), []).append(trained)
-    return Findings(
-        _draw(sweep, images.name), [_errors(sweep, images.name)], statistics(sweep), {"images": images.name}
-    )
+    networks = [
+        {"variant": training.variant, "width": training.width, "repeat": training.repeat, **trained.model_dump()}
+        for training, trained in zip(trainings, results, strict=True)
+    ]
+    numbers = {"images": images.name, "networks": networks}
+    return Findings(_draw(sweep, images.name), [_errors(sweep, images.name)], statistics(sweep), numbers)
 
 
 # --- Statistics -------------------------------------------------------------------------------------------------------

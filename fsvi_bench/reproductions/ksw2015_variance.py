@@ -119,7 +119,7 @@ def time_steps(timing: Timing) -> Timed:
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
-    images, device = ImageSource.find(laboratory), laboratory.parts.workshop.resources.device
+    images, device = ImageSource.find(laboratory), laboratory.device
     trainings = list(_trainings(settings, images, device))
     results = laboratory.parts.compute(train_and_measure, trainings, Measured)
     tables: Tables = {
@@ -137,7 +137,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
         _draw(tables),
         [*(_table(tables, name, images.name) for name in KINDS), _eq_5(tables), _appendix_f(tables), _times(timed)],
         statistics(tables, timed),
-        {"images": images.name, "test_error": {n: [m.test_error for m in ms] for n, ms in tables.items()}},
+        {"images": images.name, **{name: [network.model_dump() for network in tables[name]] for name in KINDS}},
     )
 
 
