@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,6 +23,7 @@ from fsvi_bench.reproductions.parts import Plain
 from fsvi_bench.running.executors import use_one_thread
 
 CLAIMED_RATES, CLAIMED_PRECISIONS = {0.0, 0.5, 0.75, 0.9}, {10.0, 20.0, 50.0}  # that claims are about
+MARKERS = "osD^vPX*<>"  # by p
 LOOK = ((BLUE, "o"), (VERMILLION, "s"), (GREEN, "D"))
 
 Grid = Mapping[tuple[float, float], Sequence[McDropoutResult]]  # by (τ, p), repeats in order
@@ -174,7 +177,7 @@ def _draw(grid: Grid, deviation: float) -> Figure:
     figure = Figure(figsize=(PAGE_WIDTH, 4.8), layout="constrained")
     axes = figure.subplots(2, 3)
     for at, tau, (colour, marker) in zip(axes[0], sorted({tau for tau, _ in grid}), LOOK, strict=True):
-        _path(at, grid, tau, colour, marker)
+        _path(at, grid, tau)
         _label(at, "ELBO [nats per point]", "test log likelihood [nats per point]" if at is axes[0, 0] else "")
         at.set_title(f"τ = {tau:g}", fontsize=LARGE)
         for below, what in ((axes[1, 0], "elbo"), (axes[1, 1], "test_log_likelihood"), (axes[1, 2], "test_rmse")):
@@ -186,20 +189,20 @@ def _draw(grid: Grid, deviation: float) -> Figure:
     axes[1, 2].annotate("sd of y", (0, deviation), (0, 3), textcoords="offset points", fontsize=SMALL)
     axes[1, 2].set_ylim(bottom=0)
     axes[1, 0].legend(fontsize=SMALL, frameon=False)
+    look = {"fontsize": SMALL, "title_fontsize": SMALL, "frameon": False, "borderpad": 0, "handletextpad": 0.1}
+    axes[0, 0].legend(title="drop probability p", ncols=2, loc="lower right", columnspacing=0.6, **look)
     return figure
 
 
-def _path(axes: Axes, grid: Grid, tau: float, colour: str, marker: str) -> None:
-    """Dots of networks, and a line through their means in the order of p."""
-    means = []
-    for (precision, p), results in sorted(grid.items()):
-        if precision == tau:
-            points = np.array([(result.elbo, result.test_log_likelihood) for result in results])
-            axes.plot(*points.T, marker, color=colour, alpha=0.5, markersize=4, markeredgewidth=0)
-            means.append(points.mean(0))
-            axes.annotate(f"{p:g}", means[-1], (4, 4), textcoords="offset points", fontsize=SMALL)
-    axes.plot(*np.array(means).T, color=colour, linewidth=0.8, zorder=1)
-    axes.margins(0.12)
+def _path(axes: Axes, grid: Grid, tau: float) -> None:
+    """Dots of networks, darker for smaller p, and a line through their means in the order of p."""
+    found = [(p, results) for (precision, p), results in sorted(grid.items()) if precision == tau]
+    points = [np.array([(result.elbo, result.test_log_likelihood) for result in results]) for _, results in found]
+    axes.plot(*np.array([each.mean(0) for each in points]).T, color="0.6", linewidth=0.8, zorder=1)
+    shades = colormaps["viridis"](np.linspace(0, 0.95, len(found)))
+    for (p, _), each, shade, marker in zip(found, points, shades, cycle(MARKERS), strict=False):
+        axes.plot(*each.T, marker, color=shade, markersize=5, markeredgewidth=0, label=f"{p:g}")
+    axes.margins(0.08)
 
 
 def _over_rates(axes: Axes, grid: Grid, tau: float, what: str, colour: str, marker: str) -> None:
