@@ -104,6 +104,7 @@ class GradientVarianceSettings:
 class GradientVarianceResult:
     entries: tuple[GradientVariance, ...]
     run: TrainingRun
+    network: Classifier = field(compare=False, repr=False)  # trained, with its averaged weights
 
     def variance(self, epochs: int, layer: str, parameter: str, estimator: str) -> Estimate:
         """Raises KeyError if it was not measured."""
@@ -127,7 +128,7 @@ def gradient_variance(images: Images, settings: GradientVarianceSettings) -> Gra
             entries.extend(measure(frozen, images, settings, epoch))
 
     run = train(network, images, settings.training, after_epoch)
-    return GradientVarianceResult(tuple(entries), run)
+    return GradientVarianceResult(tuple(entries), run, network)
 
 
 def measure(

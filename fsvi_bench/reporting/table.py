@@ -24,7 +24,7 @@ COLUMNS = {
     "rmse": "RMSE",
 }
 NARROW_COLUMNS = ("kl", "nlpd", "rmse")
-WIDE = 148  #: characters from which all columns fit
+WIDE = 170  #: characters from which all columns fit
 ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an error bar would say nothing
 
 

@@ -42,6 +42,11 @@ class Laboratory:
     quick: bool
     note: Callable[[str], None]  #: tells a person something, such as what stands in for missing data
 
+    @property
+    def device(self) -> str:
+        """Where networks are trained."""
+        return self.parts.workshop.resources.device
+
 
 class _File(BaseModel):
     """`conf/reproductions/<name>.yaml`: both scales, and the claims with thresholds fixed before any run."""

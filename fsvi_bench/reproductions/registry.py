@@ -7,21 +7,29 @@ from fsvi_bench.reproductions.base import Reproduction
 from fsvi_bench.reproductions.burt2020 import draw_figure_1, draw_figure_2
 from fsvi_bench.reproductions.from_records import FromRecords
 from fsvi_bench.reproductions.gal2016_63.experiment import GAL2016_63
+from fsvi_bench.reproductions.gal2016_elbo import GAL2016_ELBO
+from fsvi_bench.reproductions.gal2016_uncertainty import GAL2016_UNCERTAINTY
 from fsvi_bench.reproductions.hron2018_fig1_3 import HRON2018_FIG1_3
 from fsvi_bench.reproductions.hron2018_fig5 import HRON2018_FIG5
 from fsvi_bench.reproductions.hron2018_limits import HRON2018_LIMITS
 from fsvi_bench.reproductions.hron2018_moments import HRON2018_MOMENTS
+from fsvi_bench.reproductions.ksw2015_fig1 import KSW2015_FIG1
 from fsvi_bench.reproductions.ksw2015_fig2 import KSW2015_FIG2
+from fsvi_bench.reproductions.ksw2015_variance import KSW2015_VARIANCE
 
 _ALL: tuple[Reproduction, ...] = (
     FromRecords("burt2020-fig1", {"max_steps": 500}, draw_figure_1),
     FromRecords("burt2020-fig2", {"max_steps": 1000, "splits": "0-1"}, draw_figure_2),
+    KSW2015_VARIANCE,
+    KSW2015_FIG1,
     KSW2015_FIG2,
     GAL2016_63,
     HRON2018_FIG1_3,
     HRON2018_MOMENTS,
     HRON2018_LIMITS,
     HRON2018_FIG5,
+    GAL2016_ELBO,
+    GAL2016_UNCERTAINTY,
 )
 REPRODUCTIONS = {reproduction.name: reproduction for reproduction in _ALL}
 

@@ -1,0 +1,59 @@
+"""Statistics made of others: ratios, the weakest case of many, distances from nothing, rank correlations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from fsvi_bench.reproductions.claims import Statistic
+
+
+def of_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Statistic:
+    """Geometric mean of paired ratios of positive numbers, with the t-interval of their logarithms."""
+    with np.errstate(over="ignore"):  # an infinite interval is said so, not warned of
+        return Statistic(*(float(np.exp(bound)) for bound in of_log_ratio(numerators, denominators)))
+
+
+def of_log_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Statistic:
+    """Mean of the logarithms of paired ratios."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(np.asarray(numerators, dtype=float) / np.asarray(denominators, dtype=float))
+        return Statistic.of_mean(logs.tolist())
+
+
+def of_difference(minuends: Sequence[float], subtrahends: Sequence[float]) -> Statistic:
+    """Mean of paired differences."""
+    return Statistic.of_mean([a - b for a, b in zip(minuends, subtrahends, strict=True)])
+
+
+def least(cases: Sequence[Statistic]) -> Statistic:
+    """For a claim that every case lies above something: the case whose interval reaches down furthest.
+
+    If each case's claim is wrongly accepted with probability 2.5%, so at most is "all of them" (Berger 1982).
+    """
+    return _first_or_nan(sorted(cases, key=lambda case: case.low), cases)
+
+
+def greatest(cases: Sequence[Statistic]) -> Statistic:
+    """For a claim that every case lies below something: the case whose interval reaches up furthest."""
+    return _first_or_nan(sorted(cases, key=lambda case: -case.high), cases)
+
+
+def magnitude(of: Statistic) -> Statistic:
+    """|x| and the values that it takes within x's interval."""
+    low = 0.0 if of.low <= 0 <= of.high else min(abs(of.low), abs(of.high))
+    return Statistic(abs(of.value), low, max(abs(of.low), abs(of.high)))
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's; NaN where either does not vary."""
+    if min(len(set(x)), len(set(y))) < 2:
+        return float("nan")
+    return float(stats.spearmanr(x, y).statistic)
+
+
+def _first_or_nan(ranked: Sequence[Statistic], cases: Sequence[Statistic]) -> Statistic:
+    """Sorting would put a NaN anywhere, so that the claim might hold without the case that could not be judged."""
+    return next((case for case in cases if np.isnan(case).any()), ranked[0])
