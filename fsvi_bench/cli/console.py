@@ -15,7 +15,7 @@ from rich.table import Column
 
 #: A pipe or file has no width to respect, and a table cut to 80 columns there would lose its numbers. Markup is off:
 #: names, paths and reasons come from outside, and their brackets are theirs.
-stdout = Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else 180)
+stdout = Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else 240)
 stderr = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 _TITLES = {"tasks": "fitting sparse GPs", "cells": "running methods"}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from fsvi_bench.reporting.summary import Estimate, Row
@@ -24,14 +26,26 @@ COLUMNS = {
     "rmse": "RMSE",
 }
 NARROW_COLUMNS = ("kl", "nlpd", "rmse")
-WIDE = 170  #: characters from which all columns fit
+UNLIMITED = 10_000  #: characters
 ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an error bar would say nothing
 
 
 def result_table(rows: Sequence[Row], width: int) -> Table:
     """Mean ± standard error over splits, one line per data set, method and family; fewer columns if width is short."""
-    columns = COLUMNS if width >= WIDE else {name: COLUMNS[name] for name in NARROW_COLUMNS}
-    caption = CAPTION if width >= WIDE else f"{CAPTION} More columns from a width of {WIDE} on."
+    whole = _result_table(rows, COLUMNS, CAPTION)
+    needed = _needed_width(whole)
+    if needed <= width:
+        return whole
+    fewer = {name: COLUMNS[name] for name in NARROW_COLUMNS}
+    return _result_table(rows, fewer, f"{CAPTION} More columns from a width of {needed} on.")
+
+
+def _needed_width(table: Table) -> int:
+    console = Console(width=UNLIMITED)
+    return Measurement.get(console, console.options, table).maximum
+
+
+def _result_table(rows: Sequence[Row], columns: Mapping[str, str], caption: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
     for heading in ("data set", "method", "splits"):
         table.add_column(heading, justify="right" if heading == "splits" else "left", no_wrap=True)
