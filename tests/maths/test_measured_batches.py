@@ -1,0 +1,59 @@
+"""Measurement sets of a batch: each problem as if it were alone, to the bit, whatever its neighbours are."""
+
+import numpy as np
+import pytest
+import torch
+
+from fsvi_bench.maths.measurement import measure
+from tests.maths.draws import close
+from tests.maths.test_functional_kl import WAYS, case, draw_q, draw_sets, everything
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("M", "row"), [(3, 0), (3, 2), (6, 0), (6, 5), (8, 0), (8, 7), (11, 0)])
+def test_a_set_that_is_not_finite_is_nan_for_its_problem_alone(M, row, way, bad):
+    Phi_A, *q = case("regular", M, seed=7)
+    healthy = everything(Phi_A, *q, **WAYS[way])
+    Phi_A[1, row, 3] = bad
+    for before, after in zip(healthy, everything(Phi_A, *q, **WAYS[way]), strict=True):
+        assert torch.equal(after[::2], before[::2])
+        assert after[1].isnan().any()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["regular", "combination"])
+@pytest.mark.parametrize("M", [3, 6, 8])
+def test_a_part_of_a_batch_is_measured_as_those_problems_are(M, kind, way):
+    """The second problem, degenerate in one case, falls into the part once and out of it once."""
+    Phi_A, mean, factor, scale = case(kind, M, seed=9)
+    whole = measure(Phi_A, **WAYS[way])
+    for start, stop in ((0, 2), (1, 3), (2, 3)):
+        part = whole.narrow(start, stop)
+        q = (mean[start:stop], factor[start:stop])
+        close(part.gradient(*q).kl, whole.gradient(mean, factor).kl[start:stop], rtol=1e-14)
+        close(part.gradient(*q).factor, whole.gradient(mean, factor).factor[start:stop], rtol=1e-13, atol=1e-13)
+        kl = part.gradient_diagonal(mean[start:stop], scale[start:stop]).kl
+        close(kl, whole.gradient_diagonal(mean, scale).kl[start:stop], rtol=1e-14)
+        close(part.project(factor[start:stop]), whole.project(factor)[start:stop], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1e-3])
+@pytest.mark.parametrize(("k", "M"), [(100, 80), (100, 20), (20, 12), (20, 11), (20, 25)])
+def test_a_problem_is_bitwise_the_same_in_any_batch(k, M, jitter):
+    rng = np.random.default_rng(8)
+    Phi_A, *q = draw_sets(rng, 20, M, k, "duplicates"), *draw_q(rng, 20, k)
+    untouched = [Phi_A.clone(), *(parameter.clone() for parameter in q)]
+
+    def of(problems):
+        return everything(*(tensor[problems].clone() for tensor in (Phi_A, *q)), jitter=jitter)
+
+    together = everything(Phi_A, *q, jitter=jitter)
+    alone = [of(slice(b, b + 1)) for b in range(20)]
+    for batch in (range(20), range(7), range(13, 20)):
+        results = together if len(batch) == 20 else of(slice(batch.start, batch.stop))
+        for place, problem in enumerate(batch):
+            for whole, part in zip(results, alone[problem], strict=True):
+                assert torch.equal(whole[place], part[0])
+    for before, after in zip(untouched, (Phi_A, *q), strict=True):
+        assert torch.equal(before, after)  # and nobody's arguments were written to
