@@ -22,24 +22,29 @@ from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.closed_form import ClosedForm
 from fsvi_bench.variational.descent import AdamDescent, Descent
 from fsvi_bench.variational.dropout_parameters import MaskParameters
-from fsvi_bench.variational.noisy import Noise, SampledError, make_rows
+from fsvi_bench.variational.noisy import Estimator, Noise, SampledError, make_rows
 
 
 class BernoulliDropoutOptions(NoisyOptions, PriorLengthscale):
     """The retain probability is given, or optimised with its entropy: one for all weights (`shared`) or one each.
 
-    `training: masks` samples them, by Adam at a fixed probability, as a check of the closed form.
+    `training: masks` samples them, by Adam at a fixed probability, as a check of the closed form: one mask for each row
+    unless `estimator` says otherwise (`local` and `exact` are those of the masks' two moments, and draw none).
     """
 
     retain_probability: RetainProbability = 0.9
-    optimise: Literal["no", "shared", "per-weight"] = "no"
+    optimise: Literal["none", "shared", "per-weight"] = "none"
     training: Literal["closed-form", "masks"] = "closed-form"
+
+    @property
+    def chosen_estimator(self) -> Estimator:
+        return "per-point" if self.estimator == "default" else self.estimator
 
     @model_validator(mode="after")
     def _consistent(self) -> BernoulliDropoutOptions:
-        if self.training == "masks" and self.optimise != "no":
+        if self.training == "masks" and self.optimise != "none":
             raise ValueError(
-                "training=masks keeps the retain probability; choose optimise=no, or the method concrete-dropout"
+                "training=masks keeps the retain probability; choose optimise=none, or the method concrete-dropout"
             )
         return self
 
@@ -67,7 +72,7 @@ class BernoulliDropout(NoisyMethod):
 
     def _solve(self, data: TrainingProblems) -> dict[str, Tensor]:
         options, model = self.options, (data.Phi, data.y, data.noise_variance)
-        if options.optimise == "no":
+        if options.optimise == "none":
             p = torch.full((1, 1), options.retain_probability, dtype=torch.float64, device=data.y.device)
             return {"m": optimal_m(*model, p, options.l), "retain_probability": p[:, 0]}
         if options.optimise == "shared":
@@ -110,5 +115,5 @@ class BernoulliDropout(NoisyMethod):
 
     def objectives(self) -> Sequence[Objective]:
         optimise = self.options.optimise
-        p = self.options.retain_probability if optimise == "no" else None
+        p = self.options.retain_probability if optimise == "none" else None
         return [BernoulliElbo(self.options.l, p, optimise == "per-weight")] * len(self.problems)

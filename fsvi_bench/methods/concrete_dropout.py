@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.dropping import NoisyMethod, NoisyOptions, PriorLengthscale
+from fsvi_bench.methods.dropping import NoisyMethod, PriorLengthscale, SteppingOptions
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
 from fsvi_bench.variational.descent import AdamDescent
@@ -19,14 +19,14 @@ from fsvi_bench.variational.dropout_parameters import ConcreteParameters
 from fsvi_bench.variational.noisy import Noise, error_gradient, make_rows
 
 
-class ConcreteOptions(NoisyOptions, PriorLengthscale):
+class ConcreteOptions(SteppingOptions, PriorLengthscale):
     """One retain probability for all weights (a layer's, as in the paper) or one each, started at
     `retain_probability`. Masks are drawn for each row, or once a step."""
 
     temperature: PositiveFloat = 0.1
     retain_probability: Annotated[float, Field(gt=0, lt=1)] = 0.9
     probabilities: Literal["layer", "weight"] = "layer"
-    estimator: Literal["default", "per-point", "per-minibatch"] = "per-point"
+    estimator: Literal["per-point", "per-minibatch"] = "per-point"
 
 
 class ConcreteDropout(NoisyMethod):

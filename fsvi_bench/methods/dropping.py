@@ -16,10 +16,14 @@ from fsvi_bench.variational.noisy import Estimator, NoisyError, make_error, make
 from fsvi_bench.variational.parameters import PosteriorParameters
 
 #: (0, 1]: the probability to keep a weight, 1 minus the drop rate.
-RetainProbability = Annotated[float, Field(gt=0, le=1)]
+RetainProbability = Annotated[float, Field(gt=0, le=1, strict=True)]
 
 
-class NoisyOptions(AdamOptions, MinibatchOptions):
+class SteppingOptions(AdamOptions, MinibatchOptions):
+    """Adam on minibatches."""
+
+
+class NoisyOptions(SteppingOptions):
     """How the expected error is estimated.
 
     `noise` A draws before the linear map, for each input (KSW's type A), B after it, for each output: with the one
@@ -40,7 +44,7 @@ class NoisyOptions(AdamOptions, MinibatchOptions):
 class NoisyMethod(DescentMethod):
     """A method whose likelihood term is an expected squared error under independent weight noise."""
 
-    options: NoisyOptions
+    options: SteppingOptions
 
     @property
     def N(self) -> int:
@@ -53,6 +57,7 @@ class NoisyMethod(DescentMethod):
 
     def make_error(self) -> NoisyError:
         """The estimator that the options ask for, with Gaussian noise."""
+        assert isinstance(self.options, NoisyOptions)
         rows = make_rows(self.problems, self.options.rows(self.N), self.seeds)
         return make_error(self.options.chosen_estimator, rows, self.seeds)
 

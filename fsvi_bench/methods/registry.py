@@ -60,8 +60,9 @@ class MethodEntry:
                 raise InputError(f"method {self.name}: {first['ctx']['error']}") from error
             name = str(first["loc"][0])
             known = ", ".join(self.cls.Options.model_fields) or "none"
-            hint = did_you_mean(name, self.cls.Options.model_fields)
-            got = "" if first["type"] == "extra_forbidden" else f"got {first['input']!r}, "
+            unknown = first["type"] == "extra_forbidden"
+            hint = did_you_mean(name, self.cls.Options.model_fields) if unknown else ""
+            got = "" if unknown else f"got {first['input']!r}, "
             # An option that may be a number or a word is told what is wrong with it as either.
             wrong = " or ".join(each["msg"] for each in error.errors() if each["loc"][:1] == first["loc"][:1])
             raise InputError(

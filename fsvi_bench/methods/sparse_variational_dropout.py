@@ -25,11 +25,12 @@ from fsvi_bench.variational.dropout_parameters import AdditiveParameters
 
 class SparseOptions(NoisyOptions):
     """`kl: sigmoid` is the paper's approximation. Weights with log α = log σ²/θ² above the threshold count as pruned;
-    they are counted, not removed: q keeps them, with means near 0."""
+    they are counted, not removed: q keeps them, with means near 0. `prior: own` is log-uniform; under the task's this
+    is mean-field VI with other estimators."""
 
     kl: Literal["exact", "sigmoid"] = "exact"
     threshold: float = 3.0
-    prior: Literal["own"] = "own"
+    prior: Literal["own", "task"] = "own"
 
 
 class SparseVariationalDropout(NoisyMethod):
@@ -41,16 +42,19 @@ class SparseVariationalDropout(NoisyMethod):
 
     def make_descent(self) -> AdamDescent:
         q = AdditiveParameters(len(self.problems), self.width).to(self.device)
-        error, sigmoid = self.make_error(), self.options.kl == "sigmoid"
-        self.q = q
+        error, sigmoid, task_prior = self.make_error(), self.options.kl == "sigmoid", self.options.prior == "task"
 
         def gradient() -> Float[Tensor, " B"]:
             theta, variance = q.mean, q.variance
             of_centre, of_spread = error.gradient(theta, variance.sqrt())
-            u = 0.5 * theta.square() / variance
-            slope = sigmoid_slope(u) if sigmoid else log_uniform_kl_slope(u)
-            of_theta = of_centre + slope * theta / variance
-            of_log_variance = 0.5 * of_spread * variance.sqrt() - slope * u
+            if task_prior:
+                kl_theta, kl_log_variance = theta, 0.5 * (variance - 1)
+            else:
+                u = 0.5 * theta.square() / variance
+                slope = sigmoid_slope(u) if sigmoid else log_uniform_kl_slope(u)
+                kl_theta, kl_log_variance = slope * theta / variance, -slope * u
+            of_theta = of_centre + kl_theta
+            of_log_variance = 0.5 * of_spread * variance.sqrt() + kl_log_variance
             q.set_gradient(of_theta, of_log_variance)
             return of_theta.sum(-1) + of_log_variance.sum(-1)
 
@@ -60,8 +64,9 @@ class SparseVariationalDropout(NoisyMethod):
         """`sparsity`: the share of weights above the threshold."""
         q = self.descent.posterior(self.problems.k)
         log_alpha = 2 * (q.covariance_tril().diagonal(dim1=-2, dim2=-1).log() - q.mean.abs().log())
-        pruned = (log_alpha > self.options.threshold).to(torch.float64).mean(-1)
-        return [{"sparsity": share} for share in pruned.tolist()]
+        pruned = (log_alpha > self.options.threshold).to(torch.float64)
+        shares = torch.where(log_alpha.isnan(), torch.nan, pruned).mean(-1)
+        return [{"sparsity": share} for share in shares.tolist()]
 
 
 def sigmoid_slope(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:

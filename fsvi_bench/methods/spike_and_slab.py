@@ -18,7 +18,7 @@ from fsvi_bench.variational.closed_form import ClosedForm
 
 
 class SpikeAndSlabOptions(MethodOptions):
-    """The prior f δ₀ + (1−f) N(0, 1/l²) of each weight, the method's own."""
+    """The prior f δ₀ + (1−f) N(0, 1/l²) of each weight, the method's own: under the task's there would be no spikes."""
 
     f: Annotated[float, Field(gt=0, lt=1)] = 0.5
     l: PositiveFloat = 1.0  # noqa: E741 -- the literature's letter

@@ -32,12 +32,13 @@ ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an e
 
 def result_table(rows: Sequence[Row], width: int) -> Table:
     """Mean ± standard error over splits, one line per data set, method and family; fewer columns if width is short."""
-    whole = _result_table(rows, COLUMNS, CAPTION)
+    caption = f"{CAPTION} {OWN_PRIOR}" if any(row.hyperparameters.get("prior") == "own" for row in rows) else CAPTION
+    whole = _result_table(rows, COLUMNS, caption)
     needed = _needed_width(whole)
     if needed <= width:
         return whole
     fewer = {name: COLUMNS[name] for name in NARROW_COLUMNS}
-    return _result_table(rows, fewer, f"{CAPTION} More columns from a width of {needed} on.")
+    return _result_table(rows, fewer, f"{caption} More columns from a width of {needed} on.")
 
 
 def _needed_width(table: Table) -> int:
@@ -59,6 +60,7 @@ def _result_table(rows: Sequence[Row], columns: Mapping[str, str], caption: str)
     return table
 
 
+OWN_PRIOR = "Own prior: the method's model has another prior than the task's, and its KL contains the mismatch."
 CAPTION = (
     "mean ± standard error over splits (they overlap: not independent). KL in nats; NLPD in nats per test point and "
     "RMSE in the target's original unit."

@@ -81,6 +81,8 @@ class Record(BaseModel):
 
 def not_a_number(scores: Scores) -> list[str]:
     """Names of the scores that are NaN (infinity is a number here: the KL of a singular q is infinite)."""
-    flat = {**scores.model_dump(exclude={"kl_marginals", "overconfidence"}), **scores.overconfidence.model_dump()}
+    single = scores.model_dump(exclude={"kl_marginals", "overconfidence", "intervals"})
+    flat = {**single, **scores.overconfidence.model_dump()}
+    flat |= {f"interval of {name}": end for name, ends in (scores.intervals or {}).items() for end in ends}
     flat |= {f"kl_marginals {count}": value for count, value in scores.kl_marginals.items()}
     return [name for name, value in flat.items() if value is not None and math.isnan(value)]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
+from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from fsvi_bench.running.cell import Cell, Record, Seconds, not_a_number
 from fsvi_bench.running.executors import run_parallel
 from fsvi_bench.running.plan import Plan, Variant
@@ -32,8 +33,8 @@ from fsvi_bench.training.trainer import Device, train
 
 #: Sources that decide a result besides the method's own file.
 DECISIVE_SOURCES = (
-    "maths", "methods/base.py", "methods/descending.py", "posteriors", "scoring", "tasks", "training", "variational",
-    "seeds.py",
+    "maths", "methods/base.py", "methods/descending.py", "methods/dropping.py", "posteriors", "scoring", "tasks",
+    "training", "variational", "seeds.py",
 )  # fmt: skip
 
 
@@ -179,8 +180,6 @@ def _run_job(job: _Job) -> list[_Outcome]:
     try:
         trained = _train(job)
         return [_outcome(job, place, trained, started) for place in range(len(job.batch))]
-    except InputError:
-        raise
     except Exception as error:
         return _failed(job, started, error)
 
@@ -235,6 +234,11 @@ def _score_cell(
     try:
         if (reason := defect(posterior, problem.task.k)) is not None:
             return {"status": "failed", "reason": f"the posterior is not one over the weights: {reason}"}
+        if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
+            return {
+                "status": "failed",
+                "reason": f"{posterior.S} samples, expected {MINIMUM_SAMPLES} at least; draw more",
+            }
         if (reason := divergence(posterior)) is not None:
             return {"status": "diverged", "reason": reason}
         scores = score(posterior, problem)

@@ -23,6 +23,7 @@ from fsvi_bench.scoring.predictive import exact_predictive, nodes, predictive_mo
 from fsvi_bench.tasks.problem import Problem
 
 GROUPS = 20
+FLAT = 1e-10  #: a weight's deviation given those before it, over its own: below, the covariance is singular
 STEP = 0.75  #: of the integrals, in standard deviations of the exact predictive; the samples' own noise is far larger
 ROWS = 1024  #: densities of so many targets under one group's samples are held at once
 
@@ -59,7 +60,10 @@ def sample_estimates(q: SamplesPosterior, problem: Problem) -> SampleEstimates:
 
 
 def _jackknife(whole: float, without: list[float]) -> tuple[float, tuple[float, float]]:
-    """Bias-corrected estimate and t-interval from a score of all samples and those without each group."""
+    """Bias-corrected estimate and t-interval from a score of all samples and those without each group; infinite where
+    one of them is."""
+    if not all(map(math.isfinite, (whole, *without))):
+        return math.inf, (math.inf, math.inf)
     G, parts = len(without), torch.tensor(without, dtype=torch.float64)
     corrected = G * whole - (G - 1) * float(parts.mean())
     error = float(((G - 1) / G * (parts - parts.mean()).square().sum()).sqrt())
@@ -73,10 +77,13 @@ def _moment_scores(samples: Float[Tensor, "S k"], problem: Problem) -> dict[str,
     mean = samples.mean(0)
     tril = tril_of_gram(samples - mean) / (len(samples) - 1) ** 0.5
     kl = gaussian_kl_to_precision(mean, tril, *exact)
+    # A direction in which the samples do not vary, but for rounding.
+    deviations = tril.square().sum(-1).sqrt()
+    flat = bool((tril.diagonal() <= FLAT * deviations).any())
     predictive = predictive_moments(problem, problem.Phi_test, mean, tril)
     error = problem.y_test - predictive.mean
     return {
-        "kl_moment_matched": float(kl.total),
+        "kl_moment_matched": math.inf if flat else float(kl.total),
         "kl_mean_term": float(kl.mean),
         "w2_moments_squared": float(gaussian_w2(mean, tril, exact.mean, truth.covariance_tril).square()),
         "nlpd_moment_matched": predictive.nlpd(problem),

@@ -27,7 +27,7 @@ from fsvi_bench.maths.gaussian import (
 )
 from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
-from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.posteriors.base import Posterior, divergence
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.predictive import (
@@ -69,15 +69,15 @@ class Scores(BaseModel):
     kl_moment_matched: float  #: KL of the Gaussian with q's moments: a lower bound of `kl` for any q with a density
     w2: float | None  #: 2-Wasserstein distance, in weight space
     w2_moments: float  #: Bures–Wasserstein distance of the moments: a lower bound of the 2-Wasserstein distance
-    predictive_kl_test: float  #: mean over test inputs of KL(exact predictive ‖ q's predictive)
-    predictive_kl_box: float  #: the same over 1,000 fixed inputs of the training box
+    predictive_kl_test: float | None  #: mean over test inputs of KL(exact predictive ‖ q's predictive)
+    predictive_kl_box: float | None  #: the same over 1,000 fixed inputs of the training box
     kl_marginals: dict[str, float | None]  #: KL(Q_X ‖ P_D,X) at the first 1, 5, 20, 50 test inputs
     overconfidence: Overconfidence
-    nlpd: float
+    nlpd: float | None  #: null, as the predictive KLs are, for a mixture whose atoms lie too far apart to be summed
     nlpd_imprecision: float | None  #: how far the worst test point's density may be off (nats); null for closed forms
     nlpd_moment_matched: float
     nlpd_exact: float
-    nlpd_gap: float
+    nlpd_gap: float | None
     rmse: float
     log_evidence: float
     elbo: float | None
@@ -117,14 +117,14 @@ def score(q: Posterior, problem: Problem) -> Scores:
     if isinstance(q, SamplesPosterior):
         return _of_samples(shared, sample_estimates(q, problem))
     weights = switched_weights(q)
-    nlpd, imprecision = (nlpd_matched, None) if weights is None else mixture_nlpd(weights, problem)
+    nlpd, imprecision = (nlpd_matched, None) if weights is None else mixture_nlpd(weights, problem, tril)
     return Scores(
         **shared,
         **_weight_space(q, problem, matched, tril, w2),
-        predictive_kl_test=float(predictive_kl(q, problem, problem.Phi_test, tril).mean()),
-        predictive_kl_box=float(predictive_kl(q, problem, problem.Phi_box, tril).mean()),
+        predictive_kl_test=_mean(predictive_kl(q, problem, problem.Phi_test, tril)),
+        predictive_kl_box=_mean(predictive_kl(q, problem, problem.Phi_box, tril)),
         nlpd=nlpd,
-        nlpd_gap=nlpd - nlpd_exact,
+        nlpd_gap=None if nlpd is None else nlpd - nlpd_exact,
         nlpd_imprecision=imprecision,
     )
 
@@ -140,24 +140,28 @@ class TraceScores(BaseModel):
 
 
 def trace_scores(q: Posterior, problem: Problem, mixtures: bool = True) -> TraceScores:
-    """KL(q ‖ P_D) and NLPD of q and of its moment-matched Gaussian; NaN for a q that holds NaN.
+    """KL(q ‖ P_D) and NLPD of q and of its moment-matched Gaussian; NaN for a q that has diverged.
 
     A mixture's NLPD takes as long as many steps: without `mixtures` it is None.
     """
-    if not all(bool(tensor.isfinite().all()) for tensor in q.tensors().values()):
+    if divergence(q) is not None:
         return TraceScores(kl=math.nan, nlpd=math.nan, kl_moment_matched=math.nan, nlpd_moment_matched=math.nan)
     mean, tril = q.mean, q.covariance_tril()
     matched = float(gaussian_kl_to_precision(mean, tril, *problem.truth.posterior).total)
     of_moments = predictive_moments(problem, problem.Phi_test, mean, tril).nlpd(problem)
     nlpd: float | None = of_moments
     if (weights := switched_weights(q)) is not None:
-        nlpd = mixture_nlpd(weights, problem)[0] if mixtures else None
+        nlpd = mixture_nlpd(weights, problem, tril)[0] if mixtures else None
     return TraceScores(
         kl=math.inf if q.singular else matched,
         nlpd=nlpd,
         kl_moment_matched=matched,
         nlpd_moment_matched=of_moments,
     )
+
+
+def _mean(values: Float[Tensor, " n"] | None) -> float | None:
+    return None if values is None else float(values.mean())
 
 
 def _weight_space(

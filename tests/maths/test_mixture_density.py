@@ -364,7 +364,7 @@ def test_retain_probabilities_outside_their_range_are_refused(p):
 
 def test_spike_weights_scales_noise_and_sample_counts_are_refused():
     mean, scale = f64([1.0, 2.0]), f64([1.0, 1.0])
-    for spike in (1.0, -0.1, math.nan):
+    for spike in (1.1, -0.1, math.nan):
         with pytest.raises(InputError, match="spike weights range"):
             spike_and_slab_weights(spike, mean, scale)
     for smallest in (0.0, -1.0, math.nan):

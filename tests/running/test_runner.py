@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,10 +13,12 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.methods.registry import built_in_names, load_method
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.running.plan import Request
+from fsvi_bench.running.runner import DECISIVE_SOURCES
 from fsvi_bench.running.store import Store
 from fsvi_bench.scoring.objective import WeightSpaceKL
 from fsvi_bench.scoring.scores import score
@@ -309,3 +313,23 @@ def test_a_folder_that_cannot_be_written_is_refused_first(tmp_path):
     blocked.write_text("")
     with pytest.raises(InputError, match="is not writable"):
         Store(blocked / "out")
+
+
+@pytest.mark.parametrize("name", built_in_names())
+def test_whatever_a_method_is_made_of_is_part_of_its_cells_identity(name):
+    """Its own file and the decisive sources are; a helper beside it in `methods/` has to be named among those."""
+    module = inspect.getmodule(load_method(name).cls)
+    beside = set(re.findall(r"from fsvi_bench\.methods\.(\w+) import", inspect.getsource(module)))
+    assert {f"methods/{helper}.py" for helper in beside} <= set(DECISIVE_SOURCES)
+
+
+def test_a_mixture_that_diverges_spares_the_others(tmp_path):
+    """A learning rate at which Concrete dropout's probabilities end at 0, and a length-scale that underflows."""
+    methods = ["concrete-dropout", "spike-and-slab"]
+    request = Request(datasets=["toy"], splits="0-1", methods=methods, max_steps=60, options={"lr": 1000})
+    records = execute(tmp_path / "lr", request).records
+    assert [record.status for record in records] == ["diverged"] * 2 + ["ok"] * 2
+    request = Request(datasets=["toy"], splits="0-1", methods=["spike-and-slab", "exact"], options={"l": 1e-200})
+    records = execute(tmp_path / "l", request).records
+    assert [record.status for record in records] == ["failed"] * 2 + ["ok"] * 4
+    assert all("\n" not in record.reason for record in records if record.reason)

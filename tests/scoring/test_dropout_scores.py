@@ -14,6 +14,7 @@ from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.running.cell import not_a_number
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive, kl_from_normal, predictive_kl
 from fsvi_bench.scoring.scores import score, trace_scores
 from fsvi_bench.tasks.problem import Problem, load_problem
@@ -120,6 +121,15 @@ def test_the_rule_integrates_smooth_densities_to_rounding_and_halves_where_it_mu
     # E cos(9(μ + sd z)) = cos 9μ · exp(−81 sd²/2)
     shift = (9 * exact.mean).cos() * (-40.5 * exact.variance).exp()
     torch.testing.assert_close(kl_from_normal(exact, others, wiggly), expected - shift, rtol=1e-10, atol=1e-10)
+
+
+def test_atoms_too_far_apart_to_be_summed_are_said_to_be(toy):
+    """Without a word the density would take minutes; what needs moments only is there."""
+    m = 1e6 * torch.randn(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores = score(BernoulliDropoutPosterior(m, f64(0.5)), toy)
+    assert (scores.nlpd, scores.nlpd_gap, scores.predictive_kl_test, scores.predictive_kl_box) == (None,) * 4
+    assert math.isfinite(scores.nlpd_moment_matched)
+    assert math.isfinite(scores.kl_moment_matched)
 
 
 # --- Spike-and-slab ---------------------------------------------------------------------------------------------------
@@ -229,6 +239,20 @@ def test_samples_of_a_mixture_have_its_predictive_scores(small_box):
         low, high = scores.intervals[name]
         assert abs(getattr(scores, name) - getattr(truth, name)) < 2 * (high - low), name
     assert abs(truth.nlpd - truth.nlpd_moment_matched) > 0  # the two can be told apart
+
+
+@pytest.mark.parametrize("flat", ["constant", "repeated"])
+def test_samples_without_a_spread_in_some_direction_have_moments_infinitely_far_off(small_box, flat):
+    samples = torch.randn(10_000, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if flat == "constant":
+        samples[:, 7] = 0.3
+    else:
+        samples = samples[:10].repeat(1000, 1)
+    scores = score(SamplesPosterior(samples), small_box)
+    assert scores.kl_moment_matched == math.inf
+    assert scores.intervals["kl_moment_matched"] == (math.inf, math.inf)
+    assert not_a_number(scores) == []
+    assert math.isfinite(scores.nlpd)
 
 
 def test_too_few_samples_for_their_covariance_are_refused(toy):
