@@ -79,7 +79,8 @@ def _moment_scores(samples: Float[Tensor, "S k"], problem: Problem) -> dict[str,
     kl = gaussian_kl_to_precision(mean, tril, *exact)
     # A direction in which the samples do not vary, but for rounding.
     deviations = tril.square().sum(-1).sqrt()
-    flat = bool((tril.diagonal() <= FLAT * deviations).any())
+    rounding = 16 * torch.finfo(samples.dtype).eps * samples.abs().amax(0)
+    flat = bool((tril.diagonal() <= FLAT * deviations + rounding).any())
     predictive = predictive_moments(problem, problem.Phi_test, mean, tril)
     error = problem.y_test - predictive.mean
     return {
