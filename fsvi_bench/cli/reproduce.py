@@ -77,7 +77,7 @@ def _show(outcome: Outcome) -> None:
     for table in outcome.tables:
         stdout.print(plain_table(table.title, table.columns, table.rows))
     if outcome.claims and outcome.quick:
-        stdout.print("A quick look at smaller scale; it settles no claim:")
+        stdout.print("A quick look at smaller scale settles no claim. At this scale:")
     for claim in outcome.claims:
         interval = "" if claim.low == claim.high else f" [{claim.low:.4g}, {claim.high:.4g}]"
         verdict = "held" if claim.holds else "did not hold"

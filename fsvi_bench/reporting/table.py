@@ -33,7 +33,10 @@ ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an e
 def result_table(rows: Sequence[Row], width: int) -> Table:
     """Mean ± standard error over splits, one line per data set, method and family; fewer columns if width is short."""
     caption = f"{CAPTION} {OWN_PRIOR}" if any(row.hyperparameters.get("prior") == "own" for row in rows) else CAPTION
-    whole = _result_table(rows, COLUMNS, caption)
+    singular = any("kl" not in row.scores or math.isinf(row.scores["kl"].mean) for row in rows if row.finished)
+    # For a Gaussian the KL of the moments is the KL.
+    columns = {name: heading for name, heading in COLUMNS.items() if singular or name != "kl_moment_matched"}
+    whole = _result_table(rows, columns, caption)
     needed = _needed_width(whole)
     if needed <= width:
         return whole
@@ -117,8 +120,18 @@ def score_table(scores: Scores) -> Table:
     for name, value in scores.model_dump().items():
         items = {f"{name} {key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
         for label, item in items.items():
-            table.add_row(label, "does not apply" if item is None else f"{item:.10g}")
+            table.add_row(label, _score(item))
     return table
+
+
+def _score(value: float | bool | tuple[float, float] | None) -> str:
+    if value is None:
+        return "does not apply"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return " to ".join(f"{end:.10g}" for end in value)
+    return f"{value:.10g}"
 
 
 def task_table(path: Path, certificate: Certificate) -> Table:

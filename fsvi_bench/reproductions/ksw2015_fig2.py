@@ -47,10 +47,10 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
         figure=_draw(log_alpha, negative_kl, errors),
         tables=[_table(log_alpha, errors)],
         statistics={
-            "cubic: largest error of its shape": Statistic.exact(
+            "cubic: largest error of its shape, share of the height": Statistic.exact(
                 float(errors["cubic"].max() - errors["cubic"].min()) / (2 * height)
             ),
-            "cubic: largest error": Statistic.exact(float(errors["cubic"].abs().max()) / height),
+            "cubic: largest error, share of the height": Statistic.exact(float(errors["cubic"].abs().max()) / height),
             "lower bound: least distance below the exact -KL": Statistic.exact(float(-errors["lower bound"].max())),
         },
         numbers={

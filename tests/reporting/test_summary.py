@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.reporting.summary import Estimate, estimate, summarise
-from fsvi_bench.reporting.table import failures, format_estimate, result_table
+from fsvi_bench.reporting.table import failures, format_estimate, result_table, score_table
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Overconfidence, Scores
 
@@ -112,3 +113,24 @@ def test_brackets_from_outside_are_not_markup(capsys):
 
     stderr.print("failed: [/x] [bold]", style="red")
     assert "failed: [/x] [bold]" in capsys.readouterr().err
+
+
+def test_every_kind_of_score_is_written():
+    """A flag, an interval, what does not apply, and numbers."""
+    scored = scores(1.0).model_copy(update={"singular": None, "intervals": {"nlpd": (0.5, math.inf)}, "qkl": None})
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(score_table(scored))
+    text = " ".join(console.export_text().split())
+    assert "intervals nlpd 0.5 to inf" in text
+    assert "singular does not apply" in text
+    console.print(score_table(scores(1.0)))
+    assert "singular no" in " ".join(console.export_text().split())
+
+
+def test_the_moments_have_a_column_where_they_say_something_new():
+    def headings(kl):
+        table = result_table(summarise([record(0, kl), record(1, kl)]), 1000)
+        return [column.header for column in table.columns]
+
+    assert "of its moments" not in headings(2.0)
+    assert "of its moments" in headings(math.inf)
