@@ -178,7 +178,7 @@ def test_variational_dropout_agrees_with_a_deterministic_optimiser(settings, sha
     def value_and_gradient(x):
         leaves = [part.requires_grad_() for part in torch.from_numpy(x).split([8, alphas])]
         value = objective(*leaves)
-        return float(value), torch.cat(torch.autograd.grad(value, leaves)).numpy()
+        return float(value.detach()), torch.cat(torch.autograd.grad(value, leaves)).numpy()
 
     start = np.concatenate([np.full(8, 1.25**-0.5), np.full(alphas, math.log(0.25))])
     bounds = [(None, None)] * 8 + [(None, 0.0)] * alphas
