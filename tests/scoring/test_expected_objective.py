@@ -1,87 +1,27 @@
 """RANDA's objective on frozen sets, and its optimum: against naive loops and long runs of natural gradients."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from fsvi_bench.maths.blr import blr_posterior, covariance_tril, expected_log_likelihood, mean_field_optimum_scale
-from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
-from fsvi_bench.maths.projection import projected_kl, row_space
+from fsvi_bench.maths.projection import row_space
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.scoring.objective import ExpectedFunctionalKL, FixedFunctionalKL, ObjectiveScores
+from fsvi_bench.scoring.objective import ExpectedFunctionalKL, ObjectiveScores
 from fsvi_bench.seeds import derive_seed
-from fsvi_bench.tasks.problem import FeatureMap, Problem
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
 from fsvi_bench.variational.natural import NaturalDescent, StepSize
-from tests.maths.draws import draw, f64
-
-FAMILIES = pytest.mark.parametrize("family", ["full", "ffg"])
-
-
-def nearest(family, p):
-    if family == "full":
-        return FullGaussian(p.mean, covariance_tril(p.precision_tril))
-    return FactorisedGaussian(p.mean, mean_field_optimum_scale(p.precision_tril))
-
-
-def kl(q, p):
-    return float(gaussian_kl_to_precision(q.mean, q.covariance_tril(), *p).total)
-
-
-def tempered(problem, c):
-    return blr_posterior(problem.Phi, problem.y, c * problem.task.noise_variance)
-
-
-def random_q(family, k, seed=0):
-    rng = np.random.default_rng(seed)
-    mean, tril = draw(rng, k)
-    return FullGaussian(mean, tril) if family == "full" else FactorisedGaussian(mean, tril.diagonal().clone())
-
-
-def problem_of(toy, y, k=8, Phi=None):
-    """30 rows, σ² = 0.5, an RBF grid of k narrow bumps over [0, 1]; or any features in place of the grid's."""
-    centres, inputs = torch.linspace(0, 1, k, dtype=torch.float64), torch.linspace(0, 1, len(y), dtype=torch.float64)
-    task = replace(toy.task, inducing_points=centres[:, None], lengthscales=f64([0.1]), noise_variance=f64(0.5))
-    problem = Problem(task, FeatureMap.of(task), inputs[:, None], y, toy.X_test, toy.y_test)
-    if Phi is not None:
-        problem.__dict__["Phi"] = Phi  # what the cached property would compute
-    return problem
-
-
-@pytest.fixture(scope="module")
-def small(toy):
-    """8 well-conditioned features: optimisers get to the end of the road."""
-    rng = np.random.default_rng(0)
-    Phi = torch.from_numpy(rng.standard_normal((30, 8)))
-    return problem_of(toy, torch.from_numpy(rng.standard_normal(30)), Phi=Phi)
-
-
-@pytest.fixture(scope="module")
-def grid(toy):
-    """A problem whose measurement sets, too, are far from losing rank (singular values from 1 to 1e-2 at M = 8)."""
-    return problem_of(toy, torch.linspace(0, 7, 30, dtype=torch.float64).sin())
-
-
-def fixed(Phi_A, kl_weight=1.0, **options):
-    return FixedFunctionalKL(Phi_A, MeasurementDesign(len(Phi_A), **options), kl_weight)
-
-
-def random_features(M, k, seed=1):
-    return torch.from_numpy(np.random.default_rng([seed, M]).standard_normal((M, k)))
-
-
-def loss_by_hand(q, problem, basis, c):
-    """−E_q[log p(y|w)] + c·KL(Q_A ‖ P_A) with all its constants, from `maths/` alone."""
-    k = problem.task.k
-    mean, factor = q.mean, q.covariance_tril()
-    fit = expected_log_likelihood(problem.Phi, problem.y, problem.task.noise_variance, mean, factor)
-    zero, identity = torch.zeros(k, dtype=torch.float64), torch.eye(k, dtype=torch.float64)
-    return float(-fit + c * projected_kl(basis, mean, factor, zero, identity))
+from tests.scoring.objectives import (
+    FAMILIES,
+    kl,
+    loss_by_hand,
+    nearest,
+    random_q,
+    tempered,
+)
 
 
 def held_out_bases(problem, M):
