@@ -13,7 +13,13 @@ from torch import Tensor
 from fsvi_bench.maths.bernoulli_dropout import optimal_m
 from fsvi_bench.maths.bernoulli_optimum import optimal_retain_per_weight, optimal_shared_retain
 from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.dropping import NoisyMethod, NoisyOptions, PriorLengthscale, RetainProbability
+from fsvi_bench.methods.dropping import (
+    NoisyMethod,
+    NoisyOptions,
+    PriorLengthscale,
+    RetainProbability,
+    mean_retain_probabilities,
+)
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
 from fsvi_bench.scoring.dropout_objective import BernoulliElbo
@@ -89,10 +95,8 @@ class BernoulliDropout(NoisyMethod):
         if options.chosen_estimator in ("exact", "local"):
             error = self.make_error()
         else:
-            rows, uniform = (
-                make_rows(self.problems, options.rows(self.N), self.seeds),
-                Noise(self.seeds, "masks", "uniform"),
-            )
+            rows = make_rows(self.problems, options.rows(self.N), self.seeds)
+            uniform = Noise(self.seeds, "masks", "uniform")
 
             def masks(*shape: int) -> Tensor:
                 return ((uniform(*shape) < p).to(torch.float64) - p) / (deviation or 1.0)
@@ -108,10 +112,7 @@ class BernoulliDropout(NoisyMethod):
         return self.by_adam(q, gradient)
 
     def details(self) -> Sequence[Mapping[str, float]]:
-        """The mean of the retain probabilities."""
-        q = self.posterior()
-        assert isinstance(q, BernoulliDropoutPosterior)
-        return [{"retain_probability": p} for p in q.retain_probabilities.mean(-1).tolist()]
+        return mean_retain_probabilities(self.posterior())
 
     def objectives(self) -> Sequence[Objective]:
         optimise = self.options.optimise

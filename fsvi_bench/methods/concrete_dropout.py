@@ -11,9 +11,8 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.dropping import NoisyMethod, PriorLengthscale, SteppingOptions
+from fsvi_bench.methods.dropping import NoisyMethod, PriorLengthscale, SteppingOptions, mean_retain_probabilities
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
 from fsvi_bench.variational.descent import AdamDescent
 from fsvi_bench.variational.dropout_parameters import ConcreteParameters
 from fsvi_bench.variational.noisy import Noise, error_gradient, make_rows
@@ -42,11 +41,8 @@ class ConcreteDropout(NoisyMethod):
     def make_descent(self) -> AdamDescent:
         options, B, k = self.options, len(self.problems), self.width
         q = ConcreteParameters(B, k, options.retain_probability, options.probabilities == "layer").to(self.device)
-        rows, uniform = (
-            make_rows(self.problems, options.rows(self.N), self.seeds),
-            Noise(self.seeds, "masks", "uniform"),
-        )
-        seen = (torch.arange(k, device=self.device) < self.problems.k).to(torch.float64)
+        rows = make_rows(self.problems, options.rows(self.N), self.seeds)
+        uniform, seen = Noise(self.seeds, "masks", "uniform"), self.seen()
         per_point = options.estimator != "per-minibatch"
 
         def gradient() -> Float[Tensor, " B"]:
@@ -66,7 +62,4 @@ class ConcreteDropout(NoisyMethod):
         return self.by_adam(q, gradient)
 
     def details(self) -> Sequence[Mapping[str, float]]:
-        """The mean of the retain probabilities."""
-        q = self.posterior()
-        assert isinstance(q, BernoulliDropoutPosterior)
-        return [{"retain_probability": p} for p in q.retain_probabilities.mean(-1).tolist()]
+        return mean_retain_probabilities(self.posterior())

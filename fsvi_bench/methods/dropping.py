@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
+import torch
 from jaxtyping import Float
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from fsvi_bench.methods.descending import AdamOptions, DescentMethod, MinibatchOptions
+from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
 from fsvi_bench.variational.descent import AdamDescent
 from fsvi_bench.variational.measurement import aligned
 from fsvi_bench.variational.noisy import Estimator, NoisyError, make_error, make_rows
@@ -55,6 +58,10 @@ class NoisyMethod(DescentMethod):
         """Weights with the dummies."""
         return aligned(self.problems.k)
 
+    def seen(self) -> Float[Tensor, " width"]:
+        """1 for the weights, 0 for the dummies, which are not to pull at a parameter that all weights share."""
+        return (torch.arange(self.width, device=self.device) < self.problems.k).to(torch.float64)
+
     def make_error(self) -> NoisyError:
         """The estimator that the options ask for, with Gaussian noise."""
         assert isinstance(self.options, NoisyOptions)
@@ -67,6 +74,12 @@ class NoisyMethod(DescentMethod):
 
     def cost(self) -> dict[str, int]:
         return {"likelihood_rows": self.options.rows(self.N)}
+
+
+def mean_retain_probabilities(q: Posterior) -> list[dict[str, float]]:
+    """For each problem, the mean over its weights, as a record's details."""
+    assert isinstance(q, BernoulliDropoutPosterior)
+    return [{"retain_probability": p} for p in q.retain_probabilities.mean(-1).tolist()]
 
 
 class PriorLengthscale(MinibatchOptions):

@@ -57,7 +57,7 @@ class VariationalDropout(NoisyMethod):
         largest = None if options.free_alpha else 0.0
         shared = options.alphas == "layer"
         q = MultiplicativeParameters(B, self.width, options.alpha, shared, largest).to(self.device)
-        error, seen = self.make_error(), _seen(self.problems.k, self.width, self.device)
+        error, seen = self.make_error(), self.seen()
         kl_gradient = task_prior_gradient if options.prior == "task" else log_uniform_gradient(options.kl)
 
         def gradient() -> Float[Tensor, " B"]:
@@ -70,11 +70,6 @@ class VariationalDropout(NoisyMethod):
             return of_theta.sum(-1) + of_log_alpha.sum(-1)
 
         return self.by_adam(q, gradient)
-
-
-def _seen(k: int, width: int, device: torch.device) -> Float[Tensor, " width"]:
-    """1 for the weights, 0 for the dummies, which are not to pull at a shared α."""
-    return (torch.arange(width, device=device) < k).to(torch.float64)
 
 
 def log_uniform_gradient(kl: KL) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
