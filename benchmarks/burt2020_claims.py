@@ -24,7 +24,7 @@ from fsvi_bench.maths.blr import expected_log_likelihood, predictive_variance
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
 from fsvi_bench.reporting.cell_files import load_posterior
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.executors import available_cores, use_one_thread
+from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
@@ -95,7 +95,7 @@ def execute(out: Path, workers: int, splits: str, max_steps: int | None) -> list
         request = Request(
             datasets=DATASETS, methods=methods, splits=splits, max_steps=max_steps, options={"kl_jitter": jitter}
         )
-        for record in run(make_plan(request), store, Resources(workers=workers), Silent()).records:
+        for record in run(make_plan(request), store, Resources(executor=LocalExecutor(workers)), Silent()).records:
             if record.status != "ok":
                 print(f"{record.dataset} split {record.split} {record.method} {record.family}: {record.reason}")
                 continue

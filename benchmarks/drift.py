@@ -16,7 +16,7 @@ import numpy as np
 from fsvi_bench.reporting.cell_files import load_traces
 from fsvi_bench.reporting.figures import BLUE, VERMILLION, new_figure
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.executors import available_cores, use_one_thread
+from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
@@ -107,7 +107,7 @@ def main() -> None:
         options={"optimizer": "adam", "minibatch": "full"},
     )
     store = Store(arguments.out)
-    records = run(make_plan(request), store, Resources(workers=arguments.workers), Silent()).records
+    records = run(make_plan(request), store, Resources(executor=LocalExecutor(arguments.workers)), Silent()).records
     for record in records:
         if record.status != "ok":
             print(f"{record.dataset} split {record.split} {record.method} {record.family}: {record.reason}")

@@ -33,7 +33,7 @@ def reproduce(
     from fsvi_bench.reproductions.base import Workshop
     from fsvi_bench.reproductions.parts import PartFailed
     from fsvi_bench.reproductions.registry import find_reproduction
-    from fsvi_bench.running.executors import available_cores, use_one_thread
+    from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
     from fsvi_bench.running.runner import Resources
     from fsvi_bench.training.trainer import choose_device
 
@@ -41,7 +41,7 @@ def reproduce(
         return _list(json)
     reproduction = find_reproduction(name)
     reproduction.check(quick, data_dir)
-    resources = Resources(choose_device(device), workers or available_cores(), data_dir)
+    resources = Resources(choose_device(device), LocalExecutor(workers or available_cores()), data_dir)
     root = out or OUT / name
     require_writable_directory(root, "output folder", "choose another with --out")
     use_one_thread()

@@ -39,7 +39,7 @@ def run(
     from fsvi_bench.reporting.summary import summarise
     from fsvi_bench.reporting.table import failures, result_table
     from fsvi_bench.reporting.wandb_log import choose_mode, log_records
-    from fsvi_bench.running.executors import available_cores, use_one_thread
+    from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan, parse_setting
     from fsvi_bench.running.prepare import require_data
     from fsvi_bench.running.runner import Resources
@@ -62,7 +62,7 @@ def run(
         options=dict(parse_setting(text) for text in settings or ()),
     )
     plan = make_plan(request)
-    resources = Resources(choose_device(device), workers or available_cores(), data_dir)
+    resources = Resources(choose_device(device), LocalExecutor(workers or available_cores()), data_dir)
     wandb_mode = choose_mode(wandb)
     require_data(plan, data_dir)
     store = Store(out)

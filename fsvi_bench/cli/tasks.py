@@ -24,7 +24,7 @@ def build(
     """Fit the sparse GP of each split (or take it from the cache) and write task and certificate."""
     from fsvi_bench.cli.console import RichProgress, stderr, stdout
     from fsvi_bench.files import require_writable_directory
-    from fsvi_bench.running.executors import available_cores
+    from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.plan import Plan, Request, chosen_splits
     from fsvi_bench.running.prepare import fit_missing, require_data
     from fsvi_bench.tasks.build import load_cached, save
@@ -34,7 +34,7 @@ def build(
     require_data(Plan(splits=chosen, tasks=(), variants=()), data_dir)
     require_writable_directory(out, "output folder", "choose another with --out")
     with RichProgress() as progress:
-        refusals = fit_missing(chosen, workers or available_cores(), data_dir, progress)
+        refusals = fit_missing(chosen, LocalExecutor(workers or available_cores()), data_dir, progress)
     for name, split in chosen:
         cached = None if (name, split) in refusals else load_cached(load_card(name), split)
         if cached is not None:

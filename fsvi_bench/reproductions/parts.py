@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_file, sha256_of_json, write_atomically
 from fsvi_bench.reproductions.base import Workshop
-from fsvi_bench.running.executors import run_parallel
 from fsvi_bench.sources import source_sha256
 
 DECISIVE_SOURCES = ("maths", "networks", "tasks", "posteriors", "seeds.py")
@@ -70,7 +69,7 @@ class Parts:
         self.reused, self.computed = self.reused + len(found), self.computed + len(missing)
         self.workshop.progress.start(function.__name__, len(missing))
         failures = []
-        for argument, outcome in run_parallel(partial(_attempt, function), missing, self.workshop.resources.workers):
+        for argument, outcome in self.workshop.resources.executor.map(partial(_attempt, function), missing):
             if isinstance(outcome, Exception):
                 failures.append(f"{_words(argument)}: {_reason(outcome)}")
                 self.workshop.progress.note(f"failed: {failures[-1]}")
@@ -95,7 +94,7 @@ class _Raised(RuntimeError):
 
 
 def _attempt(function: Callable[[Argument], Result], argument: Argument) -> Result:
-    """NumPy's LinAlgError is a ValueError, which `run_parallel` takes for a bug: it would end the other parts too."""
+    """NumPy's LinAlgError is a ValueError, which an executor takes for a bug: it would end the other parts too."""
     try:
         return function(argument)
     except (ValueError, ArithmeticError, MemoryError) as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fsvi_bench.errors import TaskRefused
 from fsvi_bench.files import require_writable_directory
-from fsvi_bench.running.executors import run_parallel, use_one_thread
+from fsvi_bench.running.executors import Executor, use_one_thread
 from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.tasks.build import build_into_cache, load_cached
@@ -19,13 +19,15 @@ from fsvi_bench.tasks.raw import CACHE_VARIABLE, cache_dir, load_raw
 Refusals = dict[tuple[str, int], str]  #: (data set, split) -> why it has no certified task
 
 
-def prepare(plan: Plan, workers: int, data_dir: Path | None, progress: Progress) -> tuple[list[Problem], Refusals]:
+def prepare(
+    plan: Plan, executor: Executor, data_dir: Path | None, progress: Progress
+) -> tuple[list[Problem], Refusals]:
     """Problems in the plan's order, and the reasons of those tasks that could not be certified.
 
     Raises:
         InputError: raw data are missing or are not the task's.
     """
-    refusals = fit_missing(plan.splits, workers, data_dir, progress)
+    refusals = fit_missing(plan.splits, executor, data_dir, progress)
     problems: list[Problem] = []
     for name, split in plan.splits:
         if (name, split) in refusals:
@@ -60,7 +62,9 @@ def require_data(plan: Plan, data_dir: Path | None) -> None:
         require_same_data(task, load_raw(load_card(task.dataset), task.split, data_dir))
 
 
-def fit_missing(splits: Sequence[tuple[str, int]], workers: int, data_dir: Path | None, progress: Progress) -> Refusals:
+def fit_missing(
+    splits: Sequence[tuple[str, int]], executor: Executor, data_dir: Path | None, progress: Progress
+) -> Refusals:
     """Fits into the cache what is not there, each split in a process of one thread; reasons of what was refused."""
     refusals: Refusals = {}
     jobs: list[tuple[str, int, Path | None]] = []
@@ -71,7 +75,7 @@ def fit_missing(splits: Sequence[tuple[str, int]], workers: int, data_dir: Path 
         except TaskRefused as error:
             refusals[name, split] = str(error)
     progress.start("tasks", len(jobs))
-    for (name, split, _), outcome in run_parallel(_fit, jobs, workers):
+    for (name, split, _), outcome in executor.map(_fit, jobs):
         if isinstance(outcome, Exception):
             refusals[name, split] = f"{type(outcome).__name__}: {outcome}"
             outcome = "refused"

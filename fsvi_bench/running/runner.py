@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from fsvi_bench.files import sha256_of_json
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from fsvi_bench.running.cell import Cell, Record, Seconds, not_a_number
-from fsvi_bench.running.executors import run_parallel
+from fsvi_bench.running.executors import Executor, LocalExecutor
 from fsvi_bench.running.plan import Plan, Variant
 from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
@@ -40,10 +40,10 @@ DECISIVE_SOURCES = (
 
 @dataclass(frozen=True)
 class Resources:
-    """Where a run works: device, processes for fitting and training, folder of raw data."""
+    """Where a run works: device, executor for fitting and training, folder of raw data."""
 
     device: Device = "cpu"
-    workers: int = 1
+    executor: Executor = field(default_factory=LocalExecutor)
     data_dir: Path | None = None
 
 
@@ -63,7 +63,7 @@ def run(plan: Plan, store: Store, resources: Resources, progress: Progress) -> R
         InputError: raw data are missing or wrong, settings do not fit a data set, or the store holds something that is
             not a record.
     """
-    problems, refusals = prepare(plan, resources.workers, resources.data_dir, progress)
+    problems, refusals = prepare(plan, resources.executor, resources.data_dir, progress)
     cells = [
         (variant, problem, cell)
         for variant in plan.variants
@@ -146,13 +146,13 @@ class _Outcome(NamedTuple):
 def _train_all(missing: Sequence[tuple[Variant, Problem, Cell]], resources: Resources) -> Iterator[list[_Outcome]]:
     """Outcomes job by job. On a CPU every batch is split over the workers, which moves no result; on a GPU none is."""
     trains = any(not variant.deterministic for variant, _, _ in missing)
-    workers = resources.workers if resources.device == "cpu" and trains else 1
+    executor = resources.executor if resources.device == "cpu" and trains else LocalExecutor()
     jobs = [
         _Job(variant, part, resources.device)
         for variant, batch in _batches(missing)
-        for part in _parts(batch, 1 if variant.deterministic else workers)
+        for part in _parts(batch, 1 if variant.deterministic else executor.workers)
     ]
-    for job, outcome in run_parallel(_run_job, jobs, workers):
+    for job, outcome in executor.map(_run_job, jobs):
         yield _failed(job, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
 
 

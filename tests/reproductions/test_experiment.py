@@ -54,7 +54,7 @@ def broken(number: Number) -> Number:
 
 
 def workshop(root, quick=False, workers=1):
-    return Workshop(root, quick, Resources(workers=workers), Silent())
+    return Workshop(root, quick, Resources(executor=LocalExecutor(workers)), Silent())
 
 
 # --- Parts ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What the tests of `running/` share: a run in a folder, and what of a record does not depend on when and where."""
 
 from fsvi_bench.running.cell import Record
+from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
@@ -9,7 +10,8 @@ from fsvi_bench.running.store import Store
 TOY = Request(datasets=["toy"], splits="0-3", methods=["exact"])
 
 
-def execute(root, request=TOY, **resources):
+def execute(root, request=TOY, workers=1, **resources):
+    resources = {"executor": LocalExecutor(workers), **resources}
     return run(make_plan(request), Store(root), Resources(**resources), Silent())
 
 

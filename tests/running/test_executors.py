@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.running.executors import WorkerDied, available_cores, run_parallel
+from fsvi_bench.running.executors import LocalExecutor, WorkerDied, available_cores
 
 
 def work(argument):
@@ -34,13 +35,19 @@ def dies(argument):
     return argument
 
 
+def waits_for_ever(path):
+    path.write_text(str(os.getpid()))
+    while True:
+        time.sleep(1)
+
+
 def threads_and_process(_):
     return torch.get_num_threads(), os.getpid()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_result_comes_back_with_its_argument(workers):
-    outcomes = dict(run_parallel(work, [1, 2, "refused", 3], workers))
+    outcomes = dict(LocalExecutor(workers).map(work, [1, 2, "refused", 3]))
     assert (outcomes[1], outcomes[2], outcomes[3]) == (2, 4, 6)
     assert isinstance(outcomes["refused"], TaskRefused)
     assert str(outcomes["refused"]) == "planted"
@@ -49,12 +56,12 @@ def test_every_result_comes_back_with_its_argument(workers):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_users_mistake_stops_everything(workers):
     with pytest.raises(InputError, match="planted"):
-        list(run_parallel(work, [1, "input", 2], workers))
+        list(LocalExecutor(workers).map(work, [1, "input", 2]))
 
 
 def test_a_worker_that_dies_costs_no_other_call_and_is_tried_once_more(tmp_path):
     arguments = [0, tmp_path / "once", 1, "always", *range(2, 8)]
-    outcomes = list(run_parallel(dies, arguments, 2))
+    outcomes = list(LocalExecutor(2).map(dies, arguments))
     assert sorted(str(argument) for argument, _ in outcomes) == sorted(map(str, arguments))
     by_argument = dict(outcomes)
     died = by_argument.pop("always")
@@ -63,8 +70,47 @@ def test_a_worker_that_dies_costs_no_other_call_and_is_tried_once_more(tmp_path)
     assert by_argument == {argument: argument for argument in by_argument}
 
 
+def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
+    """`kill -9` gives the parent no time to end them."""
+    marks = [tmp_path / "first", tmp_path / "second"]
+    call = f"list(LocalExecutor(2).map(waits_for_ever, [Path(p) for p in {list(map(str, marks))}]))"
+    lines = ["from pathlib import Path", "from fsvi_bench.running.executors import LocalExecutor",
+             "from tests.running.test_executors import waits_for_ever", f"if __name__ == '__main__': {call}"]  # fmt: skip
+    script = tmp_path / "parent.py"
+    script.write_text("\n".join(lines))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    parent = subprocess.Popen([sys.executable, str(script)], env=environment)
+    until(lambda: all(mark.is_file() and mark.read_text() for mark in marks))
+    children = [int(mark.read_text()) for mark in marks]
+    parent.kill()
+    parent.wait()
+    until(lambda: not any(is_running(child) for child in children))
+
+
+def until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_running(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_arguments_are_read_as_workers_take_them():
+    taken = []
+    outcomes = LocalExecutor(2).map(work, (taken.append(number) or number for number in range(100)))
+    next(outcomes)
+    assert len(taken) <= 6  # two under way, two ahead, and what finished meanwhile
+    assert len(list(outcomes)) == 99
+
+
 def test_workers_are_other_processes_of_one_thread():
-    results = [outcome for _, outcome in run_parallel(threads_and_process, range(4), 2)]
+    results = [outcome for _, outcome in LocalExecutor(2).map(threads_and_process, range(4))]
     assert {threads for threads, _ in results} == {1}
     assert os.getpid() not in {process for _, process in results}
     assert available_cores() >= 1

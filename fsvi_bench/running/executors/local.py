@@ -1,4 +1,4 @@
-"""Work spread over processes of one thread each; small linear algebra is slower on two threads than on one."""
+"""Processes of this machine, one thread each: small linear algebra is slower on two threads than on one."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic
 
-from fsvi_bench.errors import InputError, TaskRefused
-
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
+from fsvi_bench.running.executors.base import Argument, Result, WorkerDied, is_result
 
 
 def available_cores() -> int:
@@ -37,7 +36,16 @@ def use_one_thread() -> None:
 def _start_worker() -> None:
     """One thread, and deaf to Ctrl-C: a terminal sends it to every process, but ending workers is the parent's part."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     use_one_thread()
+
+
+def _end_with_parent() -> None:
+    """A parent killed with -9 tells nobody; its workers would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 @contextmanager
@@ -56,39 +64,65 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-class WorkerDied(RuntimeError):
-    """A worker process was killed (out of memory, say) or crashed while it was at a call."""
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Calls in processes of this machine; with one worker, in this very process.
 
-
-def run_parallel(
-    function: Callable[[Argument], Result], arguments: Sequence[Argument], workers: int
-) -> Iterator[tuple[Argument, Result | Exception]]:
-    """(argument, result) as each call finishes; a call's own exception is its result, and the others go on.
-
-    If a worker dies, the calls that were under way are made again, each in a process of its own; one whose process
-    goes on dying has `WorkerDied` for its result.
-
-    Raises:
-        InputError: a call's input was the user's mistake, which would be every other call's too.
+    If a worker dies, the calls that were under way are made again, each in a process of its own.
     """
-    workers = min(workers, len(arguments))
-    if workers <= 1:
-        for argument in arguments:
-            yield argument, _outcome(lambda argument=argument: function(argument))  # type: ignore[misc]
-        return
-    waiting = deque(arguments)
-    while waiting:
-        under_way: dict[Future[bytes], Argument] = {}
-        try:
-            yield from _share_out(function, waiting, workers, under_way)
-        except BrokenProcessPool:
-            for argument in under_way.values():
-                yield argument, _outcome(lambda argument=argument: _call_alone(function, argument))  # type: ignore[misc]
+
+    workers: int = 1
+
+    def map(
+        self, function: Callable[[Argument], Result], arguments: Iterable[Argument]
+    ) -> Iterator[tuple[Argument, Result | Exception]]:
+        """See `Executor.map`."""
+        waiting = _Waiting(arguments)
+        if self.workers <= 1 or not waiting.more_than_one():
+            for argument in waiting:
+                yield argument, _outcome(lambda argument=argument: function(argument))  # type: ignore[misc]
+            return
+        while waiting:
+            under_way: dict[Future[bytes], Argument] = {}
+            try:
+                yield from _share_out(function, waiting, self.workers, under_way)
+            except BrokenProcessPool:
+                for argument in under_way.values():
+                    yield argument, _outcome(lambda argument=argument: _call_alone(function, argument))  # type: ignore[misc]
+
+
+class _Waiting(Generic[Argument]):
+    """Arguments that nobody has taken yet; true while there are some. Reads ahead by two at most."""
+
+    def __init__(self, arguments: Iterable[Argument]) -> None:
+        self._rest, self._ahead = iter(arguments), deque[Argument]()
+
+    def _look_ahead(self, count: int) -> bool:
+        while len(self._ahead) < count:
+            try:
+                self._ahead.append(next(self._rest))
+            except StopIteration:
+                return False
+        return True
+
+    def more_than_one(self) -> bool:
+        return self._look_ahead(2)
+
+    def __bool__(self) -> bool:
+        return self._look_ahead(1)
+
+    def __iter__(self) -> Iterator[Argument]:
+        while self:
+            yield self.take()
+
+    def take(self) -> Argument:
+        self._look_ahead(1)
+        return self._ahead.popleft()
 
 
 def _share_out(
     function: Callable[[Argument], Result],
-    waiting: deque[Argument],
+    waiting: _Waiting[Argument],
     workers: int,
     under_way: dict[Future[bytes], Argument],
 ) -> Iterator[tuple[Argument, Result | Exception]]:
@@ -99,9 +133,9 @@ def _share_out(
     """
     with _pool(workers) as pool:
         while waiting or under_way:
-            while waiting and len(under_way) < workers:
-                future = _submit(pool, function, waiting[0])
-                under_way[future] = waiting.popleft()
+            while len(under_way) < workers and waiting:
+                argument = waiting.take()
+                under_way[_submit(pool, function, argument)] = argument
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 outcome = _outcome(lambda future=future: pickle.loads(future.result()))  # type: ignore[misc]
                 yield under_way.pop(future), outcome
@@ -131,9 +165,9 @@ def _call_with_bytes(function: Callable[[Any], Any], argument: bytes) -> bytes:
 def _outcome(call: Callable[[], Result]) -> Result | Exception:
     try:
         return call()
-    except InputError:
-        raise
     except BrokenProcessPool:
         raise
-    except (TaskRefused, ArithmeticError, RuntimeError) as error:
-        return error
+    except Exception as error:
+        if is_result(error):
+            return error
+        raise
