@@ -21,6 +21,7 @@ from fsvi_bench.reproductions.gal2016_63.masks import compare_masks
 from fsvi_bench.reproductions.ksw2015_fig2 import KSW2015_FIG2
 from fsvi_bench.reproductions.parts import PartFailed, Parts, Plain, _attempt, _own_sources
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
+from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 
