@@ -6,12 +6,15 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
 
 from fsvi_bench.errors import InputError
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -28,12 +31,31 @@ def write_atomically(path: Path, content: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
+        _sync_directory(path.parent)
     except OSError as error:
         _remove(temporary)
         raise InputError(f"cannot write {path}: {error.strerror}; choose another folder or free space") from error
     except BaseException:
         _remove(temporary)
         raise
+
+
+def _sync_directory(path: Path) -> None:
+    """Makes a rename survive a power cut; where folders cannot be opened the rename alone has to do."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove_leftovers(root: Path) -> None:
+    """Removes the temporary files that a killed `write_atomically` left beneath a folder."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            if _TEMPORARY.fullmatch(name):
+                _remove(Path(folder) / name)
 
 
 def _remove(path: Path) -> None:

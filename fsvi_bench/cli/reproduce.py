@@ -27,7 +27,8 @@ def reproduce(
     json: AsJson = False,
 ) -> int:
     """Run a published experiment: figure (PNG, SVG), tables, the numbers behind them, and what became of its claims."""
-    from fsvi_bench.cli.console import RichProgress, print_json, stderr
+    from fsvi_bench.cli.console import print_json, stderr
+    from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.files import require_writable_directory
     from fsvi_bench.reporting.table import failures
     from fsvi_bench.reproductions.base import Workshop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -29,11 +29,15 @@ def run(
     workers: Workers = None,
     wandb: Annotated[str, typer.Option("--wandb", help="auto (online with a key, else offline), online, offline or off.")] = "auto",
     out: Annotated[Path, typer.Option("--out", help="Output folder; a second run there finishes what is missing.")] = DEFAULT_OUT,
+    rerun: Annotated[str, typer.Option("--rerun", help="Finished cells to compute again: failed, diverged or all.")] = "none",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be computed; compute and write nothing.")] = False,
     data_dir: DataDir = None,
     json: AsJson = False,
 ) -> int:  # fmt: skip
     """Run methods on data sets, score them against the exact posterior, and print a table."""
-    from fsvi_bench.cli.console import RichProgress, print_json, stderr, stdout
+    from fsvi_bench.cli.console import print_json, stderr, stdout
+    from fsvi_bench.cli.progress import RichProgress
+    from fsvi_bench.cli.status import show_planned
     from fsvi_bench.errors import InputError
     from fsvi_bench.reporting.cell_files import load_traces
     from fsvi_bench.reporting.summary import summarise
@@ -42,7 +46,7 @@ def run(
     from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan, parse_setting
     from fsvi_bench.running.prepare import require_data
-    from fsvi_bench.running.runner import Resources
+    from fsvi_bench.running.runner import Rerun, Resources
     from fsvi_bench.running.runner import run as run_plan
     from fsvi_bench.running.store import Store
     from fsvi_bench.training.trainer import choose_device
@@ -62,6 +66,12 @@ def run(
         options=dict(parse_setting(text) for text in settings or ()),
     )
     plan = make_plan(request)
+    if rerun not in get_args(Rerun):
+        raise InputError(
+            f"--rerun is '{rerun}', expected failed, diverged or all; leave it out to keep what is finished"
+        )
+    if dry_run:
+        return show_planned(plan, out, json)
     resources = Resources(choose_device(device), LocalExecutor(workers or available_cores()), data_dir)
     wandb_mode = choose_mode(wandb)
     require_data(plan, data_dir)
@@ -70,7 +80,7 @@ def run(
     with RichProgress() as progress:
         for flag in plan.unused:
             progress.note(f"{flag} is not used: none of the chosen methods has such a setting")
-        result = run_plan(plan, store, resources, progress)
+        result = run_plan(plan, store, resources, progress, rerun)  # type: ignore[arg-type]
     if json:
         print_json(result.records)
     else:

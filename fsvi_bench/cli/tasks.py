@@ -22,7 +22,8 @@ def build(
     data_dir: DataDir = None,
 ) -> int:  # fmt: skip
     """Fit the sparse GP of each split (or take it from the cache) and write task and certificate."""
-    from fsvi_bench.cli.console import RichProgress, stderr, stdout
+    from fsvi_bench.cli.console import stderr, stdout
+    from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.files import require_writable_directory
     from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.plan import Plan, Request, chosen_splits

@@ -1,8 +1,9 @@
-"""Problems for a plan: tasks from the cache, from files, or from a fit in parallel processes."""
+"""Certified tasks for a plan: from the cache, from files, or from fits side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fsvi_bench.errors import TaskRefused
@@ -10,25 +11,24 @@ from fsvi_bench.files import require_writable_directory
 from fsvi_bench.running.executors import Executor, use_one_thread
 from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.progress import Progress
-from fsvi_bench.tasks.build import build_into_cache, load_cached
+from fsvi_bench.tasks.build import CertifiedTask, build_from, cached_task_path, load_cached, save
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify
-from fsvi_bench.tasks.problem import Problem, load_problem, require_same_data
-from fsvi_bench.tasks.raw import CACHE_VARIABLE, cache_dir, load_raw
+from fsvi_bench.tasks.problem import load_problem, require_same_data
+from fsvi_bench.tasks.raw import CACHE_VARIABLE, RawData, cache_dir, load_raw
+from fsvi_bench.tasks.task import Task
 
 Refusals = dict[tuple[str, int], str]  #: (data set, split) -> why it has no certified task
 
 
-def prepare(
-    plan: Plan, executor: Executor, data_dir: Path | None, progress: Progress
-) -> tuple[list[Problem], Refusals]:
-    """Problems in the plan's order, and the reasons of those tasks that could not be certified.
+def prepare(plan: Plan, executor: Executor, data_dir: Path | None, progress: Progress) -> tuple[list[Task], Refusals]:
+    """Certified tasks in the plan's order, and the reasons of those that could not be certified.
 
     Raises:
         InputError: raw data are missing or are not the task's.
     """
     refusals = fit_missing(plan.splits, executor, data_dir, progress)
-    problems: list[Problem] = []
+    tasks: list[Task] = []
     for name, split in plan.splits:
         if (name, split) in refusals:
             continue
@@ -36,15 +36,30 @@ def prepare(
         if cached is None:
             refusals[name, split] = "the fitted task vanished from the cache while the run was under way"
             continue
-        problems.append(load_problem(cached.task, data_dir))
+        tasks.append(cached.task)
     for task in plan.tasks:
         try:
-            problem = load_problem(task, data_dir)
-            certify(problem).require_limits()
-            problems.append(problem)
+            certify(load_problem(task, data_dir)).require_limits()
+            tasks.append(task)
         except TaskRefused as error:
             refusals[task.dataset, task.split] = str(error)
-    return problems, refusals
+    return tasks, refusals
+
+
+def known_tasks(plan: Plan) -> tuple[list[Task], list[tuple[str, int]], Refusals]:
+    """Of a plan: the tasks that are at hand, the splits still to be fitted, and what was refused. Nothing is fitted."""
+    tasks, unfitted, refusals = list(plan.tasks), [], {}
+    for name, split in plan.splits:
+        try:
+            cached = load_cached(load_card(name), split)
+        except TaskRefused as error:
+            refusals[name, split] = str(error)
+            continue
+        if cached is None:
+            unfitted.append((name, split))
+        else:
+            tasks.append(cached.task)
+    return tasks, unfitted, refusals
 
 
 def require_data(plan: Plan, data_dir: Path | None) -> None:
@@ -65,29 +80,48 @@ def require_data(plan: Plan, data_dir: Path | None) -> None:
 def fit_missing(
     splits: Sequence[tuple[str, int]], executor: Executor, data_dir: Path | None, progress: Progress
 ) -> Refusals:
-    """Fits into the cache what is not there, each split in a process of one thread; reasons of what was refused."""
+    """Fits into the cache what is not there, each split on one thread; reasons of what was refused.
+
+    Raw data travel to the workers and tasks back from them: neither needs a folder that all machines see.
+    """
     refusals: Refusals = {}
-    jobs: list[tuple[str, int, Path | None]] = []
+    missing: list[tuple[str, int]] = []
     for name, split in splits:
         try:
             if load_cached(load_card(name), split) is None:
-                jobs.append((name, split, data_dir))
+                missing.append((name, split))
         except TaskRefused as error:
             refusals[name, split] = str(error)
-    progress.start("tasks", len(jobs))
-    for (name, split, _), outcome in executor.map(_fit, jobs):
+    progress.start("tasks", len(missing))
+    jobs = (_Fit(name, split, load_raw(load_card(name), split, data_dir)) for name, split in missing)
+    for job, outcome in executor.map(_fit, jobs):
+        name, split = job.dataset, job.split
         if isinstance(outcome, Exception):
             refusals[name, split] = f"{type(outcome).__name__}: {outcome}"
-            outcome = "refused"
-        progress.advance("tasks", f"{name} split {split}: {outcome}")
+            progress.advance("tasks", f"{name} split {split}: refused", status="failed")
+            continue
+        save(outcome, cached_task_path(load_card(name), split))
+        progress.advance("tasks", f"{name} split {split}: {_words(outcome)}")
     return refusals
 
 
-def _fit(job: tuple[str, int, Path | None]) -> str:
-    """Runs in a worker or here; says in a few words how it went. One thread: with two, BLAS rounds otherwise."""
+@dataclass(frozen=True)
+class _Fit:
+    """One split to be fitted."""
+
+    dataset: str
+    split: int
+    raw: RawData
+
+
+def _fit(job: _Fit) -> CertifiedTask:
+    """Runs in a worker or here. One thread: with two, BLAS rounds otherwise."""
     use_one_thread()
-    name, split, data_dir = job
-    fit = build_into_cache(load_card(name), split, data_dir).certificate.fit
+    return build_from(load_card(job.dataset), job.split, job.raw)
+
+
+def _words(built: CertifiedTask) -> str:
+    fit = built.certificate.fit
     if fit is None:
         return "drawn"
     return f"bound {fit.bound_per_point:+.4f} per point after {fit.iterations} iterations, {fit.seconds:.1f} s"

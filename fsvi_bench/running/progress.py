@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+Became = Literal["ok", "diverged", "failed"]
 
 
 class Progress(Protocol):
     """Told of each stage and step."""
 
-    def start(self, stage: str, total: int) -> None:
-        """A stage begins with `total` steps."""
+    def start(self, stage: str, total: int, groups: Mapping[str, int] | None = None) -> None:
+        """A stage begins with `total` steps; `groups` says how many of them belong to which group."""
 
-    def advance(self, stage: str, message: str) -> None:
-        """One step is done; `message` says which, in a few words."""
+    def advance(self, stage: str, message: str, group: str | None = None, status: Became = "ok") -> None:
+        """One step is done; `message` says which, in a few words, and `status` what became of it."""
 
     def note(self, message: str) -> None:
         """Something a person should know."""
@@ -21,8 +24,8 @@ class Progress(Protocol):
 class Silent:
     """Nobody watches."""
 
-    def start(self, stage: str, total: int) -> None: ...
+    def start(self, stage: str, total: int, groups: Mapping[str, int] | None = None) -> None: ...
 
-    def advance(self, stage: str, message: str) -> None: ...
+    def advance(self, stage: str, message: str, group: str | None = None, status: Became = "ok") -> None: ...
 
     def note(self, message: str) -> None: ...

@@ -1,19 +1,27 @@
-"""The output folder: one folder per cell, each file whole or absent, the record last."""
+"""The output folder: one folder per cell, each file whole or absent, the record last; one run at a time."""
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import require_writable_directory, write_atomically
+from fsvi_bench.files import remove_leftovers, require_writable_directory, write_atomically
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import write_posterior
 from fsvi_bench.running.cell import Cell, Record
+from fsvi_bench.running.planfile import PlanFile
 from fsvi_bench.training.trace import Trace, read_trace
 
-TRACE_FILE = "trace.csv"
+TRACE_FILE, POSTERIOR_FILE, TRACEBACK_FILE = "trace.csv", "posterior.safetensors", "traceback.txt"
+RECORD_FILE = "record.json"
 
 
 class Store:
@@ -26,6 +34,47 @@ class Store:
     def __init__(self, root: Path) -> None:
         require_writable_directory(root, "output folder", "choose another with --out")
         self.root = root
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else may write here meanwhile; the system gives the lock back however this process ends.
+
+        What a killed run had half written is cleared away first.
+
+        Raises:
+            InputError: another process is at work here.
+        """
+        holder = self.root / ".running"
+        lock = FileLock(self.root / ".lock")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise InputError(
+                f"another run is at work in {self.root} ({_read_holder(holder)}); wait until it is done, or choose "
+                "another folder with --out"
+            ) from error
+        except OSError as error:
+            raise InputError(f"cannot lock {self.root}: {error.strerror}; choose another folder with --out") from error
+        try:
+            write_atomically(holder, _this_process().encode())
+            remove_leftovers(self.root / "cells")
+            yield
+        finally:
+            with suppress(OSError):
+                holder.unlink()
+            lock.release()
+
+    def save_plan(self, plan: PlanFile) -> None:
+        """Writes a plan unless it is the newest here and says nothing else."""
+        folder = self.root / "plans"
+        path = folder / f"{plan.name}.json"
+        newest = max(read_plans(self.root), key=lambda each: each.written, default=None)
+        same = newest is not None and newest.model_copy(update={"written": plan.written, "provenance": {}}) == (
+            plan.model_copy(update={"provenance": {}})
+        )
+        if not (same and path.is_file()):
+            write_atomically(path, (plan.model_dump_json(indent=1) + "\n").encode())
 
     def load_trace(self, folder: str) -> Trace | None:
         """The trace in a cell's folder, or None if its method has none.
@@ -42,24 +91,81 @@ class Store:
         Raises:
             InputError: a file lies there that is not this cell's record; it is never overwritten unseen.
         """
-        path = self.root / cell.folder / "record.json"
+        path = self.root / cell.folder / RECORD_FILE
         try:
-            record = Record.model_validate_json(path.read_bytes())
+            record = read_record(path)
         except FileNotFoundError:
             return None
-        except (OSError, ValidationError) as error:
-            raise InputError(
-                f"{path} is not a valid record ({type(error).__name__}); move it away and run again"
-            ) from error
         if record.cell != cell.key:
             raise InputError(f"{path} is the record of another cell; move it away and run again")
         return record
 
-    def save(self, cell: Cell, record: Record, posterior: Posterior | None, trace: Trace | None = None) -> None:
-        """Writes a cell's trace and posterior (if it has them), then its record, each atomically."""
+    def save(
+        self,
+        cell: Cell,
+        record: Record,
+        posterior: Posterior | None,
+        trace: Trace | None = None,
+        traceback: str | None = None,
+    ) -> None:
+        """Writes what a cell has of trace, posterior and traceback, then its record, each atomically.
+
+        An earlier record goes first: while files of two runs lie side by side, the cell counts as unfinished.
+        """
         folder = self.root / cell.folder
+        for name in (RECORD_FILE, TRACE_FILE, POSTERIOR_FILE, TRACEBACK_FILE):
+            with suppress(FileNotFoundError):
+                (folder / name).unlink()
         if trace is not None:
             write_atomically(folder / TRACE_FILE, trace.to_csv().encode())
+        if traceback is not None:
+            write_atomically(folder / TRACEBACK_FILE, traceback.encode())
         if posterior is not None:
-            write_posterior(folder / "posterior.safetensors", posterior, cell.task_sha256)
-        write_atomically(folder / "record.json", (record.model_dump_json(indent=2) + "\n").encode())
+            write_posterior(folder / POSTERIOR_FILE, posterior, cell.task_sha256)
+        write_atomically(folder / RECORD_FILE, (record.model_dump_json(indent=2) + "\n").encode())
+
+
+def read_record(path: Path) -> Record:
+    """A record's file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        InputError: it is not a record.
+    """
+    try:
+        return Record.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValidationError) as error:
+        raise not_a_record(path, error) from error
+
+
+def not_a_record(path: Path, error: Exception) -> InputError:
+    """The error for a file that lies where a record should."""
+    return InputError(f"{path} is not a valid record ({type(error).__name__}); move it away and run again")
+
+
+def read_plans(root: Path) -> list[PlanFile]:
+    """The plans in an output folder, the oldest first.
+
+    Raises:
+        InputError: a file there is not a plan.
+    """
+    plans = []
+    for path in sorted((root / "plans").glob("*.json")):
+        try:
+            plans.append(PlanFile.model_validate_json(path.read_bytes()))
+        except (OSError, ValidationError) as error:
+            raise InputError(f"{path} is not a plan ({type(error).__name__}); move it away and run again") from error
+    return sorted(plans, key=lambda plan: plan.written)
+
+
+def _this_process() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC).isoformat(timespec='seconds')}"
+
+
+def _read_holder(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")[:200]
+    except (OSError, UnicodeDecodeError):
+        return "it did not leave its name"

@@ -64,8 +64,18 @@ def build_task(card: Card, split: int, data_dir: Path | None = None) -> Certifie
         InputError: no such split, or no data.
         TaskRefused: the certificate fails its own limits.
     """
+    split_indices(card, split)
+    return build_from(card, split, load_raw(card, split, data_dir))
+
+
+def build_from(card: Card, split: int, raw: RawData) -> CertifiedTask:
+    """`build_task` on raw data that are at hand.
+
+    Raises:
+        InputError: no such split.
+        TaskRefused: the certificate fails its own limits.
+    """
     train, test = split_indices(card, split)
-    raw = load_raw(card, split, data_dir)
     if isinstance(card.source, ToySource):
         task, fit = _toy_task(card, split, raw, train, test), None
     else:
@@ -190,13 +200,6 @@ def load_cached(card: Card, split: int) -> CertifiedTask | None:
         return None
     found.certificate.require_limits()
     return found
-
-
-def build_into_cache(card: Card, split: int, data_dir: Path | None = None) -> CertifiedTask:
-    """`build_task`, kept in the cache. The certificate is written first: a task never stands there without one."""
-    built = build_task(card, split, data_dir)
-    save(built, cached_task_path(card, split))
-    return built
 
 
 def save(built: CertifiedTask, path: Path) -> None:

@@ -180,7 +180,7 @@ def test_without_a_certified_task_nothing_is_drawn(cli, tiny, tmp_path, monkeypa
         raise TaskRefused("planted")
 
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepare, "build_into_cache", refuse)
+    monkeypatch.setattr(prepare, "build_from", refuse)
     status, out, err = cli("reproduce", "burt2020-fig1", "--quick", "--out", tmp_path / "out", "--json")
     assert status == 1
     assert json.loads(out)["files"] == []

@@ -1,0 +1,69 @@
+"""`fsvi-bench status`: how far a grid has come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fsvi_bench.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from fsvi_bench.running.archive import Status
+    from fsvi_bench.running.plan import Plan
+
+COLUMNS = ("ok", "diverged", "failed", "missing")
+
+
+def status(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What a run was given with --out.")],
+    json: AsJson = False,
+) -> int:
+    """How many cells of a folder's plans are done, failed or missing."""
+    from fsvi_bench.running.archive import read_status
+
+    show(read_status(folder), json)
+    return 0
+
+
+def show_planned(plan: Plan, folder: Path, json: bool) -> int:
+    """What `run` would find and compute. Splits whose task is not fitted yet count as missing."""
+    from fsvi_bench.running.archive import planned_status
+    from fsvi_bench.running.planfile import plan_file
+    from fsvi_bench.running.prepare import known_tasks
+
+    tasks, unfitted, refusals = known_tasks(plan)
+    show(planned_status(plan_file(plan, tasks, refusals, "cpu"), unfitted, folder), json)
+    return 0
+
+
+def show(status: Status, json: bool) -> None:
+    """As a table with a line for each data set, method and family, or as one JSON document."""
+    from rich.table import Table
+
+    from fsvi_bench.cli.console import print_json, stdout
+
+    total = status.total
+    if json:
+        groups = [
+            {**group._asdict(), **{name: counts[name] for name in COLUMNS}} for group, counts in status.groups.items()
+        ]
+        print_json({"planned": total.total(), **{name: total[name] for name in COLUMNS}, "stale": status.stale,
+                    "groups": groups})  # fmt: skip
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold", show_footer=len(status.groups) > 1)
+    table.add_column("data set", footer="all")
+    table.add_column("method")
+    for name in ("planned", *COLUMNS):
+        number = total.total() if name == "planned" else total[name]
+        table.add_column(name, justify="right", footer=str(number))
+    for group, counts in status.groups.items():
+        numbers = [str(counts[name]) if counts[name] else "–" for name in COLUMNS]
+        table.add_row(group.dataset, f"{group.method} {group.family}", str(counts.total()), *numbers)
+    stdout.print(table)
+    done = total.total() - total["missing"]
+    share = f"{100 * done / total.total():.0f} %" if total.total() else "nothing planned"
+    stdout.print(f"{done} of {total.total()} cells done ({share})")
+    if status.stale:
+        stdout.print(f"{status.stale} records beside them are of other code, settings or tasks, and count nowhere")

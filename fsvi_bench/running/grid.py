@@ -1,0 +1,72 @@
+"""From a plan and its tasks to cells, and from cells to the batches that are trained side by side."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from fsvi_bench.files import sha256_of_json
+from fsvi_bench.running.cell import Cell
+from fsvi_bench.running.plan import Variant
+from fsvi_bench.sources import source_sha256
+from fsvi_bench.tasks.task import Task
+
+#: Sources that decide a result besides the method's own file.
+DECISIVE_SOURCES = (
+    "maths", "methods/base.py", "methods/descending.py", "methods/dropping.py", "posteriors", "scoring", "tasks",
+    "training", "variational", "seeds.py",
+)  # fmt: skip
+
+
+class Planned(NamedTuple):
+    """A cell, and what it is computed from."""
+
+    variant: Variant
+    task: Task
+    cell: Cell
+
+
+def code_sha256(variant: Variant) -> str:
+    """Hash of all sources that decide a method's results: its own file and what every method stands on."""
+    return sha256_of_json([variant.method.code_sha256, source_sha256(*DECISIVE_SOURCES)])
+
+
+def expand(variants: Sequence[Variant], tasks: Sequence[Task]) -> Iterator[Planned]:
+    """Every cell of the grid, data set by data set, so that few tasks are in use at any time."""
+    by_dataset: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
+        by_dataset[task.dataset].append(task)
+    for of_dataset in by_dataset.values():
+        for variant in variants:
+            code, options = code_sha256(variant), variant.options.model_dump(mode="json")
+            for task in of_dataset:
+                for seed in variant.seeds:
+                    cell = Cell.model_construct(  # from what is validated already; there may be 100,000
+                        task_sha256=task.sha256,
+                        dataset=task.dataset,
+                        split=task.split,
+                        method=variant.method.name,
+                        family=variant.family,
+                        hyperparameters=options,
+                        seed=seed,
+                        code_sha256=code,
+                    )
+                    yield Planned(variant, task, cell)
+
+
+def batches(planned: Iterable[Planned]) -> list[list[Planned]]:
+    """Cells that can be trained side by side: one variant and data set, features of one kind, equal shapes."""
+    groups: dict[tuple[object, ...], list[Planned]] = defaultdict(list)
+    for item in planned:
+        task = item.task
+        shape = (len(task.train_index), *task.inducing_points.shape)
+        groups[item.cell.dataset, id(item.variant), task.features, shape].append(item)
+    return list(groups.values())
+
+
+def parts(batch: Sequence[Planned], count: int) -> Iterator[list[Planned]]:
+    """A batch in `count` parts of nearly equal size."""
+    edges = [len(batch) * part // count for part in range(count + 1)]
+    yield from (list(batch[start:stop]) for start, stop in pairwise(edges) if stop > start)

@@ -1,0 +1,172 @@
+"""What a worker does: trains a batch of cells side by side, scores each, and makes an outcome of whatever happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from traceback import format_exception
+from typing import Any, NamedTuple
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
+from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
+from fsvi_bench.running.cell import Cell, Record, Seconds, not_a_number
+from fsvi_bench.running.grid import code_sha256
+from fsvi_bench.running.plan import Variant
+from fsvi_bench.running.provenance import provenance
+from fsvi_bench.scoring.objective import Objective
+from fsvi_bench.scoring.scores import score
+from fsvi_bench.seeds import derive_seed
+from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.training_problems import TrainingProblems
+from fsvi_bench.training.trace import Trace, Tracer, trace_steps
+from fsvi_bench.training.trainer import Device, train
+
+
+@dataclass(frozen=True)
+class Job:
+    """Cells that one process trains side by side."""
+
+    variant: Variant
+    batch: list[tuple[Problem, Cell]]
+    device: Device
+
+
+class Outcome(NamedTuple):
+    """What became of one cell."""
+
+    cell: Cell
+    record: Record
+    posterior: Posterior | None
+    trace: Trace | None
+    traceback: str | None = None  #: of what a method raised, for whoever wrote it
+
+
+class _Trained(NamedTuple):
+    """What a method made of a batch; everything but `seconds` problem by problem."""
+
+    posteriors: Sequence[Posterior]
+    reasons: Sequence[str | None]
+    objectives: Sequence[Objective | None]
+    work: Sequence[Mapping[str, int] | None]
+    details: Sequence[Mapping[str, float] | None]
+    traces: Sequence[Trace | None]
+    seconds: float
+
+
+def run_job(job: Job) -> list[Outcome]:
+    """Trains one batch and scores each of its cells; whatever a method raises fails its own cells and no others.
+
+    Raises:
+        InputError: the sources here are not those that the cells are named after.
+    """
+    started = datetime.now(UTC)
+    _require_same_sources(job)
+    try:
+        trained = _train(job)
+        return [_outcome(job, place, trained, started) for place in range(len(job.batch))]
+    except Exception as error:
+        return failed(job, started, error, "".join(format_exception(error)))
+
+
+def failed(job: Job, started: datetime, error: Exception, lines: str | None = None) -> list[Outcome]:
+    """Every cell of a job as failed for one reason."""
+    reason = {"status": "failed", "reason": _reason(error)}
+    return [Outcome(cell, _record(cell, job.device, started, **reason), None, None, lines) for _, cell in job.batch]
+
+
+def _require_same_sources(job: Job) -> None:
+    """A worker imports the sources when it starts, here or on another machine: they may not be the command's."""
+    here, planned = code_sha256(job.variant), job.batch[0][1].code_sha256
+    if here != planned:
+        raise InputError(
+            f"the sources of fsvi-bench or of {job.variant.method.name} are not those that the run began with "
+            f"(hash {here[:12]}, expected {planned[:12]}): they were changed while it ran, or a worker's machine has "
+            "another version; install the same version everywhere and run again"
+        )
+
+
+def _train(job: Job) -> _Trained:
+    problems, cells = [problem for problem, _ in job.batch], [cell for _, cell in job.batch]
+    seeds = [derive_seed(c.task_sha256, c.method, c.family, c.seed) for c in cells]
+    method = job.variant.method.cls(TrainingProblems.of(problems), job.variant.family, job.variant.options, seeds)
+    tracer = None if job.variant.deterministic else Tracer(method, problems)
+    seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
+    trained = _Trained(
+        posteriors=unstack(method.posterior().cpu()),
+        reasons=method.divergences(),
+        objectives=method.objectives(),
+        work=method.work(),
+        details=method.details(),
+        traces=[None] * len(cells) if tracer is None else tracer.traces,
+        seconds=seconds,
+    )
+    if any(len(each) != len(cells) for each in trained[:-1]):
+        raise ValueError(f"the method returned {len(trained.posteriors)} posteriors for {len(cells)} problems")
+    return trained
+
+
+def _outcome(job: Job, place: int, trained: _Trained, started: datetime) -> Outcome:
+    problem, cell = job.batch[place]
+    begun = time.perf_counter()
+    result = _score_cell(trained.posteriors[place], problem, trained.reasons[place], trained.objectives[place])
+    size = len(job.batch)
+    seconds = Seconds(
+        train=trained.seconds / size,
+        batch_train=trained.seconds,
+        batch_size=size,
+        score=time.perf_counter() - begun,
+    )
+    own = {"work": trained.work[place], "details": trained.details[place], "seconds": seconds}
+    record = _record(cell, job.device, started, **result, **own)
+    return Outcome(cell, record, trained.posteriors[place] if record.status == "ok" else None, trained.traces[place])
+
+
+def _score_cell(
+    posterior: Posterior, problem: Problem, diverged: str | None, objective: Objective | None
+) -> dict[str, Any]:
+    """Scores, or a status and the reason for having none."""
+    if diverged is not None:
+        return {"status": "diverged", "reason": diverged}
+    try:
+        if (reason := defect(posterior, problem.task.k)) is not None:
+            return {"status": "failed", "reason": f"the posterior is not one over the weights: {reason}"}
+        if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
+            return {
+                "status": "failed",
+                "reason": f"{posterior.S} samples, expected {MINIMUM_SAMPLES} at least; draw more",
+            }
+        if (reason := divergence(posterior)) is not None:
+            return {"status": "diverged", "reason": reason}
+        scores = score(posterior, problem)
+    except Exception as error:
+        return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}
+    reason = None
+    try:
+        if objective is not None:
+            scores = scores.model_copy(update=objective.scores(posterior, problem)._asdict())
+    except Exception as error:
+        # The other scores stand all the same.
+        reason = f"no score of the objective: {_reason(error)}"
+    if names := not_a_number(scores):
+        return {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
+    return {"scores": scores, "reason": reason}
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+
+
+def _record(cell: Cell, device: str, started: datetime, **outcome: Any) -> Record:
+    defaults: dict[str, Any] = {"status": "ok", "reason": None, "scores": None, "seconds": None}
+    return Record.model_validate(
+        {
+            **cell.model_dump(),
+            **defaults,
+            **outcome,
+            "cell": cell.key,
+            "provenance": provenance(device, cell.seed, started),
+        }
+    )

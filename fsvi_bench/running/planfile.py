@@ -1,0 +1,124 @@
+"""What a run set out to do, kept beside its records, `fsvi-plan/1`: the grid, without its product spelled out.
+
+With it a folder can tell what is still missing, and which of its records are of earlier code, settings or tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from fsvi_bench.files import sha256_of_json
+from fsvi_bench.posteriors.base import Family
+from fsvi_bench.running.cell import Cell, Record
+from fsvi_bench.running.grid import code_sha256
+from fsvi_bench.running.plan import Plan
+from fsvi_bench.running.provenance import provenance
+from fsvi_bench.tasks.task import Task
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlannedTask(_Plain):
+    """A split and its task, or why it has none."""
+
+    dataset: str
+    split: int
+    task_sha256: str | None
+    refused: str | None = None
+
+
+class PlannedVariant(_Plain):
+    """A method with its family, settings and seeds."""
+
+    method: str
+    family: Family
+    hyperparameters: dict[str, Any]
+    seeds: tuple[int, ...]
+    code_sha256: str
+
+
+class PlanFile(_Plain):
+    """All cells of one command: each variant on each task with each of its seeds."""
+
+    format: Literal["fsvi-plan/1"] = "fsvi-plan/1"
+    written: datetime
+    tasks: tuple[PlannedTask, ...]
+    variants: tuple[PlannedVariant, ...]
+    provenance: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The same for the same command: neither the code nor what its tasks turned out to be is part of it."""
+        asked = sorted([t.dataset, t.split] for t in self.tasks)
+        return sha256_of_json([asked, [v.model_dump(mode="json", exclude={"code_sha256"}) for v in self.variants]])[:16]
+
+    def cells(self) -> Iterator[Cell]:
+        """Every cell that has a task."""
+        for task in self.tasks:
+            if task.task_sha256 is not None:
+                for variant in self.variants:
+                    for seed in variant.seeds:
+                        yield Cell.model_construct(  # all of it is validated already, and there may be 100,000
+                            task_sha256=task.task_sha256,
+                            dataset=task.dataset,
+                            split=task.split,
+                            method=variant.method,
+                            family=variant.family,
+                            hyperparameters=variant.hyperparameters,
+                            seed=seed,
+                            code_sha256=variant.code_sha256,
+                        )
+
+    def refused_records(self) -> list[Record]:
+        """A failed record for every cell whose task was refused; without a task it has no key and is not stored."""
+        return [
+            Record(
+                cell="",
+                dataset=task.dataset,
+                split=task.split,
+                method=variant.method,
+                family=variant.family,
+                seed=seed,
+                hyperparameters=variant.hyperparameters,
+                task_sha256=None,
+                code_sha256=variant.code_sha256,
+                status="failed",
+                reason=task.refused,
+                scores=None,
+                seconds=None,
+                provenance={**self.provenance, "seeds": [seed]},
+            )
+            for variant in self.variants
+            for task in self.tasks
+            if task.task_sha256 is None
+            for seed in variant.seeds
+        ]
+
+
+def plan_file(plan: Plan, tasks: list[Task], refusals: Mapping[tuple[str, int], str], device: str) -> PlanFile:
+    """A plan whose tasks are known."""
+    now = datetime.now(UTC)
+    return PlanFile(
+        written=now,
+        tasks=(
+            *(PlannedTask(dataset=t.dataset, split=t.split, task_sha256=t.sha256) for t in tasks),
+            *(PlannedTask(dataset=d, split=s, task_sha256=None, refused=why) for (d, s), why in refusals.items()),
+        ),
+        variants=tuple(
+            PlannedVariant(
+                method=variant.method.name,
+                family=variant.family,
+                hyperparameters=variant.options.model_dump(mode="json"),
+                seeds=variant.seeds,
+                code_sha256=code_sha256(variant),
+            )
+            for variant in plan.variants
+        ),
+        provenance=provenance(device, 0, now),
+    )
