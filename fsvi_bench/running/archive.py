@@ -135,9 +135,11 @@ def _wanted(plans: list[PlanFile]) -> dict[str, Cell]:
     """Cells by key, in the plans' order, each as its latest plan has it."""
     by_name: dict[tuple[object, ...], Cell] = {}
     for plan in plans:
+        # A plan's cells share the mappings of its variants.
+        settings = {id(v.hyperparameters): canonical_json(v.hyperparameters) for v in plan.variants}
         for cell in plan.cells():
-            settings = canonical_json(cell.hyperparameters)
-            by_name[cell.dataset, cell.split, cell.method, cell.family, settings, cell.seed] = cell
+            known = settings[id(cell.hyperparameters)]
+            by_name[cell.dataset, cell.split, cell.method, cell.family, known, cell.seed] = cell
     return {cell.key: cell for cell in by_name.values()}
 
 

@@ -10,9 +10,9 @@ from fsvi_bench.running.store import Store
 TOY = Request(datasets=["toy"], splits="0-3", methods=["exact"])
 
 
-def execute(root, request=TOY, workers=1, **resources):
+def execute(root, request=TOY, workers=1, rerun="none", **resources):
     resources = {"executor": LocalExecutor(workers), **resources}
-    return run(make_plan(request), Store(root), Resources(**resources), Silent())
+    return run(make_plan(request), Store(root), Resources(**resources), Silent(), rerun)
 
 
 def comparable(record: Record):

@@ -1,0 +1,254 @@
+"""What a folder tells of itself: plans, status, records; and what makes which cells anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import fsvi_bench
+from fsvi_bench.errors import InputError
+from fsvi_bench.running import grid
+from fsvi_bench.running.archive import Group, read_archive, read_status
+from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.store import Store, read_plans
+from fsvi_bench.tasks.build import load_cached, save
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.certificate import certify
+from fsvi_bench.tasks.problem import load_problem
+from tests.running import TOY, comparable, execute
+
+CHECKOUT = Path(fsvi_bench.__file__).parents[1]
+
+
+def test_a_folder_says_what_was_asked_and_what_became_of_it(tmp_path):
+    records = execute(tmp_path).records
+    archive = read_archive(tmp_path)
+    assert {r.cell: r for r in archive.records} == {r.cell: r for r in records}
+    assert (archive.planned, archive.missing, archive.stale) == (8, 0, 0)
+    lost = next(tmp_path.rglob("record.json"))
+    lost.unlink()
+    archive = read_archive(tmp_path)
+    assert (len(archive.records), archive.planned, archive.missing) == (7, 8, 1)
+    status = read_status(tmp_path)
+    assert set(status.groups) == {Group("toy", "exact", "full"), Group("toy", "exact", "ffg")}
+    assert status.total == {"ok": 7, "missing": 1}
+
+
+def test_without_a_plan_the_records_stand_for_themselves(tmp_path):
+    execute(tmp_path)
+    shutil.rmtree(tmp_path / "plans")
+    archive = read_archive(tmp_path)
+    assert (len(archive.records), archive.planned, archive.missing, archive.plans) == (8, 8, 0, [])
+    assert read_status(tmp_path).total == {"ok": 8}
+
+
+def test_plans_add_up_and_the_same_command_is_the_same_plan(tmp_path):
+    execute(tmp_path, replace(TOY, splits="0-1"))
+    execute(tmp_path, replace(TOY, splits="1-2"))
+    execute(tmp_path, replace(TOY, splits="0-1"))
+    assert len(read_plans(tmp_path)) == 2
+    archive = read_archive(tmp_path)
+    assert (len(archive.records), archive.planned) == (6, 6)
+
+
+def test_records_of_earlier_code_count_nowhere(tmp_path, monkeypatch):
+    execute(tmp_path)
+    monkeypatch.setattr(grid, "source_sha256", lambda *_: "another")
+    execute(tmp_path, replace(TOY, splits="0-3"))
+    archive = read_archive(tmp_path)
+    assert (len(archive.records), archive.planned, archive.stale) == (8, 8, 8)
+    assert len({record.code_sha256 for record in archive.records}) == 1
+    assert read_status(tmp_path).stale == 8
+
+
+def test_refused_tasks_are_part_of_the_account_until_they_are_certified(tmp_path, monkeypatch):
+    from fsvi_bench.errors import TaskRefused
+    from fsvi_bench.running import prepare
+
+    def refuse(*_):
+        raise TaskRefused("planted")
+
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    with monkeypatch.context() as planted:
+        planted.setattr(prepare, "build_from", refuse)
+        execute(tmp_path / "out")
+    archive = read_archive(tmp_path / "out")
+    assert [record.reason for record in archive.records] == ["TaskRefused: planted"] * 8
+    assert read_status(tmp_path / "out").total == {"failed": 8}
+    execute(tmp_path / "out")
+    assert read_status(tmp_path / "out").total == {"ok": 8}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("{}", "is not a valid record"), ("no JSON", "is not a valid record")],
+)
+def test_what_is_no_record_is_named(tmp_path, content, words):
+    execute(tmp_path)
+    path = sorted(tmp_path.rglob("record.json"))[0]
+    path.write_text(content)
+    for read in (read_archive, read_status):
+        with pytest.raises(InputError, match=words):
+            read(tmp_path)
+
+
+def test_a_folder_without_anything_is_refused(tmp_path):
+    for folder, words in ((tmp_path / "none", "there is no folder"), (tmp_path, "neither records nor a plan")):
+        for read in (read_archive, read_status):
+            with pytest.raises(InputError, match=words):
+                read(folder)
+
+
+def test_a_plan_that_is_none_is_named(tmp_path):
+    execute(tmp_path)
+    (tmp_path / "plans" / "x.json").write_text("{}")
+    with pytest.raises(InputError, match="is not a plan"):
+        read_archive(tmp_path)
+
+
+FLAKY = """
+import torch
+from fsvi_bench.methods.base import Method
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+class Flaky(Method):
+    "Fails, or diverges, as long as a file says so."
+    automatic_optimization = False
+    num_steps = 1
+    families = ("ffg",)
+    def training_step(self, batch, batch_idx):
+        if (__import__("pathlib").Path(__file__).parent / "fail").exists(): raise FloatingPointError("planted")
+    def divergences(self):
+        bad = (__import__("pathlib").Path(__file__).parent / "diverge").exists()
+        return ["planted" if bad and place == 0 else None for place in range(len(self.problems))]
+    def posterior(self):
+        mean = torch.zeros_like(self.problems.Phi[:, 0])
+        return FactorisedGaussian(mean, torch.ones_like(mean))
+"""
+
+
+def test_failed_and_diverged_cells_stay_until_asked_for(tmp_path):
+    """And `all` computes everything again; each time the folder holds one run's files, the traceback among them."""
+    method, out = tmp_path / "flaky.py", tmp_path / "out"
+    method.write_text(FLAKY)
+    request = Request(datasets=["toy"], splits="0-1", methods=[f"{method}:Flaky"])
+    (tmp_path / "fail").touch()
+    assert [r.status for r in execute(out, request).records] == ["failed", "failed"]
+    tracebacks = list(out.rglob("traceback.txt"))
+    assert len(tracebacks) == 2
+    assert "planted" in tracebacks[0].read_text()
+    assert "training_step" in tracebacks[0].read_text()
+    (tmp_path / "fail").unlink()
+    (tmp_path / "diverge").touch()
+    assert execute(out, request).computed == []
+    assert execute(out, request, rerun="diverged").computed == []
+    assert [r.status for r in execute(out, request, rerun="failed").records] == ["diverged", "ok"]
+    assert list(out.rglob("traceback.txt")) == []
+    (tmp_path / "diverge").unlink()
+    again = execute(out, request, rerun="diverged")
+    assert [r.status for r in again.records] == ["ok", "ok"]
+    assert len(again.computed) == 1
+    assert len(execute(out, request, rerun="all").computed) == 2
+    assert read_status(out).total == {"ok": 2}
+
+
+def test_other_settings_and_other_tasks_are_other_cells_and_only_they(tmp_path):
+    """A new learning rate concerns the methods that have one; a task with another jitter concerns its split."""
+    request = Request(datasets=["toy"], splits="0-1", methods=["exact", "mean-field-vi"], families=["ffg"], max_steps=5)
+    first = {record.cell for record in execute(tmp_path / "out", request).records}
+    changed = execute(tmp_path / "out", replace(request, options={"lr": 0.02}))
+    assert {record.method for record in changed.computed} == {"mean-field-vi"}
+    assert len(changed.computed) == 2
+    built = load_cached(load_card("toy"), 1)
+    other = replace(built.task, noise_variance=built.task.noise_variance * 1.01)
+    path = tmp_path / "other.safetensors"
+    save(replace(built, task=other, certificate=certify(load_problem(other))), path)
+    mixed = execute(tmp_path / "out", replace(request, splits="0", task_files=[path]))
+    assert {record.split for record in mixed.computed} == {1}
+    assert len(mixed.computed) == 2
+    assert {record.cell for record in mixed.computed}.isdisjoint(first)
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """The package in a folder of its own, whose sources may be changed."""
+    root = tmp_path_factory.mktemp("copy")
+    for name in ("fsvi_bench", "conf", "datasets"):
+        shutil.copytree(CHECKOUT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "_bundled"))
+    return root
+
+
+def missing(root: Path, out: Path, *flags: str) -> dict[str, int]:
+    """How many cells of each method a run would compute; without `--dry-run` it does."""
+    command = [sys.executable, "-m", "fsvi_bench", "run", "--dataset", "toy", "--splits", "0-1", "--family", "ffg",
+               "--method", "exact", "--method", "mean-field-vi", "--max-steps", "5", "--wandb", "off",
+               "--out", str(out), "--json", *flags]  # fmt: skip
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, env=_environment(root))
+    told = json.loads(done.stdout)
+    return {group["method"]: group["missing"] for group in told["groups"]} if "--dry-run" in flags else {}
+
+
+def _environment(root: Path) -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.mark.slow
+def test_a_changed_source_concerns_what_rests_on_it_and_nothing_else(copied, tmp_path):
+    out, none = tmp_path / "out", {"exact": 0, "mean-field-vi": 0}
+    missing(copied, out)
+    assert missing(copied, out, "--dry-run") == none
+    expected = {
+        "methods/mean_field_vi.py": {"exact": 0, "mean-field-vi": 2},
+        "maths/gaussian.py": {"exact": 2, "mean-field-vi": 2},
+        "training/trainer.py": {"exact": 2, "mean-field-vi": 2},
+        "cli/run.py": none,
+        "methods/exact.py": {"exact": 2, "mean-field-vi": 0},
+    }
+    for name, counts in expected.items():
+        path = copied / "fsvi_bench" / name
+        text = path.read_text()
+        path.write_text(text + "# changed\n")
+        assert missing(copied, out, "--dry-run") == counts, name
+        path.write_text(text)
+    assert missing(copied, out, "--dry-run") == none
+
+
+def test_sources_that_change_while_a_run_is_under_way_stop_it(tmp_path, monkeypatch):
+    """A worker that imports another version would give its results the name of the first."""
+    from fsvi_bench.running import job
+
+    monkeypatch.setattr(job, "code_sha256", lambda variant: "f" * 64)
+    with pytest.raises(InputError, match="were changed while it ran"):
+        execute(tmp_path)
+    assert list(tmp_path.rglob("record.json")) == []
+
+
+def test_a_plan_expands_to_all_of_its_cells(tmp_path):
+    request = Request(
+        datasets=["toy"], splits="0-2", seeds="0-3", methods=["rand-a", "exact"], measurement_points=[5, 10]
+    )
+    plan = make_plan(request)
+    tasks = [load_cached(load_card("toy"), split).task for split in range(3)]
+    planned = list(grid.expand(plan.variants, tasks))
+    assert len(planned) == 3 * (2 * 2 * 4 + 2)
+    assert len({item.cell.key for item in planned}) == len(planned)
+    parts = [part for batch in grid.batches(planned) for part in grid.parts(batch, 4)]
+    assert sorted(item.cell.key for part in parts for item in part) == sorted(item.cell.key for item in planned)
+    assert all(len({id(item.variant) for item in part}) == 1 for part in parts)
+
+
+def test_the_store_may_be_used_again_once_a_run_is_over(tmp_path):
+    store = Store(tmp_path)
+    with store.locked(), pytest.raises(InputError, match="another run is at work"), Store(tmp_path).locked():
+        pass
+    with store.locked():
+        assert (tmp_path / ".running").is_file()
+    assert not (tmp_path / ".running").exists()
+    assert comparable(execute(tmp_path).records[0])

@@ -1,0 +1,163 @@
+"""Runs that are killed, that run out of space, and that meet: nothing finished is lost, nothing is computed twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.running.cell import Record
+from tests.requirements import skip_or_fail
+
+KILLS = int(os.environ.get("FSVI_BENCH_KILLS", "5"))
+METHODS = os.environ.get("FSVI_BENCH_KILL_METHODS", "exact mean-field-vi rand-a-ngd").split()
+SPLITS = os.environ.get("FSVI_BENCH_KILL_SPLITS", "0-3")
+GRID = [
+    "--dataset",
+    "toy",
+    "--splits",
+    SPLITS,
+    "--max-steps",
+    "200",
+    *(word for name in METHODS for word in ("--method", name)),
+]
+
+
+def start(out: Path, *arguments: str, **options) -> subprocess.Popen:
+    command = [sys.executable, "-m", "fsvi_bench", "run", *arguments, "--wandb", "off", "--out", str(out)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options
+    )
+
+
+def finish(process: subprocess.Popen, seconds: float = 300) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+def until(condition, process: subprocess.Popen, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def finished(out: Path) -> dict[str, tuple[int, bytes]]:
+    """Every record on disk, each read as what it should be, with the time at which it was written."""
+    found = {}
+    for path in sorted(out.rglob("record.json")):
+        content = path.read_bytes()
+        record = Record.model_validate_json(content)
+        assert record.status == "ok"
+        assert read_posterior(path.parent / "posterior.safetensors", 20, record.task_sha256).k == 20
+        found[str(path)] = (path.stat().st_mtime_ns, content)
+    return found
+
+
+def without_clock(text: str) -> list[dict]:
+    return [{k: v for k, v in record.items() if k not in ("seconds", "provenance")} for record in json.loads(text)]
+
+
+def kill_at(process: subprocess.Popen, out: Path, seconds: float, records: int) -> None:
+    """Ends the process group with -9, so long after its work began; sooner if there are that many records by then."""
+    begun = None
+    while process.poll() is None:
+        if begun is None and (out / ".running").is_file():
+            begun = time.monotonic()
+        if begun is not None and (
+            time.monotonic() - begun >= seconds or len(list(out.rglob("record.json"))) >= records
+        ):
+            os.killpg(process.pid, signal.SIGKILL)
+            break
+        time.sleep(0.01)
+    process.communicate()
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_a_run_loses_nothing(tmp_path):
+    """`kill -9` of the whole process group at random moments of its work."""
+    whole = start(tmp_path / "whole", *GRID, "--workers", "2", "--json")
+    until(lambda: (tmp_path / "whole" / ".running").is_file(), whole)
+    begun = time.monotonic()
+    status, expected, _ = finish(whole, 3000)
+    work, total = time.monotonic() - begun, len(json.loads(expected))
+    assert status == 0
+    moments, before, kept = random.Random(5), {}, []
+    for _ in range(KILLS):
+        process = start(tmp_path / "out", *GRID, "--workers", "2")
+        (tmp_path / "out" / ".running").unlink(missing_ok=True)  # the last victim's
+        kill_at(process, tmp_path / "out", moments.uniform(0, 0.6 * work), total - 1)
+        after = finished(tmp_path / "out")
+        assert {path: after[path] for path in before} == before, "a finished cell was computed again or lost"
+        before = after
+        kept.append(len(after))
+    assert kept[0] < total, "the first kill came too late to show anything"
+    status, text, _ = finish(start(tmp_path / "out", *GRID, "--workers", "2", "--json"), 3000)
+    assert status == 0
+    assert without_clock(text) == without_clock(expected)
+    after = finished(tmp_path / "out")
+    assert {path: after[path] for path in before} == before
+    assert not [path for path in (tmp_path / "out").rglob(".*.*") if path.is_file()], "half-written files are left"
+    tables = [finish(start(tmp_path / name, *GRID, "--workers", "1"))[1] for name in ("whole", "out")]
+    assert tables[0] == tables[1]
+    print(f"records after each kill: {kept} of {total}")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of half a megabyte, and a way to make it larger."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)], capture_output=True, text=True
+    )
+    if made.returncode:
+        skip_or_fail(f"cannot mount a tmpfs: {made.stderr.strip()}")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_said_plainly_and_costs_nothing_that_is_finished(tmp_path, small_disk):
+    grid = ["--dataset", "toy", "--method", "exact", "--method", "mean-field-vi", "--max-steps", "50"]
+    expected = finish(start(tmp_path / "whole", *grid, "--json"))[1]
+    status, out, err = finish(start(small_disk / "out", *grid, "--workers", "2"))
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith("fsvi-bench: cannot write ")
+    assert "No space left on device" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    before = finished(small_disk / "out")
+    assert 5 < len(before) < 60
+    subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
+    status, text, _ = finish(start(small_disk / "out", *grid, "--workers", "2", "--json"))
+    assert status == 0
+    assert without_clock(text) == without_clock(expected)
+    after = finished(small_disk / "out")
+    assert {path: after[path] for path in before} == before
+
+
+@pytest.mark.slow
+def test_two_runs_in_one_folder_are_told_apart(tmp_path):
+    """The first goes on undisturbed; its lock ends with it, even with -9."""
+    endless = ["--dataset", "toy", "--splits", "0", "--method", "mean-field-vi", "--max-steps", "10000000"]
+    first = start(tmp_path, *endless)
+    until(lambda: (tmp_path / ".running").is_file(), first)
+    status, out, err = finish(start(tmp_path, "--dataset", "toy", "--method", "exact"))
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith(f"fsvi-bench: another run is at work in {tmp_path} (process {first.pid} on ")
+    assert first.poll() is None
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    status, out, _ = finish(start(tmp_path, "--dataset", "toy", "--splits", "0", "--method", "exact"))
+    assert status == 0
+    assert "exact full" in out
