@@ -1,0 +1,121 @@
+"""`status`, `export`, `run --dry-run` and `--rerun`, and the lines that tell how far a run is."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+
+import pytest
+from rich.console import Console
+
+from fsvi_bench.cli import progress as module
+from fsvi_bench.cli.progress import RichProgress, words_of_rate
+
+TOY = ("run", "--dataset", "toy", "--splits", "0-1", "--method", "exact", "--wandb", "off")
+
+
+def test_status_counts_what_is_done_and_what_is_missing(cli, tmp_path):
+    out = tmp_path / "out"
+    assert cli(*TOY, "--out", out, "--json")[0] == 0
+    next(out.rglob("record.json")).unlink()
+    status, text, err = cli("status", out)
+    assert (status, err) == (0, "")
+    assert "3 of 4 cells done (75 %)" in text
+    status, text, _ = cli("status", out, "--json")
+    told = json.loads(text)
+    assert (told["planned"], told["ok"], told["missing"], told["stale"]) == (4, 3, 1, 0)
+    assert {(group["method"], group["family"]) for group in told["groups"]} == {("exact", "full"), ("exact", "ffg")}
+
+
+def test_a_dry_run_writes_nothing(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    status, text, _ = cli(
+        *TOY, "--seeds", "0-4", "--method", "mean-field-vi", "--out", tmp_path / "out", "--dry-run", "--json"
+    )
+    assert status == 0
+    assert (json.loads(text)["planned"], json.loads(text)["missing"]) == (2 * 2 + 2 * 5, 14)
+    assert list(tmp_path.iterdir()) == []
+    assert cli(*TOY, "--out", tmp_path / "out", "--json")[0] == 0
+    assert json.loads(cli(*TOY, "--out", tmp_path / "out", "--dry-run", "--json")[1])["missing"] == 0
+
+
+def test_a_folder_without_records_is_refused(cli, tmp_path):
+    for command in ("status", "export"):
+        status, out, err = cli(command, tmp_path)
+        assert (status, out) == (2, "")
+        assert "holds neither records nor a plan" in err
+
+
+def test_an_unknown_rerun_is_refused(cli, tmp_path):
+    status, out, err = cli(*TOY, "--rerun", "some", "--out", tmp_path / "out")
+    assert (status, out) == (2, "")
+    assert "expected failed, diverged or all" in err
+
+
+def test_rerun_all_computes_everything_again(cli, tmp_path):
+    assert "4 cells computed, 0 found" in cli(*TOY, "--out", tmp_path)[2]
+    assert "0 cells computed, 4 found" in cli(*TOY, "--out", tmp_path)[2]
+    assert "4 cells computed, 0 found" in cli(*TOY, "--out", tmp_path, "--rerun", "all")[2]
+
+
+def test_export_writes_two_tables(cli, tmp_path):
+    assert cli(*TOY, "--out", tmp_path)[0] == 0
+    status, text, _ = cli("export", tmp_path, "--out", tmp_path / "tables")
+    assert status == 0
+    assert "records.parquet: 4 rows" in text
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["records.parquet", "traces.parquet"]
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """A console that is no terminal, and a clock that goes when it is told."""
+    text, clock = io.StringIO(), Clock()
+    monkeypatch.setattr(module, "stderr", Console(file=text, soft_wrap=True, width=200))
+    monkeypatch.setattr(module, "time", clock)
+    return text, clock
+
+
+def test_a_log_gets_a_line_per_group_and_per_failure(lines):
+    text, clock = lines
+    with RichProgress() as progress:
+        progress.start("cells", 40, {"a": 30, "b": 10})
+        for place in range(40):
+            clock.now += 2
+            group = "b" if place % 4 == 3 else "a"
+            progress.advance("cells", f"cell {place}", group, "failed" if place == 5 else "ok")
+    said = text.getvalue().splitlines()
+    assert said[0] == "running methods 6/40: a: 4 ok, 1 failed so far (30.0/min, about 1 min left)"
+    assert "running methods 39/40: a: 29 ok, 1 failed (30.0/min, about 2 s left)" in said
+    assert said[-1] == "running methods 40/40: b: 10 ok (30.0/min)"
+    assert len(said) == 5, said  # the failure, two groups done, and one line each half minute
+
+
+def test_rates_have_a_digit_before_the_point():
+    assert [words_of_rate(rate) for rate in (12.34, 1.0, 0.5, 1 / 60)] == ["12.3/s", "1.0/s", "30.0/min", "1.0/min"]
+
+
+def test_on_a_terminal_there_is_one_bar_for_all_and_one_for_each_group_under_way(monkeypatch):
+    text = io.StringIO()
+    monkeypatch.setattr(module, "stderr", Console(file=text, force_terminal=True, width=150))
+    with RichProgress() as progress:
+        groups = {f"group {name}": 3 for name in range(20)}
+        progress.start("cells", 60, groups)
+        for group in groups:
+            progress.advance("cells", "x", group)
+        shown = [task.description for task in progress._bars.tasks]
+        assert shown[0] == "running methods"
+        assert len(shown) == 1 + module._GROUPS_SHOWN
+        progress.advance("cells", "x", "group 0", "diverged")
+        progress.advance("cells", "x", "group 0")
+        assert "  group 0" not in [task.description for task in progress._bars.tasks]
+        overall = progress._bars.tasks[0]
+        assert (overall.completed, overall.fields["last"]) == (22, "1 diverged; x")
+    assert Counter(text.getvalue())["\n"] > 0
