@@ -9,7 +9,9 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Shapes in signatures are checked on every call while the tests run; in use they are documentation.
-_CHECKED = [f"fsvi_bench.{name}" for name in ("maths", "networks", "posteriors", "scoring", "tasks.problem")]
+_CHECKED = [
+    f"fsvi_bench.{name}" for name in ("maths", "networks", "posteriors", "scoring", "statistics", "tasks.problem")
+]
 _hook = install_import_hook(_CHECKED, "beartype.beartype")
 
 from fsvi_bench.running.executors import use_one_thread  # noqa: E402

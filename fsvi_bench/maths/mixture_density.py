@@ -108,17 +108,18 @@ def mixture_log_density(
     Raises:
         InputError: the noise variance is not positive.
     """
-    noise = _positive_noise(noise_variance, y)
+    noise = positive_noise(noise_variance, y)
     log_density, imprecision = torch.full_like(y, torch.nan), torch.full_like(y, torch.inf)
     usable = y.isfinite() & ((Phi * q.mean).isfinite() & (Phi * q.scale).isfinite()).all(-1)
     for rows in torch.split(usable.nonzero()[:, 0], BLOCK):
         # The units of the noise, which so becomes 1.
-        sums = _independent_sums(y[rows], Phi[rows], q, noise.sqrt())
+        sums = independent_sums(y[rows], Phi[rows], q, noise.sqrt())
         log_density[rows], imprecision[rows] = _log_density_and_imprecision(sums)
     return MixtureLogDensity(log_density - 0.5 * noise.log(), imprecision, imprecision <= RELIABLE)
 
 
-def _positive_noise(noise_variance: Float[Tensor, ""] | float, like: Float[Tensor, " N_test"]) -> Float[Tensor, ""]:
+def positive_noise(noise_variance: Float[Tensor, ""] | float, like: Float[Tensor, " N_test"]) -> Float[Tensor, ""]:
+    """The noise variance with the type of `like`; InputError unless it is positive."""
     noise = torch.as_tensor(noise_variance, dtype=like.dtype, device=like.device)
     if not bool((noise > 0) & noise.isfinite()):
         raise InputError(
@@ -127,7 +128,7 @@ def _positive_noise(noise_variance: Float[Tensor, ""] | float, like: Float[Tenso
     return noise
 
 
-def _independent_sums(
+def independent_sums(
     y: Float[Tensor, " P"], Phi: Float[Tensor, "P k"], q: SwitchedWeights, sigma: Float[Tensor, ""]
 ) -> IndependentSum:
     """The predictive's terms in units of σ. Weights that are always on are moved into y and the noise."""
@@ -185,7 +186,7 @@ def monte_carlo_log_density(
     uniform = torch.rand(shape, dtype=y.dtype, device=generator.device, generator=generator).to(y.device)
     normal = torch.randn(shape, dtype=y.dtype, device=generator.device, generator=generator).to(y.device)
     weights = torch.where(uniform >= q.drop_probability, q.mean + q.scale * normal, 0.0)
-    variance = _positive_noise(noise_variance, y)
+    variance = positive_noise(noise_variance, y)
     parts = [_log_mean_exp(y[rows], Phi[rows], weights, variance) for rows in _row_blocks(len(y), num_samples)]
     if not parts:
         return MonteCarloLogDensity(torch.empty_like(y), torch.empty_like(y))

@@ -151,10 +151,18 @@ def log_density_bound(s: IndependentSum, tilted: Tilt) -> Float[Tensor, " P"]:
 
 
 def alias_distance(s: IndependentSum, tilted: Tilt, level: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
-    """d with f_ξ(y ± nd) ≤ exp(−n·level)/√(2πν), n = 1, 2, …, by Chernoff's bound.
+    """d with f_ξ(y ± nd) ≤ exp(−n·level)/√(2πν), n = 1, 2, …: see `chernoff_distances`."""
+    return torch.maximum(*chernoff_distances(s, tilted, level))
 
-    log f_ξ(y + d) + ½log(2πν) ≤ C(η) − ηd for every η > 0, C(η) = K(ξ + η) − K(ξ) − ηy; the least d over five η between
-    what is best for a Gaussian of the tilted variance and for the noise beyond the ends of a bounded sum.
+
+def chernoff_distances(
+    s: IndependentSum, tilted: Tilt, level: Float[Tensor, " P"]
+) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
+    """Distances (up, down) from y beyond which Chernoff's bound of the tilted sum is below exp(−level).
+
+    log P_ξ(Y ≥ y + d) and log f_ξ(y + d) + ½log(2πν) are at most C(η) − ηd for η > 0, C(η) = K(ξ + η) − K(ξ) − ηy, and
+    likewise downwards; the least d over five η between what is best for a Gaussian of the tilted variance and for the
+    noise beyond the ends of a bounded sum. Negative where y itself lies further out.
     """
     root, deviation = (2 * level).sqrt(), tilted.variance.sqrt()
     ratio = (deviation / s.noise.sqrt()).log()
@@ -168,16 +176,21 @@ def alias_distance(s: IndependentSum, tilted: Tilt, level: Float[Tensor, " P"]) 
             cumulant = step * s.noise * (tilted.xi + 0.5 * step) + change.sum(-1) - step * s.y
             nearest = torch.minimum(nearest, (cumulant + level) / eta)
         distances.append(nearest)
-    return torch.maximum(*distances)
+    return distances[0], distances[1]
 
 
 def grid(s: IndependentSum, tilted: Tilt) -> tuple[Float[Tensor, " P"], Int[Tensor, " P"]]:
-    """Step and number of nodes of the trapezoidal rule, the latter 8 times 1, 2, 3 or 4 times a power of two."""
+    """Step and number of nodes of the trapezoidal rule."""
     level = NEGLIGIBLE + 0.5 * (tilted.variance / s.noise).log()
     step = 2 * math.pi / alias_distance(s, tilted, level)
-    blocks = ((2 * level / s.noise).sqrt() / (step * FINE)).clamp(max=MAX_NODES).ceil()
+    return step, whole_blocks((2 * level / s.noise).sqrt() / step)
+
+
+def whole_blocks(count: Float[Tensor, " P"]) -> Int[Tensor, " P"]:
+    """At least as many nodes, 8 times 1, 2, 3 or 4 times a power of two; 8 · MAX_NODES or so if there are more."""
+    blocks = (count / FINE).clamp(max=MAX_NODES).ceil()
     power = torch.exp2((blocks / 4).log2().ceil().clamp(min=0))
-    return step, (FINE * power * (blocks / power).ceil()).long()
+    return (FINE * power * (blocks / power).ceil()).long()
 
 
 def invert(s: IndependentSum, tilted: Tilt, wanted: Bool[Tensor, " P"] | None = None) -> Inverted:
@@ -221,7 +234,7 @@ def _integrand(
     s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"]
 ) -> tuple[Float[Tensor, "P n"], Float[Tensor, "P n"]]:
     """Re ψ(t) exp(−ity) and its estimated rounding error."""
-    product = _characteristic_product(s, tilted, t)
+    product = characteristic_product(s, tilted, t)
     centre = s.y - s.noise * tilted.xi
     noise = (-0.5 * s.noise[:, None] * t * t).exp()
     angle = centre[:, None] * t
@@ -232,7 +245,7 @@ def _integrand(
     return real, EPS * magnitude * (4 + 2 * math.sqrt(s.location.shape[1]) + phase[:, None] * t)
 
 
-def _characteristic_product(s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"]) -> Complex[Tensor, "P n"]:
+def characteristic_product(s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"]) -> Complex[Tensor, "P n"]:
     """Π_i (1 − r̃_i + r̃_i exp(iã_i t − v_i t²/2)); exp(iãt) of an even grid is a product of coarse and fine steps."""
     fine = torch.polar(tilted.on[:, :, None], tilted.location[:, :, None] * t[:, None, :FINE])
     first = t[:, None, ::FINE] - t[:, None, :1]

@@ -113,11 +113,11 @@ def format_estimate(estimate: Estimate) -> str:
 
 
 def score_table(scores: Scores) -> Table:
-    """Every score of one posterior, one per line."""
+    """Every score of one posterior, one per line; of a spectrum its ends and its median."""
     table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    for name, value in scores.model_dump().items():
+    for name, value in scores.model_dump(exclude={"overconfidence": {"quantiles"}}).items():
         items = {f"{name} {key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
         for label, item in items.items():
             table.add_row(label, _score(item))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Literal
 
@@ -81,8 +82,17 @@ class Record(BaseModel):
 
 def not_a_number(scores: Scores) -> list[str]:
     """Names of the scores that are NaN (infinity is a number here: the KL of a singular q is infinite)."""
-    single = scores.model_dump(exclude={"kl_marginals", "overconfidence", "intervals"})
-    flat = {**single, **scores.overconfidence.model_dump()}
-    flat |= {f"interval of {name}": end for name, ends in (scores.intervals or {}).items() for end in ends}
-    flat |= {f"kl_marginals {count}": value for count, value in scores.kl_marginals.items()}
-    return [name for name, value in flat.items() if value is not None and math.isnan(value)]
+    named = _numbers("", scores.model_dump(exclude={"overconfidence"}) | scores.overconfidence.model_dump())
+    return list(dict.fromkeys(name for name, value in named if math.isnan(value)))
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Every number within scores with its name, such as `kl_marginals 5`; ends and quantiles share their list's."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _numbers(f"{name} {key}".strip(), item)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _numbers(name, item)
+    elif value is not None:
+        yield name, value

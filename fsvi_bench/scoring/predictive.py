@@ -77,7 +77,7 @@ def switched_weights(q: Posterior) -> SwitchedWeights | None:
     return None
 
 
-def _spread(problem: Problem, Phi: Float[Tensor, "n k"], tril: Float[Tensor, "k k"]) -> float:
+def spread_in_noise(problem: Problem, Phi: Float[Tensor, "n k"], tril: Float[Tensor, "k k"]) -> float:
     """The largest predictive standard deviation in noise deviations: by this the cost of a mixture's density grows."""
     noise_variance = problem.task.noise_variance
     return float((predictive_variance(Phi, tril, noise_variance) / noise_variance).max().sqrt())
@@ -87,7 +87,7 @@ def mixture_nlpd(
     weights: SwitchedWeights, problem: Problem, tril: Float[Tensor, "k k"]
 ) -> tuple[float, float] | tuple[None, None]:
     """NLPD of a mixture, and how far the worst test point's log density may be off (nats); None beyond `FAR`."""
-    if _spread(problem, problem.Phi_test, tril) > FAR:
+    if spread_in_noise(problem, problem.Phi_test, tril) > FAR:
         return None, None
     task = problem.task
     mixture = mixture_log_density(problem.y_test, problem.Phi_test, weights, task.noise_variance)
@@ -104,7 +104,7 @@ def predictive_kl(
     exact, weights = exact_predictive(problem, Phi), switched_weights(q)
     if weights is None:
         return normal_kl(*exact, *predictive_moments(problem, Phi, q.mean, tril))
-    if _spread(problem, Phi, tril) > FAR_IN_INTEGRALS:
+    if spread_in_noise(problem, Phi, tril) > FAR_IN_INTEGRALS:
         return None
 
     def log_density(y: Float[Tensor, " P"], rows: Float[Tensor, "P k"]) -> Float[Tensor, " P"]:

@@ -30,6 +30,7 @@ from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
 from fsvi_bench.posteriors.base import Posterior, divergence
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.scoring.coverage import coverage, exact_coverage
 from fsvi_bench.scoring.predictive import (
     exact_predictive,
     mixture_nlpd,
@@ -41,6 +42,7 @@ from fsvi_bench.scoring.samples import SampleEstimates, sample_estimates
 from fsvi_bench.tasks.problem import Problem
 
 MARGINAL_COUNTS = (1, 5, 20, 50)
+SPECTRUM_QUANTILES = 21
 OVERFLOW = 1e140  #: its square, summed over k² entries, is still finite
 
 
@@ -54,6 +56,7 @@ class Overconfidence(BaseModel):
     smallest: float
     median: float
     largest: float
+    quantiles: tuple[float, ...]  #: at 0, 5, ..., 100 %, ascending, interpolated linearly between eigenvalues
 
 
 class Scores(BaseModel):
@@ -79,6 +82,8 @@ class Scores(BaseModel):
     nlpd_exact: float
     nlpd_gap: float | None
     rmse: float
+    coverage: dict[str, float] | None  #: share of the test targets within q's central 50, 90, 95 % predictive intervals
+    coverage_exact: dict[str, float]  #: the same of the exact posterior's intervals
     log_evidence: float
     elbo: float | None
     elbo_gap: float | None  #: log evidence − ELBO, which equals `kl` for every q
@@ -112,6 +117,8 @@ def score(q: Posterior, problem: Problem) -> Scores:
         "nlpd_moment_matched": nlpd_matched,
         "nlpd_exact": nlpd_exact,
         "rmse": _rmse(problem, mean),
+        "coverage": coverage(q, problem, tril),
+        "coverage_exact": exact_coverage(problem),
         "log_evidence": float(truth.log_evidence),
     }
     if isinstance(q, SamplesPosterior):
@@ -243,9 +250,10 @@ def _kl_marginals(problem: Problem, mean: Tensor, tril: Tensor) -> dict[str, flo
 def _overconfidence(precision_tril: Float[Tensor, "k k"], tril: Float[Tensor, "k k"]) -> Overconfidence:
     """Squared singular values of CᵀL, which are the eigenvalues of S*^(-1/2) S S*^(-1/2) for S*⁻¹ = CCᵀ, S = LLᵀ."""
     eigenvalues = torch.linalg.svdvals(precision_tril.mT @ tril).square()
-    return Overconfidence(
-        smallest=float(eigenvalues[-1]), median=float(eigenvalues.quantile(0.5)), largest=float(eigenvalues[0])
-    )
+    levels = torch.arange(SPECTRUM_QUANTILES, dtype=torch.float64) / (SPECTRUM_QUANTILES - 1)
+    quantiles = eigenvalues.quantile(levels).tolist()
+    median = quantiles[SPECTRUM_QUANTILES // 2]
+    return Overconfidence(smallest=quantiles[0], median=median, largest=quantiles[-1], quantiles=tuple(quantiles))
 
 
 def _require_no_overflow(mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"], precision_tril: Tensor) -> None:

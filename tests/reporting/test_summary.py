@@ -16,9 +16,10 @@ from fsvi_bench.scoring.scores import Overconfidence, Scores
 
 
 def scores(kl):
-    names = [name for name in Scores.model_fields if name not in ("kl_marginals", "overconfidence", "intervals")]
-    values = dict.fromkeys(names, 1.0) | {"kl": kl, "singular": False}
-    return Scores(**values, kl_marginals={}, overconfidence=Overconfidence(smallest=1, median=1, largest=1))
+    several = {"kl_marginals": {}, "intervals": None, "coverage": {"50": 0.5}, "coverage_exact": {"50": 0.75}}
+    several["overconfidence"] = Overconfidence(smallest=1, median=1, largest=1, quantiles=(1.0,) * 21)
+    single = dict.fromkeys(Scores.model_fields.keys() - several, 1.0) | {"kl": kl, "singular": False}
+    return Scores(**single, **several)
 
 
 def record(split, kl=None, seed=0, dataset="toy", family="full", **hyperparameters):
@@ -123,6 +124,9 @@ def test_every_kind_of_score_is_written():
     text = " ".join(console.export_text().split())
     assert "intervals nlpd 0.5 to inf" in text
     assert "singular does not apply" in text
+    assert "coverage_exact 50 0.75" in text
+    assert "overconfidence largest 1" in text
+    assert "quantiles" not in text
     console.print(score_table(scores(1.0)))
     assert "singular no" in " ".join(console.export_text().split())
 

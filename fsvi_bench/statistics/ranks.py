@@ -1,0 +1,40 @@
+"""Ranks of methods over data sets: the headline of a table whose scores have no common unit (Demšar 2006)."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
+from scipy.stats import rankdata
+
+from fsvi_bench.statistics.arrays import score_table
+
+
+def ranked_methods(scores: Float[np.ndarray, "M ..."]) -> Bool[np.ndarray, " M"]:
+    """Which methods are ranked: those that miss nothing."""
+    return ~np.isnan(scores).reshape(len(scores), -1).any(1)
+
+
+def dataset_ranks(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
+    """Ranks from 1 (lowest score) within each data set; ties share the mean of their ranks, and Infinities tie, last.
+
+    A method that misses a data set is not ranked anywhere (its row is NaN), and the others are ranked as if it were not
+    there: what it lacks is not averaged away, and an incomplete entry does not move anyone's rank.
+
+    Args:
+        scores: [methods, data sets], lower is better, NaN is missing.
+
+    Raises:
+        InputError: not such a table.
+    """
+    table = score_table(scores)
+    ranks, complete = np.full(table.shape, np.nan), ranked_methods(table)
+    if complete.any():
+        ranks[complete] = rankdata(table[complete], axis=0)
+    return ranks
+
+
+def mean_ranks(scores: ArrayLike) -> list[float | None]:
+    """Mean over data sets of `dataset_ranks`; None for a method that misses a data set."""
+    means = dataset_ranks(scores).mean(1)
+    return [None if np.isnan(mean) else float(mean) for mean in means]

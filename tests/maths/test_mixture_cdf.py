@@ -1,0 +1,150 @@
+"""Predictive distribution functions of Bernoulli and spike-and-slab models against all 2ᵏ Gaussians, and identities."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.special import ndtr
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.maths.mixture_cdf import LEVEL, mixture_cdf
+from fsvi_bench.maths.mixture_density import bernoulli_dropout_weights, mixture_log_density, spike_and_slab_weights
+from tests.maths.draws import PROPERTY, close, f64, seeds
+from tests.maths.mixtures import MixtureProblem, enumerated_cdf, random_problem, weights_of
+from tests.maths.test_mixture_density import EXTREMES, KINDS
+
+DEVIATIONS = (0, 0.3, -1, 2, -3, 10, -10)
+
+
+def cdf_of(problem: MixtureProblem):
+    return mixture_cdf(
+        torch.from_numpy(problem.y), torch.from_numpy(problem.Phi), weights_of(problem), problem.noise_variance
+    )
+
+
+@settings(PROPERTY, max_examples=40)
+@given(seed=seeds, kind=st.sampled_from(KINDS))
+def test_it_is_the_sum_over_all_atoms(seed, kind):
+    """Up to 12 weights, jumps of up to 1e4 noise deviations: 1e-11 is left of phases of 1e5, and the bound covers it."""
+    problem = random_problem(seed, kind, DEVIATIONS)
+    result = cdf_of(problem)
+    error = np.abs(result.probability.numpy() - enumerated_cdf(problem))
+    assert (error <= result.error.numpy() + 1e-15).all()
+    assert (error < 1e-11).all()
+    assert (result.error.numpy() < 1e-9).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twelve_weights(kind):
+    """All 4,096 combinations; wherever nothing is a thousand times as wide as the noise, to 1e-12."""
+    rng = np.random.default_rng(5)
+    drop, scale, mean, sigma = np.full(12, 0.2), np.zeros(12), rng.standard_normal(12), 0.1
+    if "slab" in kind:
+        scale[:] = 0.3
+    if "low" in kind:
+        sigma = 1e-3
+    if kind == "probability per weight":
+        drop = rng.uniform(0, 0.98, 12)
+    if kind == "some certain, some zero":
+        drop[::3], mean[1::3] = 0, 0
+    problem = MixtureProblem(np.linspace(-6, 6, 25), rng.standard_normal((25, 12)), drop, mean, scale, sigma**2)
+    close(cdf_of(problem).probability, enumerated_cdf(problem), rtol=0, atol=1e-11 if "low" in kind else 1e-12)
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_extremes_are_right_or_said_to_be_unknown(case):
+    result, expected = cdf_of(EXTREMES[case]), enumerated_cdf(EXTREMES[case])
+    known = ~result.probability.isnan().numpy()
+    assert (np.abs(result.probability.numpy() - expected)[known] <= result.error.numpy()[known] + 1e-15).all()
+    assert (result.error.numpy()[known] < 1e-9).all()
+    assert (result.error.numpy()[~known] == 1).all()
+    too_far = ("atoms a million noise deviations apart", "next to no noise", "slabs of all widths")
+    assert known.all() == (case not in too_far)
+
+
+def test_without_switches_it_is_the_normal_distribution():
+    g = torch.Generator().manual_seed(0)
+    Phi, mean = torch.randn(9, 5, generator=g, dtype=torch.float64), torch.randn(5, generator=g, dtype=torch.float64)
+    scale = torch.rand(5, generator=g, dtype=torch.float64) + 0.1
+    deviation = (Phi.square() @ scale.square() + 0.3).sqrt()
+    z = torch.linspace(-8, 8, 9, dtype=torch.float64)
+    slab = mixture_cdf(Phi @ mean + z * deviation, Phi, spike_and_slab_weights(0.0, mean, scale), 0.3)
+    close(slab.probability, ndtr(z.numpy()), rtol=0, atol=1e-12)
+    always = mixture_cdf(Phi @ mean + z * math.sqrt(0.3), Phi, bernoulli_dropout_weights(mean, 1.0), 0.3)
+    close(always.probability, ndtr(z.numpy()), rtol=0, atol=1e-12)
+
+
+def one_input(seed=3, k=40):
+    """Forty weights: far too many atoms to add up."""
+    rng = np.random.default_rng(seed)
+    Phi, m = torch.from_numpy(rng.standard_normal((1, k))), torch.from_numpy(rng.standard_normal(k))
+    return Phi, bernoulli_dropout_weights(m, 0.7), float((Phi @ (0.7 * m))[0])
+
+
+def test_its_slope_is_the_density():
+    """Simpson's rule over [y, y + h]: h⁴ f'''' is 1e-12 here."""
+    Phi, q, centre = one_input()
+    y, h = centre + torch.linspace(-12, 12, 49, dtype=torch.float64), 0.01
+    rows = Phi.expand(49, -1)
+    gained = mixture_cdf(y + h, rows, q, 0.5).probability - mixture_cdf(y, rows, q, 0.5).probability
+    density = [mixture_log_density(y + place, rows, q, 0.5).log_density.exp() for place in (0, h / 2, h)]
+    close(gained, h / 6 * (density[0] + 4 * density[1] + density[2]), rtol=0, atol=1e-12)
+    assert float(density[0].max()) > 0.05
+
+
+def test_it_is_the_integral_of_the_density():
+    Phi, q, centre = one_input(seed=4)
+
+    def density(y):
+        return float(mixture_log_density(f64([y]), Phi, q, 0.5).log_density.exp())
+
+    for y in (centre - 5, centre + 1):
+        below = quad(density, centre - 60, y, epsabs=1e-11, epsrel=1e-11, limit=200, points=[centre - 5])[0]
+        assert float(mixture_cdf(f64([y]), Phi, q, 0.5).probability) == pytest.approx(below, abs=1e-10)
+
+
+def test_it_rises_from_zero_to_one():
+    """Within its error everywhere, never outside [0, 1], and exactly 0 and 1 far out."""
+    Phi, q, centre = one_input()
+    y = centre + torch.cat(
+        [f64([-1e300, -1e9, -1e4]), torch.linspace(-60, 60, 500, dtype=torch.float64), f64([1e4, 1e300])]
+    )
+    result = mixture_cdf(y, Phi.expand(len(y), -1), q, 0.5)
+    p = result.probability
+    assert bool((p.diff() >= -2 * result.error.max()).all())
+    assert float(p.min()) == 0.0
+    assert float(p.max()) == 1.0
+    assert p[:3].tolist() == [0, 0, 0]
+    assert p[-2:].tolist() == [1, 1]
+    assert float(result.error.max()) < 1e-12
+
+
+def test_the_error_is_no_smaller_than_what_is_bounded():
+    Phi, q, centre = one_input()
+    assert float(mixture_cdf(f64([centre]), Phi, q, 0.5).error) > 2 * math.exp(-LEVEL)
+    assert 2 * math.exp(-LEVEL) < 1e-12
+
+
+def test_a_point_does_not_depend_on_its_batch():
+    problem = random_problem(8, "slab", np.linspace(-3, 3, 40), max_k=9)
+    whole = cdf_of(problem).probability
+    for n in (0, 17, 39):
+        alone = problem._replace(y=problem.y[n : n + 1], Phi=problem.Phi[n : n + 1])
+        assert float(cdf_of(alone).probability) == float(whole[n])
+
+
+def test_what_cannot_be_is_nan_and_no_noise_is_refused():
+    q = bernoulli_dropout_weights(f64([1.0]), 0.5)
+    result = mixture_cdf(f64([math.nan, 0.5, math.inf]), torch.ones(3, 1, dtype=torch.float64), q, 1.0)
+    assert result.probability.isnan().tolist() == [True, False, True]
+    assert float(result.error[0]) == 1
+    with pytest.raises(InputError, match="noise variance is 0"):
+        mixture_cdf(f64([1.0]), torch.ones(1, 1, dtype=torch.float64), q, 0.0)
+    with pytest.raises(InputError, match="noise variance is nan"):
+        mixture_cdf(f64([1.0]), torch.ones(1, 1, dtype=torch.float64), q, math.nan)

@@ -1,0 +1,220 @@
+"""Coverage of predictive intervals and quantiles of the spectrum: loops in NumPy and SciPy, draws, limits."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from fsvi_bench.methods.base import MethodOptions, TrainingProblems
+from fsvi_bench.methods.exact import Exact
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+from fsvi_bench.posteriors.samples import SamplesPosterior
+from fsvi_bench.running.cell import not_a_number
+from fsvi_bench.scoring.coverage import coverage, exact_coverage, samples_cdf
+from fsvi_bench.scoring.scores import Overconfidence, Scores, score
+from fsvi_bench.tasks.build import build_task
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.tasks.task import read_task
+from fsvi_bench.training.trainer import train
+from tests.conftest import REFERENCE
+from tests.maths.draws import f64
+from tests.maths.mixtures import MixtureProblem, enumerated_cdf
+
+LEVELS = {"50": 0.5, "90": 0.9, "95": 0.95}
+
+
+def by_loop(problem, mean, covariance):
+    """Target by target, ends of the intervals written out."""
+    inside, noise = dict.fromkeys(LEVELS, 0), float(problem.task.noise_variance)
+    for phi, y in zip(problem.Phi_test.numpy(), problem.y_test.tolist(), strict=True):
+        centre, sd = float(phi @ mean.numpy()), math.sqrt(float(phi @ covariance.numpy() @ phi) + noise)
+        for name, p in LEVELS.items():
+            low, high = norm.interval(p, centre, sd)
+            inside[name] += low <= y <= high
+    return {name: count / len(problem.y_test) for name, count in inside.items()}
+
+
+def weights(seed=1, k=20):
+    g = torch.Generator().manual_seed(seed)
+    draw = torch.randn(2, k, generator=g, dtype=torch.float64)
+    return draw[0], draw[1].exp() / 4
+
+
+# --- Gaussians --------------------------------------------------------------------------------------------------------
+
+
+def test_gaussian_coverage_is_that_of_a_loop(toy):
+    mean, scale = weights()
+    q = FactorisedGaussian(mean / 5, scale)
+    scores, truth = score(q, toy), toy.truth
+    assert scores.coverage == by_loop(toy, q.mean, q.covariance())
+    assert scores.coverage_exact == by_loop(toy, truth.posterior.mean, truth.covariance_tril @ truth.covariance_tril.mT)
+    assert scores.coverage != scores.coverage_exact
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
+def test_reference_tasks_are_covered_as_a_loop_says(name):
+    problem = load_problem(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
+    truth = problem.truth
+    covariance = truth.covariance_tril @ truth.covariance_tril.mT
+    assert exact_coverage(problem) == by_loop(problem, truth.posterior.mean, covariance)
+    assert 0.4 < exact_coverage(problem)["50"] < exact_coverage(problem)["90"] <= 1
+
+
+@pytest.mark.parametrize("split", [0, 1, 2])
+def test_exact_has_the_coverage_of_the_exact_posterior(split):
+    problem = load_problem(build_task(load_card("toy"), split).task)
+    method = Exact(TrainingProblems.of([problem]), "full", MethodOptions(), seeds=[0])
+    train(method, "cpu")
+    scores = score(method.posterior()[0], problem)
+    assert scores.coverage == scores.coverage_exact
+
+
+def test_targets_drawn_from_the_predictive_are_covered_as_the_intervals_say(toy):
+    """4,000 targets at one input; four standard errors."""
+    mean, scale = weights(4)
+    q = FactorisedGaussian(mean, scale)
+    problem = many_targets(toy, q, 4000)
+    got = coverage(q, problem, q.covariance_tril())
+    for name, p in LEVELS.items():
+        assert got[name] == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 4000))
+
+
+def many_targets(toy, q, n):
+    """n targets at the toy's 31st test input, from q's own predictive."""
+    g, phi = torch.Generator().manual_seed(9), toy.Phi_test[30]
+    noise = toy.task.noise_variance.sqrt() * torch.randn(n, generator=g, dtype=torch.float64)
+    problem = Problem(
+        toy.task, toy.feature_map, toy.X, toy.y, toy.X_test[:1].expand(n, -1), q.sample(g, n) @ phi + noise
+    )
+    problem.__dict__["Phi_test"] = phi.expand(n, -1)
+    return problem
+
+
+# --- Mixtures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bernoulli", "spike-slab"])
+def test_a_mixtures_coverage_is_that_of_its_distribution_function(toy, kind):
+    """Twelve weights that are not 0: all 4,096 Gaussians are added up at each of the targets."""
+    mean, scale = weights(2)
+    mean = 2 * mean
+    mean[12:] = 0
+    drop = torch.linspace(0.5, 0.95, 20, dtype=torch.float64)
+    if kind == "bernoulli":
+        q, scale = BernoulliDropoutPosterior(mean, 1 - drop), torch.zeros(20, dtype=torch.float64)
+    else:
+        drop[12:] = 1
+        q = SpikeSlabPosterior(drop, mean, scale)
+    arrays = (t.numpy() for t in (toy.y_test, toy.Phi_test[:, :12], drop[:12], mean[:12], scale[:12]))
+    below = enumerated_cdf(MixtureProblem(*arrays, float(toy.task.noise_variance)))
+    expected = {name: np.mean((0.5 - p / 2 <= below) & (below <= 0.5 + p / 2)) for name, p in LEVELS.items()}
+    assert coverage(q, toy, q.covariance_tril()) == expected
+    assert 0 < expected["50"] < expected["95"]
+    gaussian = FactorisedGaussian(q.mean, q.covariance_tril().diagonal().clone())
+    assert coverage(gaussian, toy, gaussian.covariance_tril()) != expected  # the moments alone would not tell
+
+
+def test_draws_of_a_mixture_are_covered_as_the_intervals_say(toy):
+    mean, _ = weights(3)
+    q = BernoulliDropoutPosterior(mean, f64(0.6))
+    got = coverage(q, many_targets(toy, q, 4000), q.covariance_tril())
+    for name, p in LEVELS.items():
+        assert got[name] == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 4000))
+
+
+def test_atoms_too_far_apart_have_no_coverage(toy):
+    m = 1e6 * torch.randn(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores = score(BernoulliDropoutPosterior(m, f64(0.5)), toy)
+    assert scores.coverage is None
+    assert set(scores.coverage_exact) == set(LEVELS)
+    # One weight that is next to never on, and then a million noise deviations away: the spread is small, Y's reach not.
+    m = torch.zeros(20, dtype=torch.float64)
+    m[7] = 1e6 * toy.task.noise_variance.sqrt() / toy.Phi_test[:, 7].abs().max()
+    rare = BernoulliDropoutPosterior(m, f64(1e-8))
+    assert coverage(rare, toy, rare.covariance_tril()) is None
+
+
+# --- Samples ----------------------------------------------------------------------------------------------------------
+
+
+def test_samples_predict_the_mean_of_their_normal_distributions(toy):
+    samples = torch.randn(300, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    f, sigma = toy.Phi_test.numpy() @ samples.numpy().T, float(toy.task.noise_variance.sqrt())
+    expected = np.array([norm.cdf(y, row, sigma).mean() for y, row in zip(toy.y_test.numpy(), f, strict=True)])
+    below = samples_cdf(samples, toy).numpy()
+    np.testing.assert_allclose(below, expected, rtol=1e-11, atol=1e-15)
+    q = SamplesPosterior(samples)
+    shares = {name: np.mean((0.5 - p / 2 <= expected) & (expected <= 0.5 + p / 2)) for name, p in LEVELS.items()}
+    assert coverage(q, toy, q.covariance_tril()) == shares
+
+
+def test_samples_are_added_up_in_parts(toy, monkeypatch):
+    from fsvi_bench.scoring import coverage as module
+
+    samples = torch.randn(300, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    whole = samples_cdf(samples, toy)
+    monkeypatch.setattr(module, "CHUNK", 7 * len(toy.y_test))
+    torch.testing.assert_close(samples_cdf(samples, toy), whole, rtol=1e-13, atol=1e-15)
+
+
+# --- The spectrum -----------------------------------------------------------------------------------------------------
+
+
+def test_quantiles_of_the_spectrum(toy):
+    """NumPy's quantiles of the generalised eigenvalues of (S, S*), found by SciPy from the covariances themselves.
+
+    cond(S*) is 1e5 here, and so many digits the eigenvalues of rebuilt matrices lose.
+    """
+    from scipy.linalg import eigh
+
+    mean, scale = weights()
+    got = score(FactorisedGaussian(mean, scale), toy).overconfidence
+    truth = toy.truth.covariance_tril.numpy()
+    eigenvalues = eigh(np.diag(scale.numpy() ** 2), truth @ truth.T, eigvals_only=True)
+    expected = np.quantile(eigenvalues, np.linspace(0, 1, 21))
+    np.testing.assert_allclose(got.quantiles, expected, rtol=1e-8)
+    assert (got.smallest, got.median, got.largest) == (got.quantiles[0], got.quantiles[10], got.quantiles[20])
+    assert list(got.quantiles) == sorted(got.quantiles)
+
+
+def test_directions_that_do_not_vary_are_zeros_of_the_spectrum(toy):
+    m = torch.zeros(20, dtype=torch.float64)
+    m[:5] = 0.01
+    quantiles = score(BernoulliDropoutPosterior(m, f64(0.5)), toy).overconfidence.quantiles
+    assert quantiles[0] == quantiles[14] == 0  # 15 of 20 eigenvalues are 0: up to place 14 of 0, ..., 19
+    assert quantiles[16] > 0
+
+
+# --- Records ----------------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_read_back_from_json(toy):
+    scores = score(FactorisedGaussian(*weights()), toy)
+    document = json.loads(scores.model_dump_json())
+    assert set(document["coverage"]) == set(document["coverage_exact"]) == set(LEVELS)
+    assert len(document["overconfidence"]["quantiles"]) == 21
+    assert Scores.model_validate_json(scores.model_dump_json()) == scores
+
+
+def test_what_is_nan_is_named(toy):
+    scores = score(FactorisedGaussian(*weights()), toy)
+    assert not_a_number(scores) == []
+    bad = scores.model_copy(
+        update={
+            "nlpd": math.nan,
+            "coverage": {"50": math.nan, "90": 0.9},
+            "overconfidence": Overconfidence(
+                smallest=0, median=1, largest=math.nan, quantiles=(0.0, math.nan, math.nan)
+            ),
+            "intervals": {"rmse": (0.0, math.nan)},
+            "kl_marginals": {"1": math.nan, "5": None},
+        }
+    )
+    assert set(not_a_number(bad)) == {"nlpd", "coverage 50", "largest", "quantiles", "intervals rmse", "kl_marginals 1"}
