@@ -18,6 +18,7 @@ from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.planfile import plan_file
 from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
+from fsvi_bench.running.rows import Rows, Watcher
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.problem import Problem, load_problem
 from fsvi_bench.tasks.task import Task
@@ -46,11 +47,19 @@ class RunResult:
     refused: list[Record]
 
 
-def run(plan: Plan, store: Store, resources: Resources, progress: Progress, rerun: Rerun = "none") -> RunResult:
+def run(
+    plan: Plan,
+    store: Store,
+    resources: Resources,
+    progress: Progress,
+    rerun: Rerun = "none",
+    watcher: Watcher = lambda records: None,
+) -> RunResult:
     """Computes whatever the store does not hold yet and returns every record of the plan.
 
     Args:
         rerun: which finished cells are computed again all the same; each old record stands until its cell is done.
+        watcher: told of each row of the table as soon as its last cell is stored.
 
     Raises:
         InputError: raw data are missing or wrong, settings do not fit a data set, the store is in use by another run or
@@ -61,19 +70,21 @@ def run(plan: Plan, store: Store, resources: Resources, progress: Progress, reru
         planned = list(expand(plan.variants, tasks))
         found = {item.cell.key: store.load(item.cell) for item in planned}
         missing = [item for item in planned if _is_missing(found[item.cell.key], rerun)]
+        kept = {key: record for key, record in found.items() if not _is_missing(record, rerun) and record is not None}
         loader = _Loader(resources.data_dir)
         _check(missing, loader)
         saved = plan_file(plan, tasks, refusals, resources.device)
         store.save_plan(saved)
-        computed = {}
+        refused, computed = saved.refused_records(), {}
+        rows = Rows((item.cell for item in planned), refused, kept, watcher)
+        rows.tell_of_finished()
         for outcome in _compute(missing, loader, resources, progress):
             store.save(outcome.cell, outcome.record, outcome.posterior, outcome.trace, outcome.traceback)
             computed[outcome.cell.key] = outcome.record
+            rows.add(outcome.cell, outcome.record)
             progress.advance("cells", outcome.cell.name, _group(outcome.cell), outcome.record.status)
-    by_key = {**found, **computed}
-    records = [done for item in planned if (done := by_key[item.cell.key]) is not None]
-    refused = saved.refused_records()
-    return RunResult(records + refused, list(computed.values()), refused)
+    by_key = {**kept, **computed}
+    return RunResult([by_key[item.cell.key] for item in planned] + refused, list(computed.values()), refused)
 
 
 def _is_missing(record: Record | None, rerun: Rerun) -> bool:

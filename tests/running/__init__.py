@@ -10,9 +10,9 @@ from fsvi_bench.running.store import Store
 TOY = Request(datasets=["toy"], splits="0-3", methods=["exact"])
 
 
-def execute(root, request=TOY, workers=1, rerun="none", **resources):
+def execute(root, request=TOY, workers=1, rerun="none", watcher=None, **resources):
     resources = {"executor": LocalExecutor(workers), **resources}
-    return run(make_plan(request), Store(root), Resources(**resources), Silent(), rerun)
+    return run(make_plan(request), Store(root), Resources(**resources), Silent(), rerun, watcher or (lambda _: None))
 
 
 def comparable(record: Record):

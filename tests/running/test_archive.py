@@ -252,3 +252,35 @@ def test_the_store_may_be_used_again_once_a_run_is_over(tmp_path):
         assert (tmp_path / ".running").is_file()
     assert not (tmp_path / ".running").exists()
     assert comparable(execute(tmp_path).records[0])
+
+
+def test_a_row_is_told_of_as_soon_as_its_last_cell_is_stored(tmp_path, monkeypatch):
+    """All of its records, those without a task included; rows that were done before come first."""
+    from fsvi_bench.errors import TaskRefused
+    from fsvi_bench.running import prepare
+
+    original = prepare.build_from
+
+    def refuse(card, split, raw):
+        if split == 1:
+            raise TaskRefused("planted")
+        return original(card, split, raw)
+
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(prepare, "build_from", refuse)
+    out, told = tmp_path / "out", []
+    execute(out, replace(TOY, splits="0", families=["ffg"]))
+
+    def watch(records):
+        assert all(r.task_sha256 is None or list(out.rglob(f"*{r.cell[:12]}/record.json")) for r in records)
+        told.append([(record.family, record.split, record.status) for record in records])
+
+    request = replace(TOY, splits="0-1", methods=["exact", "mean-field-vi"], max_steps=3)
+    execute(out, request, watcher=watch)
+    assert sorted(told) == [
+        [("ffg", 0, "ok"), ("ffg", 1, "failed")],
+        [("ffg", 0, "ok"), ("ffg", 1, "failed")],
+        [("full", 0, "ok"), ("full", 1, "failed")],
+    ]
+    assert told[0][0][0] == "ffg"
+    assert len(told) == len(execute(out, request).records) / 2
