@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
 from fsvi_bench.reporting.summary import SCORES, summarise
+from fsvi_bench.reporting.traces import TRACED, spread_by_step
 from fsvi_bench.running.cell import Record
-from fsvi_bench.training.trace import Trace, TracePoint
+from fsvi_bench.training.trace import Trace
 
 Mode = Literal["online", "offline", "off"]
 PROJECT = "fsvi-bench"
-#: The scores that a trace follows.
-TRACED = ("kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched")
 
 
 def choose_mode(wanted: str) -> Mode:
@@ -113,28 +111,7 @@ def _log_traces(run: Any, traced: Sequence[tuple[Record, Trace]]) -> None:
     run.log({"traces": wandb.Table(columns=["split", "seed", "steps", "seconds", *TRACED], data=rows)})
     run.define_metric("trace/steps")
     run.define_metric("trace/*", step_metric="trace/steps")
-    for steps, means in mean_trace(traced):
-        run.log({"trace/steps": steps, **{f"trace/{name}": value for name, value in means.items()}})
-
-
-def mean_trace(traced: Sequence[tuple[Record, Trace]]) -> list[tuple[int, dict[str, float]]]:
-    """(steps, mean scores over splits) at every step that some trace has; seeds are averaged within a split first.
-
-    A method that ended early keeps its last posterior, so its last point stands for the steps after it. A score that
-    some trace does not have at a step, as a mixture's NLPD before the end, is left out there.
-    """
-    steps = sorted({point.steps for _, trace in traced for point in trace.points})
-    means = []
-    for step in steps:
-        by_split: dict[int, list[TracePoint]] = {}
-        for record, trace in traced:
-            if reached := [point for point in trace.points if point.steps <= step]:
-                by_split.setdefault(record.split, []).append(reached[-1])
-        everywhere = [
-            name
-            for name in TRACED
-            if all(getattr(point, name) is not None for points in by_split.values() for point in points)
-        ]
-        of_splits = [{name: fmean(getattr(p, name) for p in each) for name in everywhere} for each in by_split.values()]
-        means.append((step, {name: fmean(split[name] for split in of_splits) for name in everywhere}))
-    return means
+    curves = {name: dict(spread_by_step([trace for _, trace in traced], name)) for name in TRACED}
+    for steps in sorted({steps for curve in curves.values() for steps in curve}):
+        means = {f"trace/{name}": curve[steps].mean for name, curve in curves.items() if steps in curve}
+        run.log({"trace/steps": steps, **means})

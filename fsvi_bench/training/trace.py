@@ -14,7 +14,7 @@ from fsvi_bench.posteriors.base import defect, unstack
 from fsvi_bench.scoring.scores import trace_scores
 from fsvi_bench.tasks.problem import Problem
 
-COLUMNS = ("steps", "seconds", "kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched")
+COLUMNS = ("steps", "seconds", "kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched", "loss")
 POINTS_PER_DECADE = 8
 
 
@@ -23,7 +23,7 @@ class TracePoint:
     """Scores after so many steps; `seconds` of training until then, the batch's divided by its size.
 
     The NLPD of a mixture is computed at the end only, since it takes as long as many steps; that of the Gaussian with
-    q's moments is there at every point.
+    q's moments is there at every point. `loss` is the method's own objective (`scoring.objective`), None if it has none.
     """
 
     steps: int
@@ -32,6 +32,7 @@ class TracePoint:
     nlpd: float | None
     kl_moment_matched: float
     nlpd_moment_matched: float
+    loss: float | None = None
 
 
 @dataclass
@@ -64,7 +65,8 @@ def read_trace(path: Path) -> Trace:
 
 def _point(row: dict[str, str]) -> TracePoint:
     numbers = {name: float(row[name]) for name in ("seconds", "kl", "kl_moment_matched", "nlpd_moment_matched")}
-    return TracePoint(int(row["steps"]), nlpd=float(row["nlpd"]) if row["nlpd"] else None, **numbers)
+    nlpd, loss = (float(row[name]) if row[name] else None for name in ("nlpd", "loss"))
+    return TracePoint(int(row["steps"]), nlpd=nlpd, loss=loss, **numbers)
 
 
 def trace_steps(total: int) -> list[int]:

@@ -10,7 +10,8 @@ import pytest
 from fsvi_bench.reporting import wandb_log
 from fsvi_bench.reporting.cell_files import folder_of, load_posterior, load_traces
 from fsvi_bench.reporting.summary import Row
-from fsvi_bench.reporting.wandb_log import TRACED, log_records, mean_trace
+from fsvi_bench.reporting.traces import TRACED
+from fsvi_bench.reporting.wandb_log import log_records
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
@@ -19,7 +20,6 @@ from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.training.trace import Trace, TracePoint
 
 
 class Run:
@@ -96,36 +96,6 @@ def test_without_traces_the_scores_are_logged(finished, runs):
     assert log_records(records, "offline", Path()) == []
     assert [list(run.logged[0]) for run in runs] == [["scores"], ["scores"]]
     assert all(len(run.logged) == 1 for run in runs)
-
-
-def point(steps, kl, nlpd):
-    """The scores of the moments are those of q and 1."""
-    return TracePoint(steps, 0, kl, nlpd, kl + 1, 0.0 if nlpd is None else nlpd + 1)
-
-
-def test_a_method_that_ended_early_keeps_its_last_point(finished):
-    first, second = [record for record in finished[0] if record.method == "exact"]
-    early = Trace([point(0, 8.0, 4.0), point(2, 6.0, 3.0)])
-    late = Trace([point(0, 4.0, 2.0), point(2, 2.0, 1.0), point(5, 1.0, 0.0)])
-    assert mean_trace([(first, early), (second, late)]) == [
-        (0, {"kl": 6.0, "nlpd": 3.0, "kl_moment_matched": 7.0, "nlpd_moment_matched": 4.0}),
-        (2, {"kl": 4.0, "nlpd": 2.0, "kl_moment_matched": 5.0, "nlpd_moment_matched": 3.0}),
-        (5, {"kl": 3.5, "nlpd": 1.5, "kl_moment_matched": 4.5, "nlpd_moment_matched": 2.5}),
-    ]
-
-
-def test_a_mixtures_nlpd_is_left_out_until_every_trace_has_it(finished):
-    first, second = [record for record in finished[0] if record.method == "exact"]
-    traces = [Trace([point(0, 1.0, None), point(end, 1.0, 5.0)]) for end in (2, 4)]
-    steps = mean_trace([(first, traces[0]), (second, traces[1])])
-    assert [(step, "nlpd" in scores) for step, scores in steps] == [(0, False), (2, False), (4, True)]
-
-
-def test_each_split_weighs_the_same(finished):
-    zero, one = [record for record in finished[0] if record.method == "exact"]
-    points = [Trace([point(0, kl, 0.0)]) for kl in (1.0, 3.0, 10.0)]
-    traced = [(zero, points[0]), (zero.model_copy(update={"seed": 1}), points[1]), (one, points[2])]
-    assert mean_trace(traced) == [(0, {"kl": 6.0, "nlpd": 0.0, "kl_moment_matched": 7.0, "nlpd_moment_matched": 1.0})]
 
 
 def test_a_score_that_some_records_lack_is_left_out(finished, runs, monkeypatch):

@@ -162,10 +162,12 @@ def test_trace_steps_begin_before_the_first_and_end_at_the_last(total):
 
 
 def test_a_trace_keeps_every_digit(tmp_path):
-    trace = Trace([TracePoint(0, 0.0, 1 / 3, -math.pi, 0.1, 1e-300), TracePoint(7, 1e-9, math.inf, None, 2.5e300, 1.0)])
+    trace = Trace(
+        [TracePoint(0, 0.0, 1 / 3, -math.pi, 0.1, 1e-300), TracePoint(7, 1e-9, math.inf, None, 2.5e300, 1.0, -1 / 7)]
+    )
     path = tmp_path / "trace.csv"
     path.write_text(trace.to_csv())
-    assert path.read_text().splitlines()[0] == "steps,seconds,kl,nlpd,kl_moment_matched,nlpd_moment_matched"
+    assert path.read_text().splitlines()[0] == "steps,seconds,kl,nlpd,kl_moment_matched,nlpd_moment_matched,loss"
     assert read_trace(path) == trace
     path.write_text(Trace([TracePoint(3, 0.0, math.nan, math.nan, 0.0, 0.0)]).to_csv())
     assert math.isnan(read_trace(path).points[0].kl)
