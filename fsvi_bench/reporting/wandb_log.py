@@ -174,7 +174,7 @@ class WandbLogger:
         notes = []
         if self._kept_offline is not None:
             notes.append(
-                f"W&B's server is out of reach ({self._kept_offline}); its runs are kept in {self.folder / 'wandb'}, "
+                f"W&B did not go online ({self._kept_offline}); its runs are kept in {self.folder / 'wandb'}, "
                 "and `wandb sync` sends them"
             )
         if self._failures:
