@@ -31,7 +31,7 @@ Mode = Literal["online", "offline", "off"]
 Traces = Mapping[str, Trace]
 PROCESS = Path(wandb_process.__file__)
 SECONDS_PER_RUN = 180.0  #: a W&B that takes longer over one run is given up
-ATTEMPTS = 2  #: runs that fail one after the other until nothing more is tried
+ATTEMPTS = 2  #: so many runs may fail; then nothing more is tried
 #: Of the user's environment, what is meant for one run of his own and would make one run of all of ours.
 OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME", "WANDB_RUN_GROUP", "WANDB_MODE", "WANDB_SERVICE")
 
