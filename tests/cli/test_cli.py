@@ -158,9 +158,11 @@ def test_wandb_off_imports_nothing_of_it_and_offline_writes_a_run(tmp_path):
 
 
 def test_a_failing_wandb_costs_no_cell(cli, tmp_path, monkeypatch):
-    import wandb
+    from fsvi_bench.reporting import wandb_log
 
-    monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("planted")))
+    process = tmp_path / "process.py"
+    process.write_text('import sys\nprint(\'{"error": "ConnectionError: planted"}\' * bool(sys.stdin.readline()))')
+    monkeypatch.setattr(wandb_log, "PROCESS", process)
     arguments = ("run", "--dataset", "toy", "--method", "exact", "--splits", "0", "--out", tmp_path)
     status, out, err = cli(*arguments, "--wandb", "offline", "--json")
     assert status == 0
