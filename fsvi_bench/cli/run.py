@@ -25,7 +25,9 @@ def run(
     protocol: Annotated[str | None, typer.Option("--protocol", help="A named experiment, such as quick.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A method option; may be repeated.")] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    executor: Annotated[str, typer.Option("--executor", help="local (ray is planned).")] = "local",
+    executor: Annotated[str, typer.Option("--executor", help="local (processes here) or ray (a cluster).")] = "local",
+    ray_address: Annotated[str | None, typer.Option("--ray-address", metavar="HOST:PORT", help="Head of a Ray cluster, or auto. Default: $RAY_ADDRESS, else one started here.")] = None,
+    gpu_share: Annotated[float | None, typer.Option("--gpu-share", help="With ray: what a call takes of one GPU, such as 0.25. Default: 1.")] = None,
     workers: Workers = None,
     wandb: Annotated[str, typer.Option("--wandb", help="auto (online with a key, else offline), online, offline or off.")] = "auto",
     out: Annotated[Path, typer.Option("--out", help="Output folder; a second run there finishes what is missing.")] = DEFAULT_OUT,
@@ -34,12 +36,11 @@ def run(
 ) -> int:  # fmt: skip
     """Run methods on data sets, score them against the exact posterior, and print a table."""
     from fsvi_bench.cli.console import RichProgress, print_json, stderr, stdout
-    from fsvi_bench.errors import InputError
     from fsvi_bench.reporting.cell_files import load_traces
     from fsvi_bench.reporting.summary import summarise
     from fsvi_bench.reporting.table import failures, result_table
     from fsvi_bench.reporting.wandb_log import choose_mode, log_records
-    from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
+    from fsvi_bench.running.executors import make_executor, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan, parse_setting
     from fsvi_bench.running.prepare import require_data
     from fsvi_bench.running.runner import Resources
@@ -47,8 +48,6 @@ def run(
     from fsvi_bench.running.store import Store
     from fsvi_bench.training.trainer import choose_device
 
-    if executor != "local":
-        raise InputError(f"--executor is '{executor}', expected local; ray is not built in yet")
     request = Request(
         datasets=dataset or (),
         task_files=task or (),
@@ -62,7 +61,8 @@ def run(
         options=dict(parse_setting(text) for text in settings or ()),
     )
     plan = make_plan(request)
-    resources = Resources(choose_device(device), LocalExecutor(workers or available_cores()), data_dir)
+    chosen = make_executor(executor, workers, ray_address, gpu_share)
+    resources = Resources(choose_device(device, chosen.has_gpu), chosen, data_dir)
     wandb_mode = choose_mode(wandb)
     require_data(plan, data_dir)
     store = Store(out)

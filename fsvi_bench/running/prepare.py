@@ -10,11 +10,11 @@ from fsvi_bench.files import require_writable_directory
 from fsvi_bench.running.executors import Executor, use_one_thread
 from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.progress import Progress
-from fsvi_bench.tasks.build import build_into_cache, load_cached
+from fsvi_bench.tasks.build import CertifiedTask, build_task, load_cached, save_to_cache
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.problem import Problem, load_problem, require_same_data
-from fsvi_bench.tasks.raw import CACHE_VARIABLE, cache_dir, load_raw
+from fsvi_bench.tasks.raw import CACHE_VARIABLE, RawData, cache_dir, load_raw
 
 Refusals = dict[tuple[str, int], str]  #: (data set, split) -> why it has no certified task
 
@@ -65,29 +65,41 @@ def require_data(plan: Plan, data_dir: Path | None) -> None:
 def fit_missing(
     splits: Sequence[tuple[str, int]], executor: Executor, data_dir: Path | None, progress: Progress
 ) -> Refusals:
-    """Fits into the cache what is not there, each split in a process of one thread; reasons of what was refused."""
+    """Fits into the cache what is not there, each split in a process of one thread; reasons of what was refused.
+
+    Data travel to the workers and tasks travel back: a worker may be a machine that has neither the data nor this
+    cache.
+    """
     refusals: Refusals = {}
-    jobs: list[tuple[str, int, Path | None]] = []
+    missing: list[tuple[str, int]] = []
     for name, split in splits:
         try:
             if load_cached(load_card(name), split) is None:
-                jobs.append((name, split, data_dir))
+                missing.append((name, split))
         except TaskRefused as error:
             refusals[name, split] = str(error)
-    progress.start("tasks", len(jobs))
-    for (name, split, _), outcome in executor.map(_fit, jobs):
+    progress.start("tasks", len(missing))
+    jobs = ((name, split, load_raw(load_card(name), split, data_dir)) for name, split in missing)
+    for (name, split, _), outcome in executor.on("cpu").map(_fit, jobs):
         if isinstance(outcome, Exception):
             refusals[name, split] = f"{type(outcome).__name__}: {outcome}"
-            outcome = "refused"
-        progress.advance("tasks", f"{name} split {split}: {outcome}")
+            said = "refused"
+        else:
+            save_to_cache(outcome, load_card(name))
+            said = _in_words(outcome)
+        progress.advance("tasks", f"{name} split {split}: {said}")
     return refusals
 
 
-def _fit(job: tuple[str, int, Path | None]) -> str:
-    """Runs in a worker or here; says in a few words how it went. One thread: with two, BLAS rounds otherwise."""
+def _fit(job: tuple[str, int, RawData]) -> CertifiedTask:
+    """Runs in a worker or here. One thread: with two, BLAS rounds otherwise."""
     use_one_thread()
-    name, split, data_dir = job
-    fit = build_into_cache(load_card(name), split, data_dir).certificate.fit
+    name, split, raw = job
+    return build_task(load_card(name), split, raw=raw)
+
+
+def _in_words(built: CertifiedTask) -> str:
+    fit = built.certificate.fit
     if fit is None:
         return "drawn"
     return f"bound {fit.bound_per_point:+.4f} per point after {fit.iterations} iterations, {fit.seconds:.1f} s"

@@ -144,9 +144,10 @@ class _Outcome(NamedTuple):
 
 
 def _train_all(missing: Sequence[tuple[Variant, Problem, Cell]], resources: Resources) -> Iterator[list[_Outcome]]:
-    """Outcomes job by job. On a CPU every batch is split over the workers, which moves no result; on a GPU none is."""
+    """Outcomes job by job. Every batch is split over the workers, which moves no result on a CPU."""
     trains = any(not variant.deterministic for variant, _, _ in missing)
-    executor = resources.executor if resources.device == "cpu" and trains else LocalExecutor()
+    here = resources.device == "cpu" and not trains  # what does not train costs less than to send it anywhere
+    executor = LocalExecutor() if here else resources.executor.on(resources.device)
     jobs = [
         _Job(variant, part, resources.device)
         for variant, batch in _batches(missing)

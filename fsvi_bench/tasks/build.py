@@ -57,15 +57,18 @@ def split_indices(card: Card, split: int) -> tuple[Index, Index]:
     return list(standard_splits(card.n, split + 1))[split]
 
 
-def build_task(card: Card, split: int, data_dir: Path | None = None) -> CertifiedTask:
+def build_task(card: Card, split: int, data_dir: Path | None = None, raw: RawData | None = None) -> CertifiedTask:
     """Fits the sparse GP of one split (seconds to minutes) and certifies the result.
+
+    Args:
+        raw: the data, where they are at hand; looked up otherwise.
 
     Raises:
         InputError: no such split, or no data.
         TaskRefused: the certificate fails its own limits.
     """
     train, test = split_indices(card, split)
-    raw = load_raw(card, split, data_dir)
+    raw = load_raw(card, split, data_dir) if raw is None else raw
     if isinstance(card.source, ToySource):
         task, fit = _toy_task(card, split, raw, train, test), None
     else:
@@ -192,15 +195,17 @@ def load_cached(card: Card, split: int) -> CertifiedTask | None:
     return found
 
 
-def build_into_cache(card: Card, split: int, data_dir: Path | None = None) -> CertifiedTask:
-    """`build_task`, kept in the cache. The certificate is written first: a task never stands there without one."""
-    built = build_task(card, split, data_dir)
-    save(built, cached_task_path(card, split))
-    return built
+def save_to_cache(built: CertifiedTask, card: Card) -> None:
+    """Keeps a task where `load_cached` finds it.
+
+    Raises:
+        InputError: the cache is not writable.
+    """
+    save(built, cached_task_path(card, built.task.split))
 
 
 def save(built: CertifiedTask, path: Path) -> None:
-    """Writes a task and the certificate beside it.
+    """Writes a task and the certificate beside it; that one first, so that a task never stands there without.
 
     Raises:
         InputError: the place is not writable.

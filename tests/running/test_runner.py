@@ -25,6 +25,7 @@ from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import build_task, load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.raw import load_raw
 from tests.running import TOY, comparable, execute
 
 FAILING = """
@@ -255,15 +256,15 @@ def test_a_fit_uses_one_thread_wherever_it_runs(monkeypatch):
 
     seen = []
 
-    def spy(card, split, data_dir):
+    def spy(card, split, raw):
         seen.extend(pool["num_threads"] for pool in threadpool_info())
-        return build_task(card, split, data_dir)
+        return build_task(card, split, raw=raw)
 
     torch.set_num_threads(2)
     threadpool_limits(2)
     try:
-        monkeypatch.setattr(prepare, "build_into_cache", spy)
-        prepare._fit(("toy", 0, None))
+        monkeypatch.setattr(prepare, "build_task", spy)
+        prepare._fit(("toy", 0, load_raw(load_card("toy"), 0)))
     finally:
         use_one_thread()
     assert len(seen) >= 2
@@ -292,15 +293,15 @@ def test_a_refused_task_fails_its_cells_and_the_others_go_on(tmp_path, monkeypat
     from fsvi_bench.errors import TaskRefused
     from fsvi_bench.running import prepare
 
-    original = prepare.build_into_cache
+    original = prepare.build_task
 
-    def refuse(card, split, data_dir):
+    def refuse(card, split, raw):
         if split == 2:
             raise TaskRefused("planted")
-        return original(card, split, data_dir)
+        return original(card, split, raw=raw)
 
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepare, "build_into_cache", refuse)
+    monkeypatch.setattr(prepare, "build_task", refuse)
     result = execute(tmp_path / "out")
     failed = [record for record in result.records if record.status == "failed"]
     assert [(record.split, record.family) for record in failed] == [(2, "full"), (2, "ffg")]

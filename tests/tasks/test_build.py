@@ -131,7 +131,8 @@ def test_the_same_fit_twice_gives_the_same_task(built, quick_card):
 
 def test_a_second_look_fits_nothing(quick_card, monkeypatch):
     assert build.load_cached(quick_card, 3) is None
-    first = build.build_into_cache(quick_card, 3)
+    first = build.build_task(quick_card, 3)
+    build.save_to_cache(first, quick_card)
     monkeypatch.setattr(build, "build_task", lambda *_: pytest.fail("fitted again"))
     found = build.load_cached(quick_card, 3)
     assert found is not None
@@ -149,7 +150,7 @@ def test_the_cache_is_addressed_by_what_decides_the_fit(quick_card):
 
 
 def test_a_damaged_cache_is_fitted_again(quick_card):
-    build.build_into_cache(quick_card, 4)
+    build.save_to_cache(build.build_task(quick_card, 4), quick_card)
     path = build.cached_task_path(quick_card, 4)
     path.write_bytes(path.read_bytes()[:-9])
     assert build.load_cached(quick_card, 4) is None
