@@ -20,6 +20,7 @@ SETTINGS = {
     "RAY_grpc_client_keepalive_timeout_ms": "3000",
     "RAY_task_oom_retries": "3",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # of a cluster started here; Ray's workers would give way to everything else
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # it would print on stdout that a worker was lost
 }
