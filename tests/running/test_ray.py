@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -220,7 +221,7 @@ ADDRESSES = """
 import sys, time
 from fsvi_bench.errors import InputError
 from fsvi_bench.running.executors import make_executor, ray_connection
-ray_connection.PATIENCE = 6.0
+ray_connection.PATIENCE = 10.0
 for address in sys.argv[1:]:
     try:
         make_executor("ray", 1, address)
@@ -229,28 +230,41 @@ for address in sys.argv[1:]:
 """
 
 
-def test_a_wrong_address_is_said_in_a_sentence_and_in_time(tmp_path):
-    """Nothing there; something that is no Ray; a node that is not this machine's; no address at all."""
-    require_ray()
+def test_a_wrong_address_or_token_is_said_in_a_sentence_and_in_time(ray_executor, tmp_path):
+    """Nothing there; something that is no Ray; Ray's client; no address at all; a cluster with another token."""
     server = subprocess.Popen(
         [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"], cwd=tmp_path, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
         port = int(server.stdout.readline().partition("port ")[2].split()[0])
-        addresses = ["127.0.0.1:9", f"127.0.0.1:{port}", "ray://localhost:10001", "head"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        addresses = [
+            "127.0.0.1:9",
+            f"127.0.0.1:{port}",
+            "ray://localhost:10001",
+            "head",
+            ray_executor.connection.address,
+        ]
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        environment = {
+            **os.environ,
+            **token,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
         command = [sys.executable, "-c", ADDRESSES, *addresses]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     finally:
         server.kill()
         server.communicate()
     assert (done.returncode, done.stderr) == (0, "")
-    nothing, other, client, name = done.stdout.splitlines()
+    nothing, other, client, name, token = done.stdout.splitlines()
     assert nothing.startswith("nothing answers at 127.0.0.1:9; give --ray-address as the head's host:port")
-    assert other.startswith(f"no Ray cluster at 127.0.0.1:{port} took this process in within 6 s; ")
+    assert other.startswith(f"the Ray cluster at 127.0.0.1:{port} did not take this process in within 10 s; ")
     assert client.startswith("--ray-address is 'ray://localhost:10001', which is not host:port; ")
     assert name.startswith("--ray-address is 'head', which is not host:port; ")
+    assert token.startswith(
+        f"the Ray cluster at {addresses[-1]} has another token than this process; set $RAY_AUTH_TOKEN"
+    )
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

@@ -110,12 +110,18 @@ def _require_cluster(address: str) -> None:
             raise InputError(f"--ray-address is {quoted(address)}, which is not host:port; {mend}")
         if not answers(address):
             raise InputError(f"nothing answers at {address}; {mend}")
+    command = [sys.executable, "-c", _PROBE, address]
     try:
-        probe = subprocess.run(
-            [sys.executable, "-c", _PROBE, address], capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        probe = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
+        failed, said = probe.returncode != 0, probe.stderr.decode(errors="replace")
+        how = f"does not take this process in ({(said.strip().splitlines() or ['no reason given'])[-1]})"
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"no Ray cluster at {address} took this process in within {PATIENCE:.0f} s; {mend}") from error
-    if probe.returncode != 0:
-        said = (probe.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise InputError(f"the Ray cluster at {address} does not take this process in ({said}); {mend}")
+        failed, said = True, (error.stderr or b"").decode(errors="replace")
+        how = f"did not take this process in within {PATIENCE:.0f} s"
+    if failed:
+        if "AuthToken" in said:  # Ray says so, goes on trying, and in the end says something else
+            how, mend = (
+                "has another token than this process",
+                "set $RAY_AUTH_TOKEN to the cluster's, and $RAY_AUTH_MODE",
+            )
+        raise InputError(f"the Ray cluster at {address} {how}; {mend}")
