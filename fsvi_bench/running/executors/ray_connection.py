@@ -122,6 +122,6 @@ def _require_cluster(address: str) -> None:
         if "AuthToken" in said:  # Ray says so, goes on trying, and in the end says something else
             how, mend = (
                 "has another token than this process",
-                "set $RAY_AUTH_TOKEN to the cluster's, and $RAY_AUTH_MODE",
+                "set $RAY_AUTH_TOKEN to the cluster's, $RAY_AUTH_MODE to token",
             )
         raise InputError(f"the Ray cluster at {address} {how}; {mend}")
