@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -11,16 +10,15 @@ import time
 import pytest
 
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.plan import Request
-from tests.running import comparable, execute
+from tests.running import comparable
 from tests.running.clusters import TwoNodes, cluster_environment, require_namespaces
 from tests.running.test_executors import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
-SPLITS, STEPS, SIZES = "0-5", 20, (3, 5, 8)
+SIZES = (3, 5, 8)
 CELLS = 6 * 2 * len(SIZES)
-GRID = Request(datasets=["toy"], splits=SPLITS, methods=["rand-a"], measurement_points=SIZES, max_steps=STEPS)
+GRID = ("--splits", "0-5", "--max-steps", 20, *(word for size in SIZES for word in ("--measurement-points", size)))
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +29,22 @@ def nodes(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory):
+def expected(nodes, tmp_path_factory):
     """The same grid without Ray."""
-    require_namespaces()
-    return execute(tmp_path_factory.mktemp("local"), GRID).records
+    run = fsvi_bench_run(nodes, tmp_path_factory.mktemp("local"), *GRID, "--executor", "local", "--workers", 1)
+    out, err = finish(run)
+    assert run.returncode == 0, err
+    return [Record.model_validate(record) for record in json.loads(out)]
+
+
+def on_ray(nodes):
+    return "--executor", "ray", "--ray-address", nodes.head
 
 
 def fsvi_bench_run(nodes, out, *options):
     """What a user types on the head's machine."""
-    command = [sys.executable, "-m", "fsvi_bench", "run", "--executor", "ray", "--ray-address", nodes.head,
-               "--dataset", "toy", "--method", "rand-a", "--wandb", "off", "--json", "--out", out, *options]  # fmt: skip
+    command = [sys.executable, "-m", "fsvi_bench", "run", "--dataset", "toy", "--method", "rand-a", "--device", "cpu",
+               "--wandb", "off", "--json", "--out", out, *options]  # fmt: skip
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(nodes.command(0, command), env=nodes.environment, **pipes)
 
@@ -71,8 +75,7 @@ def in_the_middle(nodes, run, out):
 def test_a_node_lost_in_the_middle_costs_nothing(nodes, expected, tmp_path, loss):
     """Every process of the node killed, or its link cut silently: the run ends by itself with the local run's records."""
     nodes.join()
-    sizes = [word for size in SIZES for word in ("--measurement-points", size)]
-    run = fsvi_bench_run(nodes, tmp_path / "out", "--splits", SPLITS, "--max-steps", STEPS, *sizes, "--device", "cpu")
+    run = fsvi_bench_run(nodes, tmp_path / "out", *GRID, *on_ray(nodes))
     try:
         in_the_middle(nodes, run, tmp_path / "out")
         nodes.kill(1) if loss == "kill" else nodes.cut()
@@ -92,17 +95,12 @@ def test_a_node_lost_in_the_middle_costs_nothing(nodes, expected, tmp_path, loss
 SEES = """
 import os, sys
 from fsvi_bench.running.executors import make_executor
-from tests.running.test_ray_nodes import visible_gpus
 
 executor = make_executor("ray", None, sys.argv[1], 0.5)
 print(executor.has_gpu, executor.on("cuda").workers)
 for device in ("cuda", "cpu"):
-    print(*(outcome for _, outcome in executor.on(device).map(visible_gpus, range(2))))
+    print(*(outcome or "none" for _, outcome in executor.on(device).map(os.getenv, ["CUDA_VISIBLE_DEVICES"] * 2)))
 """
-
-
-def visible_gpus(_):
-    return os.environ.get("CUDA_VISIBLE_DEVICES") or "none"
 
 
 def test_calls_on_a_gpu_take_their_share_and_others_see_none(nodes):
@@ -116,7 +114,7 @@ def test_calls_on_a_gpu_take_their_share_and_others_see_none(nodes):
 
 def test_a_run_without_its_head_ends_and_says_so(nodes, tmp_path):
     """The last test, since it takes the cluster away: a call that would go on for hours is not waited for."""
-    run = fsvi_bench_run(nodes, tmp_path / "out", "--splits", "0-1", "--max-steps", 10**7, "--device", "cpu")
+    run = fsvi_bench_run(nodes, tmp_path / "out", "--splits", "0-1", "--max-steps", 10**7, *on_ray(nodes))
     try:
         until(lambda: nodes.at_work(0) or run.poll() is not None, 120)
         nodes.end_head_service()
