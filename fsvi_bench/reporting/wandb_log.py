@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -60,28 +60,6 @@ def _has_key() -> bool:
         return host is not None and netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def by_group(records: Iterable[Record]) -> list[list[Record]]:
-    """The records of each W&B run, in the order in which they come first."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(group_key(record), []).append(record)
-    return list(groups.values())
-
-
-def log_records(
-    records: Iterable[Record], mode: Mode, folder: Path, load_traces: Callable[[Sequence[Record]], Traces]
-) -> list[str]:
-    """Logs every group that is not logged yet, and returns what went wrong, in lines for the user.
-
-    Args:
-        load_traces: called with each group that is logged (`reporting.cell_files.load_traces`).
-    """
-    with WandbLogger(mode, folder) as logger:
-        for group in by_group(records):
-            logger.log(group, load_traces)
-    return logger.notes
 
 
 class WandbLogger:

@@ -17,11 +17,12 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.reporting import wandb_log, wandb_process
 from fsvi_bench.reporting.cell_files import folder_of, load_posterior, load_traces
 from fsvi_bench.reporting.wandb_content import artifact_name, config, run_content
-from fsvi_bench.reporting.wandb_log import WandbLogger, by_group, choose_mode, log_records
+from fsvi_bench.reporting.wandb_log import WandbLogger, choose_mode
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.problem import load_problem
+from tests.reporting.wandb_calls import by_group, log_records
 from tests.reporting.wandb_cells import loader, of, trained
 from tests.reporting.wandb_file import read_run
 
