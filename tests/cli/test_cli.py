@@ -114,7 +114,7 @@ def test_run_in_a_process_of_its_own(tmp_path):
         (0, "ffg"),
         (1, "ffg"),
     ]
-    assert "toy split 1 exact ffg: ok" in first.stderr
+    assert "running methods 4/4: toy exact ffg: 2 ok" in first.stderr
     assert "Warning" not in first.stderr
     assert (tmp_path / "fsvi-bench-results" / "cells" / "toy").is_dir()
     second = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
