@@ -17,8 +17,8 @@ from tests.running.test_executors import until
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 SIZES = (3, 5, 8)
-CELLS = 6 * 2 * len(SIZES)
-GRID = ("--splits", "0-5", "--max-steps", 20, *(word for size in SIZES for word in ("--measurement-points", size)))
+CELLS = 4 * 2 * len(SIZES)
+GRID = ("--splits", "0-3", "--max-steps", 20, *(word for size in SIZES for word in ("--measurement-points", size)))
 
 
 @pytest.fixture(scope="module")
