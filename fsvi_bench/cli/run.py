@@ -88,8 +88,7 @@ def run(
         reused = len(result.records) - len(result.computed) - len(result.refused)
         refused = f", {len(result.refused)} without a certified task" if result.refused else ""
         stderr.print(f"{len(result.computed)} cells computed, {reused} found finished{refused}; results lie in {out}")
-    traces = {} if wandb_mode == "off" else load_traces(result.computed, store)
-    for line in log_records(result.computed, wandb_mode, out, traces):
+    for line in log_records(result.records, wandb_mode, out, lambda records: load_traces(records, store)):
         stderr.print(line, style="yellow")
     for line in failures(result.records):
         stderr.print(line, style="red")

@@ -90,7 +90,10 @@ class Method(pl.LightningModule, ABC):
         return [None] * len(self.problems)
 
     def objectives(self) -> Sequence[Objective | None]:
-        """For each problem, what the method minimises, if that can be told apart from how; see `scoring.objective`."""
+        """For each problem, what the method minimises, if that can be told apart from how; see `scoring.objective`.
+
+        Asked for before the first step too, on the method's device.
+        """
         return [None] * len(self.problems)
 
     def work(self) -> Sequence[Mapping[str, int] | None]:

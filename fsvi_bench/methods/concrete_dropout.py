@@ -13,6 +13,8 @@ from torch import Tensor
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.dropping import NoisyMethod, PriorLengthscale, SteppingOptions, mean_retain_probabilities
 from fsvi_bench.posteriors.base import Family
+from fsvi_bench.scoring.dropout_objective import RelaxedBernoulliElbo
+from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.variational.descent import AdamDescent
 from fsvi_bench.variational.dropout_parameters import ConcreteParameters
 from fsvi_bench.variational.noisy import Noise, error_gradient, make_rows
@@ -60,6 +62,9 @@ class ConcreteDropout(NoisyMethod):
             return of_m.sum(-1) + of_logit.sum(-1)
 
         return self.by_adam(q, gradient)
+
+    def objectives(self) -> Sequence[Objective]:
+        return [RelaxedBernoulliElbo(self.options.l)] * len(self.problems)
 
     def details(self) -> Sequence[Mapping[str, float]]:
         return mean_retain_probabilities(self.posterior())

@@ -19,6 +19,8 @@ from fsvi_bench.maths.log_uniform import (
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.dropping import NoisyMethod, NoisyOptions
 from fsvi_bench.posteriors.base import Family
+from fsvi_bench.scoring.dropout_objective import LogUniformElbo, ScaledElbo
+from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.variational.descent import AdamDescent
 from fsvi_bench.variational.dropout_parameters import AdditiveParameters
 
@@ -59,6 +61,10 @@ class SparseVariationalDropout(NoisyMethod):
             return of_theta.sum(-1) + of_log_variance.sum(-1)
 
         return self.by_adam(q, gradient)
+
+    def objectives(self) -> Sequence[Objective]:
+        objective = ScaledElbo() if self.options.prior == "task" else LogUniformElbo(self.options.kl)
+        return [objective] * len(self.problems)
 
     def details(self) -> Sequence[Mapping[str, float]]:
         """`sparsity`: the share of weights above the threshold."""

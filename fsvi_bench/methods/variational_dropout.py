@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -14,6 +14,8 @@ from fsvi_bench.maths.log_uniform import KSW_C1, KSW_C2, KSW_C3, log_uniform_kl_
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.dropping import NoisyMethod, NoisyOptions
 from fsvi_bench.posteriors.base import Family
+from fsvi_bench.scoring.dropout_objective import LogUniformElbo, ScaledElbo
+from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.variational.descent import AdamDescent
 from fsvi_bench.variational.dropout_parameters import MultiplicativeParameters
 
@@ -70,6 +72,11 @@ class VariationalDropout(NoisyMethod):
             return of_theta.sum(-1) + of_log_alpha.sum(-1)
 
         return self.by_adam(q, gradient)
+
+    def objectives(self) -> Sequence[Objective]:
+        options = self.options
+        own = LogUniformElbo(options.kl, options.kl_scale)
+        return [own if options.prior == "own" else ScaledElbo(options.kl_scale)] * len(self.problems)
 
 
 def log_uniform_gradient(kl: KL) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:

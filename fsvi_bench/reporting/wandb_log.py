@@ -1,23 +1,39 @@
-"""Scores and traces to W&B, one run per data set, method, family and settings. Local records remain the truth."""
+"""Results to W&B, one run per data set, method, family and settings. Local records remain the truth.
+
+W&B lives in a process of its own (`reporting.wandb_process`), which a thread feeds: training waits for neither, and
+neither can take it along. What was logged is remembered in the output folder (`wandb/logged`), so that a run that was
+killed before is logged by the next one, and nothing twice.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from types import TracebackType
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import canonical_json
-from fsvi_bench.reporting.summary import SCORES, summarise
+from fsvi_bench.files import write_atomically
+from fsvi_bench.reporting import wandb_process
+from fsvi_bench.reporting.wandb_content import content_sha256, group_key, run_content
 from fsvi_bench.running.cell import Record
-from fsvi_bench.training.trace import Trace, TracePoint
+from fsvi_bench.training.trace import Trace
 
 Mode = Literal["online", "offline", "off"]
-PROJECT = "fsvi-bench"
-#: The scores that a trace follows.
-TRACED = ("kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched")
+Traces = Mapping[str, Trace]
+PROCESS = Path(wandb_process.__file__)
+SECONDS_PER_RUN = 180.0  #: a W&B that takes longer over one run is given up
+ATTEMPTS = 2  #: runs that fail one after the other until nothing more is tried
+#: Of the user's environment, what is meant for one run of his own and would make one run of all of ours.
+OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME", "WANDB_RUN_GROUP", "WANDB_MODE", "WANDB_SERVICE")
 
 
 def choose_mode(wanted: str) -> Mode:
@@ -39,102 +55,200 @@ def _has_key() -> bool:
         return True
     import netrc
 
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
     try:
-        return netrc.netrc().authenticators("api.wandb.ai") is not None
+        return host is not None and netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
 
 
+def by_group(records: Iterable[Record]) -> list[list[Record]]:
+    """The records of each W&B run, in the order in which they come first."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(group_key(record), []).append(record)
+    return list(groups.values())
+
+
 def log_records(
-    records: Sequence[Record], mode: Mode, folder: Path, traces: Mapping[str, Trace] | None = None
+    records: Iterable[Record], mode: Mode, folder: Path, load_traces: Callable[[Sequence[Record]], Traces]
 ) -> list[str]:
-    """Logs finished records; offline runs go to `folder/wandb`. Returns what went wrong: W&B never costs a result.
+    """Logs every group that is not logged yet, and returns what went wrong, in lines for the user.
 
     Args:
-        traces: `record.cell` -> trace (`reporting.cell_files.load_traces`), for the cells that have one.
+        load_traces: called with each group that is logged (`reporting.cell_files.load_traces`).
     """
-    finished = [record for record in records if record.scores is not None]
-    if mode == "off" or not finished:
-        return []
-    groups: dict[str, list[Record]] = {}
-    for record in finished:
-        key = canonical_json([record.dataset, record.method, record.family, record.hyperparameters])
-        groups.setdefault(key, []).append(record)
+    with WandbLogger(mode, folder) as logger:
+        for group in by_group(records):
+            logger.log(group, load_traces)
+    return logger.notes
+
+
+class WandbLogger:
+    """Takes groups whose cells are all done, and logs them beside whatever else goes on.
+
+    Leaving its context waits until all is logged, for at most `seconds_per_run` without any news; an exception drops
+    what is not logged yet, for the next run to do. `notes` then says what went wrong; nothing is ever raised.
+    """
+
+    def __init__(self, mode: Mode, folder: Path, seconds_per_run: float = SECONDS_PER_RUN) -> None:
+        self.mode, self.folder, self.seconds_per_run = mode, folder, seconds_per_run
+        self.notes: list[str] = []
+        self._waiting: queue.SimpleQueue[tuple[Sequence[Record], Traces | Callable[..., Traces]] | None]
+        self._waiting = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._process: _Process | None = None
+        self._given_up = False
+        self._failures: list[str] = []
+        self._kept_offline: str | None = None
+
+    def log(self, records: Sequence[Record], traces: Traces | Callable[[Sequence[Record]], Traces]) -> None:
+        """One group, all of whose cells are done, whatever came of them; returns at once.
+
+        Args:
+            traces: `record.cell` -> trace, for the cells that have one, or what loads them if they are asked for.
+        """
+        if self.mode == "off" or not records:
+            return
+        if self._thread is None:
+            # A daemon: an interpreter that ends for another reason does not wait for W&B.
+            self._thread = threading.Thread(target=self._work, name="W&B", daemon=True)
+            self._thread.start()
+        self._waiting.put((records, traces))
+
+    def __enter__(self) -> WandbLogger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._thread is None:
+            return
+        if kind is not None:
+            self._give_up()
+        self._waiting.put(None)
+        self._thread.join(None if kind is None else 5.0)
+        if self._process is not None:
+            self._process.close()
+        self.notes = self._in_words()
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        if self._process is not None:
+            self._process.kill()
+
+    # --- The thread ---------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            if self._given_up:
+                continue
+            try:
+                self._log(*item)
+            except Exception as error:  # whatever it is, the records are on disk already
+                self._failures.append(str(error) if isinstance(error, _Refused) else wandb_process.said(error))
+                if self._process is not None:
+                    self._process.kill()
+                    self._process = None
+                # One run's trouble may be its own; a second one's is everybody's.
+                self._given_up = len(self._failures) >= ATTEMPTS
+
+    def _log(self, group: Sequence[Record], traces: Traces | Callable[[Sequence[Record]], Traces]) -> None:
+        marker = self.folder / "wandb" / "logged" / f"{group_key(group[0])[:16]}.json"
+        content_hash = content_sha256(group)
+        if _already_logged(marker, content_hash):
+            return
+        if self._process is None:
+            self._process = _Process(self.folder)
+        with tempfile.TemporaryDirectory(prefix="fsvi-bench-wandb-") as spool:
+            found = traces(group) if callable(traces) else traces
+            content = run_content(group, found, self.folder, self.mode, Path(spool))
+            path = Path(spool, "content.json")
+            path.write_text(json.dumps(content), encoding="utf-8")
+            reply = self._process.ask(path, self.seconds_per_run)
+        self._kept_offline = reply.get("note", self._kept_offline)
+        if "error" in reply:
+            raise _Refused(reply["error"])
+        logged = {"content_sha256": content_hash, "run": reply["run"]}
+        write_atomically(marker, (json.dumps(logged, indent=2) + "\n").encode())
+
+    def _in_words(self) -> list[str]:
+        notes = []
+        if self._kept_offline is not None:
+            notes.append(
+                f"W&B's server is out of reach ({self._kept_offline}); its runs are kept in {self.folder / 'wandb'}, "
+                "and `wandb sync` sends them"
+            )
+        if self._failures:
+            notes.append(
+                f"W&B logging stopped ({self._failures[0]}); the records are complete in {self.folder}, "
+                "and the same command again logs what is missing"
+            )
+        return notes
+
+
+def _already_logged(marker: Path, content_hash: str) -> bool:
     try:
-        for group in groups.values():
-            _log_group(group, mode, folder, traces or {})
-    except Exception as error:  # whatever W&B raises, the records are on disk already
-        return [f"W&B logging stopped ({type(error).__name__}: {error}); the records are complete in {folder}"]
-    return []
+        return bool(json.loads(marker.read_text(encoding="utf-8"))["content_sha256"] == content_hash)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
-def _log_group(group: Sequence[Record], mode: Mode, folder: Path, traces: Mapping[str, Trace]) -> None:
-    import wandb
-
-    first = group[0]
-    config: dict[str, Any] = {
-        "dataset": first.dataset,
-        "method": first.method,
-        "family": first.family,
-        **first.hyperparameters,
-        "tasks": {str(record.split): record.task_sha256 for record in group},
-        "provenance": first.provenance,
-    }
-    settings = wandb.Settings(silent=True, console="off", disable_git=True)
-    with wandb.init(
-        project=PROJECT,
-        name=f"{first.dataset}-{first.method}-{first.family}",
-        dir=folder,
-        mode=mode,  # type: ignore[arg-type]
-        config=config,
-        settings=settings,
-    ) as run:
-        rows = [[r.split, r.seed, *(getattr(r.scores, name, None) for name in SCORES)] for r in group]
-        run.log({"scores": wandb.Table(columns=["split", "seed", *SCORES], data=rows)})
-        _log_traces(run, [(record, traces[record.cell]) for record in group if record.cell in traces])
-        (row,) = summarise(group)
-        for name, value in row.scores.items():
-            if value is not None and value.mean is not None:
-                run.summary[name] = value.mean
-                run.summary[f"{name}_standard_error"] = value.standard_error
+class _Refused(Exception):
+    """W&B's own exception, in its own words."""
 
 
-def _log_traces(run: Any, traced: Sequence[tuple[Record, Trace]]) -> None:
-    """`trace/kl` and so on against `trace/steps`, means over splits; every cell's own curve in a table."""
-    import wandb
+class _Process:
+    """W&B's process: a question at a time, each answered in time or never."""
 
-    if not traced:
-        return
-    rows = [
-        [record.split, record.seed, point.steps, point.seconds, *(getattr(point, name) for name in TRACED)]
-        for record, trace in traced
-        for point in trace.points
-    ]
-    run.log({"traces": wandb.Table(columns=["split", "seed", "steps", "seconds", *TRACED], data=rows)})
-    run.define_metric("trace/steps")
-    run.define_metric("trace/*", step_metric="trace/steps")
-    for steps, means in mean_trace(traced):
-        run.log({"trace/steps": steps, **{f"trace/{name}": value for name, value in means.items()}})
+    def __init__(self, folder: Path) -> None:
+        home = folder.resolve() / "wandb"
+        inherited = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_RUN}
+        # Tables wait in W&B's data folder until they are sent: beside the runs that they belong to. Offline means that
+        # nothing is sent, crash reports neither.
+        own = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+        defaults = {"WANDB_DATA_DIR": str(home / "data"), "WANDB_CACHE_DIR": str(home / "cache")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(PROCESS)],
+            env={**defaults, **inherited, **own},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,  # deaf to Ctrl-C, which is its parent's to answer
+        )
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
 
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put("")
 
-def mean_trace(traced: Sequence[tuple[Record, Trace]]) -> list[tuple[int, dict[str, float]]]:
-    """(steps, mean scores over splits) at every step that some trace has; seeds are averaged within a split first.
+    def ask(self, path: Path, seconds: float) -> dict[str, Any]:
+        """Raises:
+        OSError: the process has ended, or takes too long.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{path}\n")
+        self._process.stdin.flush()
+        try:
+            line = self._answers.get(timeout=seconds)
+        except queue.Empty:
+            raise TimeoutError(f"no answer in {seconds:g} s") from None
+        if not line:
+            raise ConnectionError(f"its process ended with status {self._process.wait(timeout=10)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
-    A method that ended early keeps its last posterior, so its last point stands for the steps after it. A score that
-    some trace does not have at a step, as a mixture's NLPD before the end, is left out there.
-    """
-    steps = sorted({point.steps for _, trace in traced for point in trace.points})
-    means = []
-    for step in steps:
-        by_split: dict[int, list[TracePoint]] = {}
-        for record, trace in traced:
-            if reached := [point for point in trace.points if point.steps <= step]:
-                by_split.setdefault(record.split, []).append(reached[-1])
-        everywhere = [
-            name
-            for name in TRACED
-            if all(getattr(point, name) is not None for points in by_split.values() for point in points)
-        ]
-        of_splits = [{name: fmean(getattr(p, name) for p in each) for name in everywhere} for each in by_split.values()]
-        means.append((step, {name: fmean(split[name] for split in of_splits) for name in everywhere}))
-    return means
+    def close(self, seconds: float = 10.0) -> None:
+        """Lets it end by itself; not for longer than that."""
+        try:
+            self._process.communicate(timeout=seconds)
+        except (subprocess.TimeoutExpired, OSError, ValueError):
+            self.kill()
+
+    def kill(self) -> None:
+        """W&B's own service ends when it sees that its parent has."""
+        self._process.kill()
+        self._process.wait()

@@ -2,7 +2,7 @@
 
 `kl_at_objective_optimum` is KL(q* ‖ P_D) at the objective's own optimum q* within the family, and `objective_gap` how
 far above its least known value the objective is at a given q (nats). RANDA's optimum is not the point nearest to the
-posterior: neither number is a floor of the KL.
+posterior: neither number is a floor of the KL. An objective's `loss` is its value along a run.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from fsvi_bench.maths.measurement import measure
 from fsvi_bench.maths.projection import row_space
 from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+from fsvi_bench.scoring.loss import Loss, align_factor, functional_kl, misfit, weight_space_loss
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.problem import Problem
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.likelihood import FullBatch
-from fsvi_bench.variational.measurement import MeasuredSet, MeasurementDesign, MeasurementStream, align, aligned
+from fsvi_bench.variational.measurement import MeasuredSet, MeasurementDesign, MeasurementStream, align
 from fsvi_bench.variational.natural import NaturalDescent, StepSize
 
 HELD_OUT_SETS = 256  #: frozen measurement sets on which RANDA's objective is evaluated; the same for every method
+TRACED_SETS = 4  #: the first of them, on which it is followed along a run: 2% of a quick run's time
 MAX_DESIGN_STEPS, DESIGN_TOLERANCE = 5000, 1e-6  #: of the search for FIXEDA's factorised optimum; nats
 REFERENCE_STEPS, REFERENCE_AVERAGING = 1000, 0.8  #: of the natural-gradient run that stands for RANDA's optimum
 #: The run counts as converged if its second half lowered the objective by no more than this (nats) and moved the KL by
@@ -51,8 +53,17 @@ class Objective(ABC):
     """Something that a method minimises over posteriors q of its kind."""
 
     @abstractmethod
+    def loss(self, problem: Problem) -> Loss:
+        """The objective in nats as a function of q, to be evaluated again and again along a run.
+
+        It is what is minimised, not what one step sees of it: all training rows and closed forms, no samples, and where
+        measurement sets are random, the same few for all q. With its constants, so that a −ELBO plus the log evidence
+        is a KL. It draws from no stream of the training, and costs about what the scores of a trace cost.
+        """
+
     def scores(self, q: Posterior, problem: Problem) -> ObjectiveScores:
-        """Both scores of one posterior on one problem."""
+        """Both scores of one posterior on one problem; unless a class knows its optimum, neither."""
+        return ObjectiveScores(None, None)
 
 
 def _kl(q: GaussianPosterior, exact: PrecisionGaussian) -> float:
@@ -69,6 +80,9 @@ def _nearest(family: Family, exact: PrecisionGaussian) -> GaussianPosterior:
 @dataclass(frozen=True)
 class WeightSpaceKL(Objective):
     """−ELBO with its KL in weight space: KL(q ‖ P_D) minus the log evidence, so that all is known in closed form."""
+
+    def loss(self, problem: Problem) -> Loss:
+        return weight_space_loss(problem)
 
     def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:  # type: ignore[override]
         exact = problem.truth.posterior
@@ -87,6 +101,10 @@ class ExpectedFunctionalKL(Objective):
 
     design: MeasurementDesign
     kl_weight: float
+
+    def loss(self, problem: Problem) -> Loss:
+        """On the first `TRACED_SETS` of the held-out sets: the same for every method, seed and step."""
+        return _functional_loss(problem, self.design, self.kl_weight, _held_out_features(problem, self.design))
 
     def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:  # type: ignore[override]
         if self.kl_weight == 0:
@@ -116,6 +134,9 @@ class FixedFunctionalKL(Objective):
     Phi_A: Float[Tensor, "M k"]
     design: MeasurementDesign
     kl_weight: float
+
+    def loss(self, problem: Problem) -> Loss:
+        return _functional_loss(problem, self.design, self.kl_weight, align(self.Phi_A[None]))
 
     def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:  # type: ignore[override]
         basis = row_space(self.Phi_A, self.design.rank_tolerance)
@@ -213,8 +234,7 @@ class _ByIdentity:
 @lru_cache(maxsize=8)
 def _held_out(key: _ByIdentity, design: MeasurementDesign) -> list[tuple[int, Measurement]]:
     """The frozen sets, prepared, in batches of (size, measurement)."""
-    data = TrainingProblems.of([key.problem])
-    stream = MeasurementStream(data, design, [derive_seed(key.task_sha256, "held-out measurement sets")])
+    stream = _held_out_stream(key.problem, design)
     batches = []
     for _ in range(HELD_OUT_SETS // 16):
         Phi_A = stream.draw(16)[:, 0].clone()
@@ -223,6 +243,26 @@ def _held_out(key: _ByIdentity, design: MeasurementDesign) -> list[tuple[int, Me
             (16, measure(Phi_A, jitter=design.kl_jitter, rank_tolerance=design.rank_tolerance, avoid_inverse=True))
         )
     return batches
+
+
+def _held_out_stream(problem: Problem, design: MeasurementDesign) -> MeasurementStream:
+    seed = derive_seed(problem.task.sha256, "held-out measurement sets")
+    return MeasurementStream(TrainingProblems.of([problem]), design, [seed])
+
+
+def _held_out_features(problem: Problem, design: MeasurementDesign) -> Float[Tensor, "sets M k"]:
+    return _held_out_stream(problem, design).draw(TRACED_SETS)[:, 0].clone()
+
+
+def _functional_loss(
+    problem: Problem, design: MeasurementDesign, kl_weight: float, Phi_A: Float[Tensor, "sets M k"]
+) -> Loss:
+    """−E_q[log p(y|w)] + kl_weight · the mean over these sets of KL(Q_A ‖ P_A), with the design's jitter."""
+    of_data = misfit(problem)
+    if kl_weight == 0:
+        return of_data
+    sets = measure(Phi_A, jitter=design.kl_jitter, rank_tolerance=design.rank_tolerance, avoid_inverse=True)
+    return lambda q: of_data(q) + kl_weight * functional_kl(sets, len(Phi_A), q)
 
 
 class _Reference(NamedTuple):
@@ -284,11 +324,3 @@ class _Projectors:
         self._count += 1
         self.mean += (measurement.project(self._identity) - self.mean) / self._count
         return measurement
-
-
-def align_factor(factor: Float[Tensor, "k k"]) -> Float[Tensor, "k_aligned k_aligned"]:
-    """A covariance factor with a unit diagonal for the dummy weights."""
-    k = factor.shape[-1]
-    whole = torch.eye(aligned(k), dtype=factor.dtype)
-    whole[:k, :k] = factor
-    return whole

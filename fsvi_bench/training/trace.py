@@ -1,20 +1,23 @@
-"""How KL and NLPD went along the way, scored with the clock stopped."""
+"""How KL, NLPD and the method's own loss went along the way, scored with the clock stopped."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method
-from fsvi_bench.posteriors.base import defect, unstack
+from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
+from fsvi_bench.scoring.loss import Loss
+from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.scoring.scores import trace_scores
 from fsvi_bench.tasks.problem import Problem
 
-COLUMNS = ("steps", "seconds", "kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched")
+COLUMNS = ("steps", "seconds", "kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched", "loss")
 POINTS_PER_DECADE = 8
 
 
@@ -23,7 +26,8 @@ class TracePoint:
     """Scores after so many steps; `seconds` of training until then, the batch's divided by its size.
 
     The NLPD of a mixture is computed at the end only, since it takes as long as many steps; that of the Gaussian with
-    q's moments is there at every point.
+    q's moments is there at every point. `loss` is the method's own objective in nats
+    (`scoring.objective.Objective.loss`), None if it has none.
     """
 
     steps: int
@@ -32,6 +36,7 @@ class TracePoint:
     nlpd: float | None
     kl_moment_matched: float
     nlpd_moment_matched: float
+    loss: float | None = None
 
 
 @dataclass
@@ -64,7 +69,8 @@ def read_trace(path: Path) -> Trace:
 
 def _point(row: dict[str, str]) -> TracePoint:
     numbers = {name: float(row[name]) for name in ("seconds", "kl", "kl_moment_matched", "nlpd_moment_matched")}
-    return TracePoint(int(row["steps"]), nlpd=float(row["nlpd"]) if row["nlpd"] else None, **numbers)
+    nlpd, loss = (float(row[name]) if row[name] else None for name in ("nlpd", "loss"))
+    return TracePoint(int(row["steps"]), nlpd=nlpd, loss=loss, **numbers)
 
 
 def trace_steps(total: int) -> list[int]:
@@ -88,6 +94,7 @@ class Tracer:
         self.method, self.problems = method, problems
         self.traces = [Trace() for _ in problems]
         self._ended = [False] * len(problems)
+        self._losses: list[Loss | None] | None = None
 
     def __call__(self, steps: int, seconds: float) -> None:
         """To be called after `steps` steps and `seconds` of training."""
@@ -101,5 +108,35 @@ class Tracer:
             at = steps if stop is None else min(stop, steps)
             last = stop is not None or steps >= self.method.num_steps
             scores = trace_scores(q, problem, mixtures=last)
-            self.traces[place].points.append(TracePoint(at, share, **scores.model_dump()))
+            self.traces[place].points.append(TracePoint(at, share, **scores.model_dump(), loss=self._loss(place, q)))
             self._ended[place] = stop is not None
+
+    def _loss(self, place: int, q: Posterior) -> float | None:
+        """The method's objective at one problem's q, None if it has none; NaN for a q that has diverged.
+
+        NaN too where the objective cannot be computed: the other scores stand all the same.
+        """
+        if self._losses is None:
+            # Not before the first point: a method knows its device, and what it drew, by then.
+            self._losses = [
+                None if objective is None else _prepared(objective, problem)
+                for objective, problem in zip(self.method.objectives(), self.problems, strict=True)
+            ]
+        loss = self._losses[place]
+        if loss is None:
+            return None
+        return math.nan if divergence(q) is not None else _or_nan(lambda: loss(q))
+
+
+def _prepared(objective: Objective, problem: Problem) -> Loss:
+    try:
+        return objective.loss(problem)
+    except Exception:
+        return lambda _: math.nan
+
+
+def _or_nan(value: Callable[[], float]) -> float:
+    try:
+        return value()
+    except Exception:
+        return math.nan

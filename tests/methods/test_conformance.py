@@ -183,12 +183,30 @@ def test_boston_sized_problems_are_bitwise_the_same_in_any_batch(row, settings, 
 
 @trained_variants
 def test_looking_moves_nothing(row, settings):
-    """Where a trace wants a point, the steps are cut; what they compute must not depend on it."""
-    data = TrainingProblems.of(toys()[:2])
+    """Where a trace wants a point, the steps are cut; what they compute must not depend on it, nor on what it looks at:
+    posterior, scores, loss."""
+    problems = toys()[:2]
+    data = TrainingProblems.of(problems)
     watched, alone = (make(row, settings, data, [1, 2]) for _ in range(2))
-    train(watched, "cpu", lambda steps, seconds: watched.posterior(), [0, 1, 2, 5, STEPS])
+    tracer = Tracer(watched, problems)
+    train(watched, "cpu", tracer, [0, 1, 2, 5, STEPS])
     train(alone, "cpu")
+    assert [len(trace.points) for trace in tracer.traces] == [5, 5]
     assert all(map(same, numbers(watched), numbers(alone)))
+
+
+@trained_variants
+def test_a_traces_loss_is_finite_and_bitwise_the_same_in_any_batch(row, settings):
+    def losses(places):
+        problems = [toys()[place] for place in places]
+        tracer = Tracer(make(row, settings, TrainingProblems.of(problems), seeds_for(row, places)), problems)
+        train(tracer.method, "cpu", tracer, [0, 3, STEPS])
+        return [[point.loss for point in trace.points] for trace in tracer.traces]
+
+    together = losses([0, 1, 2, 3, 4])
+    assert all(math.isfinite(loss) for trace in together for loss in trace)
+    assert losses([3, 1]) == [together[3], together[1]]
+    assert losses([4]) == [together[4]]
 
 
 @trained_variants

@@ -1,144 +1,316 @@
-"""What W&B is told: final scores, and how KL and NLPD went along the way."""
+"""When W&B fails: a note, in bounded time, and never more than that; what failed is logged by the next run."""
 
 from __future__ import annotations
 
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from fsvi_bench.reporting import wandb_log
+from fsvi_bench.errors import InputError
+from fsvi_bench.reporting import wandb_log, wandb_process
 from fsvi_bench.reporting.cell_files import folder_of, load_posterior, load_traces
-from fsvi_bench.reporting.summary import Row
-from fsvi_bench.reporting.wandb_log import TRACED, log_records, mean_trace
-from fsvi_bench.running.plan import Request, make_plan
-from fsvi_bench.running.progress import Silent
-from fsvi_bench.running.runner import Resources, run
-from fsvi_bench.running.store import Store
+from fsvi_bench.reporting.wandb_content import artifact_name, config, run_content
+from fsvi_bench.reporting.wandb_log import WandbLogger, by_group, choose_mode, log_records
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.training.trace import Trace, TracePoint
-
-
-class Run:
-    """Remembers what it is told."""
-
-    def __init__(self):
-        self.logged, self.metrics, self.summary = [], [], {}
-
-    def log(self, row):
-        self.logged.append(row)
-
-    def define_metric(self, name, step_metric=None):
-        self.metrics.append((name, step_metric))
-
-
-@pytest.fixture
-def runs(monkeypatch):
-    """W&B's runs, in the order of `init`, none of them real."""
-    import wandb
-
-    started = []
-
-    @contextmanager
-    def init(**_):
-        started.append(Run())
-        yield started[-1]
-
-    monkeypatch.setattr(wandb, "init", init)
-    return started
+from tests.reporting.wandb_cells import loader, of, trained
+from tests.reporting.wandb_file import read_run
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Five steps of RANDA and EXACT on two splits, seeds 0 and 1."""
-    store = Store(tmp_path_factory.mktemp("store"))
-    request = Request(
-        datasets=["toy"], splits="0-1", seeds="0-1", methods=["exact", "mean-field-vi"], families=["ffg"], max_steps=5, options={"minibatch": "full"}
-    )  # fmt: skip
-    return run(make_plan(request), store, Resources(), Silent()).records, store
+    return trained(tmp_path_factory.mktemp("store"))
 
 
 def test_a_records_files_are_found_again(finished):
     records, store = finished
-    for record in records:
+    for record in of(records, "exact") + of(records, "mean-field-vi"):
         assert (store.root / folder_of(record) / "record.json").is_file()
         problem = load_problem(load_cached(load_card("toy"), record.split).task)
         assert score(load_posterior(record, store, problem.task), problem).kl == record.scores.kl
     traces = load_traces(records, store)
-    assert set(traces) == {record.cell for record in records if record.method == "mean-field-vi"}
+    assert set(traces) == {record.cell for record in records if record.method != "exact"}
 
 
-def test_traces_are_logged_against_steps_and_cell_by_cell(finished, runs):
+# --- Which mode -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_key(monkeypatch, tmp_path):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    netrc = tmp_path / "netrc"
+    monkeypatch.setenv("NETRC", str(netrc))
+    return netrc
+
+
+def test_auto_is_online_with_a_key_and_else_offline(no_key, monkeypatch):
+    assert choose_mode("auto") == "offline"
+    no_key.write_text("machine api.wandb.ai login user password key\n")
+    assert choose_mode("auto") == "online"
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org:8080")
+    assert choose_mode("auto") == "offline"
+    no_key.write_text("machine wandb.example.org login user password key\n")
+    assert choose_mode("auto") == "online"
+    no_key.write_text("machine a b c d e f g")
+    assert choose_mode("auto") == "offline"
+    monkeypatch.setenv("WANDB_API_KEY", "key")
+    assert choose_mode("auto") == "online"
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert choose_mode("auto") == "off"
+    assert choose_mode("offline") == "offline"
+    with pytest.raises(InputError, match="--wandb is 'loud', expected auto, online, offline or off"):
+        choose_mode("loud")
+
+
+# --- What a run says, where a user's own method could trip it ---------------------------------------------------------
+
+
+def test_a_setting_cannot_hide_a_fact(finished):
+    record = of(finished[0], "exact")[0].model_copy(update={"hyperparameters": {"dataset": "mine", "lr": 0.1}})
+    found = config([record])
+    assert (found["dataset"], found["option_dataset"], found["lr"]) == ("toy", "mine", 0.1)
+
+
+def test_facts_on_which_cells_differ_are_lists(finished):
+    first, second = of(finished[0], "exact")
+    elsewhere = second.model_copy(update={"provenance": {**second.provenance, "device": "cuda"}})
+    found = config([first, elsewhere])["provenance"]
+    assert found["device"] == ["cpu", "cuda"]
+    assert found["torch"] == first.provenance["torch"]
+    assert not {"seeds", "started"} & set(found)
+
+
+@pytest.mark.parametrize("method", ["my file.py:Class", "x" * 300, "größe/π", "..."])
+def test_names_are_wandbs(finished, method):
+    import wandb
+
     records, store = finished
-    traces = load_traces(records, store)
-    assert log_records(records, "offline", Path(), traces) == []
-    exact, trained = runs
-    assert exact.metrics == []
-    assert all("traces" not in row for row in exact.logged)
-    assert trained.metrics == [("trace/steps", None), ("trace/*", "trace/steps")]
-    curve = [row for row in trained.logged if "trace/steps" in row]
-    assert [row["trace/steps"] for row in curve] == [point.steps for point in next(iter(traces.values())).points]
-    last = [record for record in records if record.method == "mean-field-vi"]
-    assert curve[-1]["trace/kl"] == pytest.approx(sum(r.scores.kl for r in last) / 4, rel=1e-12)
-    assert curve[-1]["trace/nlpd"] == pytest.approx(sum(r.scores.nlpd for r in last) / 4, rel=1e-12)
-    (table,) = [row["traces"] for row in trained.logged if "traces" in row]
-    assert table.columns == ["split", "seed", "steps", "seconds", *TRACED]
-    expected = {(r.split, r.seed, p.steps, p.kl, p.nlpd) for r in last for p in traces[r.cell].points}
-    assert {(row[0], row[1], row[2], row[4], row[5]) for row in table.data} == expected
-    assert trained.summary["kl"] == pytest.approx(curve[-1]["trace/kl"], rel=1e-12)
+    record = of(records, "exact")[0].model_copy(update={"method": method})
+    name = f"{artifact_name(record)}-posterior"
+    wandb.Artifact(name, "posterior")
+    assert re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name)
+    assert artifact_name(record) != artifact_name(record.model_copy(update={"hyperparameters": {"lr": 1}}))
+    tags = run_content([record], {}, store.root, "offline", Path())["init"]["tags"]
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", tag) for tag in tags)
 
 
-def test_without_traces_the_scores_are_logged(finished, runs):
-    records, _ = finished
-    assert log_records(records, "offline", Path()) == []
-    assert [list(run.logged[0]) for run in runs] == [["scores"], ["scores"]]
-    assert all(len(run.logged) == 1 for run in runs)
+# --- Exceptions of W&B's ----------------------------------------------------------------------------------------------
 
 
-def point(steps, kl, nlpd):
-    """The scores of the moments are those of q and 1."""
-    return TracePoint(steps, 0, kl, nlpd, kl + 1, 0.0 if nlpd is None else nlpd + 1)
+class Run:
+    """As much of a run as `log_run` needs."""
+
+    def __init__(self, folder, refuse):
+        self.dir, self.refuse = str(folder / "files"), refuse
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.refuse == "finish":
+            raise TimeoutError("finish")
+
+    def define_metric(self, *_, **__):
+        if self.refuse == "log":
+            raise RuntimeError("log\nwas refused")
 
 
-def test_a_method_that_ended_early_keeps_its_last_point(finished):
-    first, second = [record for record in finished[0] if record.method == "exact"]
-    early = Trace([point(0, 8.0, 4.0), point(2, 6.0, 3.0)])
-    late = Trace([point(0, 4.0, 2.0), point(2, 2.0, 1.0), point(5, 1.0, 0.0)])
-    assert mean_trace([(first, early), (second, late)]) == [
-        (0, {"kl": 6.0, "nlpd": 3.0, "kl_moment_matched": 7.0, "nlpd_moment_matched": 4.0}),
-        (2, {"kl": 4.0, "nlpd": 2.0, "kl_moment_matched": 5.0, "nlpd_moment_matched": 3.0}),
-        (5, {"kl": 3.5, "nlpd": 1.5, "kl_moment_matched": 4.5, "nlpd_moment_matched": 2.5}),
-    ]
+@pytest.fixture
+def content(tmp_path):
+    (tmp_path / "out").mkdir()
+    steps = {"step_metrics": {"a/*": "steps"}, "rows": [], "tables": {}, "images": {}, "artifacts": [], "summary": {}}
+    return {"mode": "offline", "init": {"dir": str(tmp_path / "out")}, **steps}
 
 
-def test_a_mixtures_nlpd_is_left_out_until_every_trace_has_it(finished):
-    first, second = [record for record in finished[0] if record.method == "exact"]
-    traces = [Trace([point(0, 1.0, None), point(end, 1.0, 5.0)]) for end in (2, 4)]
-    steps = mean_trace([(first, traces[0]), (second, traces[1])])
-    assert [(step, "nlpd" in scores) for step, scores in steps] == [(0, False), (2, False), (4, True)]
+def reply(content, tmp_path):
+    import json
+
+    path = tmp_path / "content.json"
+    path.write_text(json.dumps(content))
+    return wandb_process.Reporter().reply(str(path))
 
 
-def test_each_split_weighs_the_same(finished):
-    zero, one = [record for record in finished[0] if record.method == "exact"]
-    points = [Trace([point(0, kl, 0.0)]) for kl in (1.0, 3.0, 10.0)]
-    traced = [(zero, points[0]), (zero.model_copy(update={"seed": 1}), points[1]), (one, points[2])]
-    assert mean_trace(traced) == [(0, {"kl": 6.0, "nlpd": 0.0, "kl_moment_matched": 7.0, "nlpd_moment_matched": 1.0})]
+def test_an_init_that_raises_is_an_error(monkeypatch, content, tmp_path):
+    import wandb
+
+    def init(**_):
+        raise wandb.errors.UsageError("no")
+
+    monkeypatch.setattr(wandb, "init", init)
+    assert reply(content, tmp_path) == {"error": "UsageError: no"}
 
 
-def test_a_score_that_some_records_lack_is_left_out(finished, runs, monkeypatch):
-    lacking = {"scores": finished[0][0].scores.model_copy(update={"objective_gap": None})}
-    records = [record.model_copy(update=lacking) for record in finished[0] if record.method == "exact"]
-    monkeypatch.setattr(wandb_log, "SCORES", ("kl", "objective_gap"))
-    row = Row("toy", "exact", "ffg", {}, 2, 2, 2, {"objective_gap": None})
-    monkeypatch.setattr(wandb_log, "summarise", lambda group: [row])
-    assert log_records(records, "offline", Path()) == []
-    assert runs[0].summary == {}
-    assert [data[3] for data in runs[0].logged[0]["scores"].data] == [None, None]
+@pytest.mark.parametrize(
+    ("refuse", "said"), [("log", "RuntimeError: log was refused"), ("finish", "TimeoutError: finish")]
+)
+def test_a_run_that_raises_is_an_error_and_leaves_no_half_of_itself(monkeypatch, content, tmp_path, refuse, said):
+    import wandb
+
+    folder = tmp_path / "out" / "wandb" / "offline-run-1"
+    (folder / "files").mkdir(parents=True)
+    monkeypatch.setattr(wandb, "init", lambda **_: Run(folder, refuse))
+    assert reply(content, tmp_path) == {"error": said}
+    assert not folder.exists()
 
 
-def test_off_starts_no_run(finished, runs):
-    assert log_records(finished[0], "off", Path(), {}) == []
-    assert runs == []
+def test_a_run_in_the_systems_temporary_folder_is_an_error(monkeypatch, content, tmp_path):
+    """Where W&B cannot write it goes there, and says so nowhere."""
+    import wandb
+
+    folder = tmp_path / "elsewhere" / "offline-run-1"
+    (folder / "files").mkdir(parents=True)
+    monkeypatch.setattr(wandb, "init", lambda **_: Run(folder, None))
+    assert reply(content, tmp_path) == {"error": f"OSError: {tmp_path / 'out' / 'wandb'} is not writable"}
+
+
+# --- Processes that hang, die or talk nonsense ------------------------------------------------------------------------
+
+HANGS = "import sys, time\nsys.stdin.readline()\ntime.sleep(600)"
+DIES = "import sys\nsys.stdin.readline()\nsys.exit(3)"
+BABBLES = "import sys\nfor line in sys.stdin: print('wandb: hello', flush=True)"
+#: Kills W&B's service, its only child, before the first value is logged.
+SERVICE_DIES = f"""
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(wandb_process.__file__).parent)!r})
+import wandb_process
+fill = wandb_process.fill
+def killing(run, content):
+    for stat in Path('/proc').glob('[0-9]*/stat'):
+        try: name, ppid = stat.read_text().rpartition(')')[0], int(stat.read_text().rpartition(')')[2].split()[1])
+        except OSError: continue
+        if ppid == os.getpid() and 'wandb-core' in name: os.kill(int(stat.parent.name), signal.SIGKILL)
+    fill(run, content)
+wandb_process.fill = killing
+wandb_process.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (HANGS, "TimeoutError: no answer in 2 s"),
+        (DIES, "ConnectionError: its process ended with status 3"),
+        (BABBLES, "JSONDecodeError"),
+        pytest.param(SERVICE_DIES, "", marks=pytest.mark.slow),
+    ],
+    ids=["hangs", "dies", "babbles", "service dies"],
+)
+def test_whatever_its_process_does_ends_in_a_note(tmp_path, finished, monkeypatch, script, reason):
+    path = tmp_path / "process.py"
+    path.write_text(script)
+    monkeypatch.setattr(wandb_log, "PROCESS", path)
+    limit = 30.0 if script is SERVICE_DIES else 2.0
+    out, began = tmp_path / "out", time.monotonic()
+    with WandbLogger("offline", out, limit) as logger:
+        for group in by_group(finished[0]):
+            logger.log(group, {})
+        assert time.monotonic() - began < 1.5  # handing over waits for nothing
+    assert time.monotonic() - began < 2 * limit + 20
+    (note,) = logger.notes
+    assert note.startswith(f"W&B logging stopped ({reason}")
+    assert note.endswith(f"the records are complete in {out}, and the same command again logs what is missing")
+    assert "\n" not in note
+    assert not (out / "wandb" / "logged").exists()
+    # A whole process logs what is missing.
+    monkeypatch.setattr(wandb_log, "PROCESS", Path(wandb_process.__file__))
+    if script is SERVICE_DIES:
+        assert log_records(finished[0], "offline", out, loader(finished[1])) == []
+        assert len(list((out / "wandb" / "logged").iterdir())) == 3
+
+
+def test_what_cannot_be_loaded_ends_in_a_note(tmp_path, finished):
+    def load(_):
+        raise InputError("trace.csv is not a trace")
+
+    (note,) = log_records(finished[0], "offline", tmp_path, load)
+    assert note.startswith("W&B logging stopped (InputError: trace.csv is not a trace)")
+
+
+def test_an_exception_outside_waits_for_nothing(tmp_path, finished, monkeypatch):
+    """Ctrl-C, say: what is not logged yet is left to the next run."""
+    path = tmp_path / "process.py"
+    path.write_text(HANGS)
+    monkeypatch.setattr(wandb_log, "PROCESS", path)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), WandbLogger("offline", tmp_path / "out") as logger:  # noqa: PT012
+        logger.log(finished[0][:1], {})
+        time.sleep(0.5)
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < 10
+    assert not (tmp_path / "out" / "wandb" / "logged").exists()
+
+
+# --- The file system and the network ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_written_ends_in_a_note(tmp_path, finished):
+    """Not even by root: a file lies there."""
+    (tmp_path / "wandb").write_text("")
+    (note,) = log_records(finished[0], "offline", tmp_path, loader(finished[1]))
+    assert note.startswith("W&B logging stopped (")
+    assert (tmp_path / "wandb").read_text() == ""
+
+
+@contextmanager
+def tiny_disk(folder):
+    """1 MiB of a file system of its own."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("cannot mount a file system here: " + mounted.stderr.decode().strip())
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")
+@pytest.mark.parametrize("left", [150, 450])
+def test_a_full_disk_ends_in_a_note_and_with_space_all_is_logged(tmp_path, finished, left):
+    """Room for W&B's folders at most, or for a run but for its last part."""
+    groups = of(finished[0], "mean-field-vi"), of(finished[0], "exact")
+    with tiny_disk(tmp_path / "disk") as disk:
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(1024 * (1024 - left)))
+        notes = log_records([*groups[0], *groups[1]], "offline", disk, loader(finished[1]))
+        assert len(notes) == 1
+        assert notes[0].startswith("W&B logging stopped (")
+        whole = len(list((disk / "wandb").glob("logged/*")))
+        assert whole < 2
+        ballast.unlink()
+        assert log_records([*groups[0], *groups[1]], "offline", disk, loader(finished[1])) == []
+        assert len(list((disk / "wandb" / "logged").iterdir())) == 2
+        for path in (disk / "wandb").glob("offline-run-*"):
+            assert read_run(path).exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_server_out_of_reach_means_offline_and_a_note(tmp_path, finished, monkeypatch):
+    """A port of this machine on which nobody listens. W&B tries for `INIT_TIMEOUT` seconds, once for all runs."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    began = time.monotonic()
+    (note,) = log_records(finished[0], "online", tmp_path, loader(finished[1]))
+    assert time.monotonic() - began < wandb_process.INIT_TIMEOUT + 60
+    assert note.startswith("W&B's server is out of reach (")
+    assert note.endswith(f"its runs are kept in {tmp_path / 'wandb'}, and `wandb sync` sends them")
+    assert "\n" not in note
+    runs = [read_run(path) for path in (tmp_path / "wandb").glob("offline-run-*")]
+    assert sorted(run.exit_code for run in runs) == [0, 0, 0]
+    assert os.environ["WANDB_BASE_URL"].endswith(str(port))

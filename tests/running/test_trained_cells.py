@@ -70,7 +70,9 @@ def posteriors(root):
 def traces(root):
     """Every cell's trace without its seconds."""
     points = {str(path.parent.relative_to(root)): read_trace(path).points for path in root.rglob("trace.csv")}
-    return {cell: [(point.steps, point.kl, point.nlpd) for point in trace] for cell, trace in points.items()}
+    return {
+        cell: [(point.steps, point.kl, point.nlpd, point.loss) for point in trace] for cell, trace in points.items()
+    }
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method, MethodOptions, TrainingProblems
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+from fsvi_bench.scoring.objective import Objective, WeightSpaceKL
 from fsvi_bench.training import trainer
 from fsvi_bench.training.trace import POINTS_PER_DECADE, Trace, TracePoint, Tracer, read_trace, trace_steps
 from fsvi_bench.training.trainer import StepRanges, train
@@ -162,23 +163,90 @@ def test_trace_steps_begin_before_the_first_and_end_at_the_last(total):
 
 
 def test_a_trace_keeps_every_digit(tmp_path):
-    trace = Trace([TracePoint(0, 0.0, 1 / 3, -math.pi, 0.1, 1e-300), TracePoint(7, 1e-9, math.inf, None, 2.5e300, 1.0)])
+    trace = Trace(
+        [TracePoint(0, 0.0, 1 / 3, -math.pi, 0.1, 1e-300), TracePoint(7, 1e-9, math.inf, None, 2.5e300, 1.0, -1 / 7)]
+    )
     path = tmp_path / "trace.csv"
     path.write_text(trace.to_csv())
-    assert path.read_text().splitlines()[0] == "steps,seconds,kl,nlpd,kl_moment_matched,nlpd_moment_matched"
+    assert path.read_text().splitlines()[0] == "steps,seconds,kl,nlpd,kl_moment_matched,nlpd_moment_matched,loss"
     assert read_trace(path) == trace
     path.write_text(Trace([TracePoint(3, 0.0, math.nan, math.nan, 0.0, 0.0)]).to_csv())
     assert math.isnan(read_trace(path).points[0].kl)
 
 
 @pytest.mark.parametrize(
-    "text", ["steps,seconds,kl\n0,0,1\n", "steps,seconds,kl,nlpd\n0,0,x,1\n", "steps,seconds,kl,nlpd\n0\n"]
+    "text",
+    [
+        "steps,seconds,kl\n0,0,1\n",
+        "steps,seconds,kl,nlpd\n0,0,x,1\n",
+        "steps,seconds,kl,nlpd\n0\n",
+        "steps,seconds,kl,nlpd,kl_moment_matched,nlpd_moment_matched\n0,0,1,1,1,1\n",
+    ],
 )
 def test_what_is_no_trace_is_refused(tmp_path, text):
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(InputError, match="is not a trace"):
         read_trace(path)
+
+
+class Watched(Counting):
+    """Minimises something at each of its problems, if told what."""
+
+    def __init__(self, problems, clock, objectives):
+        super().__init__(problems, clock)
+        self.minimised, self.asked = objectives, 0
+
+    def objectives(self):
+        self.asked += 1
+        return self.minimised
+
+
+class Broken(Objective):
+    """Cannot be computed: not at all, or at no q."""
+
+    def __init__(self, when):
+        self.when = when
+
+    def loss(self, problem):
+        if self.when == "prepared":
+            raise RuntimeError("no")
+        return lambda q: 1 / 0
+
+
+def test_a_trace_follows_the_methods_own_objective(toy, clock):
+    """At the prior, which Counting never leaves, −E log N(y; Φw, σ²I) is by hand; asked for it is once."""
+    method = Watched(
+        TrainingProblems.of([toy] * 4), clock, [WeightSpaceKL(), None, Broken("prepared"), Broken("asked")]
+    )
+    tracer = Tracer(method, [toy] * 4)
+    train(method, "cpu", tracer, [0, 5, 20])
+    first, second, *broken = [[point.loss for point in trace.points] for trace in tracer.traces]
+    variance = float(toy.task.noise_variance)
+    square = float(toy.y.square().sum() + toy.Phi.square().sum())
+    by_hand = 0.5 * (len(toy.y) * math.log(2 * math.pi * variance) + square / variance)
+    assert first == pytest.approx([by_hand] * 3, rel=1e-12)
+    assert second == [None] * 3
+    # Its other scores stand.
+    assert all(math.isnan(loss) for trace in broken for loss in trace)
+    assert all(math.isfinite(point.kl) for trace in tracer.traces for point in trace.points)
+    assert method.asked == 1
+
+
+def test_a_posterior_that_has_diverged_has_no_loss(toy, clock):
+    class Diverged(Watched):
+        def posterior(self):
+            q = super().posterior()
+            q.mean[1] = math.nan
+            return q
+
+    method = Diverged(TrainingProblems.of([toy] * 2), clock, [WeightSpaceKL()] * 2)
+    tracer = Tracer(method, [toy] * 2)
+    train(method, "cpu", tracer, [20])
+    (healthy,), (diverged,) = (trace.points for trace in tracer.traces)
+    assert math.isfinite(healthy.loss)
+    assert math.isnan(diverged.loss)
+    assert math.isnan(diverged.kl)
 
 
 def test_a_traces_seconds_are_the_batchs_over_its_size(toy, clock):

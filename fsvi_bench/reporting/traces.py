@@ -1,0 +1,109 @@
+"""Many cells' traces to one curve: mean and spread of a score after so many steps, or so many seconds.
+
+A trace that ended early keeps its last point: its method's posterior stays what it was. A cell whose posterior has
+diverged has NaN for its scores; here it counts as infinite, since every traced score is the better the less it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fsvi_bench.training.trace import Trace
+
+#: The scores that a trace follows.
+TRACED = ("kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched", "loss")
+MAX_SECONDS = 200  #: points of a curve against seconds; with more, they are thinned evenly by rank
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One score over cells at one place.
+
+    The standard deviation (n − 1 in the denominator) is NaN for a single cell and where some cell's score is infinite.
+    Quartiles are linear interpolations between order statistics.
+    """
+
+    mean: float
+    standard_deviation: float
+    smallest: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    largest: float
+
+
+def spread_by_step(traces: Sequence[Trace], score: str) -> list[tuple[int, Spread]]:
+    """(steps, spread over the traces) at every number of steps that some trace has.
+
+    Left out are steps before some trace begins, and those where some trace lacks the score, as a mixture's NLPD before
+    the end or the loss of a method that has none.
+
+    Args:
+        score: one of `TRACED`.
+    """
+    places = sorted({point.steps for trace in traces for point in trace.points})
+    return [(int(step), spread) for step, spread in _spreads(traces, score, "steps", places)]
+
+
+def spread_by_second(traces: Sequence[Trace], score: str) -> list[tuple[float, Spread]]:
+    """(seconds of training, spread over the traces) likewise, at the times at which some trace has a point.
+
+    Between its points a trace keeps the last one: what is known at a time is what was last looked at. Of more than
+    `MAX_SECONDS` times, so many are kept, the first and the last among them.
+    """
+    seconds = sorted({point.seconds for trace in traces for point in trace.points})
+    if len(seconds) > MAX_SECONDS:
+        seconds = [seconds[place] for place in np.linspace(0, len(seconds) - 1, MAX_SECONDS).round().astype(int)]
+    return _spreads(traces, score, "seconds", seconds)
+
+
+def _spreads(traces: Sequence[Trace], score: str, along: str, places: Sequence[float]) -> list[tuple[float, Spread]]:
+    if score not in TRACED:
+        raise ValueError(f"no trace follows '{score}', expected one of {', '.join(TRACED)}")
+    if not traces or not places:
+        return []
+    known, values = zip(*(_at(trace, score, along, np.asarray(places, float)) for trace in traces), strict=True)
+    everywhere, table = np.all(known, axis=0), np.stack(values)
+    return [(place, spread_of(table[:, column])) for column, place in enumerate(places) if everywhere[column]]
+
+
+def _at(trace: Trace, score: str, along: str, places: Array) -> tuple[NDArray[np.bool_], Array]:
+    """Whether the trace has the score at each place, and what it is there."""
+    reached = np.asarray([getattr(point, along) for point in trace.points], float)
+    scores = [getattr(point, score) for point in trace.points]
+    # A place before the first point finds the entry put in front.
+    known = np.asarray([False, *(value is not None for value in scores)])
+    values = np.asarray([math.inf, *(math.inf if value is None else value for value in scores)], float)
+    last = np.searchsorted(reached, places, side="right")
+    return known[last], np.where(np.isnan(values), np.inf, values)[last]
+
+
+def spread_of(values: Array) -> Spread:
+    """The spread of one score's values over cells; infinite ones are allowed."""
+    ordered = np.sort(values)
+    with np.errstate(invalid="ignore", over="ignore"):
+        finite = len(ordered) > 1 and bool(np.isfinite(ordered).all())
+        return Spread(
+            mean=float(ordered.mean()),
+            standard_deviation=float(ordered.std(ddof=1)) if finite else math.nan,
+            smallest=float(ordered[0]),
+            lower_quartile=_quantile(ordered, 0.25),
+            median=_quantile(ordered, 0.5),
+            upper_quartile=_quantile(ordered, 0.75),
+            largest=float(ordered[-1]),
+        )
+
+
+def _quantile(ordered: Array, share: float) -> float:
+    """NumPy's default rule, which between infinite neighbours gives NaN itself."""
+    place = share * (len(ordered) - 1)
+    low, high = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    weight = place - math.floor(place)
+    return low if weight == 0 or low == high else (1 - weight) * low + weight * high
