@@ -30,7 +30,7 @@ LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.62, 0.12, 0.34, 0.46, 0.24
 
 @dataclass(frozen=True)
 class Curve:
-    """One entry's KL by (place, spread), places greater than 0; of q's moments where its own is infinite."""
+    """One entry's KL as (place, spread), at places greater than 0; of q's moments where its own is infinite."""
 
     entry: Entry
     of_moments: bool
