@@ -1,14 +1,17 @@
-"""What some tests need of the machine: a browser, network namespaces, a mount. CI asks for all of it."""
+"""What tests need beside Python: absent, they are skipped with a reason, or fail where everything is required (CI)."""
 
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 import pytest
 
+REQUIRE_ALL = "FSVI_BENCH_REQUIRE_ALL"
 
-def skip_or_fail(reason: str) -> None:
-    """Skips the test, or fails it where `$FSVI_BENCH_REQUIRE_ALL` says that nothing may be missing."""
-    if os.environ.get("FSVI_BENCH_REQUIRE_ALL"):
-        pytest.fail(reason)
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Ends the test: skipped, or failed where $FSVI_BENCH_REQUIRE_ALL is set."""
+    if os.environ.get(REQUIRE_ALL):
+        pytest.fail(f"${REQUIRE_ALL} is set, but {reason}", pytrace=False)
     pytest.skip(reason)

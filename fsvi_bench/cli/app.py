@@ -11,8 +11,10 @@ import typer
 
 from fsvi_bench.cli import datasets, export, methods, report, reproduce, run, score, status, tasks
 from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.running.executors.base import WorkersLost
 
 BAD_INPUT = 2
+WORK_LOST = 1  #: cells are missing, for no fault of the user's
 INTERRUPTED = 130  #: exit status after Ctrl-C, by the shell's custom; Typer turns the interrupt into it
 
 app = typer.Typer(
@@ -70,6 +72,8 @@ def _run(arguments: list[str] | None) -> int:
         return _say("no space is left where the output goes; what was finished is kept, make space and run again")
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
+    except WorkersLost as error:
+        return _say(str(error), WORK_LOST)
     except Exception as error:
         # Typer's own usage errors; where their class lives differs between versions.
         message = getattr(error, "format_message", None)
@@ -84,6 +88,6 @@ def _interrupted() -> int:
     return INTERRUPTED
 
 
-def _say(message: str) -> int:
+def _say(message: str, status: int = BAD_INPUT) -> int:
     print(f"fsvi-bench: {' '.join(message.split())}", file=sys.stderr)
-    return BAD_INPUT
+    return status

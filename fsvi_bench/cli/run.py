@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from fsvi_bench.cli.options import AsJson, DataDir, Workers
+
+if TYPE_CHECKING:
+    from fsvi_bench.running.runner import RunResult
 
 #: Data sets, methods and output that a plain `run` uses are said in the help, since nobody reads the source for them.
 DEFAULT_OUT = Path("fsvi-bench-results")
@@ -25,7 +29,9 @@ def run(
     protocol: Annotated[str | None, typer.Option("--protocol", help="A named experiment, such as quick.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A method option; may be repeated.")] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    executor: Annotated[str, typer.Option("--executor", help="local (ray is planned).")] = "local",
+    executor: Annotated[str, typer.Option("--executor", help="local (processes here) or ray (a cluster).")] = "local",
+    ray_address: Annotated[str | None, typer.Option("--ray-address", metavar="HOST:PORT", help="Head of a Ray cluster, or auto. Default: $RAY_ADDRESS, else one started here.")] = None,
+    gpu_share: Annotated[float | None, typer.Option("--gpu-share", help="With ray: what a call takes of one GPU, such as 0.25. Default: 1.")] = None,
     workers: Workers = None,
     wandb: Annotated[str, typer.Option("--wandb", help="auto (online with a key, else offline), online, offline or off.")] = "auto",
     out: Annotated[Path, typer.Option("--out", help="Output folder; a second run there finishes what is missing.")] = DEFAULT_OUT,
@@ -35,15 +41,14 @@ def run(
     json: AsJson = False,
 ) -> int:  # fmt: skip
     """Run methods on data sets, score them against the exact posterior, and print a table."""
-    from fsvi_bench.cli.console import print_json, stderr, stdout
+    from fsvi_bench.cli.console import print_json, stderr
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.cli.status import show_planned
     from fsvi_bench.errors import InputError
     from fsvi_bench.reporting.cell_files import load_traces
-    from fsvi_bench.reporting.summary import summarise
-    from fsvi_bench.reporting.table import failures, result_table
-    from fsvi_bench.reporting.wandb_log import choose_mode, log_records
-    from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
+    from fsvi_bench.reporting.table import failures
+    from fsvi_bench.reporting.wandb_log import WandbLogger, choose_mode
+    from fsvi_bench.running.executors import make_executor, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan, parse_setting
     from fsvi_bench.running.prepare import require_data
     from fsvi_bench.running.runner import Rerun, Resources
@@ -51,8 +56,6 @@ def run(
     from fsvi_bench.running.store import Store
     from fsvi_bench.training.trainer import choose_device
 
-    if executor != "local":
-        raise InputError(f"--executor is '{executor}', expected local; ray is not built in yet")
     request = Request(
         datasets=dataset or (),
         task_files=task or (),
@@ -72,24 +75,38 @@ def run(
         )
     if dry_run:
         return show_planned(plan, out, json)
-    resources = Resources(choose_device(device), LocalExecutor(workers or available_cores()), data_dir)
+    chosen = make_executor(executor, workers, ray_address, gpu_share)
+    resources = Resources(choose_device(device, chosen.has_gpu), chosen, data_dir)
     wandb_mode = choose_mode(wandb)
     require_data(plan, data_dir)
     store = Store(out)
     use_one_thread()
-    with RichProgress() as progress:
-        for flag in plan.unused:
-            progress.note(f"{flag} is not used: none of the chosen methods has such a setting")
-        result = run_plan(plan, store, resources, progress, rerun)  # type: ignore[arg-type]
-    if json:
-        print_json(result.records)
-    else:
-        stdout.print(result_table(summarise(result.records), stdout.width))
-        reused = len(result.records) - len(result.computed) - len(result.refused)
-        refused = f", {len(result.refused)} without a certified task" if result.refused else ""
-        stderr.print(f"{len(result.computed)} cells computed, {reused} found finished{refused}; results lie in {out}")
-    for line in log_records(result.records, wandb_mode, out, lambda records: load_traces(records, store)):
+    with WandbLogger(wandb_mode, out) as logger:
+        with RichProgress() as progress:
+            for flag in plan.unused:
+                progress.note(f"{flag} is not used: none of the chosen methods has such a setting")
+            result = run_plan(
+                plan, store, resources, progress, rerun,  # type: ignore[arg-type]
+                watcher=lambda records: logger.log(records, lambda group: load_traces(group, store)),
+            )  # fmt: skip
+        if json:
+            print_json(result.records)
+        else:
+            _show(result, out)
+        sys.stdout.flush()  # whoever waits for the numbers does not wait for W&B
+    for line in logger.notes:
         stderr.print(line, style="yellow")
     for line in failures(result.records):
         stderr.print(line, style="red")
     return 0 if all(record.status == "ok" for record in result.records) else 1
+
+
+def _show(result: RunResult, out: Path) -> None:
+    from fsvi_bench.cli.console import stderr, stdout
+    from fsvi_bench.reporting.summary import summarise
+    from fsvi_bench.reporting.table import result_table
+
+    stdout.print(result_table(summarise(result.records), stdout.width))
+    reused = len(result.records) - len(result.computed) - len(result.refused)
+    refused = f", {len(result.refused)} without a certified task" if result.refused else ""
+    stderr.print(f"{len(result.computed)} cells computed, {reused} found finished{refused}; results lie in {out}")

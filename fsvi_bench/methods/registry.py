@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.abc
 import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -35,16 +37,23 @@ class MethodDefaults(BaseModel):
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """A method that can be run: its name, its class and the hash of the file that defines it."""
+    """A method that can be run: its name, its class and the hash of the file that defines it.
+
+    In another process a method of an installed package is found by its name. One that came from a file travels as the
+    file's text: another machine may not have the file, and an edit during a run must not mix two versions.
+    """
 
     name: str
     cls: type[Method]
     defaults: MethodDefaults
     code_sha256: str
-    spec: str  #: by which `load_method` finds it again, in another process too
+    spec: str  #: what `load_method` was asked for
+    source: bytes | None = field(default=None, repr=False)  #: the file's text, of a method that came from a file
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return load_method, (self.spec,)
+        if self.source is None:
+            return load_method, (self.spec,)
+        return _from_source, (self.spec, inspect.getfile(self.cls), self.source)
 
     def options(self, changes: Mapping[str, Any]) -> MethodOptions:
         """Defaults with `changes` on top.
@@ -107,31 +116,52 @@ def load_method(spec: str) -> MethodEntry:
 
 
 def _from_file(spec: str) -> MethodEntry:
-    location, _, name = spec.rpartition(":")
-    path = Path(location)
+    path = Path(spec.rpartition(":")[0])
     if not is_file(path):
         raise InputError(f"there is no file {path}; give --method as path/file.py:Class")
-    code_sha256 = sha256_of_file(path)
-    module = _import_file(path, f"fsvi_bench_user_{code_sha256[:16]}")
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    return _from_source(spec, str(path.absolute()), source)
+
+
+def _from_source(spec: str, file: str, source: bytes) -> MethodEntry:
+    """The method of a file with this text; `file` becomes the module's `__file__`, and need not exist here."""
+    path, _, name = spec.rpartition(":")
+    code_sha256 = hashlib.sha256(source).hexdigest()
+    module = _import_source(_Source(file, source), path, f"fsvi_bench_user_{code_sha256[:16]}")
     if not hasattr(module, name):
         raise InputError(f"{path} has no class {quoted(name)}; give --method as path/file.py:Class")
     if name in method_names():
         raise InputError(f"{path}: the name '{name}' is taken by an installed method; rename the class")
     cls = _require_method(getattr(module, name), spec)
-    return MethodEntry(name, cls, MethodDefaults(title=name, summary=_first_line(cls)), code_sha256, spec)
+    return MethodEntry(name, cls, MethodDefaults(title=name, summary=_first_line(cls)), code_sha256, spec, source)
 
 
-def _import_file(path: Path, name: str) -> ModuleType:
-    """Runs a file as a module, registered under a name of its content: without, its annotations could not resolve."""
+class _Source(importlib.abc.ExecutionLoader):
+    """Loads a module from a text at hand; tracebacks and `inspect` show that text where the file is missing."""
+
+    def __init__(self, file: str, source: bytes) -> None:
+        self._file, self._source = file, source
+
+    def get_filename(self, fullname: str) -> str:
+        return self._file
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self._source)
+
+
+def _import_source(loader: _Source, path: str, name: str) -> ModuleType:
+    """Runs a text as a module, registered under a name of its content: without, its annotations could not resolve."""
     if name in sys.modules:
         return sys.modules[name]
-    module_spec = importlib.util.spec_from_file_location(name, path)
+    module_spec = importlib.util.spec_from_loader(name, loader)
     assert module_spec is not None
-    assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        module_spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}; mend the file") from error

@@ -64,7 +64,7 @@ def draw_spread(axes: Axes, curve: Sequence[tuple[float, Spread]], colour: str =
         quartiles = values("lower_quartile"), values("upper_quartile")
         axes.fill_between(x, *quartiles, color=colour, alpha=0.25, linewidth=0, label="quartiles, extremes")
         axes.plot(x, values("mean"), color="black", linewidth=0.9, linestyle=(0, (4, 3)), label="mean")
-    axes.plot(x, values("median"), color=colour, linewidth=1.6, label="median" if several else None)
+    axes.plot(x, values("median"), color=colour, linewidth=1.6, label="median")
     low, high = np.nanmin(values("smallest")), np.nanmax(values("median"))
     if low > 0 and high / low > LOGARITHMIC_FROM:
         axes.set_yscale("log")

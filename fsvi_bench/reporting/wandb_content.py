@@ -11,7 +11,6 @@ from typing import Any
 
 from fsvi_bench.files import canonical_json, is_file, sha256_of_json
 from fsvi_bench.reporting.cell_files import folder_of
-from fsvi_bench.reporting.curves import curves_figure
 from fsvi_bench.reporting.summary import summarise
 from fsvi_bench.reporting.traces import TRACED, Spread, spread_by_second, spread_by_step
 from fsvi_bench.running.cell import Record
@@ -186,6 +185,8 @@ def traces_table(traced: Traced) -> dict[str, Any]:
 
 def draw(traced: Traced, title: str, folder: Path) -> dict[str, str]:
     """A PNG file of the curves against steps, by the key under which it is logged; it takes a quarter of a second."""
+    from fsvi_bench.reporting.curves import curves_figure  # matplotlib, half a second
+
     figure = curves_figure([trace for _, trace in traced], title)
     if figure is None:
         return {}

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -31,7 +31,7 @@ Mode = Literal["online", "offline", "off"]
 Traces = Mapping[str, Trace]
 PROCESS = Path(wandb_process.__file__)
 SECONDS_PER_RUN = 180.0  #: a W&B that takes longer over one run is given up
-ATTEMPTS = 2  #: runs that fail one after the other until nothing more is tried
+ATTEMPTS = 2  #: so many runs may fail; then nothing more is tried
 #: Of the user's environment, what is meant for one run of his own and would make one run of all of ours.
 OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME", "WANDB_RUN_GROUP", "WANDB_MODE", "WANDB_SERVICE")
 
@@ -60,28 +60,6 @@ def _has_key() -> bool:
         return host is not None and netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def by_group(records: Iterable[Record]) -> list[list[Record]]:
-    """The records of each W&B run, in the order in which they come first."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(group_key(record), []).append(record)
-    return list(groups.values())
-
-
-def log_records(
-    records: Iterable[Record], mode: Mode, folder: Path, load_traces: Callable[[Sequence[Record]], Traces]
-) -> list[str]:
-    """Logs every group that is not logged yet, and returns what went wrong, in lines for the user.
-
-    Args:
-        load_traces: called with each group that is logged (`reporting.cell_files.load_traces`).
-    """
-    with WandbLogger(mode, folder) as logger:
-        for group in by_group(records):
-            logger.log(group, load_traces)
-    return logger.notes
 
 
 class WandbLogger:
@@ -174,7 +152,7 @@ class WandbLogger:
         notes = []
         if self._kept_offline is not None:
             notes.append(
-                f"W&B's server is out of reach ({self._kept_offline}); its runs are kept in {self.folder / 'wandb'}, "
+                f"W&B did not go online ({self._kept_offline}); its runs are kept in {self.folder / 'wandb'}, "
                 "and `wandb sync` sends them"
             )
         if self._failures:

@@ -94,7 +94,7 @@ def fit_missing(
             refusals[name, split] = str(error)
     progress.start("tasks", len(missing))
     jobs = (_Fit(name, split, load_raw(load_card(name), split, data_dir)) for name, split in missing)
-    for job, outcome in executor.map(_fit, jobs):
+    for job, outcome in executor.on("cpu").map(_fit, jobs):
         name, split = job.dataset, job.split
         if isinstance(outcome, Exception):
             refusals[name, split] = f"{type(outcome).__name__}: {outcome}"

@@ -119,7 +119,7 @@ def _group(cell: Cell) -> str:
 def _compute(
     missing: Sequence[Planned], loader: _Loader, resources: Resources, progress: Progress
 ) -> Iterator[Outcome]:
-    """Outcomes as jobs finish. On a CPU every batch is split over the workers, which moves no result."""
+    """Outcomes as jobs finish. Every batch is split over the workers, which moves no result on a CPU."""
     executor = _executor(missing, resources)
     progress.start("cells", len(missing), Counter(_group(item.cell) for item in missing))
     jobs = (
@@ -132,6 +132,6 @@ def _compute(
 
 
 def _executor(missing: Sequence[Planned], resources: Resources) -> Executor:
-    """Not worth other processes: a single GPU, and cells that take no training."""
-    alone = resources.device != "cpu" or all(item.variant.deterministic for item in missing)
-    return LocalExecutor() if alone and isinstance(resources.executor, LocalExecutor) else resources.executor
+    """What takes no training costs less than to send it anywhere."""
+    here = resources.device == "cpu" and all(item.variant.deterministic for item in missing)
+    return LocalExecutor() if here else resources.executor.on(resources.device)

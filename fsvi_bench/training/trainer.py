@@ -19,17 +19,20 @@ Device = Literal["cpu", "cuda"]
 Observe = Callable[[int, float], None]
 
 
-def choose_device(wanted: str) -> Device:
+def choose_device(wanted: str, available: bool | None = None) -> Device:
     """`auto` is the GPU where there is one.
+
+    Args:
+        available: whether there is one where the work is done; by default, on this machine.
 
     Raises:
         InputError: a GPU is asked for and there is none, or the name is unknown.
     """
     if wanted not in ("auto", "cpu", "cuda"):
         raise InputError(f"--device is '{wanted}', expected auto, cpu or cuda")
-    available = torch.cuda.is_available()
+    available = torch.cuda.is_available() if available is None else available
     if wanted == "cuda" and not available:
-        raise InputError("--device cuda: this machine has no CUDA GPU that torch can use; choose cpu or auto")
+        raise InputError("--device cuda: there is no CUDA GPU to work on here; choose cpu or auto")
     return "cuda" if available and wanted != "cpu" else "cpu"
 
 

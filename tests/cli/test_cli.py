@@ -114,7 +114,7 @@ def test_run_in_a_process_of_its_own(tmp_path):
         (0, "ffg"),
         (1, "ffg"),
     ]
-    assert "toy split 1 exact ffg: ok" in first.stderr
+    assert "running methods 4/4: toy exact ffg: 2 ok" in first.stderr
     assert "Warning" not in first.stderr
     assert (tmp_path / "fsvi-bench-results" / "cells" / "toy").is_dir()
     second = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -158,9 +158,11 @@ def test_wandb_off_imports_nothing_of_it_and_offline_writes_a_run(tmp_path):
 
 
 def test_a_failing_wandb_costs_no_cell(cli, tmp_path, monkeypatch):
-    import wandb
+    from fsvi_bench.reporting import wandb_log
 
-    monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("planted")))
+    process = tmp_path / "process.py"
+    process.write_text('import sys\nprint(\'{"error": "ConnectionError: planted"}\' * bool(sys.stdin.readline()))')
+    monkeypatch.setattr(wandb_log, "PROCESS", process)
     arguments = ("run", "--dataset", "toy", "--method", "exact", "--splits", "0", "--out", tmp_path)
     status, out, err = cli(*arguments, "--wandb", "offline", "--json")
     assert status == 0

@@ -16,8 +16,9 @@ from fsvi_bench.reporting.cell_files import folder_of, load_traces
 from fsvi_bench.reporting.summary import summarise
 from fsvi_bench.reporting.traces import TRACED
 from fsvi_bench.reporting.wandb_content import CELL_COLUMNS, MAX_SERIES, history
-from fsvi_bench.reporting.wandb_log import WandbLogger, by_group, log_records
+from fsvi_bench.reporting.wandb_log import WandbLogger
 from fsvi_bench.training.trace import Trace
+from tests.reporting.wandb_calls import by_group, log_records
 from tests.reporting.wandb_cells import diverging, failed, loader, of, point, trained
 from tests.reporting.wandb_file import read_run
 

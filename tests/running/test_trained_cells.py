@@ -183,9 +183,9 @@ def test_a_trace_ends_where_its_problem_stopped_whatever_the_others_do(tmp_path)
     assert traces(tmp_path / "together") == traces(tmp_path / "alone")
     assert posteriors(tmp_path / "together") == posteriors(tmp_path / "alone")
     ends = {cell: points[-1] for cell, points in traces(tmp_path / "together").items()}
-    assert len({steps for steps, _, _ in ends.values()}) == 3
-    assert max(steps for steps, _, _ in ends.values()) < 3000
-    assert {kl for _, kl, _ in ends.values()} == {record.scores.kl for record in together}
+    assert len({steps for steps, *_ in ends.values()}) == 3
+    assert max(steps for steps, *_ in ends.values()) < 3000
+    assert {kl for _, kl, *_ in ends.values()} == {record.scores.kl for record in together}
 
 
 def test_the_work_of_a_problem_that_diverged_is_kept(tmp_path):

@@ -1,6 +1,11 @@
 """Where cells are computed: processes of this machine, or a Ray cluster."""
 
 from fsvi_bench.running.executors.base import Executor, WorkerDied, WorkersLost
+from fsvi_bench.running.executors.choice import make_executor
 from fsvi_bench.running.executors.local import LocalExecutor, available_cores, use_one_thread
+from fsvi_bench.running.executors.ray import RayExecutor
 
-__all__ = ["Executor", "LocalExecutor", "WorkerDied", "WorkersLost", "available_cores", "use_one_thread"]
+__all__ = [
+    "Executor", "LocalExecutor", "RayExecutor", "WorkerDied", "WorkersLost", "available_cores", "make_executor",
+    "use_one_thread",
+]  # fmt: skip

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fsvi_bench.errors import InputError, TaskRefused
+
+if TYPE_CHECKING:
+    from fsvi_bench.training.trainer import Device
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -25,6 +28,13 @@ class Executor(Protocol):
     @property
     def workers(self) -> int:
         """How many calls are made at once; work that can be split is split into as many parts."""
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether calls can compute on a CUDA GPU; on a cluster this process's machine need not have one."""
+
+    def on(self, device: Device) -> Executor:
+        """The executor for calls that compute on this device: how many fit at once depends on it."""
 
     def map(
         self, function: Callable[[Argument], Result], arguments: Iterable[Argument]

@@ -13,9 +13,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from fsvi_bench.running.executors.base import Argument, Result, WorkerDied, is_result
+
+if TYPE_CHECKING:
+    from fsvi_bench.training.trainer import Device
 
 
 def available_cores() -> int:
@@ -72,6 +75,16 @@ class LocalExecutor:
     """
 
     workers: int = 1
+
+    @property
+    def has_gpu(self) -> bool:
+        import torch
+
+        return torch.cuda.is_available()
+
+    def on(self, device: Device) -> LocalExecutor:
+        """A GPU serves one process: a batch fills it better than several processes do."""
+        return self if device == "cpu" else LocalExecutor()
 
     def map(
         self, function: Callable[[Argument], Result], arguments: Iterable[Argument]

@@ -1,0 +1,30 @@
+"""The executor that a command asks for."""
+
+from __future__ import annotations
+
+import os
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.running.executors.base import Executor
+from fsvi_bench.running.executors.local import LocalExecutor, available_cores
+from fsvi_bench.running.executors.ray import RayExecutor
+
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+
+
+def make_executor(
+    name: str, workers: int | None = None, ray_address: str | None = None, gpu_share: float | None = None
+) -> Executor:
+    """`local` with that many processes, or `ray`: the cluster at that address, at $RAY_ADDRESS, or a new one.
+
+    Raises:
+        InputError: an unknown name, an option of the other executor, or no such cluster.
+    """
+    if name == "ray":
+        return RayExecutor.connect(ray_address or os.environ.get(ADDRESS_VARIABLE) or None, workers, gpu_share)
+    if name != "local":
+        raise InputError(f"--executor is '{name}', expected local or ray")
+    for flag, value in (("--ray-address", ray_address), ("--gpu-share", gpu_share)):
+        if value is not None:
+            raise InputError(f"{flag} has no meaning without --executor ray; add that or drop the flag")
+    return LocalExecutor(workers or available_cores())

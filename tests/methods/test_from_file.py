@@ -1,0 +1,93 @@
+"""A method from a user's file goes to other processes and machines as its text."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.methods.registry import load_method
+
+FILE = """
+from __future__ import annotations
+from pathlib import Path
+from fsvi_bench.methods.base import Method, MethodOptions
+
+HERE = Path(__file__)
+
+class Options(MethodOptions):
+    wanted: float | None = None  # resolved by name in this module
+
+class Mine(Method):
+    "First."
+    Options = Options
+    num_steps = 1
+    deterministic = True
+    said = "first"
+    def training_step(self, batch, batch_idx): ...
+    def posterior(self): raise RuntimeError("planted")
+"""
+#: What another process says of a pickled method: its own words, its options, file and source, as it finds them.
+ASK = """
+import inspect, pickle, sys
+entry = pickle.loads(sys.stdin.buffer.read())
+cls = entry.cls
+print(cls.said, entry.options({"wanted": 2}).wanted, inspect.getmodule(cls).HERE, entry.code_sha256, sep="|")
+print(inspect.getsource(cls).count("planted"), pickle.dumps(entry) == pickle.dumps(pickle.loads(pickle.dumps(entry))))
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def ask(pickled: bytes, folder: Path) -> list[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", ASK], input=pickled, capture_output=True, cwd=folder, env=environment)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().split("\n")
+
+
+def test_another_process_needs_no_file_and_never_sees_an_edit(file, tmp_path, monkeypatch):
+    """As on another machine: the path was relative, the folder is another, the file is gone or says something else."""
+    monkeypatch.chdir(tmp_path)
+    entry = load_method("mine.py:Mine")
+    pickled = pickle.dumps(entry)
+    expected = [f"first|2.0|{file}|{entry.code_sha256}", "1 True", ""]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    file.write_text(FILE.replace("first", "second"))
+    assert ask(pickled, elsewhere) == expected
+    file.unlink()
+    assert ask(pickled, elsewhere) == expected
+    assert pickle.loads(pickled).cls is entry.cls  # here the module is there already
+
+
+def test_an_edited_file_is_another_method(file):
+    first = load_method(f"{file}:Mine")
+    file.write_text(FILE.replace("first", "second"))
+    second = load_method(f"{file}:Mine")
+    assert (first.cls.said, second.cls.said) == ("first", "second")
+    assert first.code_sha256 != second.code_sha256
+    assert pickle.loads(pickle.dumps(first)).cls is first.cls
+
+
+def test_a_method_of_this_package_travels_by_name():
+    assert len(pickle.dumps(load_method("rand-a"))) < 200
+
+
+def test_errors_in_a_file_name_it_and_its_lines(file):
+    file.write_text(FILE + "\nraise ValueError('planted')\n")
+    with pytest.raises(InputError, match=r"mine\.py cannot be imported: ValueError: planted; mend the file") as raised:
+        load_method(f"{file}:Mine")
+    frames = inspect.getinnerframes(raised.value.__cause__.__traceback__)
+    assert (frames[-1].filename, frames[-1].code_context) == (str(file), ["raise ValueError('planted')\n"])

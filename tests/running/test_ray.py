@@ -1,0 +1,273 @@
+"""Work on a Ray cluster of this machine: what `LocalExecutor` promises, and what only a cluster can do wrong."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load_file
+
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.running.executors import RayExecutor, WorkerDied, WorkersLost, make_executor, ray_connection
+from fsvi_bench.running.executors import ray as ray_module
+from fsvi_bench.running.executors.ray import RETRIES
+from fsvi_bench.running.executors.ray_connection import Connection
+from fsvi_bench.running.plan import Request
+from fsvi_bench.training.trainer import choose_device
+from tests.running import comparable, execute
+from tests.running.clusters import ROOT, require_ray
+from tests.running.test_executors import dies, is_running, threads_and_process, until, waits_for_ever, work
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+
+@pytest.fixture(scope="module")
+def ray_executor():
+    require_ray()
+    executor = make_executor("ray", 2)
+    yield executor
+    executor.connection.close()
+
+
+class Unpicklable(RuntimeError):
+    """As some libraries' errors are: made with other arguments than it keeps."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+def counts_and_fails(path):
+    with path.open("a") as stream:
+        stream.write("x")
+    raise ArithmeticError("planted")
+
+
+def dies_each_time(path):
+    with path.open("a") as stream:
+        stream.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails_unpicklably(_):
+    raise Unpicklable("one", "two")
+
+
+def waits_after_the_first(argument):
+    return argument if isinstance(argument, int) else waits_for_ever(argument)
+
+
+def test_every_result_comes_back_with_its_argument(ray_executor):
+    assert (ray_executor.workers, ray_executor.has_gpu) == (2, False)
+    outcomes = dict(ray_executor.map(work, [1, 2, "refused", 3]))
+    assert (outcomes[1], outcomes[2], outcomes[3]) == (2, 4, 6)
+    assert isinstance(outcomes["refused"], TaskRefused)
+    assert str(outcomes["refused"]) == "planted"
+
+
+def test_a_users_mistake_stops_everything(ray_executor):
+    with pytest.raises(InputError, match="planted"):
+        list(ray_executor.map(work, [1, "input", 2]))
+
+
+def test_a_calls_own_error_is_its_result_and_is_never_tried_again(ray_executor, tmp_path):
+    ((_, error),) = ray_executor.map(counts_and_fails, [tmp_path / "attempts"])
+    assert (type(error), str(error)) == (ArithmeticError, "planted")
+    assert (tmp_path / "attempts").read_text() == "x"
+
+
+def test_an_error_that_does_not_pickle_keeps_its_words(ray_executor):
+    ((_, error),) = ray_executor.map(fails_unpicklably, [0])
+    assert (type(error), str(error)) == (RuntimeError, "Unpicklable: one and two")
+
+
+def test_a_worker_that_dies_costs_no_other_call_and_is_tried_again(ray_executor, tmp_path):
+    arguments = [0, tmp_path / "once", 1, *range(2, 6)]
+    outcomes = list(ray_executor.map(dies, arguments))
+    assert Counter(outcomes) == Counter(zip(arguments, arguments, strict=True))
+
+
+def test_a_call_that_goes_on_losing_its_worker_is_given_up(ray_executor, tmp_path):
+    ((_, died),) = ray_executor.map(dies_each_time, [tmp_path / "attempts"])
+    assert isinstance(died, WorkerDied)
+    assert "out of memory" in str(died)
+    assert (tmp_path / "attempts").read_text() == "x" * (1 + RETRIES)
+
+
+def test_workers_are_other_processes_of_one_thread(ray_executor):
+    results = [outcome for _, outcome in ray_executor.map(threads_and_process, range(4))]
+    assert {threads for threads, _ in results} == {1}
+    assert os.getpid() not in {process for _, process in results}
+
+
+def test_arguments_are_read_as_there_is_room(ray_executor):
+    taken = []
+    outcomes = ray_executor.map(work, (taken.append(number) or number for number in range(30)))
+    next(outcomes)
+    assert len(taken) <= 4  # two under way, and what finished meanwhile
+    assert len(list(outcomes)) == 29
+
+
+def test_an_end_ahead_of_time_ends_what_runs(ray_executor, tmp_path):
+    """As Ctrl-C does: the generator is closed while a call is under way."""
+    outcomes = ray_executor.map(waits_after_the_first, [tmp_path / "process", 1])
+    assert next(outcomes) == (1, 1)
+    until(lambda: (tmp_path / "process").is_file() and (tmp_path / "process").read_text())
+    process = int((tmp_path / "process").read_text())
+    assert is_running(process)
+    outcomes.close()
+    until(lambda: not is_running(process))
+    assert list(ray_executor.map(work, [1])) == [(1, 2)]
+
+
+def test_a_node_with_other_sources_takes_no_part(ray_executor, monkeypatch):
+    """Its results would carry this version's code hash."""
+    monkeypatch.setattr(ray_module, "source_sha256", lambda _: "another")
+    with pytest.raises(InputError, match="has other sources of fsvi-bench"):
+        list(ray_executor.map(work, [1]))
+
+
+def test_a_run_is_the_local_one(ray_executor, tmp_path, monkeypatch):
+    """Records and posteriors, though the workers' cache is another than the driver's: tasks come back to it."""
+    request = Request(datasets=["toy"], splits="0-2", methods=["exact", "rand-a"], measurement_points=[5], max_steps=20)
+    local = execute(tmp_path / "local", request)
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    result = execute(tmp_path / "ray", request, executor=ray_executor)
+    assert len(result.records) == 12
+    assert [comparable(record) for record in result.records] == [comparable(record) for record in local.records]
+    assert posteriors(tmp_path / "ray") == posteriors(tmp_path / "local")
+    assert len(posteriors(tmp_path / "ray")) == 12
+    assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == 3
+    again = execute(tmp_path / "ray", request, executor=ray_executor)
+    assert (again.computed, again.records) == ([], result.records)
+
+
+def posteriors(root):
+    """Bit by bit (the order of a file's header is left to chance)."""
+    return {
+        path.relative_to(root): {name: tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
+        for path in root.rglob("posterior.safetensors")
+    }
+
+
+def test_a_second_cluster_in_one_process_is_refused(ray_executor):
+    with pytest.raises(InputError, match="part of a Ray cluster already"):
+        make_executor("ray", 2)
+
+
+NODES = [
+    {"Alive": True, "Resources": {"CPU": 4.0}},
+    {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 2.0}},
+    {"Alive": True, "Resources": {"CPU": 1.0, "GPU": 8.0}},
+    {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    {"Alive": True, "Resources": {"memory": 1.0}},
+]
+
+
+@pytest.mark.parametrize(
+    ("device", "share", "limit", "workers"),
+    [("cpu", None, None, 9), ("cpu", 0.5, 3, 3), ("cuda", None, None, 3), ("cuda", 0.5, None, 5), ("cuda", 0.3, None, 5),
+     ("cuda", 0.7, None, 3), ("cuda", 0.1, None, 5), ("cuda", 0.5, 1, 1)],
+)  # fmt: skip
+def test_room_is_counted_in_cores_and_shares_of_gpus(monkeypatch, device, share, limit, workers):
+    """A call takes a core, and on a GPU its share of a single one; dead nodes have no room."""
+    require_ray()
+    monkeypatch.setattr(importlib.import_module("ray"), "nodes", lambda: NODES)
+    monkeypatch.setattr(ray_module, "answers", lambda _: True)
+    executor = RayExecutor(Connection("head:1"), limit, share).on(device)
+    assert executor.workers == workers
+    assert executor.has_gpu
+    assert choose_device("auto", executor.has_gpu) == "cuda"
+
+
+@pytest.mark.parametrize(("nodes", "answering"), [([], True), (NODES, False)])
+def test_a_cluster_that_is_gone_is_given_up(ray_executor, monkeypatch, tmp_path, nodes, answering):
+    """No node left, or no head: the call that is under way is not waited for."""
+    executor = replace(ray_executor, head_patience=2.5, worker_patience=2.5)
+    outcomes = executor.map(waits_after_the_first, [1, tmp_path / "process"])
+    assert next(outcomes) == (1, 1)
+    monkeypatch.setattr(importlib.import_module("ray"), "nodes", lambda: nodes)
+    monkeypatch.setattr(ray_module, "answers", lambda _: answering)
+    started = time.monotonic()
+    with pytest.raises(WorkersLost, match="what was finished is kept"):
+        next(outcomes)
+    assert time.monotonic() - started < 30
+    os.kill(int((tmp_path / "process").read_text()), signal.SIGKILL)  # the head that does not answer cannot do it
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": "slurm"}, "--executor is 'slurm', expected local or ray"),
+        ({"name": "local", "ray_address": "x:1"}, "--ray-address has no meaning without --executor ray"),
+        ({"name": "local", "gpu_share": 0.5}, "--gpu-share has no meaning without --executor ray"),
+        ({"name": "ray", "gpu_share": 1.5}, "--gpu-share is 1.5, expected above 0 and at most 1"),
+        ({"name": "ray", "gpu_share": 0.0}, "--gpu-share is 0, expected above 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        make_executor(**options)
+
+
+ADDRESSES = """
+import sys, time
+from fsvi_bench.errors import InputError
+from fsvi_bench.running.executors import make_executor, ray_connection
+ray_connection.PATIENCE = 10.0
+for address in sys.argv[1:]:
+    try:
+        make_executor("ray", 1, address)
+    except InputError as error:
+        print(error)
+"""
+
+
+def test_a_wrong_address_or_token_is_said_in_a_sentence_and_in_time(ray_executor, tmp_path):
+    """Nothing there; something that is no Ray; Ray's client; no address at all; a cluster with another token."""
+    server = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"], cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        port = int(server.stdout.readline().partition("port ")[2].split()[0])
+        addresses = [
+            "127.0.0.1:9",
+            f"127.0.0.1:{port}",
+            "ray://localhost:10001",
+            "head",
+            ray_executor.connection.address,
+        ]
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        environment = {
+            **os.environ,
+            **token,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
+        command = [sys.executable, "-c", ADDRESSES, *addresses]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        server.kill()
+        server.communicate()
+    assert (done.returncode, done.stderr) == (0, "")
+    nothing, other, client, name, token = done.stdout.splitlines()
+    assert nothing.startswith("nothing answers at 127.0.0.1:9; give --ray-address as the head's host:port")
+    assert other.startswith(f"the Ray cluster at 127.0.0.1:{port} did not take this process in within 10 s; ")
+    assert client.startswith("--ray-address is 'ray://localhost:10001', which is not host:port; ")
+    assert name.startswith("--ray-address is 'head', which is not host:port; ")
+    assert token.startswith(
+        f"the Ray cluster at {addresses[-1]} has another token than this process; set $RAY_AUTH_TOKEN"
+    )
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'fsvi-bench\[cluster\]'"):
+        ray_connection.connect(None, 1)
