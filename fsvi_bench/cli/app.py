@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fsvi_bench.cli import datasets, export, methods, reproduce, run, score, status, tasks
+from fsvi_bench.cli import datasets, export, methods, report, reproduce, run, score, status, tasks
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.running.executors.base import WorkersLost
 
@@ -28,6 +28,7 @@ app.command("run")(run.run)
 app.command("score")(score.score)
 app.command("status")(status.status)
 app.command("export")(export.export)
+app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(tasks.app, name="tasks")

@@ -220,7 +220,7 @@ def new_figure(
     return figure, list(axes[0])
 
 
-def write_figure(figure: Figure, stem: Path) -> list[Path]:
+def write_figure(figure: Figure, stem: Path, dots_per_inch: int = DOTS_PER_INCH) -> list[Path]:
     """Writes `stem`.png and `stem`.svg, each whole or not at all; equal figures give equal bytes.
 
     Raises:
@@ -230,7 +230,7 @@ def write_figure(figure: Figure, stem: Path) -> list[Path]:
     for kind, metadata in (("png", {}), ("svg", {"Date": None})):
         content, path = io.BytesIO(), stem.with_name(f"{stem.name}.{kind}")
         with matplotlib.rc_context({"svg.hashsalt": stem.name}):
-            figure.savefig(content, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+            figure.savefig(content, format=kind, dpi=dots_per_inch, metadata=metadata)
         write_atomically(path, content.getvalue())
         paths.append(path)
     return paths

@@ -33,15 +33,19 @@ ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an e
 def result_table(rows: Sequence[Row], width: int) -> Table:
     """Mean ± standard error over splits, one line per data set, method and family; fewer columns if width is short."""
     caption = f"{CAPTION} {OWN_PRIOR}" if any(row.hyperparameters.get("prior") == "own" for row in rows) else CAPTION
-    singular = any("kl" not in row.scores or math.isinf(row.scores["kl"].mean) for row in rows if row.finished)
-    # For a Gaussian the KL of the moments is the KL.
-    columns = {name: heading for name, heading in COLUMNS.items() if singular or name != "kl_moment_matched"}
+    columns = score_columns(rows)
     whole = _result_table(rows, columns, caption)
     needed = _needed_width(whole)
     if needed <= width:
         return whole
     fewer = {name: COLUMNS[name] for name in NARROW_COLUMNS}
     return _result_table(rows, fewer, f"{caption} More columns from a width of {needed} on.")
+
+
+def score_columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Scores that a table of these rows shows, with their headings. For a Gaussian the KL of the moments is the KL."""
+    singular = any("kl" not in row.scores or math.isinf(row.scores["kl"].mean) for row in rows if row.finished)
+    return {name: heading for name, heading in COLUMNS.items() if singular or name != "kl_moment_matched"}
 
 
 def _needed_width(table: Table) -> int:
@@ -55,11 +59,11 @@ def _result_table(rows: Sequence[Row], columns: Mapping[str, str], caption: str)
         table.add_column(heading, justify="right" if heading == "splits" else "left", no_wrap=True)
     for heading in columns.values():
         table.add_column(heading, justify="right", no_wrap=True)
-    told_apart = _varying_settings(rows)
+    told_apart = varying_settings(rows)
     for index, row in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].dataset != row.dataset
         cells = [_cell(row, name) for name in columns]
-        table.add_row(row.dataset, _label(row, told_apart[row.method]), _count(row), *cells, end_section=last)
+        table.add_row(row.dataset, _label(row, told_apart[row.method]), count_words(row), *cells, end_section=last)
     return table
 
 
@@ -70,7 +74,7 @@ CAPTION = (
 )
 
 
-def _varying_settings(rows: Sequence[Row]) -> dict[str, list[str]]:
+def varying_settings(rows: Sequence[Row]) -> dict[str, list[str]]:
     """For each method, the names of the settings in which its rows differ: the rest would fill the table."""
     seen: dict[str, dict[str, set[str]]] = {}
     for row in rows:
@@ -80,11 +84,16 @@ def _varying_settings(rows: Sequence[Row]) -> dict[str, list[str]]:
     return {method: [name for name, values in names.items() if len(values) > 1] for method, names in seen.items()}
 
 
-def _label(row: Row, settings: Sequence[str]) -> str:
+def settings_words(row: Row, settings: Sequence[str]) -> str:
+    """Those settings as `name=value`, and whether the method's model has a prior of its own."""
     told = [f"{name}={row.hyperparameters[name]}" for name in settings if name in row.hyperparameters]
     if row.hyperparameters.get("prior") == "own" and "prior" not in settings:
         told.append("(own prior)")
-    return " ".join([row.method, row.family, *told])
+    return " ".join(told)
+
+
+def _label(row: Row, settings: Sequence[str]) -> str:
+    return " ".join(filter(None, [row.method, row.family, settings_words(row, settings)]))
 
 
 def _cell(row: Row, name: str) -> str:
@@ -93,7 +102,8 @@ def _cell(row: Row, name: str) -> str:
     return format_estimate(row.scores[name]) if name in row.scores else "–"
 
 
-def _count(row: Row) -> str:
+def count_words(row: Row) -> str:
+    """How many splits went into a row's means, and how many of its cells did not."""
     return str(row.splits) if row.finished == row.cells else f"{row.splits} ({row.cells - row.finished} not ok)"
 
 

@@ -61,16 +61,24 @@ def read_trace(path: Path) -> Trace:
         InputError: it is not one.
     """
     try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        return Trace([_point(row) for row in rows])
-    except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
+        header, *lines = path.read_text(encoding="utf-8").splitlines()
+        if tuple(header.split(",")) != COLUMNS:
+            raise ValueError(f"its first line is not {','.join(COLUMNS)}")
+        return Trace([_point(*line.split(",")) for line in lines])
+    except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
         raise InputError(f"{path} is not a trace ({type(error).__name__}); move it away and run again") from error
 
 
-def _point(row: dict[str, str]) -> TracePoint:
-    numbers = {name: float(row[name]) for name in ("seconds", "kl", "kl_moment_matched", "nlpd_moment_matched")}
-    nlpd, loss = (float(row[name]) if row[name] else None for name in ("nlpd", "loss"))
-    return TracePoint(int(row["steps"]), nlpd=nlpd, loss=loss, **numbers)
+def _point(steps: str, seconds: str, kl: str, nlpd: str, kl_matched: str, nlpd_matched: str, loss: str) -> TracePoint:
+    return TracePoint(
+        int(steps),
+        float(seconds),
+        float(kl),
+        float(nlpd) if nlpd else None,
+        float(kl_matched),
+        float(nlpd_matched),
+        float(loss) if loss else None,
+    )
 
 
 def trace_steps(total: int) -> list[int]:

@@ -1,0 +1,121 @@
+"""Which differences between methods the splits support: within a data set, and over data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.posteriors.base import Family
+from fsvi_bench.reporting.report.study import FAMILIES, REFERENCE, Entry, Study
+from fsvi_bench.running.cell import Record
+from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks, tie_groups
+from fsvi_bench.statistics.multiple import holm
+from fsvi_bench.statistics.resampled_t import corrected_paired_test
+from fsvi_bench.tasks.build import split_indices
+from fsvi_bench.tasks.card import load_card
+
+LEVEL = 0.05  #: family-wise error rate of "best"
+USUAL_RATIO = 1 / 9  #: of 90/10 splits
+RANKED = {
+    "kl_moment_matched": "KL (of q’s moments where q has no density)",
+    "predictive_kl_test": "predictive KL on test inputs",
+}
+
+
+def held_out_ratio(dataset: str) -> float:
+    """n_test/n_train of a data set's splits; 0 where each split is a draw of its own, as the toy problem's."""
+    try:
+        card = load_card(dataset)
+    except InputError:  # from a task file of some other data set
+        return USUAL_RATIO
+    if card.source.kind == "toy":
+        return 0.0
+    train, test = split_indices(card, 0)
+    return len(test) / len(train)
+
+
+def supported_best(study: Study, dataset: str, family: Family, score: str) -> Entry | None:
+    """The entry of a family that is better than each of its rivals, or None if the splits do not bear that out.
+
+    It finished everywhere, has the lowest mean, and beats each rival in the corrected paired test over the splits that
+    both finished, after Holm's correction over the rivals. The exact posterior is no rival.
+    """
+    values = {
+        entry: found
+        for entry in study.entries_on(dataset)
+        if entry.family == family and entry.method != REFERENCE and (found := study.by_split(dataset, entry, score))
+    }
+    planned = {record.split for entry in values for record in study.records[dataset, entry]}
+    whole = {entry: np.mean(list(found.values())) for entry, found in values.items() if found.keys() == planned}
+    if len(values) < 2 or not whole:
+        return None
+    best = min(whole, key=lambda entry: (whole[entry], entry))
+    ratio = held_out_ratio(dataset)
+    p_values = [_beats(values[best], values[rival], ratio) for rival in values if rival != best]
+    return best if holm(p_values).max() <= LEVEL else None
+
+
+def _beats(best: dict[int, float], rival: dict[int, float], ratio: float) -> float:
+    """p-value that the first is lower over the splits that both have; 1 if its mean is not."""
+    both = sorted(best.keys() & rival.keys())
+    a, b = np.array([best[split] for split in both]), np.array([rival[split] for split in both])
+    if not both or not a.mean() < b.mean():
+        return 1.0
+    return corrected_paired_test(a, b, ratio)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One entry's mean rank over data sets; no interval and no group if it misses a cell somewhere."""
+
+    entry: Entry
+    interval: RankInterval | None
+    group: int | None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A family's entries by mean rank, unranked ones last."""
+
+    family: Family
+    score: str
+    datasets: list[str]
+    standings: list[Standing]
+
+
+def rankings(study: Study) -> list[Ranking]:
+    """One per family and score that has at least two entries and two data sets."""
+    found = []
+    for family in FAMILIES:
+        entries = [e for e in study.entries if e.family == family and e.method != REFERENCE]
+        datasets = [d for d in study.datasets if any((d, e) in study.rows for e in entries)]
+        if len(entries) < 2 or len(datasets) < 2:
+            continue
+        found += [_ranking(study, family, score, datasets, entries) for score in RANKED]
+    return found
+
+
+def _ranking(study: Study, family: Family, score: str, datasets: Sequence[str], entries: Sequence[Entry]) -> Ranking:
+    tables = {dataset: _score_table(study, dataset, entries, score) for dataset in datasets}
+    ranks = bootstrap_ranks(tables, np.random.default_rng(0))
+    standings = map(Standing, entries, ranks.intervals(), tie_groups(ranks))
+    in_order = sorted(standings, key=lambda s: (s.interval is None, s.interval and s.interval.mean_rank, s.entry))
+    return Ranking(family, score, list(datasets), in_order)
+
+
+def _score_table(study: Study, dataset: str, entries: Sequence[Entry], score: str) -> np.ndarray:
+    """[entries, splits, seeds]; NaN where a cell lacks the score. A method without randomness repeats its one seed."""
+    records: list[Sequence[Record]] = [study.records.get((dataset, entry), ()) for entry in entries]
+    splits = sorted({record.split for found in records for record in found})
+    seeds = sorted({record.seed for found in records for record in found})
+    table = np.full((len(entries), len(splits), len(seeds)), np.nan)
+    for place, found in enumerate(records):
+        single = len({record.seed for record in found}) == 1
+        for record in found:
+            value = None if record.scores is None else getattr(record.scores, score)
+            columns = slice(None) if single else seeds.index(record.seed)
+            table[place, splits.index(record.split), columns] = np.nan if value is None else value
+    return table
