@@ -23,6 +23,7 @@ from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
 from fsvi_bench.running.store import Store
+from fsvi_bench.training.trainer import Device
 
 
 def timed(function: Callable[[Any], Any], argument: Any) -> tuple[Any, float, float, int]:
@@ -42,6 +43,13 @@ class Stopwatch:
     @property
     def workers(self) -> int:
         return self.executor.workers
+
+    @property
+    def has_gpu(self) -> bool:
+        return False
+
+    def on(self, device: Device) -> Stopwatch:
+        return self
 
     def map(self, function: Callable[[Any], Any], arguments: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         for argument, outcome in self.executor.map(partial(timed, function), arguments):

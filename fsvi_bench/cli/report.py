@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fsvi_bench.cli.collector import no_garbage_collection
 
 
 def report(
@@ -14,15 +15,10 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", help="Where the report goes. Default: DIR/report.")] = None,
 ) -> int:
     """Make one self-contained HTML page, and its figures as PNG and SVG, from the records of a folder."""
-    # Everything read stays until the page is written: looking for garbage among a million objects takes a third of the
-    # time and finds little.
-    gc.disable()
-    try:
+    with no_garbage_collection():
         from fsvi_bench.cli.console import stdout
         from fsvi_bench.reporting.report.page import write_report
 
         path = write_report(folder, folder / "report" if out is None else out)
-    finally:
-        gc.enable()
     stdout.print(str(path), soft_wrap=True)
     return 0

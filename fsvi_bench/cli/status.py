@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ def status(
     json: AsJson = False,
 ) -> int:
     """How many cells of a folder's plans are done, failed or missing."""
-    from fsvi_bench.running.archive import read_status
+    with no_garbage_collection():
+        from fsvi_bench.running.archive import read_status
 
-    show(read_status(folder), json)
+        show(read_status(folder), json)
     return 0
 
 
@@ -33,8 +35,9 @@ def show_planned(plan: Plan, folder: Path, json: bool) -> int:
     from fsvi_bench.running.planfile import plan_file
     from fsvi_bench.running.prepare import known_tasks
 
-    tasks, unfitted, refusals = known_tasks(plan)
-    show(planned_status(plan_file(plan, tasks, refusals, "cpu"), unfitted, folder), json)
+    with no_garbage_collection():
+        tasks, unfitted, refusals = known_tasks(plan)
+        show(planned_status(plan_file(plan, tasks, refusals, "cpu"), unfitted, folder), json)
     return 0
 
 

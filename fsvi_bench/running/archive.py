@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,10 +54,11 @@ def read_archive(root: Path) -> Archive:
     cells = _wanted(plans)
     by_folder = {path.parent.relative_to(root).as_posix(): path for path in paths}
     found = {key: by_folder[cell.folder] for key, cell in cells.items() if cell.folder in by_folder}
-    records = [_record_of(cells[key], path) for key, path in found.items()]
+    read = (_record_of(cells[key], path) for key, path in found.items())
+    records = [record for record in read if record is not None]
     refused = _refused(plans)
     planned = len(cells) + len(refused)
-    return Archive(root, plans, records + refused, planned, len(cells) - len(found), len(paths) - len(found))
+    return Archive(root, plans, records + refused, planned, len(cells) - len(records), len(paths) - len(found))
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def read_status(root: Path) -> Status:
         InputError: as `read_archive`.
     """
     plans, paths = _contents(root)
-    heads = [_head(path) for path in paths]
+    heads = _heads(paths)
     if not plans:
         return Status(_count((Group(h["dataset"], h["method"], h["family"]), h["status"]) for h in heads), 0)
     by_key = {head["cell"]: head["status"] for head in heads}
@@ -91,7 +92,7 @@ def read_status(root: Path) -> Status:
 
 def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Path) -> Status:
     """What a plan would find done in a folder, and what it would compute; nothing can be done of unfitted splits."""
-    by_key = {head["cell"]: head["status"] for head in map(_head, _record_paths(root))}
+    by_key = {head["cell"]: head["status"] for head in _heads(_record_paths(root))}
     fitted = ((_group(cell), by_key.get(cell.key, "missing")) for cell in plan.cells())
     refused = ((Group(r.dataset, r.method, r.family), r.status) for r in plan.refused_records())
     later = (
@@ -154,17 +155,27 @@ def _refused(plans: list[PlanFile]) -> list[Record]:
     return list(by_name.values())
 
 
-def _record_of(cell: Cell, path: Path) -> Record:
-    record = read_record(path)
+def _record_of(cell: Cell, path: Path) -> Record | None:
+    """None if a run that is under way took it away since it was listed, to compute the cell again."""
+    try:
+        record = read_record(path)
+    except FileNotFoundError:
+        return None
     if record.cell != cell.key:
         raise InputError(f"{path} is the record of another cell; move it away and run again")
     return record
 
 
-def _head(path: Path) -> dict[str, str]:
-    """The few words of a record that a count needs, not validated beyond that."""
+def _heads(paths: Iterable[Path]) -> list[dict[str, str]]:
+    return [head for path in paths if (head := _head(path)) is not None]
+
+
+def _head(path: Path) -> dict[str, str] | None:
+    """The few words of a record that a count needs, not validated beyond that; None as in `_record_of`."""
     try:
         record = from_json(path.read_bytes())
         return {name: str(record[name]) for name in ("cell", "dataset", "method", "family", "status")}
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise not_a_record(path, error) from error
