@@ -15,7 +15,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
 from fsvi_bench.running.cell import Cell, Record
 from fsvi_bench.running.planfile import PlanFile
-from fsvi_bench.running.store import RECORD_FILE, not_a_record, read_plans, read_record
+from fsvi_bench.running.store import RECORD_FILE, not_a_record, read_plans, read_record, read_record_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def read_archive(root: Path) -> Archive:
     cells = _wanted(plans)
     by_folder = {path.parent.relative_to(root).as_posix(): path for path in paths}
     found = {key: by_folder[cell.folder] for key, cell in cells.items() if cell.folder in by_folder}
-    read = (_record_of(cells[key], path) for key, path in found.items())
+    read = (read_record_of(cells[key], path) for key, path in found.items())
     records = [record for record in read if record is not None]
     refused = _refused(plans)
     planned = len(cells) + len(refused)
@@ -155,23 +155,12 @@ def _refused(plans: list[PlanFile]) -> list[Record]:
     return list(by_name.values())
 
 
-def _record_of(cell: Cell, path: Path) -> Record | None:
-    """None if a run that is under way took it away since it was listed, to compute the cell again."""
-    try:
-        record = read_record(path)
-    except FileNotFoundError:
-        return None
-    if record.cell != cell.key:
-        raise InputError(f"{path} is the record of another cell; move it away and run again")
-    return record
-
-
 def _heads(paths: Iterable[Path]) -> list[dict[str, str]]:
     return [head for path in paths if (head := _head(path)) is not None]
 
 
 def _head(path: Path) -> dict[str, str] | None:
-    """The few words of a record that a count needs, not validated beyond that; None as in `_record_of`."""
+    """The few words of a record that a count needs, not validated beyond that; None as in `read_record_of`."""
     try:
         record = from_json(path.read_bytes())
         return {name: str(record[name]) for name in ("cell", "dataset", "method", "family", "status")}

@@ -91,14 +91,7 @@ class Store:
         Raises:
             InputError: a file lies there that is not this cell's record; it is never overwritten unseen.
         """
-        path = self.root / cell.folder / RECORD_FILE
-        try:
-            record = read_record(path)
-        except FileNotFoundError:
-            return None
-        if record.cell != cell.key:
-            raise InputError(f"{path} is the record of another cell; move it away and run again")
-        return record
+        return read_record_of(cell, self.root / cell.folder / RECORD_FILE)
 
     def save(
         self,
@@ -138,6 +131,21 @@ def read_record(path: Path) -> Record:
         raise
     except (OSError, ValidationError) as error:
         raise not_a_record(path, error) from error
+
+
+def read_record_of(cell: Cell, path: Path) -> Record | None:
+    """A cell's record, or None if there is no such file (any more: a run may be at work in the folder).
+
+    Raises:
+        InputError: it is not a record, or another cell's.
+    """
+    try:
+        record = read_record(path)
+    except FileNotFoundError:
+        return None
+    if record.cell != cell.key:
+        raise InputError(f"{path} is the record of another cell; move it away and run again")
+    return record
 
 
 def not_a_record(path: Path, error: Exception) -> InputError:
