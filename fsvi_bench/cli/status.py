@@ -32,7 +32,7 @@ def status(
 def show_planned(plan: Plan, folder: Path, json: bool) -> int:
     """What `run` would find and compute. Splits whose task is not fitted yet count as missing."""
     from fsvi_bench.running.archive import planned_status
-    from fsvi_bench.running.planfile import plan_file
+    from fsvi_bench.running.grid import plan_file
     from fsvi_bench.running.prepare import known_tasks
 
     with no_garbage_collection():

@@ -115,6 +115,17 @@ def load_method(spec: str) -> MethodEntry:
     return _entry(spec, _require_method(cls, spec), MethodDefaults(title=spec, summary=_first_line(cls)))
 
 
+def load_installed(name: str) -> MethodEntry:
+    """A method by name alone: a name that comes from a record must not make anybody run a file.
+
+    Raises:
+        InputError: no installed method has that name, or it cannot be imported.
+    """
+    if name not in method_names():
+        raise unknown_name("method", name, method_names())
+    return load_method(name)
+
+
 def _from_file(spec: str) -> MethodEntry:
     path = Path(spec.rpartition(":")[0])
     if not is_file(path):

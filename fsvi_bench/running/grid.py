@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.running.cell import Cell
-from fsvi_bench.running.plan import Variant
+from fsvi_bench.running.plan import Plan, Variant
+from fsvi_bench.running.planfile import PlanFile, PlannedTask, PlannedVariant
+from fsvi_bench.running.provenance import provenance
 from fsvi_bench.sources import source_sha256
 from fsvi_bench.tasks.task import Task
 
@@ -70,3 +73,26 @@ def parts(batch: Sequence[Planned], count: int) -> Iterator[list[Planned]]:
     """A batch in `count` parts of nearly equal size."""
     edges = [len(batch) * part // count for part in range(count + 1)]
     yield from (list(batch[start:stop]) for start, stop in pairwise(edges) if stop > start)
+
+
+def plan_file(plan: Plan, tasks: list[Task], refusals: Mapping[tuple[str, int], str], device: str) -> PlanFile:
+    """What is kept of a plan whose tasks are known."""
+    now = datetime.now(UTC)
+    return PlanFile(
+        written=now,
+        tasks=(
+            *(PlannedTask(dataset=t.dataset, split=t.split, task_sha256=t.sha256) for t in tasks),
+            *(PlannedTask(dataset=d, split=s, task_sha256=None, refused=why) for (d, s), why in refusals.items()),
+        ),
+        variants=tuple(
+            PlannedVariant(
+                method=variant.method.name,
+                family=variant.family,
+                hyperparameters=variant.options.model_dump(mode="json"),
+                seeds=variant.seeds,
+                code_sha256=code_sha256(variant),
+            )
+            for variant in plan.variants
+        ),
+        provenance=provenance(device, 0, now),
+    )

@@ -5,8 +5,8 @@ With it a folder can tell what is still missing, and which of its records are of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -14,10 +14,6 @@ from pydantic import BaseModel, ConfigDict
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.running.cell import Cell, Record
-from fsvi_bench.running.grid import code_sha256
-from fsvi_bench.running.plan import Plan
-from fsvi_bench.running.provenance import provenance
-from fsvi_bench.tasks.task import Task
 
 
 class _Plain(BaseModel):
@@ -99,26 +95,3 @@ class PlanFile(_Plain):
             if task.task_sha256 is None
             for seed in variant.seeds
         ]
-
-
-def plan_file(plan: Plan, tasks: list[Task], refusals: Mapping[tuple[str, int], str], device: str) -> PlanFile:
-    """A plan whose tasks are known."""
-    now = datetime.now(UTC)
-    return PlanFile(
-        written=now,
-        tasks=(
-            *(PlannedTask(dataset=t.dataset, split=t.split, task_sha256=t.sha256) for t in tasks),
-            *(PlannedTask(dataset=d, split=s, task_sha256=None, refused=why) for (d, s), why in refusals.items()),
-        ),
-        variants=tuple(
-            PlannedVariant(
-                method=variant.method.name,
-                family=variant.family,
-                hyperparameters=variant.options.model_dump(mode="json"),
-                seeds=variant.seeds,
-                code_sha256=code_sha256(variant),
-            )
-            for variant in plan.variants
-        ),
-        provenance=provenance(device, 0, now),
-    )

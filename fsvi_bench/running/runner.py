@@ -12,10 +12,9 @@ from typing import Literal
 
 from fsvi_bench.running.cell import Cell, Record
 from fsvi_bench.running.executors import Executor, LocalExecutor
-from fsvi_bench.running.grid import Planned, batches, expand, parts
+from fsvi_bench.running.grid import Planned, batches, expand, parts, plan_file
 from fsvi_bench.running.job import Job, Outcome, failed, run_job
 from fsvi_bench.running.plan import Plan
-from fsvi_bench.running.planfile import plan_file
 from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.rows import Rows, Watcher

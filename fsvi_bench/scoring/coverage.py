@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Bool, Float
-from scipy.stats import norm
+from scipy.special import ndtri
 from torch import Tensor
 
 from fsvi_bench.maths.mixture_cdf import mixture_cdf
@@ -62,7 +62,7 @@ def samples_cdf(samples: Float[Tensor, "S k"], problem: Problem) -> Float[Tensor
 def _of_gaussian(predictive: Predictive, problem: Problem) -> dict[str, float]:
     """|y − mean| against quantiles of the standard normal: no tail is lost to rounding."""
     deviations = (problem.y_test - predictive.mean).abs() / predictive.variance.sqrt()
-    return {name: _share(deviations <= norm.ppf(0.5 + 0.5 * p)) for name, p in LEVELS.items()}
+    return {name: _share(deviations <= ndtri(0.5 + 0.5 * p)) for name, p in LEVELS.items()}
 
 
 def _by_probability(below: Float[Tensor, " N_test"]) -> dict[str, float]:

@@ -8,14 +8,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.base import Method
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.scoring.loss import Loss
 from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.scoring.scores import trace_scores
 from fsvi_bench.tasks.problem import Problem
+
+if TYPE_CHECKING:
+    from fsvi_bench.methods.base import Method  # which imports Lightning: reading a trace must not wait for it
 
 COLUMNS = ("steps", "seconds", "kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched", "loss")
 POINTS_PER_DECADE = 8

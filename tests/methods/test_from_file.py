@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.registry import load_method
+from fsvi_bench.methods.registry import load_installed, load_method
 
 FILE = """
 from __future__ import annotations
@@ -91,3 +91,13 @@ def test_errors_in_a_file_name_it_and_its_lines(file):
         load_method(f"{file}:Mine")
     frames = inspect.getinnerframes(raised.value.__cause__.__traceback__)
     assert (frames[-1].filename, frames[-1].code_context) == (str(file), ["raise ValueError('planted')\n"])
+
+
+def test_a_name_from_a_record_never_runs_a_file(tmp_path, monkeypatch):
+    """The report looks methods up by the names that records give."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('run')\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("evil.py:Evil", str(tmp_path / "evil.py:Evil"), "evil.py"):
+        with pytest.raises(InputError, match="unknown method"):
+            load_installed(name)
+    assert load_installed("exact").name == "exact"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.registry import load_method
+from fsvi_bench.methods.registry import load_installed
 from fsvi_bench.reporting.report.study import Entry, Study
 from fsvi_bench.reporting.report.troubles import ranges
 
@@ -113,7 +113,7 @@ def _where(study: Study, entry: Entry) -> list[str]:
 def _settings(entry: Entry) -> list[str]:
     own: dict[str, Any] = json.loads(entry.hyperparameters)
     try:
-        defaults = load_method(entry.method).options({}).model_dump(mode="json")
+        defaults = load_installed(entry.method).options({}).model_dump(mode="json")
     except InputError:  # not installed here, or it has no complete defaults: all are named
         defaults = {}
     words = []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.registry import load_method
+from fsvi_bench.methods.registry import load_installed
 from fsvi_bench.reporting.report.appearance import Look, look
 from fsvi_bench.reporting.report.comparison import supported_best
 from fsvi_bench.reporting.report.study import FAMILIES, REFERENCE, Entry, Study
@@ -72,7 +72,7 @@ def overview(study: Study) -> Overview:
 def _words(study: Study, name: str) -> MethodWords:
     families = [family for family in FAMILIES if any((e.method, e.family) == (name, family) for e in study.entries)]
     try:
-        defaults = load_method(name).defaults
+        defaults = load_installed(name).defaults
     except InputError:  # a method from a file or package that is not here
         return MethodWords(name, "", "not among the installed methods", families, look(name))
     return MethodWords(name, defaults.title, defaults.summary, families, look(name))
