@@ -102,7 +102,7 @@ def execute(out: Path, workers: int, splits: str, max_steps: int | None) -> list
             cached = load_cached(load_card(record.dataset), record.split)
             assert cached is not None
             problem = load_problem(cached.task)
-            scored.append(examine(record, load_posterior(record, store, problem.task), problem))
+            scored.append(examine(record, load_posterior(record, store.root, problem.task), problem))
     return scored
 
 

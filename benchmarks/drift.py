@@ -34,7 +34,7 @@ def curves(records: list[Record], store: Store) -> dict[tuple[str, str, int], np
     """(method, family, M) -> [splits, points, 2]: steps and KL, of the cells that got to the end."""
     found: dict[tuple[str, str, int], list[np.ndarray]] = {}
     sound = [record for record in records if record.status == "ok"]
-    traces = load_traces(sound, store)
+    traces = load_traces(sound, store.root)
     for record in sound:
         points = [(point.steps, point.kl) for point in traces[record.cell].points]
         found.setdefault((record.method, record.family, record.hyperparameters["M"]), []).append(np.array(points))

@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,52 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         InputError: the folder cannot be made or written.
     """
-    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}"
+    replace_together(path.parent, {}, path.name, content)
+
+
+def replace_together(folder: Path, others: Mapping[str, bytes | None], mark: str, content: bytes) -> None:
+    """Puts a set of files in place of an earlier set of the same names, None for one that the new set does not have.
+
+    `mark` names the file without which the others count for nothing. All that is new is written before anything old is
+    touched, so that a full disk costs nothing; then the old mark goes first and the new one comes last, so that files
+    of two sets never lie beside a mark.
+
+    Raises:
+        InputError: the folder cannot be made or written.
+    """
+    suffix = uuid.uuid4().hex
+    new = {name: text for name, text in {**others, mark: content}.items() if text is not None}
+    at = folder / mark
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-        _sync_directory(path.parent)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in new.items():
+            at = folder / name
+            _write_and_sync(_temporary(at, suffix), text)
+        if others:
+            (folder / mark).unlink(missing_ok=True)
+        for name in others:
+            if name in new:
+                _temporary(folder / name, suffix).replace(folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
+        _temporary(folder / mark, suffix).replace(folder / mark)
+        _sync_directory(folder)
     except OSError as error:
-        _remove(temporary)
-        raise InputError(f"cannot write {path}: {error.strerror}; choose another folder or free space") from error
-    except BaseException:
-        _remove(temporary)
-        raise
+        raise InputError(f"cannot write {at}: {error.strerror}; choose another folder or free space") from error
+    finally:
+        for name in new:
+            _remove(_temporary(folder / name, suffix))
+
+
+def _temporary(path: Path, suffix: str) -> Path:
+    return path.parent / f".{path.name}.{suffix}"
+
+
+def _write_and_sync(path: Path, content: bytes) -> None:
+    with path.open("xb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _sync_directory(path: Path) -> None:

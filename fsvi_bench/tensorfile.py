@@ -107,8 +107,17 @@ def write_tensor_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
         ValueError: one does: nothing is written.
         InputError: the place is not writable.
     """
+    write_atomically(path, tensor_file(tensors, metadata))
+
+
+def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The bytes of a safetensors file.
+
+    Raises:
+        ValueError: a tensor holds NaN or infinity.
+    """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not all(map(math.isfinite, tensor.aminmax())):
             raise ValueError(f"tensor '{name}' holds NaN or infinity")
     contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_atomically(path, save(contiguous, metadata=dict(metadata)))
+    return save(contiguous, metadata=dict(metadata))

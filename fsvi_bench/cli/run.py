@@ -74,7 +74,7 @@ def run(
             f"--rerun is '{rerun}', expected failed, diverged or all; leave it out to keep what is finished"
         )
     if dry_run:
-        return show_planned(plan, out, json)
+        return show_planned(plan, out, rerun, json)
     chosen = make_executor(executor, workers, ray_address, gpu_share)
     resources = Resources(choose_device(device, chosen.has_gpu), chosen, data_dir)
     wandb_mode = choose_mode(wandb)
@@ -87,7 +87,7 @@ def run(
                 progress.note(f"{flag} is not used: none of the chosen methods has such a setting")
             result = run_plan(
                 plan, store, resources, progress, rerun,  # type: ignore[arg-type]
-                watcher=lambda records: logger.log(records, lambda group: load_traces(group, store)),
+                watcher=lambda records: logger.log(records, lambda group: load_traces(group, out)),
             )  # fmt: skip
         if json:
             print_json(result.records)

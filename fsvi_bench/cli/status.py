@@ -21,7 +21,10 @@ def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What a run was given with --out.")],
     json: AsJson = False,
 ) -> int:
-    """How many cells of a folder's plans are done, failed or missing."""
+    """How many cells of a folder's plans are done, failed or missing.
+
+    By the plans of its last runs; what today's sources would compute anew, `run --dry-run` says.
+    """
     with no_garbage_collection():
         from fsvi_bench.running.archive import read_status
 
@@ -29,7 +32,7 @@ def status(
     return 0
 
 
-def show_planned(plan: Plan, folder: Path, json: bool) -> int:
+def show_planned(plan: Plan, folder: Path, rerun: str, json: bool) -> int:
     """What `run` would find and compute. Splits whose task is not fitted yet count as missing."""
     from fsvi_bench.running.archive import planned_status
     from fsvi_bench.running.grid import plan_file
@@ -37,7 +40,7 @@ def show_planned(plan: Plan, folder: Path, json: bool) -> int:
 
     with no_garbage_collection():
         tasks, unfitted, refusals = known_tasks(plan)
-        show(planned_status(plan_file(plan, tasks, refusals, "cpu"), unfitted, folder), json)
+        show(planned_status(plan_file(plan, tasks, refusals, "cpu"), unfitted, folder, rerun), json)
     return 0
 
 

@@ -11,11 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, quoted
+from fsvi_bench.files import write_atomically
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
-from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
+from fsvi_bench.tensorfile import TensorFile, read_tensor_file, tensor_file
 
 FORMAT = "fsvi-posterior/1"
 METADATA = {"format", "kind", "task_sha256"}
@@ -42,15 +43,24 @@ def write_posterior(path: Path, posterior: Posterior, task_sha256: str | None = 
         InputError: the place is not writable, or a posterior given as samples has too few.
         ValueError: a number is not finite; nothing is written.
     """
+    if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
+        raise InputError(f"cannot write {path}: {_too_few(posterior.S)}")
+    write_atomically(path, posterior_file(posterior, task_sha256))
+
+
+def posterior_file(posterior: Posterior, task_sha256: str | None = None) -> bytes:
+    """The bytes of a posterior's file, see `write_posterior`.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
     metadata = {"format": FORMAT, "kind": posterior.kind}
     if task_sha256 is not None:
         metadata["task_sha256"] = task_sha256
     tensors = posterior.tensors()
     if isinstance(posterior, FullGaussian):
         tensors = {"mean": posterior.mean, "scale_tril_packed": pack_tril(posterior.scale_tril)}
-    if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
-        raise InputError(f"cannot write {path}: {_too_few(posterior.S)}")
-    write_tensor_file(path, tensors, metadata)
+    return tensor_file(tensors, metadata)
 
 
 def read_posterior(path: Path, k: int | None = None, task_sha256: str | None = None) -> Posterior:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,17 @@ from fsvi_bench.files import canonical_json, write_atomically
 from fsvi_bench.reporting.cell_files import load_traces
 from fsvi_bench.running.archive import Archive
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.store import Store
 from fsvi_bench.training.trace import COLUMNS as TRACE_COLUMNS
 
 #: Columns by which rows of the two tables belong together, and what they are called in both.
-IDENTITY = ("cell", "dataset", "split", "method", "family", "seed")
+IDENTITY = {
+    "cell": "string", "dataset": "string", "split": "int64", "method": "string", "family": "string", "seed": "int64",
+}  # fmt: skip
+#: Columns that are there whatever the rows hold, with their types, so that two exports fit together.
+RECORD_COLUMNS = IDENTITY | dict.fromkeys(
+    ("status", "reason", "task_sha256", "code_sha256", "hyperparameters"), "string"
+)
+TRACE_TYPES = IDENTITY | dict.fromkeys(TRACE_COLUMNS, "float64") | {"steps": "int64"}
 
 
 def write_tables(archive: Archive, folder: Path) -> list[tuple[Path, int]]:
@@ -28,8 +34,8 @@ def write_tables(archive: Archive, folder: Path) -> list[tuple[Path, int]]:
     records = list(map(record_row, archive.records))
     traces = list(trace_rows(archive))
     return [
-        (_write(folder / "records.parquet", records), len(records)),
-        (_write(folder / "traces.parquet", traces), len(traces)),
+        (_write(folder / "records.parquet", records, RECORD_COLUMNS), len(records)),
+        (_write(folder / "traces.parquet", traces, TRACE_TYPES), len(traces)),
     ]
 
 
@@ -66,29 +72,30 @@ def _word(value: Any) -> str | None:
 
 def trace_rows(archive: Archive) -> Iterator[dict[str, Any]]:
     """A row per point of every trace."""
-    traces = load_traces(archive.records, Store(archive.root))
+    traces = load_traces(archive.records, archive.root)
     for record in archive.records:
         for point in traces[record.cell].points if record.cell in traces else ():
             yield {name: getattr(record, name) for name in IDENTITY} | {n: getattr(point, n) for n in TRACE_COLUMNS}
 
 
-def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+def _write(path: Path, rows: Sequence[Mapping[str, Any]], always: Mapping[str, str]) -> Path:
     try:
         import pyarrow as pa
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise InputError("Parquet needs pyarrow, which is not installed; pip install 'fsvi-bench[export]'") from error
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = pa.table({name: _column(pa, [row.get(name) for row in rows]) for name in columns})
+    columns = dict.fromkeys([*always, *(name for row in rows for name in row)])
+    table = pa.table({name: _column(pa, [row.get(name) for row in rows], always.get(name)) for name in columns})
     content = io.BytesIO()
     parquet.write_table(table, content, compression="zstd")
     write_atomically(path, content.getvalue())
     return path
 
 
-def _column(pa: Any, values: Iterable[Any]) -> Any:
+def _column(pa: Any, values: Sequence[Any], kind: str | None) -> Any:
     """Whole numbers and broken ones side by side are broken ones; a column without a value is one of numbers."""
-    values = list(values)
+    if kind is not None:
+        return pa.array(values, kind)
     kinds = {type(value) for value in values if value is not None}
     if not kinds:
         return pa.array(values, pa.float64())

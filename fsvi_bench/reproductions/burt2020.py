@@ -152,7 +152,7 @@ def draw_figure_1(records: Sequence[Record], store: Store, quick: bool) -> tuple
     """
     problem = _toy_problem(records)
     curves = [
-        (r, curve(problem, load_posterior(r, store, problem.task)) if r.status == "ok" else None) for r in records
+        (r, curve(problem, load_posterior(r, store.root, problem.task)) if r.status == "ok" else None) for r in records
     ]
     figure = Figure(figsize=(PAGE_WIDTH, 5.0), layout="constrained")
     methods = list(dict.fromkeys(record.method for record in records))

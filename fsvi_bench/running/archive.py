@@ -15,7 +15,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
 from fsvi_bench.running.cell import Cell, Record
 from fsvi_bench.running.planfile import PlanFile
-from fsvi_bench.running.store import RECORD_FILE, not_a_record, read_plans, read_record, read_record_of
+from fsvi_bench.running.store import HOLDER_FILE, RECORD_FILE, not_a_record, read_plans, read_record, read_record_of
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,14 @@ def read_status(root: Path) -> Status:
     return Status(_count([*counted, *refused]), sum(key not in cells for key in by_key))
 
 
-def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Path) -> Status:
-    """What a plan would find done in a folder, and what it would compute; nothing can be done of unfitted splits."""
-    by_key = {head["cell"]: head["status"] for head in _heads(_record_paths(root))}
+def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Path, rerun: str = "none") -> Status:
+    """What a plan would find done in a folder, and what it would compute; nothing can be done of unfitted splits.
+
+    Args:
+        rerun: `all`, or the status of those cells that would be computed again.
+    """
+    heads = _heads(_record_paths(root)) if rerun != "all" else []
+    by_key = {head["cell"]: head["status"] for head in heads if head["status"] != rerun}
     fitted = ((_group(cell), by_key.get(cell.key, "missing")) for cell in plan.cells())
     refused = ((Group(r.dataset, r.method, r.family), r.status) for r in plan.refused_records())
     later = (
@@ -119,6 +124,8 @@ def _contents(root: Path) -> tuple[list[PlanFile], list[Path]]:
     if not root.is_dir():
         raise InputError(f"there is no folder {root}; name the one that a run was given with --out")
     plans, paths = read_plans(root), list(_record_paths(root))
+    if not plans and not paths and (root / HOLDER_FILE).is_file():
+        raise InputError(f"a run is at work in {root} and has no record yet, it may be fitting tasks; look again later")
     if not plans and not paths:
         raise InputError(f"{root} holds neither records nor a plan; name the folder that a run was given with --out")
     return plans, paths

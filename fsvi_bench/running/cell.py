@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.scoring.scores import Scores
 
+#: Part of a path, so it holds no separator, and it is short enough for one.
+Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,200}$")]
 Status = Literal["ok", "diverged", "failed"]
 
 
@@ -21,9 +23,9 @@ class Cell(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     task_sha256: str
-    dataset: str
+    dataset: Name
     split: int
-    method: str
+    method: Name
     family: Family
     hyperparameters: dict[str, Any]
     seed: int
@@ -62,10 +64,10 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     format: Literal["fsvi-record/1"] = "fsvi-record/1"
-    cell: str
-    dataset: str
+    cell: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]  #: the cell's key; empty without a task
+    dataset: Name
     split: int
-    method: str
+    method: Name
     family: Family
     seed: int
     hyperparameters: dict[str, Any]
@@ -78,6 +80,11 @@ class Record(BaseModel):
     details: dict[str, float] | None = None  #: of the method's own, such as a sparsity
     seconds: Seconds | None
     provenance: dict[str, Any]
+
+
+def cell_of(record: Record) -> Cell:
+    """The cell that a record's own fields describe (of a record that has a task)."""
+    return Cell.model_construct(**{name: getattr(record, name) for name in Cell.model_fields})
 
 
 def not_a_number(scores: Scores) -> list[str]:

@@ -97,7 +97,8 @@ def fit_missing(
     for job, outcome in executor.on("cpu").map(_fit, jobs):
         name, split = job.dataset, job.split
         if isinstance(outcome, Exception):
-            refusals[name, split] = f"{type(outcome).__name__}: {outcome}"
+            own_words = isinstance(outcome, TaskRefused)
+            refusals[name, split] = str(outcome) if own_words else f"{type(outcome).__name__}: {outcome}"
             progress.advance("tasks", f"{name} split {split}: refused", status="failed")
             continue
         save(outcome, cached_task_path(load_card(name), split))

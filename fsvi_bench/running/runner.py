@@ -120,11 +120,12 @@ def _compute(
 ) -> Iterator[Outcome]:
     """Outcomes as jobs finish. Every batch is split over the workers, which moves no result on a CPU."""
     executor = _executor(missing, resources)
+    workers = executor.workers  # of a cluster, as it is now: to ask again for each batch might meet it in a bad moment
     progress.start("cells", len(missing), Counter(_group(item.cell) for item in missing))
     jobs = (
         Job(part[0].variant, [(loader(task), cell) for _, task, cell in part], resources.device)
         for batch in batches(missing)
-        for part in parts(batch, 1 if batch[0].variant.deterministic else executor.workers)
+        for part in parts(batch, 1 if batch[0].variant.deterministic else workers)
     )
     for job, outcome in executor.map(run_job, jobs):
         yield from failed(job, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome

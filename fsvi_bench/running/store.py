@@ -13,15 +13,16 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import remove_leftovers, require_writable_directory, write_atomically
+from fsvi_bench.files import remove_leftovers, replace_together, require_writable_directory, write_atomically
 from fsvi_bench.posteriors.base import Posterior
-from fsvi_bench.posteriors.io import write_posterior
-from fsvi_bench.running.cell import Cell, Record
+from fsvi_bench.posteriors.io import posterior_file
+from fsvi_bench.running.cell import Cell, Record, cell_of, not_a_number
 from fsvi_bench.running.planfile import PlanFile
-from fsvi_bench.training.trace import Trace, read_trace
+from fsvi_bench.training.trace import Trace
 
 TRACE_FILE, POSTERIOR_FILE, TRACEBACK_FILE = "trace.csv", "posterior.safetensors", "traceback.txt"
 RECORD_FILE = "record.json"
+HOLDER_FILE = ".running"  #: says which process is at work
 
 
 class Store:
@@ -44,7 +45,7 @@ class Store:
         Raises:
             InputError: another process is at work here.
         """
-        holder = self.root / ".running"
+        holder = self.root / HOLDER_FILE
         lock = FileLock(self.root / ".lock")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,8 @@ class Store:
             raise InputError(f"cannot lock {self.root}: {error.strerror}; choose another folder with --out") from error
         try:
             write_atomically(holder, _this_process().encode())
-            remove_leftovers(self.root / "cells")
+            for name in ("cells", "plans"):
+                remove_leftovers(self.root / name)
             yield
         finally:
             with suppress(OSError):
@@ -76,15 +78,6 @@ class Store:
         if not (same and path.is_file()):
             write_atomically(path, (plan.model_dump_json(indent=1) + "\n").encode())
 
-    def load_trace(self, folder: str) -> Trace | None:
-        """The trace in a cell's folder, or None if its method has none.
-
-        Raises:
-            InputError: the file is not a trace.
-        """
-        path = self.root / folder / TRACE_FILE
-        return read_trace(path) if path.is_file() else None
-
     def load(self, cell: Cell) -> Record | None:
         """A cell's finished record, or None. A record is written after its posterior, so it marks the cell finished.
 
@@ -101,21 +94,18 @@ class Store:
         trace: Trace | None = None,
         traceback: str | None = None,
     ) -> None:
-        """Writes what a cell has of trace, posterior and traceback, then its record, each atomically.
+        """Writes what a cell has of trace, posterior and traceback, and its record, in place of what was there.
 
-        An earlier record goes first: while files of two runs lie side by side, the cell counts as unfinished.
+        Raises:
+            InputError: that cannot be done; an earlier record then still stands with its files.
         """
-        folder = self.root / cell.folder
-        for name in (RECORD_FILE, TRACE_FILE, POSTERIOR_FILE, TRACEBACK_FILE):
-            with suppress(FileNotFoundError):
-                (folder / name).unlink()
-        if trace is not None:
-            write_atomically(folder / TRACE_FILE, trace.to_csv().encode())
-        if traceback is not None:
-            write_atomically(folder / TRACEBACK_FILE, traceback.encode())
-        if posterior is not None:
-            write_posterior(folder / POSTERIOR_FILE, posterior, cell.task_sha256)
-        write_atomically(folder / RECORD_FILE, (record.model_dump_json(indent=2) + "\n").encode())
+        others = {
+            TRACE_FILE: None if trace is None else trace.to_csv().encode(),
+            POSTERIOR_FILE: None if posterior is None else posterior_file(posterior, cell.task_sha256),
+            TRACEBACK_FILE: None if traceback is None else traceback.encode(),
+        }
+        text = (record.model_dump_json(indent=2) + "\n").encode()
+        replace_together(self.root / cell.folder, others, RECORD_FILE, text)
 
 
 def read_record(path: Path) -> Record:
@@ -126,10 +116,13 @@ def read_record(path: Path) -> Record:
         InputError: it is not a record.
     """
     try:
-        return Record.model_validate_json(path.read_bytes())
+        record = Record.model_validate_json(path.read_bytes())
+        if record.scores is not None and (names := not_a_number(record.scores)):
+            raise ValueError(f"{', '.join(names)} not numbers")
+        return record
     except FileNotFoundError:
         raise
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise not_a_record(path, error) from error
 
 
@@ -143,7 +136,7 @@ def read_record_of(cell: Cell, path: Path) -> Record | None:
         record = read_record(path)
     except FileNotFoundError:
         return None
-    if record.cell != cell.key:
+    if record.cell != cell.key or cell_of(record).key != cell.key:
         raise InputError(f"{path} is the record of another cell; move it away and run again")
     return record
 

@@ -8,11 +8,11 @@ and by its exact predictive density; one known by its samples has estimates with
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
@@ -30,7 +30,7 @@ from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
 from fsvi_bench.posteriors.base import Posterior, divergence
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
-from fsvi_bench.scoring.coverage import coverage, exact_coverage
+from fsvi_bench.scoring.coverage import LEVELS, coverage, exact_coverage
 from fsvi_bench.scoring.predictive import (
     exact_predictive,
     mixture_nlpd,
@@ -46,6 +46,15 @@ SPECTRUM_QUANTILES = 21
 OVERFLOW = 1e140  #: its square, summed over k² entries, is still finite
 
 
+def _of_all_levels(shares: dict[str, float]) -> dict[str, float]:
+    if set(shares) != set(LEVELS):
+        raise ValueError(f"levels are {', '.join(shares)}, expected {', '.join(LEVELS)}")
+    return shares
+
+
+Coverage = Annotated[dict[str, float], AfterValidator(_of_all_levels)]
+
+
 class Overconfidence(BaseModel):
     """Eigenvalues of S*^(-1/2) S S*^(-1/2): the variance of q over the exact one, in the directions where they differ.
 
@@ -56,7 +65,9 @@ class Overconfidence(BaseModel):
     smallest: float
     median: float
     largest: float
-    quantiles: tuple[float, ...]  #: at 0, 5, ..., 100 %, ascending, interpolated linearly between eigenvalues
+    quantiles: Annotated[
+        tuple[float, ...], Field(min_length=21, max_length=21)
+    ]  #: at 0, 5, ..., 100 %, ascending, interpolated linearly between eigenvalues
 
 
 class Scores(BaseModel):
@@ -82,8 +93,8 @@ class Scores(BaseModel):
     nlpd_exact: float
     nlpd_gap: float | None
     rmse: float
-    coverage: dict[str, float] | None  #: share of the test targets within q's central 50, 90, 95 % predictive intervals
-    coverage_exact: dict[str, float]  #: the same of the exact posterior's intervals
+    coverage: Coverage | None  #: share of the test targets within q's central 50, 90, 95 % predictive intervals
+    coverage_exact: Coverage  #: the same of the exact posterior's intervals
     log_evidence: float
     elbo: float | None
     elbo_gap: float | None  #: log evidence − ELBO, which equals `kl` for every q

@@ -68,6 +68,8 @@ def read_trace(path: Path) -> Trace:
         if tuple(header.split(",")) != COLUMNS:
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
         return Trace([_point(*line.split(",")) for line in lines])
+    except FileNotFoundError:
+        raise
     except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
         raise InputError(f"{path} is not a trace ({type(error).__name__}); move it away and run again") from error
 
@@ -131,12 +133,19 @@ class Tracer:
             # Not before the first point: a method knows its device, and what it drew, by then.
             self._losses = [
                 None if objective is None else _prepared(objective, problem)
-                for objective, problem in zip(self.method.objectives(), self.problems, strict=True)
+                for objective, problem in zip(self._objectives(), self.problems, strict=True)
             ]
         loss = self._losses[place]
         if loss is None:
             return None
         return math.nan if divergence(q) is not None else _or_nan(lambda: loss(q))
+
+    def _objectives(self) -> Sequence[Objective | None]:
+        """None of a method that cannot tell before it is trained."""
+        try:
+            return self.method.objectives()
+        except Exception:
+            return [None] * len(self.problems)
 
 
 def _prepared(objective: Objective, problem: Problem) -> Loss:

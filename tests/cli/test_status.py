@@ -40,6 +40,13 @@ def test_a_dry_run_writes_nothing(cli, tmp_path, monkeypatch):
     assert json.loads(cli(*TOY, "--out", tmp_path / "out", "--dry-run", "--json")[1])["missing"] == 0
 
 
+def test_a_dry_run_knows_what_would_be_computed_again(cli, tmp_path):
+    assert cli(*TOY, "--out", tmp_path)[0] == 0
+    for rerun, missing in (("all", 4), ("failed", 0), ("none", 0)):
+        told = json.loads(cli(*TOY, "--out", tmp_path, "--rerun", rerun, "--dry-run", "--json")[1])
+        assert (told["planned"], told["missing"]) == (4, missing)
+
+
 def test_a_folder_without_records_is_refused(cli, tmp_path):
     for command in ("status", "export"):
         status, out, err = cli(command, tmp_path)

@@ -15,7 +15,6 @@ from fsvi_bench.reporting.cell_files import load_traces
 from fsvi_bench.reporting.parquet import record_row, write_tables
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.plan import Request
-from fsvi_bench.running.store import Store
 from tests.running import execute
 
 
@@ -70,7 +69,7 @@ def test_settings_of_one_method_are_missing_for_the_others(archive, tables):
 
 def test_every_point_of_every_trace_is_a_row(archive, tables):
     path, count = tables["traces.parquet"]
-    traces = load_traces(archive.records, Store(archive.root))
+    traces = load_traces(archive.records, archive.root)
     assert count == sum(len(trace.points) for trace in traces.values()) > 0
     for rows in read_all(path):
         for cell, trace in traces.items():
@@ -85,6 +84,15 @@ def test_a_cell_without_scores_is_a_row_without_them(archive):
     row = record_row(record)
     assert (row["status"], row["reason"]) == ("failed", "planted")
     assert "kl" not in row
+
+
+def test_a_folder_without_traces_or_failures_has_the_same_columns(tmp_path):
+    """So that tables of two folders fit together, and DuckDB, which asks for one column at least, reads both."""
+    execute(tmp_path / "out", Request(datasets=["toy"], splits="0", methods=["exact"]))
+    (records, _), (traces, count) = write_tables(read_archive(tmp_path / "out"), tmp_path)
+    assert count == 0
+    assert duckdb.sql(f"select count(*), count(loss) from '{traces}'").fetchone() == (0, 0)
+    assert pl.read_parquet(records).schema["reason"] == pl.String
 
 
 def test_without_pyarrow_the_extra_is_named(archive, tmp_path, monkeypatch):

@@ -37,8 +37,8 @@ def test_a_records_files_are_found_again(finished):
     for record in of(records, "exact") + of(records, "mean-field-vi"):
         assert (store.root / folder_of(record) / "record.json").is_file()
         problem = load_problem(load_cached(load_card("toy"), record.split).task)
-        assert score(load_posterior(record, store, problem.task), problem).kl == record.scores.kl
-    traces = load_traces(records, store)
+        assert score(load_posterior(record, store.root, problem.task), problem).kl == record.scores.kl
+    traces = load_traces(records, store.root)
     assert set(traces) == {record.cell for record in records if record.method != "exact"}
 
 

@@ -66,7 +66,7 @@ def run(runs):
 def traced(finished, runs):
     """(record, trace) of mean-field VI."""
     group = of(finished[0], "mean-field-vi")
-    traces = load_traces(group, finished[1])
+    traces = load_traces(group, finished[1].root)
     return [(record, traces[record.cell]) for record in group]
 
 
@@ -248,7 +248,7 @@ def test_nothing_is_logged_twice_and_what_changed_is_logged_again(tmp_path, fini
     def log(some):
         def load(group):
             asked.append(group[0].method)
-            return load_traces(group, store)
+            return load_traces(group, store.root)
 
         assert log_records(some, "offline", tmp_path, load) == []
         found, asked[:] = list(asked), []

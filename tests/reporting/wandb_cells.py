@@ -46,4 +46,4 @@ def diverging():
 
 
 def loader(store):
-    return lambda records: load_traces(records, store)
+    return lambda records: load_traces(records, store.root)

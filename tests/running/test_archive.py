@@ -79,7 +79,7 @@ def test_refused_tasks_are_part_of_the_account_until_they_are_certified(tmp_path
         planted.setattr(prepare, "build_from", refuse)
         execute(tmp_path / "out")
     archive = read_archive(tmp_path / "out")
-    assert [record.reason for record in archive.records] == ["TaskRefused: planted"] * 8
+    assert [record.reason for record in archive.records] == ["planted"] * 8
     assert read_status(tmp_path / "out").total == {"failed": 8}
     execute(tmp_path / "out")
     assert read_status(tmp_path / "out").total == {"ok": 8}
@@ -98,8 +98,64 @@ def test_what_is_no_record_is_named(tmp_path, content, words):
             read(tmp_path)
 
 
+@pytest.mark.parametrize(("field", "value"), [("method", "rand-a"), ("seed", 3), ("task_sha256", "0" * 64)])
+def test_a_record_that_says_other_things_than_its_key_is_named(tmp_path, field, value):
+    """Whoever edits one cannot pass it off as another cell's."""
+    execute(tmp_path)
+    path = sorted(tmp_path.rglob("record.json"))[0]
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(InputError, match="record of another cell"):
+        read_archive(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dataset", "../.."), ("method", "a/b"), ("method", "a" * 300), ("cell", "../x"),
+        ("scores", {"nlpd": "NaN"}), ("scores", {"coverage": {"50": 0.5}}), ("scores", {"overconfidence": {"quantiles": [1]}}),
+    ],
+)  # fmt: skip
+def test_names_and_numbers_that_cannot_be_are_refused(tmp_path, field, value):
+    execute(tmp_path)
+    shutil.rmtree(tmp_path / "plans")
+    path = sorted(tmp_path.rglob("record.json"))[0]
+    record = json.loads(path.read_text())
+    if field == "scores":
+        ((name, change),) = value.items()
+        old = record["scores"][name]
+        value = {**record["scores"], name: {**old, **change} if name == "overconfidence" else change}
+    path.write_text(json.dumps({**record, field: value}))
+    with pytest.raises(InputError, match="is not a valid record"):
+        read_archive(tmp_path)
+
+
+def test_a_full_disk_does_not_cost_the_record_that_was_to_be_computed_again(tmp_path, monkeypatch):
+    """All that is new is written before anything old goes."""
+    from fsvi_bench import files
+
+    execute(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file() and path.name != ".lock"}
+    original, written = files._write_and_sync, []
+
+    def full(path, content):
+        written.append(path)
+        if "cells" in path.parts and len([each for each in written if "cells" in each.parts]) % 2 == 0:
+            raise OSError(28, "No space left on device")
+        original(path, content)
+
+    monkeypatch.setattr(files, "_write_and_sync", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        execute(tmp_path, rerun="all")
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file() and path.name != ".lock"}
+    assert after == before
+
+
 def test_a_folder_without_anything_is_refused(tmp_path):
-    for folder, words in ((tmp_path / "none", "there is no folder"), (tmp_path, "neither records nor a plan")):
+    busy = tmp_path / "busy"
+    busy.mkdir()
+    (busy / ".running").touch()
+    cases = ((tmp_path / "none", "no folder"), (tmp_path, "neither records nor a plan"), (busy, "a run is at work"))
+    for folder, words in cases:
         for read in (read_archive, read_status):
             with pytest.raises(InputError, match=words):
                 read(folder)

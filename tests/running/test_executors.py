@@ -70,6 +70,25 @@ def test_a_worker_that_dies_costs_no_other_call_and_is_tried_once_more(tmp_path)
     assert by_argument == {argument: argument for argument in by_argument}
 
 
+def pauses(argument):
+    """The first call kills its process after a while, when nobody listens; the others take no time."""
+    path, number = argument
+    if number == 0 and not path.exists():
+        time.sleep(0.5)
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_a_worker_that_dies_while_results_are_being_written_costs_nothing(tmp_path):
+    """The pool breaks between two calls: the next argument must not be lost with it."""
+    arguments, got = [(tmp_path / "died", number) for number in range(8)], []
+    for _, outcome in LocalExecutor(2).map(pauses, arguments):
+        got.append(outcome)
+        time.sleep(1.5)
+    assert sorted(got) == list(range(8))
+
+
 def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
     """`kill -9` gives the parent no time to end them."""
     marks = [tmp_path / "first", tmp_path / "second"]

@@ -67,15 +67,11 @@ def without_clock(text: str) -> list[dict]:
     return [{k: v for k, v in record.items() if k not in ("seconds", "provenance")} for record in json.loads(text)]
 
 
-def kill_at(process: subprocess.Popen, out: Path, seconds: float, records: int) -> None:
-    """Ends the process group with -9, so long after its work began; sooner if there are that many records by then."""
-    begun = None
+def kill_after(process: subprocess.Popen, out: Path, records: int, seconds: float) -> None:
+    """Ends the process group with -9, so many seconds after so many records are there (of 0: after work began)."""
     while process.poll() is None:
-        if begun is None and (out / ".running").is_file():
-            begun = time.monotonic()
-        if begun is not None and (
-            time.monotonic() - begun >= seconds or len(list(out.rglob("record.json"))) >= records
-        ):
+        if (out / ".running").is_file() and len(list(out.rglob("record.json"))) >= records:
+            time.sleep(seconds)
             os.killpg(process.pid, signal.SIGKILL)
             break
         time.sleep(0.01)
@@ -85,22 +81,21 @@ def kill_at(process: subprocess.Popen, out: Path, seconds: float, records: int) 
 @pytest.mark.slow
 def test_killed_again_and_again_a_run_loses_nothing(tmp_path):
     """`kill -9` of the whole process group at random moments of its work."""
-    whole = start(tmp_path / "whole", *GRID, "--workers", "2", "--json")
-    until(lambda: (tmp_path / "whole" / ".running").is_file(), whole)
-    begun = time.monotonic()
-    status, expected, _ = finish(whole, 3000)
-    work, total = time.monotonic() - begun, len(json.loads(expected))
+    status, expected, _ = finish(start(tmp_path / "whole", *GRID, "--workers", "2", "--json"), 3000)
     assert status == 0
-    moments, before, kept = random.Random(5), {}, []
-    for _ in range(KILLS):
+    moments, total, before, kept = random.Random(5), len(json.loads(expected)), {}, []
+    for left in range(KILLS, 0, -1):
         process = start(tmp_path / "out", *GRID, "--workers", "2")
         (tmp_path / "out" / ".running").unlink(missing_ok=True)  # the last victim's
-        kill_at(process, tmp_path / "out", moments.uniform(0, 0.6 * work), total - 1)
+        # A share of what is left for each kill, so that the last one still finds a run at work.
+        more = moments.randint(0, max(1, (total - 1 - len(before)) // left))
+        kill_after(process, tmp_path / "out", len(before) + more, moments.uniform(0, 0.5))
         after = finished(tmp_path / "out")
         assert {path: after[path] for path in before} == before, "a finished cell was computed again or lost"
         before = after
         kept.append(len(after))
-    assert kept[0] < total, "the first kill came too late to show anything"
+    print(f"records after each kill: {kept} of {total}")
+    assert len({count for count in kept if 0 < count < total}) >= 2, "the kills hit no run in the middle of its work"
     status, text, _ = finish(start(tmp_path / "out", *GRID, "--workers", "2", "--json"), 3000)
     assert status == 0
     assert without_clock(text) == without_clock(expected)
@@ -109,7 +104,6 @@ def test_killed_again_and_again_a_run_loses_nothing(tmp_path):
     assert not [path for path in (tmp_path / "out").rglob(".*.*") if path.is_file()], "half-written files are left"
     tables = [finish(start(tmp_path / name, *GRID, "--workers", "1"))[1] for name in ("whole", "out")]
     assert tables[0] == tables[1]
-    print(f"records after each kill: {kept} of {total}")
 
 
 @pytest.fixture
@@ -137,6 +131,10 @@ def test_a_full_disk_is_said_plainly_and_costs_nothing_that_is_finished(tmp_path
     assert "Traceback" not in err
     before = finished(small_disk / "out")
     assert 5 < len(before) < 60
+    status, _, err = finish(start(small_disk / "out", *grid, "--rerun", "all", "--workers", "1"))
+    assert status == 2, "what is to be computed again finds no place"
+    assert finished(small_disk / "out").keys() == before.keys()
+    before = finished(small_disk / "out")
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
     status, text, _ = finish(start(small_disk / "out", *grid, "--workers", "2", "--json"))
     assert status == 0

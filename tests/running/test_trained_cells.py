@@ -14,7 +14,6 @@ from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Request
-from fsvi_bench.running.store import Store
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
@@ -125,11 +124,11 @@ def test_a_lost_cell_of_a_batch_is_trained_again_alike(tmp_path):
 def test_every_trained_cell_has_a_trace_from_the_prior_to_its_record(tmp_path):
     request = replace(RANDA, methods=["rand-a", "exact"], splits="0-1", options={"averaging": 0.0})
     result = execute(tmp_path, request)
-    store, found = Store(tmp_path), 0
+    found = 0
     for folder in sorted(path.parent for path in tmp_path.rglob("record.json")):
         record = Record.model_validate_json((folder / "record.json").read_bytes())
         assert (folder / "trace.csv").is_file() == (record.method == "rand-a")
-        trace = store.load_trace(str(folder.relative_to(tmp_path)))
+        trace = read_trace(folder / "trace.csv")
         if record.method == "exact":
             assert trace is None
             continue

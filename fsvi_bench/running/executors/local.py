@@ -128,6 +128,10 @@ class _Waiting(Generic[Argument]):
         while self:
             yield self.take()
 
+    def first(self) -> Argument:
+        self._look_ahead(1)
+        return self._ahead[0]
+
     def take(self) -> Argument:
         self._look_ahead(1)
         return self._ahead.popleft()
@@ -147,8 +151,9 @@ def _share_out(
     with _pool(workers) as pool:
         while waiting or under_way:
             while len(under_way) < workers and waiting:
-                argument = waiting.take()
-                under_way[_submit(pool, function, argument)] = argument
+                # Taken once it is handed over: a pool that turns out to be broken leaves it to the next one.
+                future = _submit(pool, function, waiting.first())
+                under_way[future] = waiting.take()
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 outcome = _outcome(lambda future=future: pickle.loads(future.result()))  # type: ignore[misc]
                 yield under_way.pop(future), outcome
