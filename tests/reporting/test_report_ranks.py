@@ -61,7 +61,7 @@ def test_the_page_shows_gains_losses_and_adjusted_p_values(tmp_path):
     table = next(t for t in page_of(tmp_path, scored(THREE))[1].tables if "ranks" in t["class"])
     head, *rows = [[cell["text"] for cell in row] for row in table["rows"]]
     assert head[4:] == ["better / worse", "p (Holm)"]
-    assert [row[4:] for row in rows] == [["compared with"], ["1 / 5", "0.12"], ["1 / 4 (1 tied)", "0.12"]]
+    assert [row[4:] for row in rows] == [["the first"], ["1 / 5", "0.12"], ["1 / 4 (1 tied)", "0.12"]]
 
 
 def test_what_is_not_ranked_is_counted_and_not_tested(tmp_path):
