@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fsvi_bench.reporting.report.appearance import (
@@ -23,7 +24,7 @@ from fsvi_bench.reporting.report.curves import curves_of, draw_curves
 from fsvi_bench.reporting.report.page import ASSETS
 from fsvi_bench.reporting.report.score_strips import draw_kl, draw_nlpd
 from fsvi_bench.reporting.report.spectrum_strips import draw_spectrum, median_spectrum
-from fsvi_bench.reporting.report.strips import power, rows_of_panels
+from fsvi_bench.reporting.report.strips import power, rows_of_panels, shorten
 from fsvi_bench.scoring.scores import Overconfidence
 from tests.reporting.studies import SPECTRUM, curve, record, study_of
 
@@ -214,3 +215,28 @@ def test_many_data_sets_are_spread_over_rows():
     assert rows_of_panels([], 4) == []
     assert rows_of_panels(list("abc"), 4) == [["a", "b", "c"]]
     assert rows_of_panels(list("abcde"), 4) == [["a", "b"], ["c", "d", "e"]]
+
+
+def test_long_names_are_cut_short_and_leave_the_panels_their_room():
+    """Two settings that differ in eleven options, on eight data sets in a row."""
+    settings = [{f"an_option_with_a_name_{name}": value for name in "abcdefghijk"} for value in (0.125, 0.25)]
+    datasets = [f"set-{place}" for place in range(8)]
+    records = [record("rand-a", 0, 1.0, dataset=d, hyperparameters=each) for d in datasets for each in settings]
+    records += [record("a-method-from-elsewhere-" + 4 * "with-a-long-name-", 0, 1.0, dataset=d) for d in datasets]
+    study = study_of(records)
+    for draw in (draw_kl, draw_nlpd, draw_spectrum, draw_calibration):
+        figure = draw(study, datasets)
+        boxes = [axes.get_position() for axes in figure.axes]
+        assert len(boxes) == 8
+        assert all(box.width * figure.get_figwidth() > 0.5 for box in boxes)
+        assert 0.35 < boxes[0].x0 < 0.43
+        texts = words(figure.axes[0])
+        cut = [text for text in texts if text.endswith("…")]
+        assert [text[:4] for text in cut] == ["full", "full", "a-me"]
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        assert min(text.get_window_extent(renderer).x0 for text in figure.axes[0].texts) >= 0
+
+
+@pytest.mark.parametrize(("letters", "text"), [(9, "full M=20"), (8, "full M=…"), (6, "full…"), (1, "…")])
+def test_what_is_cut_short_says_so(letters, text):
+    assert shorten("full M=20", letters) == text

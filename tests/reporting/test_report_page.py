@@ -9,7 +9,9 @@ import pytest
 from scipy import stats
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.reporting.report import reading
 from fsvi_bench.reporting.report.page import write_report
+from fsvi_bench.reporting.report.reading import read_results
 from fsvi_bench.reporting.summary import summarise
 from fsvi_bench.reporting.table import COLUMNS, format_estimate
 from tests.reporting.studies import Page, curve, page_of, record, save
@@ -48,6 +50,20 @@ def test_intervals_are_corrected_for_the_splits_overlap(tmp_path):
     half = stats.t.ppf(0.975, 9) * np.std(CLOSE, ddof=1) * math.sqrt(1 / 10 + 51 / 455)
     assert (low, high) == pytest.approx((np.mean(CLOSE) - half, np.mean(CLOSE) + half), abs=6e-4)  # three decimals
     assert high - low > 1.9 * stats.sem(CLOSE) * stats.t.ppf(0.975, 9)  # a plain interval is far narrower
+
+
+def test_there_is_no_interval_where_its_splits_are_not_the_means(tmp_path):
+    """A seed that failed leaves its split in the mean, by the other seed, and out of an interval of whole splits."""
+    whole = [*cells("rand-a", CLOSE), *cells("rand-a", FAR, seed=1)]
+    for place, (records, there) in enumerate([(whole, True), ([*whole[:-1], record("rand-a", 9, seed=1)], False)]):
+        (tmp_path / str(place)).mkdir()
+        cell = page_of(tmp_path / str(place), records)[1].results("boston")["rand-a", "full"]["KL(q‖P_D)"]
+        assert float(cell["v"]) == summarise(records)[0].scores["kl"].mean
+        assert bool(cell["ci"]) == there
+    # A split of which nothing finished is in neither.
+    (tmp_path / "none").mkdir()
+    none = page_of(tmp_path / "none", cells("rand-a", [*CLOSE[:9], None]))[1].results("boston")["rand-a", "full"]
+    assert none["KL(q‖P_D)"]["ci"]
 
 
 def test_only_what_the_splits_support_is_bold(tmp_path):
@@ -140,6 +156,36 @@ def test_the_page_names_nothing_outside_itself_but_its_figures(tmp_path):
     identities = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(identities) == len(set(identities))
     assert {link[1:] for link in links if link.startswith("#")} <= set(identities)
+
+
+def test_figures_of_an_earlier_report_are_removed_and_nothing_else_is(tmp_path):
+    small = [record("rand-a", 0, 1.0)]
+    large = [record("rand-a", 0, 1.0, dataset=f"set-{place}") for place in range(9)]
+    folder = tmp_path / "report"
+    for name, records in (("large", large), ("small", small)):
+        traces = {each.cell: curve([9.0, 1.0]) for each in records}
+        write_report(save(tmp_path / name, records, traces), folder)
+        if name == "large":
+            assert {"kl-1.png", "kl-2.svg", "calibration-3.png", "curves-9.svg"} <= {p.name for p in folder.iterdir()}
+            for mine in ("kl-7.png", "notes.svg"):  # no report wrote these
+                (folder / mine).write_text("mine")
+    stems = ["calibration", "curves-1", "kl", "nlpd", "spectrum"]
+    figures = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")}
+    assert {path.name for path in folder.iterdir()} == {"report.html", "kl-7.png", "notes.svg", *figures}
+
+
+def test_a_trace_that_vanishes_while_it_is_read_is_none(tmp_path, monkeypatch):
+    each = record("rand-a", 0, 1.0)
+    root = save(tmp_path, [each], {each.cell: curve([9.0, 1.0])})
+    assert set(read_results(root).traces) == {each.cell}
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "is_file", lambda path: path.unlink() is None)  # a --rerun comes in between
+        assert read_results(root).traces == {}
+    save(tmp_path, [each], {each.cell: curve([9.0, 1.0])})
+    (trace,) = root.rglob("trace.csv")
+    trace.write_text("no trace")
+    with pytest.raises(InputError, match="not a trace"):
+        read_results(root)
 
 
 def test_one_split_has_neither_errors_nor_bold(tmp_path):

@@ -92,18 +92,18 @@ def test_ranks_are_those_of_the_bootstrap_of_all_cells():
     records, tables = [], {}
     for place, dataset in enumerate(["boston", "concrete", "yacht"]):
         tables[dataset] = np.zeros((3, 4, 2))
-        for row, method in enumerate(["fixed-a", "rand-a", "ssge"]):
+        for row, method in enumerate(["spike-and-slab", "rand-a", "ssge"]):
             for split in range(4):
-                for seed in range(1 if method == "fixed-a" else 2):
+                for seed in range(1 if method == "spike-and-slab" else 2):
                     value = 1 + row + 0.8 * float(RNG.random()) * place
                     records.append(record(method, split, value, seed=seed, dataset=dataset))
-                    tables[dataset][row, split, seed:] = value  # fixed-a's one seed stands for both
+                    tables[dataset][row, split, seed:] = value  # spike-and-slab's one seed stands for both
     found = [ranking for ranking in rankings(study_of(records)) if ranking.score == "kl_moment_matched"]
     assert [(ranking.family, ranking.datasets) for ranking in found] == [("full", ["boston", "concrete", "yacht"])]
     expected = bootstrap_ranks(tables, np.random.default_rng(0))
     by_name = {standing.entry.method: standing for standing in found[0].standings}
     for name, interval, group in zip(
-        ["fixed-a", "rand-a", "ssge"], expected.intervals(), tie_groups(expected), strict=True
+        ["spike-and-slab", "rand-a", "ssge"], expected.intervals(), tie_groups(expected), strict=True
     ):
         assert (by_name[name].interval, by_name[name].group) == (interval, group)
     means = [standing.interval.mean_rank for standing in found[0].standings]
@@ -159,7 +159,8 @@ def test_provenance_counts_what_differs_and_warns_of_several_codes():
 
 def test_a_method_from_elsewhere_is_named_and_not_looked_for():
     found = overview(study_of([record("Mine", 0, 1.0), record("ssge", 0, 2.0)]))
-    assert [(method.name, method.title) for method in found.methods] == [("ssge", "SSGE"), ("Mine", "")]
+    assert [method.name for method in found.methods] == ["ssge", "Mine"]
+    assert [method.summary == "not among the installed methods" for method in found.methods] == [False, True]
 
 
 def test_commands_ask_for_the_records_cells():

@@ -22,7 +22,6 @@ class MethodWords:
     """A method as the page's legend introduces it."""
 
     name: str
-    title: str
     summary: str
     families: Sequence[str]
     look: Look
@@ -74,8 +73,8 @@ def _words(study: Study, name: str) -> MethodWords:
     try:
         defaults = load_installed(name).defaults
     except InputError:  # a method from a file or package that is not here
-        return MethodWords(name, "", "not among the installed methods", families, look(name))
-    return MethodWords(name, defaults.title, defaults.summary, families, look(name))
+        return MethodWords(name, "not among the installed methods", families, look(name))
+    return MethodWords(name, defaults.summary, families, look(name))
 
 
 def _closest(study: Study, dataset: str) -> Sequence[Closest]:

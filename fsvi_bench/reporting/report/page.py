@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,12 +40,14 @@ PAGE = "report.html"
 FEW_LINES = 60  #: of all result tables together, up to which all are open at first
 MOST_PANELS = 8  #: in one row of a figure
 FEW_CURVES = 3  #: data sets whose curves are open at first
+_LINK_TO_FIGURE = re.compile(r'href="((?:kl|nlpd|curves|spectrum|calibration)(?:-\d+)?\.(?:png|svg))"')
 
 
 def write_report(root: Path, folder: Path) -> Path:
     """Reads an output folder and writes `folder`/report.html with its figures as PNG and SVG beside it.
 
-    Equal records and traces give equal files.
+    Equal records and traces give equal files. Figures of an earlier report in that folder that this one does not have
+    are removed.
 
     Raises:
         InputError: `root` holds no records, or what it holds does not go together; `folder` cannot be written.
@@ -53,8 +57,20 @@ def write_report(root: Path, folder: Path) -> Path:
     with figure_style():
         figures = _figures(study, folder)
     path = folder / PAGE
+    earlier = _figures_named_in(path)
     write_atomically(path, render(study, figures, root).encode())
+    for name in earlier - set(figures.files()):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
     return path
+
+
+def _figures_named_in(page: Path) -> set[str]:
+    """Names of the figures beside an earlier report: only what it links to, since the folder may hold other things."""
+    try:
+        return set(_LINK_TO_FIGURE.findall(page.read_text(encoding="utf-8", errors="replace")))
+    except OSError:
+        return set()
 
 
 @dataclass(frozen=True)

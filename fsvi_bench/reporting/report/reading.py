@@ -43,4 +43,11 @@ def _read_trace(root: Path, record: Record) -> Trace | None:
     if record.status != "ok":
         return None
     path = root / folder_of(record) / TRACE_FILE
-    return read_trace(path) if is_file(path) else None
+    if not is_file(path):
+        return None
+    try:
+        return read_trace(path)
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):  # a run with --rerun has just removed it
+            return None
+        raise

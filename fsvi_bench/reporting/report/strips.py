@@ -20,6 +20,8 @@ WIDEST_PANEL, PANEL_GAP = 5.2, 0.16
 LINE, METHOD_GAP = 0.2, 0.45  #: inches per line; the gap between methods as a share of it
 TOP, BOTTOM = 0.42, 0.62  #: inches above and below the panels
 LETTER = 0.068  #: inches, about, of a letter beside a line
+MARGIN = 0.35  #: inches left of the panels that hold no letters
+MOST_NAMES = 0.4  #: of the width, for names beside the lines; longer ones are cut short (the tables have them whole)
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Paint = Callable[[Axes, float, str, Entry], None]
@@ -51,7 +53,9 @@ def draw_strips(study: Study, datasets: Sequence[str], entries: Sequence[Entry],
 def _new_strips(datasets: Sequence[str], entries: Sequence[Entry], label: str) -> Strips:
     places = _places(entries)
     lines = max(places.values()) + 1
-    left = LETTER * max(len(entry.name) for entry in entries) + 0.35
+    longest = max(len(entry.name) for entry in entries)
+    letters = min(longest, int((MOST_NAMES * WIDTH - MARGIN) / LETTER))
+    left = LETTER * letters + MARGIN
     across = min((WIDTH - left - 0.1) / len(datasets), WIDEST_PANEL)
     width, height = left + across * len(datasets) + 0.1, TOP + BOTTOM + LINE * lines
     figure = Figure(figsize=(width, height))
@@ -63,7 +67,7 @@ def _new_strips(datasets: Sequence[str], entries: Sequence[Entry], label: str) -
         _lay_out(axes, dataset, places)
         panels[dataset] = axes
     first = next(iter(panels.values()))
-    _name_lines(first, places, left + PANEL_GAP / 2 - 0.04)
+    _name_lines(first, places, left + PANEL_GAP / 2 - 0.04, letters)
     middle = (left + across * len(datasets) / 2) / width
     figure.text(middle, 0.08 / height, label, ha="center", va="bottom", fontsize=SMALL + 0.5, color=MUTED)
     return Strips(figure, panels, places)
@@ -94,15 +98,26 @@ def _lay_out(axes: Axes, dataset: str, places: dict[Entry, float]) -> None:
         before = entry.method
 
 
-def _name_lines(axes: Axes, places: dict[Entry, float], room: float) -> None:
-    """A method's name beside its first line only, its families and settings beside each; `room` in inches."""
+def _name_lines(axes: Axes, places: dict[Entry, float], room: float, letters: int) -> None:
+    """A method's name beside its first line only, its families and settings beside each.
+
+    They have `room` inches, where about so many letters fit: what is longer ends in an ellipsis.
+    """
     before = None
     for entry, y in places.items():
         across: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+        left = letters
         if entry.method != before:
-            axes.annotate(entry.method, (0, y), (-72 * room, 0), fontsize=SMALL + 0.5, color=INK, **across)
-        axes.annotate(entry.variant, (0, y), (-8, 0), fontsize=SMALL, color=MUTED, ha="right", **across)
+            name = shorten(entry.method, max(letters // 2, letters - len(entry.variant) - 1))
+            left -= len(name) + 1
+            axes.annotate(name, (0, y), (-72 * room, 0), fontsize=SMALL + 0.5, color=INK, **across)
+        axes.annotate(shorten(entry.variant, left), (0, y), (-8, 0), fontsize=SMALL, color=MUTED, ha="right", **across)
         before = entry.method
+
+
+def shorten(words: str, letters: int) -> str:
+    """Words of at most so many letters, the last an ellipsis where some are cut off."""
+    return words if len(words) <= letters else f"{words[: letters - 1].rstrip()}…"
 
 
 def say(axes: Axes, x: float, y: float, words: str, side: str = "left", colour: str = MUTED) -> None:

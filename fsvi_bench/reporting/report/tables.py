@@ -115,7 +115,9 @@ def _number(study: Study, dataset: str, entry: Entry, score: str, ratio: float, 
         return Number("–", "")
     value = row.scores[score]
     values = study.by_split(dataset, entry, score)
-    return Number(format_estimate(value), sort_key(value.mean), _interval(list(values.values()), ratio), best == entry)
+    # The mean is over all finished cells: where a split lacks a seed, an interval of whole splits is not that mean's.
+    interval = _interval(list(values.values()), ratio) if len(values) == row.splits else ""
+    return Number(format_estimate(value), sort_key(value.mean), interval, best == entry)
 
 
 def _seconds(study: Study, dataset: str, entry: Entry) -> Number:
