@@ -216,7 +216,7 @@ class _Process:
         own["TMPDIR"] = self._temporary.name
         defaults = {"WANDB_DATA_DIR": str(home / "data"), "WANDB_CACHE_DIR": str(home / "cache")}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(PROCESS)],
+            [sys.executable, "-P", str(PROCESS), self._temporary.name],
             env={**defaults, **inherited, **own},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

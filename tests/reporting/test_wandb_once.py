@@ -5,6 +5,10 @@ A process of a few lines answers in W&B's place, and writes down what it was ask
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -12,8 +16,8 @@ from contextlib import ExitStack
 import pytest
 from filelock import FileLock
 
-from fsvi_bench.reporting import wandb_log
-from fsvi_bench.reporting.wandb_content import content_sha256, group_key
+from fsvi_bench.reporting import wandb_log, wandb_process
+from fsvi_bench.reporting.wandb_content import content_sha256, group_key, run_content
 from fsvi_bench.reporting.wandb_log import WandbLogger
 from fsvi_bench.running.cell import Record
 
@@ -116,3 +120,24 @@ def test_no_temporary_folder_stays_behind(tmp_path, monkeypatch, then):
     assert len(logger.notes) == 1
     assert all(folder.startswith(str(above)) for folder in made.read_text().split())
     assert list(above.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_nor_where_its_parent_was_killed(tmp_path):
+    """All that W&B's process hears of it is that its input has ended; here it has imported W&B by then."""
+    above = tmp_path / "tmp"
+    above.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-P", wandb_process.__file__, str(above)],
+        input=f"{write_content(tmp_path)}\n", env={**os.environ, "TMPDIR": str(above)}, capture_output=True, text=True,
+        check=True, timeout=120,
+    )  # fmt: skip
+    assert str(tmp_path / "out" / "wandb") in json.loads(done.stdout)["run"]
+    assert not above.exists()
+
+
+def write_content(folder):
+    (folder / "out").mkdir()
+    path = folder / "content.json"
+    path.write_text(json.dumps(run_content([record(0)], {}, folder / "out", "offline", folder)))
+    return path
