@@ -38,8 +38,13 @@ def group_key(record: Record) -> str:
 
 
 def content_sha256(group: Sequence[Record]) -> str:
-    """Tells whether a group is the one that was logged: changes with its cells and whenever one is computed again."""
-    return sha256_of_json(sorted([r.cell, r.split, r.seed, r.status, str(r.provenance.get("started"))] for r in group))
+    """Tells whether a group is one that was logged: changes with its cells and whenever one is computed again."""
+    return sha256_of_json(sorted([r.cell, r.split, r.seed, r.status, _computation(r)] for r in group))
+
+
+def _computation(record: Record) -> str:
+    """What tells one computation of a cell from the next; where its task was refused, nothing was computed at all."""
+    return str(record.reason if record.task_sha256 is None else record.provenance.get("started"))
 
 
 def run_content(
@@ -54,7 +59,7 @@ def run_content(
         "mode": mode,
         "init": {
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
-            "name": "-".join(words),
+            "name": "-".join(words)[:128],
             "group": first.dataset[:128],
             "job_type": first.method[:64],
             "tags": sorted({tag for word in words if (tag := allowed(word)[:64])}),

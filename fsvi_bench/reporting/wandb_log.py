@@ -2,7 +2,7 @@
 
 W&B lives in a process of its own (`reporting.wandb_process`), which a thread feeds: training waits for neither, and
 neither can take it along. What was logged is remembered in the output folder (`wandb/logged`), so that a run that was
-killed before is logged by the next one, and nothing twice.
+killed before is logged by the next one, and nothing twice, not even by two at a time (`wandb/locks`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import urlsplit
+
+from filelock import FileLock, Timeout
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import write_atomically
@@ -130,10 +133,17 @@ class WandbLogger:
                 self._given_up = len(self._failures) >= ATTEMPTS
 
     def _log(self, group: Sequence[Record], traces: Traces | Callable[[Sequence[Record]], Traces]) -> None:
-        marker = self.folder / "wandb" / "logged" / f"{group_key(group[0])[:16]}.json"
-        content_hash = content_sha256(group)
-        if _already_logged(marker, content_hash):
-            return
+        key = group_key(group[0])[:16]
+        with _alone(self.folder, key, self.seconds_per_run):
+            marker = self.folder / "wandb" / "logged" / f"{key}.json"
+            logged, content_hash = _read_logged(marker), content_sha256(group)
+            if self._given_up or content_hash in logged:
+                return
+            logged[content_hash] = self._send(group, traces)
+            write_atomically(marker, (json.dumps({"logged": logged}, indent=2) + "\n").encode())
+
+    def _send(self, group: Sequence[Record], traces: Traces | Callable[[Sequence[Record]], Traces]) -> str:
+        """Returns the run's folder."""
         if self._process is None:
             self._process = _Process(self.folder)
         with tempfile.TemporaryDirectory(prefix="fsvi-bench-wandb-") as spool:
@@ -145,8 +155,7 @@ class WandbLogger:
         self._kept_offline = reply.get("note", self._kept_offline)
         if "error" in reply:
             raise _Refused(reply["error"])
-        logged = {"content_sha256": content_hash, "run": reply["run"]}
-        write_atomically(marker, (json.dumps(logged, indent=2) + "\n").encode())
+        return str(reply["run"])
 
     def _in_words(self) -> list[str]:
         notes = []
@@ -163,15 +172,33 @@ class WandbLogger:
         return notes
 
 
-def _already_logged(marker: Path, content_hash: str) -> bool:
+@contextmanager
+def _alone(folder: Path, key: str, seconds: float) -> Iterator[None]:
+    """One run at a time looks whether a group is logged, and logs it: the output folder itself is free again by then.
+
+    Raises:
+        _Refused: another run has been at it for all that time.
+    """
+    path = folder / "wandb" / "locks" / f"{key}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return bool(json.loads(marker.read_text(encoding="utf-8"))["content_sha256"] == content_hash)
+        with FileLock(path, timeout=seconds):
+            yield
+    except Timeout:
+        raise _Refused(f"another run is logging the same results, for more than {seconds:g} s") from None
+
+
+def _read_logged(marker: Path) -> dict[str, str]:
+    """Content's hash -> run's folder, for all that was ever logged of a group; nothing where the marker is no such."""
+    try:
+        logged = json.loads(marker.read_text(encoding="utf-8"))["logged"]
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return {}
+    return logged if isinstance(logged, dict) else {}
 
 
 class _Refused(Exception):
-    """W&B's own exception, in its own words."""
+    """What is to be said as it is, such as W&B's own exception in its own words."""
 
 
 class _Process:
@@ -183,9 +210,13 @@ class _Process:
         # Tables wait in W&B's data folder until they are sent: beside the runs that they belong to. Offline means that
         # nothing is sent, crash reports neither.
         own = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+        # W&B clears its temporary folders away only where it ends by itself. The name is short because W&B's socket
+        # lies in there, and a socket's path has some hundred characters at most.
+        self._temporary = tempfile.TemporaryDirectory(prefix="fsvi-", ignore_cleanup_errors=True)
+        own["TMPDIR"] = self._temporary.name
         defaults = {"WANDB_DATA_DIR": str(home / "data"), "WANDB_CACHE_DIR": str(home / "cache")}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(PROCESS)],
+            [sys.executable, "-P", str(PROCESS), self._temporary.name],
             env={**defaults, **inherited, **own},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -224,9 +255,12 @@ class _Process:
         try:
             self._process.communicate(timeout=seconds)
         except (subprocess.TimeoutExpired, OSError, ValueError):
-            self.kill()
+            self._process.kill()
+            self._process.wait()
+        self._temporary.cleanup()
 
     def kill(self) -> None:
         """W&B's own service ends when it sees that its parent has."""
         self._process.kill()
         self._process.wait()
+        self._temporary.cleanup()

@@ -6,6 +6,7 @@ It imports nothing of ours, so that it starts at once. A line of its input names
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -125,7 +126,11 @@ def said(error: Exception) -> str:
 
 
 def main() -> None:
-    """Answers until its input ends. Only answers go to the parent: whatever W&B prints goes where errors go."""
+    """Answers until its input ends. Only answers go to the parent: whatever W&B prints goes where errors go.
+
+    The first argument is this process's own temporary folder, which goes with it: its parent may have been killed.
+    """
+    atexit.register(shutil.rmtree, sys.argv[1], ignore_errors=True)  # after W&B's own, which come later
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     reporter = Reporter()

@@ -25,6 +25,7 @@ from fsvi_bench.tasks.problem import load_problem
 from tests.reporting.wandb_calls import by_group, log_records
 from tests.reporting.wandb_cells import loader, of, trained
 from tests.reporting.wandb_file import read_run
+from tests.requirements import skip_or_fail
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +102,10 @@ def test_names_are_wandbs(finished, method):
     wandb.Artifact(name, "posterior")
     assert re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name)
     assert artifact_name(record) != artifact_name(record.model_copy(update={"hyperparameters": {"lr": 1}}))
-    tags = run_content([record], {}, store.root, "offline", Path())["init"]["tags"]
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", tag) for tag in tags)
+    init = run_content([record], {}, store.root, "offline", Path())["init"]
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", tag) for tag in init["tags"])
+    assert init["name"] == f"toy-{method}-ffg"[:128]
+    assert max(len(init["group"]), len(init["job_type"])) <= 128
 
 
 # --- Exceptions of W&B's ----------------------------------------------------------------------------------------------
@@ -267,10 +270,12 @@ def test_a_folder_that_cannot_be_written_ends_in_a_note(tmp_path, finished):
 @contextmanager
 def tiny_disk(folder):
     """1 MiB of a file system of its own."""
+    if sys.platform != "linux":
+        skip_or_fail("a tmpfs can be mounted on Linux only")
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
     if mounted.returncode:
-        pytest.skip("cannot mount a file system here: " + mounted.stderr.decode().strip())
+        skip_or_fail("no file system can be mounted here: " + mounted.stderr.decode().strip())
     try:
         yield folder
     finally:
@@ -278,7 +283,6 @@ def tiny_disk(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")
 @pytest.mark.parametrize("left", [150, 450])
 def test_a_full_disk_ends_in_a_note_and_with_space_all_is_logged(tmp_path, finished, left):
     """Room for W&B's folders at most, or for a run but for its last part."""

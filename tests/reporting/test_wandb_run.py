@@ -261,6 +261,9 @@ def test_nothing_is_logged_twice_and_what_changed_is_logged_again(tmp_path, fini
     assert log([exact[0], *others]) == ["exact"]
     again = exact[0].model_copy(update={"provenance": {**exact[0].provenance, "started": "later"}})
     assert log([again, *others]) == ["exact"]
+    # A refused task is refused anew, by the moment of the run; nothing was computed.
+    others = [r.model_copy(update={"provenance": {**r.provenance, "started": "later"}}) for r in others]
+    assert log([again, *others]) == log([exact[0], *others]) == []
     for marker in (tmp_path / "wandb" / "logged").iterdir():
         marker.write_text("{}")
     assert log([again, *others]) == ["exact", "hopeless"]
@@ -321,5 +324,6 @@ def test_a_users_own_run_is_not_written_into(tmp_path, finished, monkeypatch):
     assert count == 2
     assert {run.project for run in runs.values()} == {"my-project"}
     assert not any(run.folder.name.endswith("theirs") for run in runs.values())
-    assert json.loads(next((tmp_path / "wandb" / "logged").iterdir()).read_text())["run"].startswith(str(tmp_path))
+    (logged,) = json.loads(next((tmp_path / "wandb" / "logged").iterdir()).read_text())["logged"].values()
+    assert logged.startswith(str(tmp_path))
     assert os.environ["WANDB_RUN_ID"] == "theirs"
