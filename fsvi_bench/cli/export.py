@@ -14,11 +14,14 @@ def export(
         Path | None, typer.Option("--out", help="Folder for records.parquet and traces.parquet. Default: DIR/export.")
     ] = None,
 ) -> int:
-    """Write all records and traces of a folder as two Parquet tables (needs the extra `fsvi-bench[export]`)."""
-    from fsvi_bench.cli.console import stdout
+    """Write the records and traces of a folder's plans as Parquet tables (needs pyarrow, the extra named export)."""
+    from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.reporting.parquet import write_tables
     from fsvi_bench.running.archive import read_archive
 
-    for path, rows in write_tables(read_archive(folder), out or folder / "export"):
+    archive = read_archive(folder)
+    for path, rows in write_tables(archive, out or folder / "export"):
         stdout.print(f"{path}: {rows} rows", soft_wrap=True)
+    if archive.stale:
+        stderr.print(f"{archive.stale} records of other code, settings or tasks are left out")
     return 0

@@ -15,5 +15,10 @@ DataDir = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Processes for fitting tasks; default: one per core.")
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Processes of one thread each; default: one per core (with ray: all there is room for).",
+    ),
 ]

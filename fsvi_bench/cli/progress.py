@@ -141,7 +141,9 @@ class RichProgress:
             of_group = ", ".join(f"{count} {name}" for name, count in counts.items())
             message = f"{group}: {of_group}" if finished else f"{group}: {of_group} so far"
         rate = at.done / max(now - at.started, 1e-9)
-        left = f", about {_duration((at.total - at.done) / rate)} left" if at.done < at.total else ""
+        # The first batch ends long before the rate is one.
+        telling = at.total > at.done >= max(2, at.total // 10)
+        left = f", about {_duration((at.total - at.done) / rate)} left" if telling else ""
         stderr.print(f"{at.title} {at.done}/{at.total}: {message} ({words_of_rate(rate)}{left})")
 
     def note(self, message: str) -> None:

@@ -48,7 +48,7 @@ def run(
     from fsvi_bench.reporting.cell_files import load_traces
     from fsvi_bench.reporting.table import failures
     from fsvi_bench.reporting.wandb_log import WandbLogger, choose_mode
-    from fsvi_bench.running.executors import make_executor, use_one_thread
+    from fsvi_bench.running.executors import RayExecutor, check_choice, make_executor, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan, parse_setting
     from fsvi_bench.running.prepare import require_data
     from fsvi_bench.running.runner import Rerun, Resources
@@ -73,16 +73,19 @@ def run(
         raise InputError(
             f"--rerun is '{rerun}', expected failed, diverged or all; leave it out to keep what is finished"
         )
+    check_choice(executor, ray_address, gpu_share)
+    wandb_mode = choose_mode(wandb)
     if dry_run:
         return show_planned(plan, out, rerun, json)
     chosen = make_executor(executor, workers, ray_address, gpu_share)
     resources = Resources(choose_device(device, chosen.has_gpu), chosen, data_dir)
-    wandb_mode = choose_mode(wandb)
     require_data(plan, data_dir)
     store = Store(out)
     use_one_thread()
     with WandbLogger(wandb_mode, out) as logger:
         with RichProgress() as progress:
+            if isinstance(chosen, RayExecutor):
+                progress.note(f"Ray cluster at {chosen.connection.address}, room for {chosen.workers} calls at once")
             for flag in plan.unused:
                 progress.note(f"{flag} is not used: none of the chosen methods has such a setting")
             result = run_plan(
@@ -94,6 +97,8 @@ def run(
         else:
             _show(result, out)
         sys.stdout.flush()  # whoever waits for the numbers does not wait for W&B
+    if logger.kept:
+        stderr.print(f"{logger.kept} W&B runs are kept offline; to send them: wandb sync {out / 'wandb'}/offline-run-*")
     for line in logger.notes:
         stderr.print(line, style="yellow")
     for line in failures(result.records):

@@ -70,6 +70,6 @@ def show(status: Status, json: bool) -> None:
     stdout.print(table)
     done = total.total() - total["missing"]
     share = f"{100 * done / total.total():.0f} %" if total.total() else "nothing planned"
-    stdout.print(f"{done} of {total.total()} cells done ({share})")
+    stdout.print(f"{done} of {total.total()} cells done ({share}), {total['ok']} of them ok")
     if status.stale:
         stdout.print(f"{status.stale} records beside them are of other code, settings or tasks, and count nowhere")

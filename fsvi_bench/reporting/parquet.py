@@ -42,12 +42,12 @@ def write_tables(archive: Archive, folder: Path) -> list[tuple[Path, int]]:
 def record_row(record: Record) -> dict[str, Any]:
     """A record without nesting: `option_lr`, `kl`, `overconfidence_smallest`, `seconds_train`, `provenance_torch`, ...
 
-    Settings are JSON, since one setting may be a number here and a word there; infinite scores are infinite numbers.
+    A setting that is a number here and a word there is a word everywhere; infinite scores are infinite numbers.
     """
     row: dict[str, Any] = {name: getattr(record, name) for name in IDENTITY}
     row |= {"status": record.status, "reason": record.reason, "task_sha256": record.task_sha256}
     row |= {"code_sha256": record.code_sha256, "hyperparameters": canonical_json(record.hyperparameters)}
-    row |= {f"option_{name}": canonical_json(value) for name, value in record.hyperparameters.items()}
+    row |= {f"option_{name}": value for name, value in record.hyperparameters.items()}
     row |= _flat("", record.scores.model_dump() if record.scores is not None else {})
     row |= _flat("work_", record.work or {}) | _flat("detail_", record.details or {})
     row |= _flat("seconds_", record.seconds.model_dump() if record.seconds is not None else {})
@@ -99,4 +99,6 @@ def _column(pa: Any, values: Sequence[Any], kind: str | None) -> Any:
     kinds = {type(value) for value in values if value is not None}
     if not kinds:
         return pa.array(values, pa.float64())
-    return pa.array(values, pa.float64()) if kinds == {int, float} else pa.array(values)
+    if kinds == {int, float}:
+        return pa.array(values, pa.float64())
+    return pa.array(values if len(kinds) == 1 else [_word(value) for value in values])

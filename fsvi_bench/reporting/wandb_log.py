@@ -82,6 +82,7 @@ class WandbLogger:
         self._given_up = False
         self._failures: list[str] = []
         self._kept_offline: str | None = None
+        self.kept = 0  #: runs made that only `wandb sync` will send
 
     def log(self, records: Sequence[Record], traces: Traces | Callable[[Sequence[Record]], Traces]) -> None:
         """One group, all of whose cells are done, whatever came of them; returns at once.
@@ -155,6 +156,7 @@ class WandbLogger:
         self._kept_offline = reply.get("note", self._kept_offline)
         if "error" in reply:
             raise _Refused(reply["error"])
+        self.kept += self.mode == "offline"
         return str(reply["run"])
 
     def _in_words(self) -> list[str]:

@@ -96,9 +96,12 @@ def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Pa
     Args:
         rerun: `all`, or the status of those cells that would be computed again.
     """
-    heads = _heads(_record_paths(root)) if rerun != "all" else []
-    by_key = {head["cell"]: head["status"] for head in heads if head["status"] != rerun}
-    fitted = ((_group(cell), by_key.get(cell.key, "missing")) for cell in plan.cells())
+
+    def became(cell: Cell) -> str:
+        head = None if rerun == "all" else _head(root / cell.folder / RECORD_FILE)
+        return "missing" if head is None or head["status"] == rerun else head["status"]
+
+    fitted = ((_group(cell), became(cell)) for cell in plan.cells())
     refused = ((Group(r.dataset, r.method, r.family), r.status) for r in plan.refused_records())
     later = (
         (Group(dataset, variant.method, variant.family), "missing")

@@ -67,7 +67,8 @@ def run(
     with store.locked():
         tasks, refusals = prepare(plan, resources.executor, resources.data_dir, progress)
         planned = list(expand(plan.variants, tasks))
-        found = {item.cell.key: store.load(item.cell) for item in planned}
+        # Whoever wants all of it again does not care what is there, be it a record or not.
+        found = {item.cell.key: None if rerun == "all" else store.load(item.cell) for item in planned}
         missing = [item for item in planned if _is_missing(found[item.cell.key], rerun)]
         kept = {key: record for key, record in found.items() if not _is_missing(record, rerun) and record is not None}
         loader = _Loader(resources.data_dir)

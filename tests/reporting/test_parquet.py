@@ -63,7 +63,7 @@ def test_every_record_is_a_row_with_all_that_it_holds(archive, tables):
 def test_settings_of_one_method_are_missing_for_the_others(archive, tables):
     for rows in read_all(tables["records.parquet"][0]):
         assert {row["method"]: row["option_lr"] for row in rows} == {
-            "exact": None, "bernoulli-dropout": "0.01", "mean-field-vi": "0.01"
+            "exact": None, "bernoulli-dropout": 0.01, "mean-field-vi": 0.01
         }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.registry import load_installed
+from fsvi_bench.methods.registry import load_installed, method_names
 from fsvi_bench.reporting.report.study import Entry, Study
 from fsvi_bench.reporting.report.troubles import ranges
 
@@ -97,10 +97,15 @@ def commands(study: Study) -> list[str]:
         for method, families in by_method.items():
             shared[tuple(dict.fromkeys(families))].append(method)
         for together, methods in shared.items():
-            named = [word for method in methods for word in ("--method", method)]
+            named = [word for method in methods for word in ("--method", _spec(method))]
             named += [word for family in together for word in ("--family", family)]
             lines.append(shlex.join(["fsvi-bench", "run", *named, *key]))
     return lines
+
+
+def _spec(method: str) -> str:
+    """A record knows the name of a method's class, not where its file lay."""
+    return method if method in method_names() else f"FILE.py:{method}"
 
 
 def _where(study: Study, entry: Entry) -> list[str]:

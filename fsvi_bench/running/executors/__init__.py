@@ -1,11 +1,18 @@
 """Where cells are computed: processes of this machine, or a Ray cluster."""
 
 from fsvi_bench.running.executors.base import Executor, WorkerDied, WorkersLost
-from fsvi_bench.running.executors.choice import make_executor
+from fsvi_bench.running.executors.choice import check_choice, make_executor
 from fsvi_bench.running.executors.local import LocalExecutor, available_cores, use_one_thread
 from fsvi_bench.running.executors.ray import RayExecutor
 
 __all__ = [
-    "Executor", "LocalExecutor", "RayExecutor", "WorkerDied", "WorkersLost", "available_cores", "make_executor",
+    "Executor",
+    "LocalExecutor",
+    "RayExecutor",
+    "WorkerDied",
+    "WorkersLost",
+    "available_cores",
+    "check_choice",
+    "make_executor",
     "use_one_thread",
-]  # fmt: skip
+]

@@ -20,11 +20,20 @@ def make_executor(
     Raises:
         InputError: an unknown name, an option of the other executor, or no such cluster.
     """
+    check_choice(name, ray_address, gpu_share)
     if name == "ray":
         return RayExecutor.connect(ray_address or os.environ.get(ADDRESS_VARIABLE) or None, workers, gpu_share)
-    if name != "local":
+    return LocalExecutor(workers or available_cores())
+
+
+def check_choice(name: str, ray_address: str | None = None, gpu_share: float | None = None) -> None:
+    """What can be said of a choice without starting anything.
+
+    Raises:
+        InputError: an unknown name, or an option of the other executor.
+    """
+    if name not in ("local", "ray"):
         raise InputError(f"--executor is '{name}', expected local or ray")
     for flag, value in (("--ray-address", ray_address), ("--gpu-share", gpu_share)):
-        if value is not None:
+        if value is not None and name != "ray":
             raise InputError(f"{flag} has no meaning without --executor ray; add that or drop the flag")
-    return LocalExecutor(workers or available_cores())
