@@ -91,7 +91,7 @@ def test_a_folder_without_traces_or_failures_has_the_same_columns(tmp_path):
     execute(tmp_path / "out", Request(datasets=["toy"], splits="0", methods=["exact"]))
     (records, _), (traces, count) = write_tables(read_archive(tmp_path / "out"), tmp_path)
     assert count == 0
-    assert duckdb.sql(f"select count(*), count(loss) from '{traces}'").fetchone() == (0, 0)
+    assert duckdb.sql(f"select count(*), count(loss) from '{traces}'").fetchall() == [(0, 0)]
     assert pl.read_parquet(records).schema["reason"] == pl.String
 
 

@@ -16,7 +16,12 @@ from fsvi_bench.scoring.scores import Overconfidence, Scores
 
 
 def scores(kl):
-    several = {"kl_marginals": {}, "intervals": None, "coverage": {"50": 0.5}, "coverage_exact": {"50": 0.75}}
+    several = {
+        "kl_marginals": {},
+        "intervals": None,
+        "coverage": dict.fromkeys(("50", "90", "95"), 0.5),
+        "coverage_exact": dict.fromkeys(("50", "90", "95"), 0.75),
+    }
     several["overconfidence"] = Overconfidence(smallest=1, median=1, largest=1, quantiles=(1.0,) * 21)
     single = dict.fromkeys(Scores.model_fields.keys() - several, 1.0) | {"kl": kl, "singular": False}
     return Scores(**single, **several)

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import is_file
-from fsvi_bench.reporting.cell_files import folder_of
+from fsvi_bench.reporting.cell_files import load_traces
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.store import TRACE_FILE
-from fsvi_bench.training.trace import Trace, read_trace
+from fsvi_bench.training.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -34,20 +32,6 @@ def read_results(root: Path) -> Results:
     archive = read_archive(root)
     if not archive.records:
         raise InputError(f"{root} holds no records yet, only a plan; let `fsvi-bench run` finish some cells first")
-    traces = {record.cell: trace for record in archive.records if (trace := _read_trace(root, record))}
+    # What a failed cell left behind is no result.
+    traces = load_traces((record for record in archive.records if record.status == "ok"), root)
     return Results(archive.records, traces, archive.planned, archive.missing, archive.stale)
-
-
-def _read_trace(root: Path, record: Record) -> Trace | None:
-    """Of a cell that finished: what a failed one left behind is no result."""
-    if record.status != "ok":
-        return None
-    path = root / folder_of(record) / TRACE_FILE
-    if not is_file(path):
-        return None
-    try:
-        return read_trace(path)
-    except InputError as error:
-        if isinstance(error.__cause__, FileNotFoundError):  # a run with --rerun has just removed it
-            return None
-        raise
