@@ -12,7 +12,7 @@ import torch
 from fsvi_bench.methods.base import Method, TrainingProblems
 from fsvi_bench.methods.registry import load_method, method_names
 from fsvi_bench.posteriors.base import defect, divergence, unstack
-from fsvi_bench.running.runner import _score_cell
+from fsvi_bench.running.job import _score_cell
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.training.trace import Tracer, trace_steps
 from fsvi_bench.training.trainer import train

@@ -24,7 +24,7 @@ from fsvi_bench.running.cell import Record
 
 def record(split, started="2026-01-01T00:00:00+00:00", task="a" * 64, reason="it was not to be"):
     return Record(
-        cell="" if task is None else f"cell-{split}", dataset="toy", split=split, method="exact", family="ffg", seed=0,
+        cell="" if task is None else f"{split:064x}", dataset="toy", split=split, method="exact", family="ffg", seed=0,
         hyperparameters={}, task_sha256=task, code_sha256="c" * 64, status="failed", reason=reason, scores=None,
         seconds=None, provenance={"started": started},
     )  # fmt: skip

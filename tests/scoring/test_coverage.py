@@ -210,9 +210,7 @@ def test_what_is_nan_is_named(toy):
         update={
             "nlpd": math.nan,
             "coverage": {"50": math.nan, "90": 0.9},
-            "overconfidence": Overconfidence(
-                smallest=0, median=1, largest=math.nan, quantiles=(0.0, math.nan, math.nan)
-            ),
+            "overconfidence": Overconfidence(smallest=0, median=1, largest=math.nan, quantiles=(0.0, *[math.nan] * 20)),
             "intervals": {"rmse": (0.0, math.nan)},
             "kl_marginals": {"1": math.nan, "5": None},
         }
