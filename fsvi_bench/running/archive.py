@@ -128,7 +128,10 @@ def _contents(root: Path) -> tuple[list[PlanFile], list[Path]]:
         raise InputError(f"there is no folder {root}; name the one that a run was given with --out")
     plans, paths = read_plans(root), list(_record_paths(root))
     if not plans and not paths and (root / HOLDER_FILE).is_file():
-        raise InputError(f"a run is at work in {root} and has no record yet, it may be fitting tasks; look again later")
+        raise InputError(
+            f"a run began in {root} and has no record yet: it is fitting tasks, or was killed; look again later, or "
+            "run its command again"
+        )
     if not plans and not paths:
         raise InputError(f"{root} holds neither records nor a plan; name the folder that a run was given with --out")
     return plans, paths

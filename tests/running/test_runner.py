@@ -26,7 +26,7 @@ from fsvi_bench.tasks.build import build_from, load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.problem import load_problem
 from fsvi_bench.tasks.raw import load_raw
-from tests.running import TOY, comparable, execute
+from tests.running import TOY, comparable, execute, refuse_split
 
 FAILING = """
 from __future__ import annotations
@@ -290,18 +290,8 @@ def test_a_record_that_is_not_one_is_never_overwritten(tmp_path):
 
 
 def test_a_refused_task_fails_its_cells_and_the_others_go_on(tmp_path, monkeypatch):
-    from fsvi_bench.errors import TaskRefused
-    from fsvi_bench.running import prepare
-
-    original = prepare.build_from
-
-    def refuse(card, split, raw):
-        if split == 2:
-            raise TaskRefused("planted")
-        return original(card, split, raw)
-
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepare, "build_from", refuse)
+    refuse_split(monkeypatch, 2)
     result = execute(tmp_path / "out")
     failed = [record for record in result.records if record.status == "failed"]
     assert [(record.split, record.family) for record in failed] == [(2, "full"), (2, "ffg")]
