@@ -1,0 +1,1 @@
+"""Submissions, their verification, ranking, and the site that shows it."""

@@ -1,0 +1,119 @@
+"""What a verifier found, `fsvi-verification/1`: the only numbers that the site shows as scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.files import write_atomically
+from fsvi_bench.leaderboard.submission import Sha256, Slug
+from fsvi_bench.scoring.scores import Scores
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class VerifiedCell(_Plain):
+    """One official task: scores computed by the verifier from the posterior's file; none where there is no file."""
+
+    dataset: Slug
+    split: int
+    task_sha256: Sha256
+    status: Literal["ok", "diverged", "failed"]
+    reason: str | None
+    scores: Scores | None
+
+
+class Waypoint(_Plain):
+    """A re-run on its way: what was done until then, by the verifier's clock, and the scores of q there."""
+
+    steps: int
+    seconds: float
+    kl: float
+    predictive_kl_box: float | None
+    work: dict[str, int] | None  #: rows and samples, as the method counts them
+
+
+class OfficialRerun(_Plain):
+    """One official cell trained again; it agrees if its score is that of the submitted file within the tolerance."""
+
+    dataset: Slug
+    split: int
+    score: Literal["kl", "predictive_kl_box"]  #: the one compared: the track's
+    submitted: float | None  #: from the submitted file; null where the cell has none
+    rerun: float | None  #: of the posterior that the verifier's run ended with; null where it diverged, too
+    waypoints: tuple[Waypoint, ...]
+
+
+class WithheldRerun(_Plain):
+    """One task that nobody could tune to: fresh inducing points, and targets drawn from the model."""
+
+    dataset: Slug  #: whose inputs and kernel it has
+    split: int
+    draw: int
+    status: Literal["ok", "diverged", "failed"]
+    reason: str | None
+    scores: Scores | None
+    ffg_floor: float  #: KL of the exact posterior's best factorised approximation on this task
+    seconds: float
+
+
+class Rerun(_Plain):
+    """What came of running the submitted source."""
+
+    seed: int  #: the verifier's, from which the withheld tasks were drawn
+    isolation: str  #: how the submitted code was kept from the rest, in words
+    tolerance: float  #: relative
+    hardware: str
+    official: tuple[OfficialRerun, ...]
+    withheld: tuple[WithheldRerun, ...]
+
+
+class Verification(_Plain):
+    """One submission, verified; written only if nothing was refused."""
+
+    format: Literal["fsvi-verification/1"] = "fsvi-verification/1"
+    submission: Slug
+    submission_sha256: Sha256  #: over all its files; a verification of other files counts for nothing
+    fsvi_bench: str  #: version of this package
+    cells: Annotated[tuple[VerifiedCell, ...], Field(min_length=1)]  #: in the order of the official tasks
+    rerun: Rerun | None = None
+
+    @property
+    def label(self) -> Literal["re-run", "re-scored only"]:
+        """Only what was run again is ranked."""
+        return "re-scored only" if self.rerun is None else "re-run"
+
+
+def verification_path(root: Path, name: str) -> Path:
+    """Where the verification of a submission lies in a leaderboard's folder."""
+    return root / "verified" / f"{name}.json"
+
+
+def write_verification(path: Path, verification: Verification) -> None:
+    """Writes a verification atomically.
+
+    Raises:
+        InputError: the place is not writable.
+    """
+    write_atomically(path, (verification.model_dump_json(indent=1) + "\n").encode())
+
+
+def read_verification(path: Path) -> Verification | None:
+    """A verification; None if there is no such file.
+
+    Raises:
+        InputError: it is not one.
+    """
+    try:
+        return Verification.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise InputError(
+            f"{path} is not a verification ({type(error).__name__}); remove it and verify the submission again"
+        ) from error
