@@ -7,7 +7,7 @@ import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.running.executors import LocalExecutor
-from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.plan import Request, load_protocol, make_plan
 from fsvi_bench.running.prepare import known_tasks, prepare
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.tasks import official
@@ -99,3 +99,7 @@ def test_a_damaged_one_is_refused_not_fitted_again(monkeypatch, tmp_path, damage
 
 
 ENDS = (".safetensors", ".certificate.json")
+
+
+def test_the_leaderboards_protocol_asks_for_official_tasks_alone():
+    assert set(load_protocol("leaderboard-v1").datasets) <= set(FROZEN)
