@@ -1,7 +1,7 @@
 """The entries of a leaderboard's folder: every submission there, with the verification of exactly these files.
 
-Nothing is scored and nothing is run here. Posterior files are hashed, not read: a verification of other files than those
-that lie there counts for nothing.
+Nothing is scored and nothing is run here. Posterior files are hashed, not read: a verification of other files than
+those that lie there counts for nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ranks of entries within a track and across tracks: mean ranks over data sets, the data set being the unit.
 
 What is ranked, what is only shown and why is decided here; the statistics are `fsvi_bench.statistics`. Nothing here
-depends on the order in which entries come: they are sorted by name, and resamples are drawn by a seed of the table's own.
+depends on the order in which entries come: they are sorted by name, and resamples are drawn by the table's own seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAP = "map-point-mass"  #: name of the row that the references give
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues of S*^(-1/2) S S*^(-1/2): medians over cells of the smallest, of the median and of the largest one."""
+    """Eigenvalues of S*^(-1/2) S S*^(-1/2): medians over cells of the smallest, the median and the largest one."""
 
     smallest: float
     median: float

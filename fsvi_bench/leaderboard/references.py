@@ -1,22 +1,33 @@
 """What a leaderboard's scores are held against, `fsvi-references/1`: frozen once, computed from the official tasks.
 
-The exact posterior's own scores, the floor of the factorised family, the MAP as a point mass, and RANDA's scores as they
-were when the file was written: relative numbers must not move when a reference method is submitted again.
+The exact posterior's own scores, the floor of the factorised family, the MAP as a point mass, and RANDA's scores as
+they were when the file was written: relative numbers must not move when a reference method is submitted again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import torch
+from jaxtyping import Float
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import Tensor
 
+from fsvi_bench.errors import InputError
+from fsvi_bench.files import write_atomically
 from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.submission import Sha256, Slug
-from fsvi_bench.scoring.scores import Coverage
+from fsvi_bench.maths.blr import mean_field_optimum_scale
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision, normal_kl
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.scoring.predictive import Predictive, exact_predictive
+from fsvi_bench.scoring.scores import Coverage, Scores, score
 from fsvi_bench.tasks.official import Place, TaskSet
+from fsvi_bench.tasks.problem import Problem
 
 REFERENCE_FILE = "reference.json"
 RAND_A_FULL, RAND_A_FFG = "rand-a-full", "rand-a-ffg"  #: the submissions whose scores are frozen
@@ -83,9 +94,80 @@ def freeze(tasks: TaskSet, entries: Iterable[Entry]) -> References:
     """References of some tasks, and RANDA's scores from its verified submissions.
 
     Raises:
-        InputError: the raw data of a task are missing or are not the task's.
+        InputError: there are no tasks, or the raw data of one are missing or are not the task's.
     """
-    raise NotImplementedError
+    if not tasks.tasks:
+        raise InputError("there are no official tasks to freeze references of; name data sets that have some")
+    frozen = {entry.name: _by_task(entry) for entry in entries}
+    by_dataset = [place for dataset in tasks.datasets for place in sorted(tasks.tasks) if place[0] == dataset]
+    found = tuple(_reference(tasks.problem(place), frozen) for place in by_dataset)
+    return References(datasets=tuple(tasks.datasets), tasks=found)
+
+
+def _reference(problem: Problem, frozen: Mapping[str, Mapping[str, Scores]]) -> TaskReference:
+    task, truth = problem.task, problem.truth
+    scores = score(FullGaussian(truth.posterior.mean, truth.covariance_tril), problem)
+    full, ffg = (frozen.get(name, {}).get(task.sha256) for name in (RAND_A_FULL, RAND_A_FFG))
+    return TaskReference(
+        dataset=task.dataset,
+        split=task.split,
+        task_sha256=task.sha256,
+        k=task.k,
+        N=len(problem.y),
+        N_test=len(problem.y_test),
+        ffg_floor=ffg_floor(problem),
+        map_predictive_kl_test=map_predictive_kl(problem, problem.Phi_test),
+        map_predictive_kl_box=map_predictive_kl(problem, problem.Phi_box),
+        map_nlpd=map_predictive(problem, problem.Phi_test).nlpd(problem),
+        nlpd_exact=scores.nlpd_exact,
+        rmse_exact=scores.rmse,
+        coverage_exact=scores.coverage_exact,
+        log_evidence=scores.log_evidence,
+        noise_variance=float(task.noise_variance),
+        condition_precision=condition_number(truth.posterior.precision_tril),
+        rand_a_full=None if full is None else _finite(full.kl),
+        rand_a_ffg=None if ffg is None else _finite(ffg.kl),
+        rand_a_predictive_kl_box=None if full is None else _finite(full.predictive_kl_box),
+    )
+
+
+def ffg_floor(problem: Problem) -> float:
+    """KL of EXACT-FFG, the factorised q that is nearest to the exact posterior: no factorised q gets below it.
+
+    It is ½(Σ log Λ_ii − log det Λ), and so depends on the root of the kernel matrix by which the features are defined:
+    another root of the same kernel has the same predictions and another floor.
+    """
+    exact = problem.truth.posterior
+    best = FactorisedGaussian(exact.mean, mean_field_optimum_scale(exact.precision_tril))
+    return float(gaussian_kl_to_precision(best.mean, best.covariance_tril(), *exact).total)
+
+
+def map_predictive(problem: Problem, Phi: Float[Tensor, "n k"]) -> Predictive:
+    """N(φᵀm, σ²) at each input: what a point mass at the exact posterior's mean m, its mode, predicts."""
+    mean = (Phi @ problem.truth.posterior.mean[:, None])[:, 0]
+    return Predictive(mean, problem.task.noise_variance.expand_as(mean))
+
+
+def map_predictive_kl(problem: Problem, Phi: Float[Tensor, "n k"]) -> float:
+    """Mean over inputs of KL(exact predictive ‖ N(φᵀm, σ²)) = ½(r − 1 − log r), r the ratio of the variances."""
+    return float(normal_kl(*exact_predictive(problem, Phi), *map_predictive(problem, Phi)).mean())
+
+
+def condition_number(precision_tril: Float[Tensor, "k k"]) -> float:
+    """Of Λ = CCᵀ from C, as a task's certificate has it."""
+    singular_values = torch.linalg.svdvals(precision_tril)
+    return float((singular_values[0] / singular_values[-1]) ** 2)
+
+
+def _by_task(entry: Entry) -> dict[str, Scores]:
+    """Scores of a verified submission of RANDA by the task's SHA-256; none of another's, or of another family."""
+    if entry.verification is None or entry.name != f"rand-a-{entry.manifest.family}":
+        return {}
+    return {cell.task_sha256: cell.scores for cell in entry.verification.cells if cell.scores is not None}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def read_references(path: Path) -> References:
@@ -94,7 +176,17 @@ def read_references(path: Path) -> References:
     Raises:
         InputError: there is no such file, or it is not `fsvi-references/1`.
     """
-    raise NotImplementedError
+    try:
+        return References.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise InputError(f"there is no {path}; make it with 'fsvi-bench leaderboard freeze'") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part)[:60] for part in first["loc"]) or "the document"
+        mend = "make it again with 'fsvi-bench leaderboard freeze'"
+        raise InputError(f"{path} is not fsvi-references/1: {field}: {first['msg']}; {mend}") from error
 
 
 def write_references(path: Path, references: References) -> None:
@@ -103,4 +195,4 @@ def write_references(path: Path, references: References) -> None:
     Raises:
         InputError: the place is not writable.
     """
-    raise NotImplementedError
+    write_atomically(path, (references.model_dump_json(indent=1) + "\n").encode())
