@@ -27,7 +27,7 @@ SUBMISSIONS = "submissions"
 FILE_BYTES = 16 * 2**20  #: of any file of a submission: a full covariance of k = 2,000 packed
 MOST_FILES = 10_010  #: as many cells as a submission may have, and what lies beside them
 DEEPEST = 3  #: posteriors/<dataset>/split-NN.safetensors
-VERIFICATION_BYTES = 256 * 2**20
+VERIFICATION_BYTES = 64 * 2**20  #: 160 cells take half a MiB
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 
@@ -132,7 +132,9 @@ def _read_verification(root: Path, folder: Path) -> tuple[Verification | None, s
     if not os.path.lexists(path):
         return None, "it has not been verified yet"
     try:
-        verification = Verification.model_validate_json(read_at_most(path, VERIFICATION_BYTES))
+        # Python sets aside as many bytes as it is asked to read: no more than there are.
+        size = min(path.lstat().st_size, VERIFICATION_BYTES)
+        verification = Verification.model_validate_json(read_at_most(path, size))
     except (InputError, ValidationError):
         return None, "its verification cannot be read; verify it again"
     if (verification.submission, verification.submission_sha256) != (folder.name, folder_sha256(folder)):
@@ -150,8 +152,8 @@ def folder_sha256(folder: Path) -> str:
     for path, size in _files(folder, DEEPEST):
         if size > FILE_BYTES:
             raise too_large(path, FILE_BYTES)
-        content = read_at_most(path, FILE_BYTES)
-        sha256s[path.relative_to(folder).as_posix()] = hashlib.sha256(content).hexdigest()
+        name = path.relative_to(folder).as_posix()
+        sha256s[name] = hashlib.sha256(read_at_most(path, size)).hexdigest()
         if len(sha256s) > MOST_FILES:
             raise InputError(
                 f"{folder} holds more than {MOST_FILES} files, which no submission does; remove the others"
