@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Literal
@@ -85,12 +84,12 @@ class References(_Strict):
             raise ValueError("'tasks' are not those of 'datasets', in their order")
         return self
 
-    @cached_property
+    @property
     def by_place(self) -> dict[Place, TaskReference]:
         """The tasks by data set and split."""
         return {task.place: task for task in self.tasks}
 
-    @cached_property
+    @property
     def splits(self) -> dict[str, list[int]]:
         """By data set, where its tasks stand in `tasks`."""
         places = dict[str, list[int]]()
