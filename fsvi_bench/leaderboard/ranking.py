@@ -16,6 +16,7 @@ from jaxtyping import Float
 from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.references import References
 from fsvi_bench.leaderboard.rows import (
+    CLOSED_FORM,
     MAP,
     Row,
     by_dataset,
@@ -98,12 +99,11 @@ def _note(datasets: int) -> str:
 
 
 def _ranks(rows: Sequence[Row], references: References, track: Track | None, score: Score) -> list[_Rank]:
-    """Of rows without a missing cell."""
+    """Of rows without a missing cell. Scores that are 0 to rounding tie: their order would be the rounding's."""
     if not rows:
         return []
-    scores = {
-        dataset: np.stack([row.columns[score][places] for row in rows]) for dataset, places in references.splits.items()
-    }
+    columns = np.maximum(np.stack([row.columns[score] for row in rows]), CLOSED_FORM)
+    scores = {dataset: columns[:, places] for dataset, places in references.splits.items()}
     ranks = dataset_ranks(np.stack([table.mean(1) for table in scores.values()], 1))
     mean_rank = ranks.mean(1)
     intervals, groups = _intervals(scores, f"{references.protocol} {track or 'across tracks'} {score}")

@@ -19,7 +19,7 @@ from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.references import References, TaskReference
 from fsvi_bench.leaderboard.submission import Track
 from fsvi_bench.leaderboard.tables import HEADLINES, BudgetPoint, Label, Score, Spectrum
-from fsvi_bench.leaderboard.verification import OfficialRerun, Verification, VerifiedCell, Waypoint
+from fsvi_bench.leaderboard.verification import TOLERANCE, OfficialRerun, Verification, VerifiedCell, Waypoint
 from fsvi_bench.tasks.official import Place
 
 MAP = "map-point-mass"  #: name of the row that the references give
@@ -88,11 +88,12 @@ def map_row(references: References) -> Row:
 
 
 def label_of(verification: Verification | None) -> Label:
-    """A re-run is one on official cells and on withheld tasks both."""
+    """A re-run is one on official cells and on withheld tasks both, held to no wider a tolerance than ours."""
     if verification is None:
         return "not verified"
     rerun = verification.rerun
-    return "re-run" if rerun is not None and rerun.official and rerun.withheld else "re-scored only"
+    whole = rerun is not None and rerun.official and rerun.withheld and rerun.tolerance <= TOLERANCE
+    return "re-run" if whole else "re-scored only"
 
 
 def verified_cells(entry: Entry, references: References) -> dict[Place, VerifiedCell]:

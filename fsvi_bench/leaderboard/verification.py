@@ -12,6 +12,8 @@ from fsvi_bench.files import write_atomically
 from fsvi_bench.leaderboard.submission import Sha256, Slug
 from fsvi_bench.scoring.scores import Scores
 
+TOLERANCE = 1e-2  #: relative, of a re-run's score: machines round differently, and training amplifies it
+
 
 class _Plain(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
