@@ -113,5 +113,7 @@ def _report_table(report: Report) -> object:
         table.add_column(heading, overflow="fold", no_wrap=heading != "what was found")
     for place, found in enumerate(report.findings):
         last = place + 1 == len(report.findings) or report.findings[place + 1].family != found.family
-        table.add_row(found.family, found.check, found.status, found.message, style=styles[found.status], end_section=last)
+        table.add_row(
+            found.family, found.check, found.status, found.message, style=styles[found.status], end_section=last
+        )
     return table

@@ -70,7 +70,7 @@ def work(subject: Subject) -> None:
         if any(after.get(name, 0) < value for name, value in before.items()):
             raise Failed(f"work() fell from {before} to {after}; count everything since the first step")
         if after and not method.finished and after == before:
-            raise Failed(f"work() is {after} halfway and at the end; count what has been done so far, not what is planned")
+            raise Failed(f"work() is {after} halfway and at the end; count what was done so far, not what is planned")
 
 
 def _copied(method: Method) -> list[dict[str, int]]:
@@ -108,9 +108,10 @@ def no_files(subject: Subject) -> None:
 
 def random_state() -> dict[str, bytes]:
     """The state of every global generator on the CPU."""
+    numpy_state = [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
     return {
         "torch": torch.get_rng_state().numpy().tobytes(),
-        "NumPy": repr([part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]).encode(),
+        "NumPy": repr(numpy_state).encode(),
         "Python's random": repr(random.getstate()).encode(),
     }
 

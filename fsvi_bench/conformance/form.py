@@ -81,9 +81,7 @@ def posterior_after_training(subject: Subject) -> None:
     require_posterior(method.posterior(), subject.family, _B, 20, method.divergences(), "after training")
 
 
-def require_posterior(
-    q: Posterior, family: Family, B: int, k: int, diverged: Sequence[str | None], when: str
-) -> None:
+def require_posterior(q: Posterior, family: Family, B: int, k: int, diverged: Sequence[str | None], when: str) -> None:
     """A posterior of the family's kind: float64, [B,k], finite, scales positive, factors lower triangular.
 
     Raises:

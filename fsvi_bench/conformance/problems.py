@@ -1,4 +1,4 @@
-"""The problems that methods are checked on: the toy task, which needs no download, and shapes that suit no cache line."""
+"""The problems that methods are checked on: the toy task, without a download, and shapes that suit no cache line."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def looking(subject: Subject) -> None:
     for place, (one, other) in enumerate(zip(numbers(watched), numbers(alone), strict=True)):
         if not same(one, other):
             raise Failed(
-                f"looked at on the way, problem {place} ends elsewhere, by {apart(one, other):.1e}; posterior() and its "
-                "like may not draw, step or change anything, and a call of training_step may end after any step"
+                f"looked at on the way, problem {place} ends elsewhere, by {apart(one, other):.1e}; posterior() and "
+                "its like may not draw, step or change anything, and a call of training_step may end after any step"
             )
 
 

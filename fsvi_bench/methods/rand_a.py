@@ -16,7 +16,6 @@ from fsvi_bench.variational.likelihood import Likelihood
 from fsvi_bench.variational.measurement import MeasuredSet
 from fsvi_bench.variational.parameters import Parameters
 
-
 #: Sets that see every weight, and a learning rate that falls to 0.
 _SEES_ALL = {"M": 60, "minibatch": "full", "lr": 0.2, "lr_schedule": "cosine", "max_steps": 2500}
 
