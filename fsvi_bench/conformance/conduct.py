@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,10 @@ def process_settings(subject: Subject) -> None:
 
 def no_files(subject: Subject) -> None:
     """Nothing was written into the working directory."""
-    before = set(Path.cwd().rglob("*"))
-    train(subject.make(toy_batch(2)), "cpu")
-    if left := sorted(set(Path.cwd().rglob("*")) - before):
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        train(subject.make(toy_batch(2)), "cpu")
+        left = sorted(Path(folder).rglob("*"))
+    if left:
         raise Failed(f"training wrote '{left[0].name}' into the working directory; a method writes no files")
 
 
@@ -128,7 +130,7 @@ def settings_of_process() -> dict[str, Any]:
     }
 
 
-@contextmanager
+@contextlib.contextmanager
 def kept_state() -> Iterator[None]:
     """Puts back whatever a method changed, so that one check's finding is not the next one's."""
     settings, torch_state, numpy_state = settings_of_process(), torch.get_rng_state(), np.random.get_state()

@@ -77,9 +77,7 @@ def posterior_files(folder: Path) -> list[Path]:
     """
     paths = sorted(folder.rglob("*.safetensors"))
     if not paths:
-        raise InputError(
-            f"--posteriors {folder}: no posterior file (*.safetensors) is there; see docs/other-tools.md"
-        )
+        raise InputError(f"--posteriors {folder}: no posterior file (*.safetensors) is there; see docs/other-tools.md")
     return paths
 
 
