@@ -41,16 +41,16 @@ def _require_same(subject: Subject, data: TrainingProblems) -> None:
 
 def in_any_company(subject: Subject, data: TrainingProblems) -> tuple[list[Numbers], str | None]:
     """All problems of a batch trained together, and in which company one of them came out otherwise: alone, or among
-    all but one in other places."""
+    some of them in other places."""
     B = len(data)
     together = subject.trained(data)
-    some = [(3 * place + 1) % B for place in range(B)][:-1]
+    some = [(3 * place + 1) % B for place in range(min(7, B - 1))]
     found = list(zip(some, subject.trained(data, some), strict=True))
     for place in (0, B - 1):
         found += [(place, subject.trained(data, [place])[0])]
     for at, (place, got) in enumerate(found):
         if not same(got, together[place]):
-            company = f"among {len(some)} others" if at < len(some) else "alone"
+            company = f"among {len(some) - 1} others" if at < len(some) else "alone"
             return together, _departure(place, company, apart(got, together[place]))
     return together, None
 
