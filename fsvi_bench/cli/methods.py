@@ -1,17 +1,18 @@
-"""`fsvi-bench methods list`."""
+"""`fsvi-bench methods list|check`."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fsvi_bench.cli.options import AsJson
 
+if TYPE_CHECKING:
+    from fsvi_bench.conformance import Report, Subject
+
 app = typer.Typer(no_args_is_help=True, help="Inference methods.")
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `list` a subcommand while it is the only one."""
 
 
 @app.command("list")
@@ -45,3 +46,74 @@ def list_methods(json: AsJson = False) -> int:
         table.add_row(entry.name, ", ".join(entry.cls.families), options or "none", entry.defaults.summary)
     stdout.print(table)
     return 0
+
+
+@app.command("check")
+def check_method(
+    method: Annotated[str, typer.Argument(help="Method name, or path/file.py:Class.")],
+    family: Annotated[list[str] | None, typer.Option("--family", help="Family; may be repeated. Default: all that the method has.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A method option; may be repeated.")] = None,
+    measurement_points: Annotated[int | None, typer.Option("--measurement-points", min=1, help="Size M of the measurement set. Default: 10.")] = None,
+    max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Training steps of a check. Default: 20, for methods that have the option.")] = None,
+    device: Annotated[str, typer.Option("--device", help="cuda or auto compare a GPU with the CPU; cpu does not.")] = "auto",
+    json: AsJson = False,
+) -> int:  # fmt: skip
+    """Hold a method to what every method must do: on the toy task, with few steps, without any download."""
+    from fsvi_bench.cli.console import print_json, stdout
+    from fsvi_bench.conformance import check_method as check
+    from fsvi_bench.running.executors import use_one_thread
+    from fsvi_bench.running.plan import parse_setting
+    from fsvi_bench.training.trainer import choose_device
+
+    changes = dict(parse_setting(text) for text in settings or ())
+    given = {"M": measurement_points, "max_steps": max_steps}
+    changes |= {name: value for name, value in given.items() if value is not None}
+    gpu = choose_device(device) == "cuda"
+    use_one_thread()
+    report = check(_subjects(method, family or (), changes, gpu))
+    if json:
+        print_json(_document(report))
+    else:
+        stdout.print(_report_table(report))
+        stdout.print(report.verdict, style="green" if report.ok else "red")
+    return 0 if report.ok else 1
+
+
+def _subjects(spec: str, families: Sequence[str], changes: dict[str, object], gpu: bool) -> list[Subject]:
+    """The method with each of its families; what it does not take is refused before anything is run."""
+    from fsvi_bench.conformance import Subject
+    from fsvi_bench.conformance.subject import MEASUREMENT_POINTS
+    from fsvi_bench.errors import unknown_name
+    from fsvi_bench.methods.registry import load_method
+
+    entry = load_method(spec)
+    for name in families:
+        if name not in entry.cls.families:
+            raise unknown_name(f"family of {entry.name}", name, entry.cls.families)
+    points = {"M": MEASUREMENT_POINTS} if "M" in entry.cls.Options.model_fields else {}
+    chosen = [family for family in entry.cls.families if not families or family in families]
+    subjects = [Subject(entry, family, {**points, **changes}, gpu=gpu) for family in chosen]
+    subjects[0].options  # noqa: B018 -- settings that it does not take are refused here, by name
+    return subjects
+
+
+def _document(report: Report) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {**asdict(report), "ok": report.ok, "verdict": report.verdict}
+
+
+def _report_table(report: Report) -> object:
+    from rich import box
+    from rich.table import Table
+
+    styles = {"ok": "green", "failed": "red", "not applicable": "dim"}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("family", "check", "", "what was found"):
+        table.add_column(heading, overflow="fold", no_wrap=heading != "what was found")
+    for place, found in enumerate(report.findings):
+        last = place + 1 == len(report.findings) or report.findings[place + 1].family != found.family
+        table.add_row(
+            found.family, found.check, found.status, found.message, style=styles[found.status], end_section=last
+        )
+    return table

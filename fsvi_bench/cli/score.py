@@ -3,29 +3,55 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fsvi_bench.cli.options import AsJson, DataDir
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fsvi_bench.running.posterior_folder import ScoredFile
+
 
 def score(
-    task: Annotated[Path, typer.Option("--task", help="A frozen task file (fsvi-task/1).")],
-    posterior: Annotated[Path, typer.Option("--posterior", help="A posterior file (fsvi-posterior/1).")],
+    task: Annotated[Path | None, typer.Option("--task", help="A frozen task file (fsvi-task/1).")] = None,
+    posterior: Annotated[Path | None, typer.Option("--posterior", help="A posterior file (fsvi-posterior/1).")] = None,
+    posteriors: Annotated[
+        Path | None, typer.Option("--posteriors", help="A folder of posterior files, all of them scored.")
+    ] = None,
+    task_set: Annotated[
+        str | None, typer.Option("--task-set", help="With --posteriors: official, or a folder of task files.")
+    ] = None,
     data_dir: DataDir = None,
     json: AsJson = False,
 ) -> int:
-    """Score one posterior file against one task; features depend on the raw inputs, so these are needed too."""
+    """Score one posterior file against one task, or a folder of them; features depend on the raw inputs, so these are
+    needed too."""
+    from fsvi_bench.errors import InputError
+    from fsvi_bench.running.executors import use_one_thread
+
+    if posteriors is not None and task is None and posterior is None:
+        use_one_thread()
+        return _score_folder(posteriors, task_set or "official", data_dir, json)
+    if posteriors is not None or task_set is not None or task is None or posterior is None:
+        raise InputError(
+            "score takes --task FILE with --posterior FILE, or --posteriors FOLDER (with --task-set if its tasks are "
+            "not the official ones); give one of the two pairs"
+        )
+    use_one_thread()
+    return _score_one(task, posterior, data_dir, json)
+
+
+def _score_one(task: Path, posterior: Path, data_dir: Path | None, json: bool) -> int:
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.posteriors.io import read_posterior
     from fsvi_bench.reporting.table import score_table
-    from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.scoring.scores import score as score_posterior
     from fsvi_bench.tasks.certificate import certify, read_certified
     from fsvi_bench.tasks.problem import load_problem
 
-    use_one_thread()
     frozen, _ = read_certified(task)
     q = read_posterior(posterior, frozen.k, frozen.sha256)
     problem = load_problem(frozen, data_dir)
@@ -36,3 +62,33 @@ def score(
     else:
         stdout.print(score_table(scores))
     return 0
+
+
+def _score_folder(folder: Path, task_set: str, data_dir: Path | None, json: bool) -> int:
+    from fsvi_bench.cli.console import print_json, stderr, stdout
+    from fsvi_bench.running.posterior_folder import load_task_set, posterior_files, score_folder
+
+    posterior_files(folder)
+    scored = list(score_folder(folder, load_task_set(task_set, data_dir)))
+    if json:
+        print_json(scored)
+    else:
+        stdout.print(_folder_table(scored))
+    for file in scored:
+        if file.status != "ok":
+            stderr.print(f"{file.file}: {file.reason}", style="red")
+    return 0 if all(file.status == "ok" for file in scored) else 1
+
+
+def _folder_table(scored: list[ScoredFile]) -> Table:
+    from fsvi_bench.reporting.table import COLUMNS, plain_table
+
+    names = ("kl", "predictive_kl_test", "predictive_kl_box", "nlpd", "rmse")
+    rows = [
+        [file.file, f"{file.dataset} {file.split}", *(getattr(file.scores, name) for name in names)]
+        for file in scored
+        if file.scores is not None
+    ]
+    return plain_table(
+        f"{len(rows)} of {len(scored)} files scored", ["file", "task", *(COLUMNS[n] for n in names)], rows
+    )

@@ -1,13 +1,16 @@
-"""`fsvi-bench tasks build|verify|show`."""
+"""`fsvi-bench tasks build|verify|show|export`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from fsvi_bench.cli.options import AsJson, DataDir, Workers
+
+if TYPE_CHECKING:
+    from fsvi_bench.tasks.task import Task
 
 app = typer.Typer(no_args_is_help=True, help="Frozen tasks: fit them, check them, look at them.")
 Files = Annotated[list[Path], typer.Argument(help="Task files (fsvi-task/1).")]
@@ -106,3 +109,67 @@ def show(files: Files, data_dir: DataDir = None, json: AsJson = False) -> int:
 def _task_files(paths: list[Path]) -> list[Path]:
     """Without the certificates that lie beside tasks, so that a folder's `*` can be given."""
     return [path for path in paths if not path.name.endswith(".certificate.json")]
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Option("--out", help="Folder; files go to OUT/<data set>/split-00.npz.")],
+    tasks: Annotated[list[str] | None, typer.Argument(help="Task files, or data sets that have official tasks. Default: all official tasks.")] = None,
+    splits: Annotated[str | None, typer.Option("--splits", help="0-19 or 0,3,5, of data sets; default: all.")] = None,
+    form: Annotated[str, typer.Option("--format", help="npz or safetensors.")] = "npz",
+    data_dir: DataDir = None,
+) -> int:  # fmt: skip
+    """Write what a method may see of each task (training rows, features, noise), for tools that are not Python."""
+    from fsvi_bench.cli.console import stdout
+    from fsvi_bench.errors import unknown_name
+    from fsvi_bench.running.executors import use_one_thread
+    from fsvi_bench.tasks.export import Format, export_problem
+    from fsvi_bench.tasks.problem import load_problem
+
+    if form not in get_args(Format):
+        raise unknown_name("format", form, get_args(Format))
+    use_one_thread()
+    for task in _chosen_tasks(tasks or [], splits):
+        stdout.print(str(export_problem(load_problem(task, data_dir), out, form)), soft_wrap=True)
+    return 0
+
+
+def _chosen_tasks(names: list[str], splits: str | None) -> list[Task]:
+    """Tasks of files and of data sets, in the order named; each checked before anything is written."""
+    from fsvi_bench.errors import InputError
+    from fsvi_bench.tasks.card import card_names
+    from fsvi_bench.tasks.certificate import read_certified
+    from fsvi_bench.tasks.official import official_splits
+
+    files = [name for name in names if name.endswith(".safetensors")]
+    if files and splits is not None:
+        raise InputError("--splits has no meaning with a task file, which is one split; drop one of the two")
+    if not names:
+        names = [name for name in card_names() if official_splits(name)]
+        if not names:
+            raise InputError(_NO_OFFICIAL.format("this installation has no official tasks", "NAME"))
+    return [
+        task
+        for name in names
+        for task in ([read_certified(Path(name))[0]] if name in files else _official(name, splits))
+    ]
+
+
+_NO_OFFICIAL = (
+    "{0}; build tasks with `fsvi-bench tasks build --dataset {1} --out tasks`, and give the files that it writes"
+)
+
+
+def _official(dataset: str, splits: str | None) -> list[Task]:
+    from fsvi_bench.errors import InputError
+    from fsvi_bench.tasks.card import load_card
+    from fsvi_bench.tasks.official import official_splits, read_official
+    from fsvi_bench.tasks.splits import parse_ranges
+
+    found = official_splits(load_card(dataset).name)
+    if not found:
+        raise InputError(_NO_OFFICIAL.format(f"{dataset} has no official tasks", dataset))
+    chosen = found if splits is None else parse_ranges(splits)
+    if missing := [split for split in chosen if split not in found]:
+        raise InputError(f"{dataset} has no official task of split {missing[0]}; its splits: {found[0]} to {found[-1]}")
+    return [read_official(dataset, split)[0] for split in chosen]

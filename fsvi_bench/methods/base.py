@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytorch_lightning as pl
@@ -15,13 +16,27 @@ from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.tasks.training_problems import TrainingProblems
 
-__all__ = ["Method", "MethodOptions", "TrainingProblems"]
+__all__ = ["ExactLimit", "Method", "MethodOptions", "TrainingProblems"]
 
 
 class MethodOptions(BaseModel):
     """A method's hyperparameters; unknown names, NaN and infinity are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class ExactLimit:
+    """Settings under which a method claims to reach the best member of its family.
+
+    Args:
+        settings: options on top of the defaults, `max_steps` and `M` among them.
+        tolerance: how many nats above the optimum of KL(q ‖ P_D) it ends at most, on each toy task (k = 20, N = 40).
+            The optimum is 0 for `full`, and EXACT-FFG's KL for `ffg`.
+    """
+
+    settings: Mapping[str, Any]
+    tolerance: float
 
 
 class Method(pl.LightningModule, ABC):
@@ -34,7 +49,8 @@ class Method(pl.LightningModule, ABC):
     `max_steps` is set by `--max-steps`, one called `M` by `--measurement-points`.
 
     Args of every method: the training problems, the Gaussian family, the options, and one seed per problem, from
-    which the method derives whatever streams it needs (`fsvi_bench.seeds`).
+    which the method derives whatever streams it needs (`fsvi_bench.seeds`). `fsvi-bench methods check` holds a method
+    to all of this.
     """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
@@ -42,6 +58,9 @@ class Method(pl.LightningModule, ABC):
     deterministic: ClassVar[bool] = False  #: True: nothing is trained; one cell whatever the seeds say
     #: How many steps one call of `training_step` may do. Lightning costs a tenth of a millisecond a call.
     steps_per_call: ClassVar[int] = 1
+    #: By family: where the method's own optimum is the exact posterior (`full`) or its best factorised approximation
+    #: (`ffg`), as where its measurement set sees every weight. Left empty, it claims no such thing.
+    exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {}
 
     def __init__(
         self, problems: TrainingProblems, family: Family, options: MethodOptions, seeds: Sequence[int]

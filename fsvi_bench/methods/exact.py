@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, mean_field_optimum_scale
-from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.base import ExactLimit, Method
+from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
 from fsvi_bench.scoring.objective import Objective, WeightSpaceKL
 
@@ -21,6 +22,10 @@ class Exact(Method):
     """
 
     deterministic: ClassVar[bool] = True
+    exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {
+        "full": ExactLimit({}, tolerance=1e-9),
+        "ffg": ExactLimit({}, tolerance=1e-9),
+    }
     automatic_optimization = False
 
     @property

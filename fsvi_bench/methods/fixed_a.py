@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.functional_kl import Measurement
 from fsvi_bench.maths.measurement import measure
-from fsvi_bench.methods.base import MethodOptions, TrainingProblems
+from fsvi_bench.methods.base import ExactLimit, MethodOptions, TrainingProblems
 from fsvi_bench.methods.descending import DescentMethod, FunctionalOptions
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.scoring.objective import FixedFunctionalKL, Objective
@@ -37,6 +37,10 @@ class FixedAOptions(FunctionalOptions):
         return self
 
 
+#: An A that sees every weight.
+_SEES_ALL = ExactLimit({"M": 60, "max_steps": 300}, tolerance=1e-6)
+
+
 class FixedA(DescentMethod):
     """−E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A) at one A for the whole run.
 
@@ -49,6 +53,7 @@ class FixedA(DescentMethod):
 
     Options: ClassVar[type[MethodOptions]] = FixedAOptions
     options: FixedAOptions
+    exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {"full": _SEES_ALL, "ffg": _SEES_ALL}
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor
 
-from fsvi_bench.methods.base import MethodOptions
+from fsvi_bench.methods.base import ExactLimit, MethodOptions
 from fsvi_bench.methods.descending import AdamOptions, DescentMethod, MinibatchOptions
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.scoring.objective import Objective, WeightSpaceKL
@@ -26,6 +26,10 @@ class MeanFieldOptions(AdamOptions, MinibatchOptions):
     S: PositiveInt = 1
 
 
+#: What remains is the noise of the gradients at a finite number of steps.
+_FALLING = {"minibatch": "full", "lr": 0.1, "lr_schedule": "cosine", "max_steps": 2500, "S": 8, "averaging": 0.4}
+
+
 class MeanFieldVI(DescentMethod):
     """Adam on the ELBO with reparameterised gradients and the KL to the prior in closed form.
 
@@ -35,6 +39,7 @@ class MeanFieldVI(DescentMethod):
     Options: ClassVar[type[MethodOptions]] = MeanFieldOptions
     options: MeanFieldOptions
     families: ClassVar[tuple[Family, ...]] = ("ffg",)
+    exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {"ffg": ExactLimit(_FALLING, tolerance=0.02)}
 
     def make_descent(self) -> AdamDescent:
         options, data, k = self.options, self.problems, aligned(self.problems.k)

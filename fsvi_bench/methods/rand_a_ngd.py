@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
 from fsvi_bench.maths.functional_kl import Measurement
-from fsvi_bench.methods.base import MethodOptions
+from fsvi_bench.methods.base import ExactLimit, MethodOptions
 from fsvi_bench.methods.descending import Averaging, DescentMethod, MeasurementOptions
+from fsvi_bench.posteriors.base import Family
 from fsvi_bench.scoring.objective import ExpectedFunctionalKL, Objective
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import MeasurementStream
@@ -25,6 +26,10 @@ class NaturalOptions(MeasurementOptions):
     averaging: Averaging = 0.5
 
 
+#: With an A that sees every weight one whole step lands on the optimum, but for a factorised q's mean.
+_WHOLE_STEPS = {"M": 60, "step_size": 1.0, "decay": 0.0, "averaging": 0.0}
+
+
 class RandANgd(DescentMethod):
     """Natural gradients of −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with A drawn anew at each step.
 
@@ -35,6 +40,10 @@ class RandANgd(DescentMethod):
 
     Options: ClassVar[type[MethodOptions]] = NaturalOptions
     options: NaturalOptions
+    exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {
+        "full": ExactLimit({**_WHOLE_STEPS, "max_steps": 1}, tolerance=1e-9),
+        "ffg": ExactLimit({**_WHOLE_STEPS, "max_steps": 1000}, tolerance=0.1),
+    }
 
     def make_descent(self) -> NaturalDescent:
         options = self.options

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
-from fsvi_bench.maths.features import inducing_tril
+from fsvi_bench.conformance.problems import odd_problems, take, toy_problems
 from fsvi_bench.methods.base import TrainingProblems
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.tasks.build import build_task
-from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import FeatureMap, Problem, load_problem
+from fsvi_bench.tasks.problem import Problem
 from fsvi_bench.training.trainer import train
 from fsvi_bench.variational.parameters import FullParameters
 
 f64 = torch.float64
+__all__ = ["odd_problems", "take"]  # the suite's, for those who import them from here
 STEPS = 10  # one more than a chunk of measurement sets, and some to average
 Settings = dict[str, Any]
 
@@ -116,25 +114,9 @@ trained_variants = pytest.mark.parametrize(
 )
 
 
-@cache
 def toys() -> tuple[Problem, ...]:
     """20 problems with k = 20 and N = 40, whose weights differ as well as their data."""
-    return tuple(load_problem(build_task(load_card("toy"), split).task) for split in range(20))
-
-
-@cache
-def odd_problems(B: int = 8, N: int = 31, k: int = 7, D: int = 3) -> TrainingProblems:
-    """No side is a multiple of a cache line; the features are whitened."""
-    g = torch.Generator().manual_seed(0)
-    X = torch.rand(B, N, D, generator=g, dtype=f64) * 4 - 2
-    centres = torch.rand(B, k, D, generator=g, dtype=f64) * 4 - 2
-    lengthscales, outputscale = torch.full((B, D), 1.5, dtype=f64), torch.ones(B, dtype=f64)
-    tril = torch.stack([inducing_tril(Z, lengthscales[0], outputscale[0], torch.tensor(1e-6)) for Z in centres])
-    feature_map = FeatureMap(centres, lengthscales, outputscale, tril)
-    Phi = torch.stack([feature_map[problem](X[problem]) for problem in range(B)])
-    noise_variance = torch.full((B,), 0.01, dtype=f64)
-    y = (Phi @ torch.randn(B, k, 1, generator=g, dtype=f64))[..., 0] + 0.1 * torch.randn(B, N, generator=g, dtype=f64)
-    return TrainingProblems(X, y, Phi, noise_variance, X.amin(1), X.amax(1), feature_map)
+    return toy_problems(20)
 
 
 def twenty_targets(problem: Problem) -> TrainingProblems:
@@ -144,12 +126,6 @@ def twenty_targets(problem: Problem) -> TrainingProblems:
     weights = torch.randn(20, data.k, 1, generator=g, dtype=f64)
     noise = torch.randn(data.y.shape, generator=g, dtype=f64) * problem.task.noise_variance.sqrt()
     return replace(data, y=(data.Phi @ weights)[..., 0] + noise)
-
-
-def take(data: TrainingProblems, places: list[int]) -> TrainingProblems:
-    """Some problems of a batch, copied."""
-    tensors = {n: getattr(data, n)[places].clone() for n in ("X", "y", "Phi", "noise_variance", "low", "high")}
-    return TrainingProblems(**tensors, feature_map=FeatureMap.stack([data.feature_map[place] for place in places]))
 
 
 def method_on(name, data, family, settings=None, seeds=None, **options):

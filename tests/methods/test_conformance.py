@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from fsvi_bench.conformance import Subject
+from fsvi_bench.conformance.form import KINDS
+from fsvi_bench.conformance.repeating import in_any_company
+from fsvi_bench.conformance.subject import numbers, same
 from fsvi_bench.methods.base import Method, TrainingProblems
 from fsvi_bench.methods.registry import load_method, method_names
 from fsvi_bench.posteriors.base import defect, divergence, unstack
 from fsvi_bench.running.job import _score_cell
-from fsvi_bench.seeds import derive_seed
 from fsvi_bench.training.trace import Tracer, trace_steps
 from fsvi_bench.training.trainer import train
 from tests import reference as twin
@@ -38,20 +41,14 @@ from tests.methods.table import (
 
 
 def make(row: Row, settings: Settings, data: TrainingProblems, seeds: list[int], steps: int = STEPS) -> Method:
-    entry = load_method(row.method)
-    budget = {"max_steps": steps} if "max_steps" in entry.cls.Options.model_fields else {}
-    assert row.family in entry.cls.families
-    return entry.cls(data, row.family, entry.options({**budget, **settings}), seeds)
+    subject = Subject(load_method(row.method), row.family, settings, steps)
+    assert row.family in subject.entry.cls.families
+    return subject.make(data, seeds)
 
 
 def seeds_for(row: Row, places: list[int], seed: int = 0) -> list[int]:
     """As the runner derives them, with a problem's place in the full batch for its task."""
-    return [derive_seed(str(place), row.method, row.family, seed) for place in places]
-
-
-def numbers(method: Method) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Mean and covariance factor of each problem."""
-    return [(q.mean, q.covariance_tril()) for q in unstack(method.posterior())]
+    return Subject(load_method(row.method), row.family).seeds(places, seed)
 
 
 def trained(row: Row, settings: Settings, data: TrainingProblems, places: list[int], seed: int = 0, **options: Any):
@@ -61,32 +58,13 @@ def trained(row: Row, settings: Settings, data: TrainingProblems, places: list[i
     return numbers(method)
 
 
-def same(one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]) -> bool:
-    """Bit for bit."""
-    return torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
-
-
 def require_the_same_in_any_company(row, settings, data, steps=5):
-    """Alone, among seven (in other places) and among all: the same bits. Returns what they are."""
-    B = len(data)
-    everyone = list(range(B))
-    together = trained(row, settings, data, everyone, steps=steps)
-    some = [(3 * place + 1) % B for place in range(7)]
-    for place, q in zip(some, trained(row, settings, data, some, steps=steps), strict=True):
-        assert same(q, together[place]), f"problem {place} among seven"
-    for place in (0, B - 1):
-        (alone,) = trained(row, settings, data, [place], steps=steps)
-        assert same(alone, together[place]), f"problem {place} alone"
+    """Alone, among all but one (in other places) and among all: the same bits. Returns what they are."""
+    together, departure = in_any_company(Subject(load_method(row.method), row.family, settings, steps), data)
+    assert departure is None
     assert all(mean.isfinite().all() and tril.isfinite().all() for mean, tril in together)
     return together
 
-
-KINDS = {
-    "gaussian-full": "full",
-    "gaussian-ffg": "ffg",
-    "bernoulli-dropout": "bernoulli",
-    "spike-slab": "spike-slab",
-}
 
 # --- The suite --------------------------------------------------------------------------------------------------------
 
@@ -107,7 +85,7 @@ def test_the_posterior_is_one_of_its_family_over_the_weights(row, settings):
     train(method, "cpu")
     q = method.posterior()
     tril = q.covariance_tril()
-    assert KINDS[q.kind] == row.family
+    assert q.kind == KINDS[row.family]
     assert all(defect(one, 20) is None and divergence(one) is None for one in unstack(q))
     assert tuple(q.mean.shape) == (3, 20)
     assert tuple(tril.shape) == (3, 20, 20)

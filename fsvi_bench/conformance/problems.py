@@ -1,0 +1,51 @@
+"""The problems that methods are checked on: the toy task, without a download, and shapes that suit no cache line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from fsvi_bench.maths.features import inducing_tril
+from fsvi_bench.tasks.build import build_task
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.problem import FeatureMap, Problem, load_problem
+from fsvi_bench.tasks.training_problems import TrainingProblems
+
+TOYS = 7
+
+
+@cache
+def toy_problems(count: int = TOYS) -> tuple[Problem, ...]:
+    """Problems with k = 20 and N = 40, whose weights differ as well as their data."""
+    return tuple(load_problem(build_task(load_card("toy"), split).task) for split in range(count))
+
+
+@cache
+def odd_problems(B: int = 8, N: int = 31, k: int = 7, D: int = 3) -> TrainingProblems:
+    """No side is a multiple of a cache line; the features are whitened."""
+    g, f64 = torch.Generator().manual_seed(0), torch.float64
+    X = torch.rand(B, N, D, generator=g, dtype=f64) * 4 - 2
+    centres = torch.rand(B, k, D, generator=g, dtype=f64) * 4 - 2
+    lengthscales, outputscale = torch.full((B, D), 1.5, dtype=f64), torch.ones(B, dtype=f64)
+    tril = torch.stack([inducing_tril(Z, lengthscales[0], outputscale[0], torch.tensor(1e-6)) for Z in centres])
+    feature_map = FeatureMap(centres, lengthscales, outputscale, tril)
+    Phi = torch.stack([feature_map[problem](X[problem]) for problem in range(B)])
+    noise_variance = torch.full((B,), 0.01, dtype=f64)
+    y = (Phi @ torch.randn(B, k, 1, generator=g, dtype=f64))[..., 0] + 0.1 * torch.randn(B, N, generator=g, dtype=f64)
+    return TrainingProblems(X, y, Phi, noise_variance, X.amin(1), X.amax(1), feature_map)
+
+
+def take(data: TrainingProblems, places: Sequence[int]) -> TrainingProblems:
+    """Some problems of a batch, copied."""
+    index = list(places)
+    return TrainingProblems(
+        **{name: getattr(data, name)[index].clone() for name in ("X", "y", "Phi", "noise_variance", "low", "high")},
+        feature_map=FeatureMap.stack([data.feature_map[place] for place in index]),
+    )
+
+
+def toy_batch(count: int = TOYS) -> TrainingProblems:
+    """A fresh copy of the first toy problems side by side."""
+    return TrainingProblems.of(toy_problems()[:count])

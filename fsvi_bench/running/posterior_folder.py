@@ -1,0 +1,133 @@
+"""Scores of posterior files that any tool wrote: each finds its task by what it says of itself, or by its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.posteriors.io import FORMAT, read_posterior
+from fsvi_bench.scoring.scores import Scores, score
+from fsvi_bench.tasks.card import card_names
+from fsvi_bench.tasks.certificate import certify, read_certified
+from fsvi_bench.tasks.official import Place, TaskSet, official_tasks
+from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.tasks.task import Task
+from fsvi_bench.tensorfile import read_tensor_file
+
+OFFICIAL = "official"
+_PLACE = re.compile(r"(?P<dataset>[^/]+)/split-(?P<split>\d{1,6})\.safetensors$")
+
+
+class ScoredFile(BaseModel):
+    """One posterior file beside its scores, or the reason why it has none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+    file: str  #: relative to the folder
+    dataset: str | None
+    split: int | None
+    task_sha256: str | None
+    status: Literal["ok", "refused"]
+    reason: str | None
+    scores: Scores | None
+
+
+def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
+    """The official tasks, or every task file beneath a folder (certified anew before anything is scored on it).
+
+    Raises:
+        InputError: there are none, a file is damaged, or two are tasks of one split.
+        TaskRefused: a certificate fails the limits of this version.
+    """
+    if name == OFFICIAL:
+        found = official_tasks(card_names(), data_dir)
+        if not found.tasks:
+            raise InputError(
+                "this installation has no official tasks; give --task-set DIR with the files that "
+                "`fsvi-bench tasks build --out DIR` writes"
+            )
+        return found
+    folder = Path(name)
+    paths = sorted(folder.rglob("*.safetensors"))
+    if not paths:
+        raise InputError(f"--task-set {name}: no task file (*.safetensors) lies there; give official or such a folder")
+    tasks: dict[Place, Task] = {}
+    for path in paths:
+        task, _ = read_certified(path)
+        if tasks.setdefault((task.dataset, task.split), task).sha256 != task.sha256:
+            raise InputError(f"--task-set {name}: two different tasks of {task.dataset} split {task.split}; keep one")
+    return TaskSet(tasks, lambda task: _certified_problem(task, data_dir))
+
+
+def _certified_problem(task: Task, data_dir: Path | None) -> Problem:
+    problem = load_problem(task, data_dir)
+    certify(problem).require_limits()
+    return problem
+
+
+def posterior_files(folder: Path) -> list[Path]:
+    """Every safetensors file beneath a folder, in order.
+
+    Raises:
+        InputError: there is none.
+    """
+    paths = sorted(folder.rglob("*.safetensors"))
+    if not paths:
+        raise InputError(f"--posteriors {folder}: no posterior file (*.safetensors) is there; see docs/other-tools.md")
+    return paths
+
+
+def score_folder(folder: Path, tasks: TaskSet) -> Iterator[ScoredFile]:
+    """Each file's scores as soon as they are known; a bad file costs no other one."""
+    by_sha256 = {task.sha256: place for place, task in tasks.tasks.items()}
+    for path in posterior_files(folder):
+        name, place = path.relative_to(folder).as_posix(), None
+        try:
+            place = _place(path, tasks, by_sha256)
+            q = read_posterior(path, tasks.tasks[place].k, tasks.tasks[place].sha256)
+            yield _scored(name, place, tasks, scores=score(q, tasks.problem(place)))
+        except (InputError, TaskRefused) as error:
+            yield _scored(name, place, tasks, reason=str(error))
+        except Exception as error:
+            yield _scored(name, place, tasks, reason=f"{type(error).__name__}: {error}")
+
+
+def _place(path: Path, tasks: TaskSet, by_sha256: Mapping[str, Place]) -> Place:
+    """Which task a file belongs to: what its metadata name goes before where it lies.
+
+    Raises:
+        InputError: neither says it, or the task is not at hand.
+    """
+    named = read_tensor_file(path, FORMAT, ("format", "kind")).metadata.get("task_sha256")
+    if named is not None:
+        if named not in by_sha256:
+            raise InputError(f"{path} is of task {named[:12]!r}, which is not among the {len(by_sha256)} tasks at hand")
+        return by_sha256[named]
+    found = _PLACE.search(path.as_posix())
+    if found is None:
+        raise InputError(
+            f"{path} does not say which task it is of; write task_sha256 into its metadata, or name it "
+            "<data set>/split-NN.safetensors"
+        )
+    place = (found["dataset"], int(found["split"]))
+    if place not in tasks.tasks:
+        raise InputError(f"{path}: {place[0][:60]!r} split {place[1]} is not among the {len(by_sha256)} tasks at hand")
+    return place
+
+
+def _scored(
+    name: str, place: Place | None, tasks: TaskSet, scores: Scores | None = None, reason: str | None = None
+) -> ScoredFile:
+    return ScoredFile(
+        file=name,
+        dataset=None if place is None else place[0],
+        split=None if place is None else place[1],
+        task_sha256=None if place is None else tasks.tasks[place].sha256,
+        status="refused" if scores is None else "ok",
+        reason=None if reason is None else " ".join(reason.split()),
+        scores=scores,
+    )

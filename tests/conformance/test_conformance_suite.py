@@ -1,0 +1,152 @@
+"""The suite for others' methods: ours pass it, and every check finds the mistake that it is there for."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from fsvi_bench.conformance import CHECKS, Subject, check_method
+from fsvi_bench.conformance import repeating as repeating_checks
+from fsvi_bench.conformance.conduct import random_state, settings_of_process
+from fsvi_bench.conformance.verdict import Failed
+from fsvi_bench.methods.registry import MethodDefaults, MethodEntry, load_method, method_names
+from fsvi_bench.seeds import derived_generator
+from fsvi_bench.variational.autograd import AutogradGaussian
+from tests.conformance import broken
+from tests.conformance.broken import BROKEN, Sound
+
+
+def subject_of(cls, **options):
+    entry = MethodEntry(cls.__name__, cls, MethodDefaults(title="", summary=""), "0" * 64, cls.__name__)
+    return Subject(entry, cls.families[0], **options)
+
+
+def found(cls, check):
+    return next(each for each in check_method([subject_of(cls)], [check]).findings if each.check == check)
+
+
+@pytest.mark.parametrize(("cls", "check", "words"), BROKEN, ids=[f"{cls.__name__}-{check}" for cls, check, _ in BROKEN])
+def test_a_check_finds_what_it_is_there_for(cls, check, words):
+    finding = found(cls, check)
+    assert finding.status == "failed"
+    assert re.search(words, finding.message), finding.message
+    assert "\n" not in finding.message
+
+
+def test_every_check_has_a_method_that_fails_it():
+    """But the one that needs a GPU, which has a test of its own."""
+    assert {check for _, check, _ in BROKEN} == set(CHECKS) - {"the same on a GPU"}
+
+
+def test_a_sound_method_passes_all():
+    report = check_method([subject_of(Sound)])
+    assert [each.message for each in report.findings if each.status == "failed"] == []
+    skipped = {each.check for each in report.findings if each.status == "not applicable"}
+    assert skipped == {"reaches its exact limit", "the same on a GPU"}
+    assert report.ok
+    assert report.verdict == "Sound conforms: 17 ok, 2 not applicable"
+
+
+def test_on_a_gpu_numbers_may_differ_by_a_millionth(monkeypatch):
+    """What a GPU would give is planted: the CPU's numbers, moved."""
+    trained = Subject.trained
+
+    def moved(by):
+        def train(subject, data, places=None, seed=0, device="cpu"):
+            numbers = trained(subject, data, places, seed)
+            return [(mean + by, tril) for mean, tril in numbers] if device == "cuda" else numbers
+
+        return train
+
+    monkeypatch.setattr(Subject, "trained", moved(5e-7))
+    repeating_checks.on_gpu(subject_of(Sound, gpu=True))
+    monkeypatch.setattr(Subject, "trained", moved(2e-6))
+    with pytest.raises(Failed, match=r"differs from the CPU's numbers by 2\.0e-06"):
+        repeating_checks.on_gpu(subject_of(Sound, gpu=True))
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_our_own_methods_conform(name):
+    entry = load_method(name)
+    points = {"M": 10} if "M" in entry.cls.Options.model_fields else {}
+    gpu = torch.cuda.is_available()
+    report = check_method([Subject(entry, family, points, gpu=gpu) for family in entry.cls.families])
+    assert [(each.check, each.message) for each in report.findings if each.status == "failed"] == []
+    claimed = {
+        each.family for each in report.findings if (each.check, each.status) == ("reaches its exact limit", "ok")
+    }
+    assert claimed == set(entry.cls.exact_limits)
+
+
+CONDUCT = ["leaves random generators alone", "leaves the process as it was", "writes no files"]
+
+
+def test_whatever_a_method_changes_is_put_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = random_state(), settings_of_process()
+    for cls in (broken.LeavesDtype, broken.LeavesThreads, broken.DrawsGlobally, broken.SeedsNumPy, broken.WritesALog):
+        assert not check_method([subject_of(cls)], CONDUCT).ok
+    assert (random_state(), settings_of_process()) == before
+    assert Path.cwd() == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_train_is_asked_nothing_else():
+    report = check_method([subject_of(broken.Raises)])
+    assert [each.status for each in report.findings] == ["failed"] + ["not applicable"] * (len(CHECKS) - 1)
+    assert report.verdict.startswith("Raises does not conform: 1 failed, 0 ok, 18 not applicable; ")
+
+
+def test_the_command(cli, tmp_path):
+    path = tmp_path / "mine.py"
+    source = Path(broken.__file__).read_text().replace("class Sound(", "class Fine(").replace("(Sound", "(Fine")
+    path.write_text(source.replace("Sound.Options", "Fine.Options"))
+    status, out, err = cli("methods", "check", f"{path}:Fine", "--device", "cpu", "--max-steps", "8")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1] == "Fine conforms: 17 ok, 2 not applicable"
+    status, out, _ = cli("methods", "check", f"{path}:IgnoresMaxSteps", "--set", "size=0.5", "--json")
+    assert status == 1
+    document = json.loads(out)
+    assert not document["ok"]
+    (failed,) = [each for each in document["findings"] if each["status"] == "failed"]
+    assert failed["check"] == "keeps to its budget"
+    assert failed["family"] == "ffg"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["exact", "--family", "bernoulli"], "unknown family of exact 'bernoulli'"),
+        (["exact", "--set", "lr=1"], "option 'lr'"),
+        (["exat"], "did you mean 'exact'"),
+        (["exact", "--device", "tpu"], "expected auto, cpu or cuda"),
+    ],
+)
+def test_the_command_refuses_what_it_does_not_know(cli, arguments, said):
+    status, out, err = cli("methods", "check", *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+@pytest.mark.parametrize("family", ["full", "ffg"])
+def test_an_autograd_gaussian_starts_at_the_prior_and_has_the_gradients_of_its_form(family):
+    q = AutogradGaussian(family, 3, 7)
+    identity = torch.eye(7, dtype=torch.float64)
+    assert torch.equal(q.posterior().covariance_tril(), identity.expand(3, 7, 7))
+    assert not q.posterior().mean.any()
+    assert not q.posterior().mean.requires_grad
+    weights = torch.from_numpy(derived_generator(0).standard_normal((7, 7)))
+    mean, tril = q(1)
+    (2 * mean.sum() + (weights * tril).sum()).backward()
+    gradients = {name: parameter.grad[1] for name, parameter in q.named_parameters()}
+    # At the prior ∂L_ii/∂log L_ii = 1, and what lies below the diagonal is itself.
+    assert torch.equal(gradients["_mean"][:7], torch.full((7,), 2.0, dtype=torch.float64))
+    assert torch.equal(gradients["_log_diagonal"][:7], weights.diagonal())
+    assert ("_below" in gradients) == (family == "full")
+    if family == "full":
+        assert torch.equal(gradients["_below"][:7, :7], weights.tril(-1))
+    assert not any(parameter.grad[[0, 2]].any() for parameter in q.parameters())
