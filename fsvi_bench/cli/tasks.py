@@ -172,4 +172,4 @@ def _official(dataset: str, splits: str | None) -> list[Task]:
     chosen = found if splits is None else parse_ranges(splits)
     if missing := [split for split in chosen if split not in found]:
         raise InputError(f"{dataset} has no official task of split {missing[0]}; its splits: {found[0]} to {found[-1]}")
-    return [read_official(dataset, split)[0] for split in chosen]
+    return [read_official(dataset, split).task for split in chosen]

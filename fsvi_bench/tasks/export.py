@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -63,11 +63,8 @@ def training_file(problem: Problem, form: str) -> bytes:
     if form != "npz":
         raise unknown_name("format", form, get_args(Format))
     stream = io.BytesIO()
-    np.savez(
-        stream,
-        **{name: tensor.numpy() for name, tensor in tensors.items()},
-        **{name: np.array(word) for name, word in words.items()},
-    )
+    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+    np.savez(stream, **arrays, **{name: np.array(word) for name, word in words.items()})
     return stream.getvalue()
 
 

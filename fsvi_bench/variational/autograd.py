@@ -23,7 +23,7 @@ class AutogradGaussian(nn.Module):
         self.k, c = k, rounded_up(k)
         self._mean, self._log_diagonal = (nn.Parameter(torch.zeros(B, c, dtype=torch.float64)) for _ in range(2))
         below = nn.Parameter(torch.zeros(B, c, c, dtype=torch.float64)) if family == "full" else None
-        self.register_parameter("_below", below)
+        self._below = below
 
     def forward(self, problem: int) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
         """Mean and L of one problem, as copies: where they lie in memory must not depend on the batch."""
