@@ -30,8 +30,7 @@ from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
 from fsvi_bench.running.store import Store
 from fsvi_bench.seeds import derived_generator
-from fsvi_bench.tasks.build import load_cached
-from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.problem import Problem, load_problem
 
 DATASETS, JITTERS, FAMILIES = ("boston", "concrete"), (0.0, 1e-6), ("full", "ffg")
@@ -99,9 +98,9 @@ def execute(out: Path, workers: int, splits: str, max_steps: int | None) -> list
             if record.status != "ok":
                 print(f"{record.dataset} split {record.split} {record.method} {record.family}: {record.reason}")
                 continue
-            cached = load_cached(load_card(record.dataset), record.split)
-            assert cached is not None
-            problem = load_problem(cached.task)
+            found = find_task(record.dataset, record.split)
+            assert found is not None
+            problem = load_problem(found.task)
             scored.append(examine(record, load_posterior(record, store.root, problem.task), problem))
     return scored
 

@@ -48,18 +48,24 @@ def build(
 
 
 @app.command()
-def verify(files: Files, data_dir: DataDir = None) -> int:
+def verify(
+    files: Annotated[list[Path] | None, typer.Argument(help="Task files (fsvi-task/1). Default: all official tasks.")] = None,
+    data_dir: DataDir = None,
+) -> int:  # fmt: skip
     """Re-derive each task's certificate from the file and the raw data, and compare with the one beside it."""
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.errors import TaskRefused
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.tasks.build import departures
+    from fsvi_bench.tasks.card import card_names
     from fsvi_bench.tasks.certificate import certify, differences, read_certified
+    from fsvi_bench.tasks.official import official_path, official_splits
     from fsvi_bench.tasks.problem import load_problem
 
     use_one_thread()
     found = False
-    for path in _task_files(files):
+    official = [official_path(name, split) for name in card_names() for split in official_splits(name)]
+    for path in _task_files(files or official):
         try:
             task, stored = read_certified(path)
             fresh = certify(load_problem(task, data_dir), stored.fit if stored else None)

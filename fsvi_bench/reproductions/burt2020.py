@@ -38,8 +38,7 @@ from fsvi_bench.reporting.figures import (
 from fsvi_bench.reporting.summary import Row, summarise
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.store import Store
-from fsvi_bench.tasks.build import load_cached
-from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.problem import Problem, load_problem
 
 JITTER = "kl_jitter"
@@ -174,10 +173,10 @@ def draw_figure_1(records: Sequence[Record], store: Store, quick: bool) -> tuple
 
 def _toy_problem(records: Sequence[Record]) -> Problem:
     first = records[0]
-    cached = load_cached(load_card(first.dataset), first.split)
-    if cached is None:
+    found = find_task(first.dataset, first.split)
+    if found is None:
         raise InputError(f"the task of {first.dataset} split {first.split} is not in the cache; run again")
-    return load_problem(cached.task)
+    return load_problem(found.task)
 
 
 def _limits(exact: Curve) -> tuple[float, float]:

@@ -1,8 +1,8 @@
-"""Certified tasks for a plan: from the cache, from files, or from fits side by side."""
+"""Certified tasks for a plan: the official ones, from the cache, from files, or from fits side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,10 @@ from fsvi_bench.files import require_writable_directory
 from fsvi_bench.running.executors import Executor, use_one_thread
 from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.progress import Progress
-from fsvi_bench.tasks.build import CertifiedTask, build_from, cached_task_path, load_cached, save
+from fsvi_bench.tasks.build import CertifiedTask, build_from, cached_task_path, save
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify
+from fsvi_bench.tasks.official import find_cached, find_task
 from fsvi_bench.tasks.problem import load_problem, require_same_data
 from fsvi_bench.tasks.raw import CACHE_VARIABLE, RawData, cache_dir, load_raw
 from fsvi_bench.tasks.task import Task
@@ -27,16 +28,16 @@ def prepare(plan: Plan, executor: Executor, data_dir: Path | None, progress: Pro
     Raises:
         InputError: raw data are missing or are not the task's.
     """
-    refusals = fit_missing(plan.splits, executor, data_dir, progress)
+    refusals = fit_missing(plan.splits, executor, data_dir, progress, find_task)
     tasks: list[Task] = []
     for name, split in plan.splits:
         if (name, split) in refusals:
             continue
-        cached = load_cached(load_card(name), split)
-        if cached is None:
+        found = find_task(name, split)
+        if found is None:
             refusals[name, split] = "the fitted task vanished from the cache while the run was under way"
             continue
-        tasks.append(cached.task)
+        tasks.append(found.task)
     for task in plan.tasks:
         try:
             certify(load_problem(task, data_dir)).require_limits()
@@ -51,14 +52,14 @@ def known_tasks(plan: Plan) -> tuple[list[Task], list[tuple[str, int]], Refusals
     tasks, unfitted, refusals = list(plan.tasks), [], {}
     for name, split in plan.splits:
         try:
-            cached = load_cached(load_card(name), split)
+            found = find_task(name, split)
         except TaskRefused as error:
             refusals[name, split] = str(error)
             continue
-        if cached is None:
+        if found is None:
             unfitted.append((name, split))
         else:
-            tasks.append(cached.task)
+            tasks.append(found.task)
     return tasks, unfitted, refusals
 
 
@@ -78,9 +79,16 @@ def require_data(plan: Plan, data_dir: Path | None) -> None:
 
 
 def fit_missing(
-    splits: Sequence[tuple[str, int]], executor: Executor, data_dir: Path | None, progress: Progress
+    splits: Sequence[tuple[str, int]],
+    executor: Executor,
+    data_dir: Path | None,
+    progress: Progress,
+    known: Callable[[str, int], CertifiedTask | None] = find_cached,
 ) -> Refusals:
     """Fits into the cache what is not there, each split on one thread; reasons of what was refused.
+
+    Args:
+        known: what need not be fitted, by data set and split.
 
     Raw data travel to the workers and tasks back from them: neither needs a folder that all machines see.
     """
@@ -88,7 +96,7 @@ def fit_missing(
     missing: list[tuple[str, int]] = []
     for name, split in splits:
         try:
-            if load_cached(load_card(name), split) is None:
+            if known(name, split) is None:
                 missing.append((name, split))
         except TaskRefused as error:
             refusals[name, split] = str(error)

@@ -9,8 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.files import is_file
 from fsvi_bench.resources import resource_dir
-from fsvi_bench.tasks.certificate import Certificate, read_certified
+from fsvi_bench.tasks.build import CertifiedTask, load_cached
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.certificate import read_certified
 from fsvi_bench.tasks.problem import Problem, load_problem
 from fsvi_bench.tasks.task import Task
 
@@ -31,8 +34,29 @@ def official_splits(dataset: str, task_set: str = TASK_SET) -> list[int]:
     return sorted(int(found[1]) for name in names if (found := _FILE.fullmatch(name)))
 
 
+def find_task(dataset: str, split: int) -> CertifiedTask | None:
+    """The task of a split: the official one, else one that was fitted here; None if it has yet to be fitted.
+
+    Raises:
+        InputError: there is no such split, or an official task is damaged.
+        TaskRefused: the certificate fails the limits of this version.
+    """
+    if is_file(official_path(dataset, split)):
+        return read_official(dataset, split)
+    return find_cached(dataset, split)
+
+
+def find_cached(dataset: str, split: int) -> CertifiedTask | None:
+    """A task that was fitted here, or None.
+
+    Raises:
+        InputError, TaskRefused: as `find_task`.
+    """
+    return load_cached(load_card(dataset), split)
+
+
 @lru_cache(256)
-def read_official(dataset: str, split: int, task_set: str = TASK_SET) -> tuple[Task, Certificate]:
+def read_official(dataset: str, split: int, task_set: str = TASK_SET) -> CertifiedTask:
     """An official task and its certificate, which stands for it: `fsvi-bench tasks verify` computes that again.
 
     Raises:
@@ -46,7 +70,7 @@ def read_official(dataset: str, split: int, task_set: str = TASK_SET) -> tuple[T
     if (task.dataset, task.split) != (dataset, split):
         raise InputError(f"{path} holds {task.dataset} split {task.split}; install the package again")
     certificate.require_limits()
-    return task, certificate
+    return CertifiedTask(task, certificate)
 
 
 def _folder(dataset: str, task_set: str) -> Path:
@@ -92,6 +116,6 @@ def official_tasks(datasets: Sequence[str], data_dir: Path | None = None, task_s
     """
     places = [(dataset, split) for dataset in datasets for split in official_splits(dataset, task_set)]
     return TaskSet(
-        {(dataset, split): read_official(dataset, split, task_set)[0] for dataset, split in places},
+        {(dataset, split): read_official(dataset, split, task_set).task for dataset, split in places},
         lambda task: load_problem(task, data_dir),
     )

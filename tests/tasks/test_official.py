@@ -1,0 +1,101 @@
+"""The frozen tasks that travel with the package: whole sets of splits, each certified, and found before any fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.running.executors import LocalExecutor
+from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.prepare import known_tasks, prepare
+from fsvi_bench.running.progress import Silent
+from fsvi_bench.tasks import official
+from fsvi_bench.tasks.build import departures, load_cached, split_indices
+from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.certificate import certify, differences
+from fsvi_bench.tasks.official import find_task, official_path, official_splits, official_tasks, read_official
+from fsvi_bench.tasks.problem import load_problem
+
+FROZEN = [name for name in card_names() if official_splits(name)]
+
+
+def test_diabetes_and_the_development_sets_are_among_them():
+    assert {"diabetes", "boston", "concrete"} <= set(FROZEN)
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_every_split_of_a_data_set_is_frozen_with_its_standard_rows_and_a_certificate_within_the_limits(name):
+    card = load_card(name)
+    assert official_splits(name) == list(range(card.splits.count))
+    for split in official_splits(name):
+        task, certificate = (found := read_official(name, split)).task, found.certificate
+        assert (task.k, certificate.task_sha256, certificate.data_sha256) == (100, task.sha256, card.source.sha256)
+        for index, expected in zip((task.train_index, task.test_index), split_indices(card, split), strict=True):
+            assert np.array_equal(index.numpy(), expected)
+        assert certificate.fit is not None
+        assert certificate.fit.settings == card.fit
+
+
+def test_the_certificates_of_diabetes_hold():
+    for split in official_splits("diabetes"):
+        task, stored = (found := read_official("diabetes", split)).task, found.certificate
+        assert differences(stored, certify(load_problem(task), stored.fit)) == []
+        assert departures(task) == []
+
+
+def test_a_plan_finds_them_and_fits_nothing():
+    plan = make_plan(Request(datasets=["diabetes"], methods=["exact"]))
+    tasks, unfitted, refusals = known_tasks(plan)
+    assert (unfitted, refusals) == ([], {})
+    assert [task.sha256 for task in tasks] == [read_official("diabetes", split).task.sha256 for split in range(20)]
+    prepared, _ = prepare(plan, LocalExecutor(1), None, Silent())
+    assert [task.sha256 for task in prepared] == [task.sha256 for task in tasks]
+    assert load_cached(load_card("diabetes"), 19) is None
+
+
+def test_a_data_set_without_them_has_what_was_fitted_here():
+    assert official_splits("toy") == []
+    assert (
+        find_task("toy", 0) is None or find_task("toy", 0).task.sha256 == load_cached(load_card("toy"), 0).task.sha256
+    )
+
+
+def test_a_set_makes_each_problem_once():
+    tasks = official_tasks(["diabetes", "toy"])
+    assert tasks.datasets == ["diabetes"]
+    assert list(tasks.tasks) == [("diabetes", split) for split in range(20)]
+    problem = tasks.problem(("diabetes", 3))
+    assert problem.task.sha256 == tasks.tasks["diabetes", 3].sha256
+    assert tasks.problem(("diabetes", 3)) is problem
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "split-00.certificate.json").unlink(), "has no certificate beside it"),
+        (lambda folder: (folder / "split-00.safetensors").write_bytes(b"x"), "is not a safetensors file"),
+        (lambda folder: [(folder / f"split-01{end}").replace(folder / f"split-00{end}") for end in ENDS],
+         "holds diabetes split 1"),
+    ],
+)  # fmt: skip
+def test_a_damaged_one_is_refused_not_fitted_again(monkeypatch, tmp_path, damage, words):
+    for split in (0, 1):
+        for path in (
+            official_path("diabetes", split),
+            official_path("diabetes", split).with_suffix(".certificate.json"),
+        ):
+            copy = tmp_path / "diabetes" / "tasks" / "v1" / path.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    monkeypatch.setattr(official, "resource_dir", lambda name: tmp_path)
+    read_official.cache_clear()
+    damage(tmp_path / "diabetes" / "tasks" / "v1")
+    try:
+        with pytest.raises(InputError, match=words):
+            find_task("diabetes", 0)
+    finally:
+        read_official.cache_clear()
+
+
+ENDS = (".safetensors", ".certificate.json")
