@@ -155,7 +155,9 @@ def main() -> None:
         read = time.perf_counter()
         cells = rescore(submission, tasks, arguments.workers)
         done = time.perf_counter()
-    print(f"{len(cells)} cells: read in {read - started:.2f} s, scored on {arguments.workers} workers in {done - read:.2f} s")
+    print(
+        f"{len(cells)} cells: read in {read - started:.2f} s, scored on {arguments.workers} workers in {done - read:.2f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def read_manifest(path: Path) -> Manifest:
         raise InputError(
             f"{path}: {where}the text goes beyond the file's limit of {MANIFEST_BYTES // 1024} KiB; shorten it"
         )
-    return _model(Manifest, load_yaml(path, content), path)
+    return validated(Manifest, load_yaml(path, content), path)
 
 
 def read_claims(path: Path) -> Claims:
@@ -68,7 +68,7 @@ def read_claims(path: Path) -> Claims:
     for cell in cells if isinstance(cells, list) else ():
         if isinstance(cell, dict):
             cell.update({name: math.inf for name in SCORES if cell.get(name) == "Infinity"})
-    return _model(Claims, value, path)
+    return validated(Claims, value, path)
 
 
 def read_at_most(path: Path, count: int) -> bytes:
@@ -143,6 +143,7 @@ def manifest_yaml(manifest: Manifest) -> bytes:
     """The text of `submission.yaml`, which `read_manifest` reads as the same."""
     fields = manifest.model_dump(mode="json", by_alias=True)
     optional = {name for name, field in Manifest.model_fields.items() if not field.is_required()}
+    fields["budget"] = {name: value for name, value in fields["budget"].items() if value is not None}
     shown = {name: value for name, value in fields.items() if not (name in optional and value in (None, {}, ""))}
     text = yaml.dump(shown, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100)
     return str(text).encode()
@@ -263,8 +264,12 @@ def _last_key(text: str) -> str | None:
     return last
 
 
-def _model(model: type[Model], value: Any, path: Path) -> Model:
-    """The value as a model; pydantic's complaint in our own words."""
+def validated(model: type[Model], value: Any, path: Path) -> Model:
+    """Plain values as a model; pydantic's complaint in our own words.
+
+    Raises:
+        InputError: a field is missing, unknown, or not what the format takes.
+    """
     if not isinstance(value, dict):
         raise InputError(f"{path} holds {_got(value)}, expected a mapping of fields; see docs/submitting.md")
     try:
