@@ -245,7 +245,14 @@ def _leaves(value: Any, where: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...
 
 def _last_key(text: str) -> str | None:
     """The last key of the outermost mapping of a YAML text that breaks off; None if there is none."""
-    depth, is_key, last = 0, True, None
+    # A quoted scalar that breaks off is no token, and hides what is before it on its line: it is closed here.
+    found = [_outer_keys(text + end) for end in ("", '"', "'")]
+    keys = max(found, key=len)
+    return keys[-1] if keys else None
+
+
+def _outer_keys(text: str) -> list[str]:
+    depth, keys, is_key = 0, list[str](), True
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.CollectionStartEvent):
@@ -254,14 +261,14 @@ def _last_key(text: str) -> str | None:
                     break
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
-            if depth != 1 or (isinstance(event, yaml.MappingStartEvent) and last is None):
-                continue
-            if isinstance(event, yaml.ScalarEvent) and is_key:
-                last = event.value
-            is_key = not is_key
+                is_key = not is_key if depth == 1 else is_key
+            elif isinstance(event, yaml.ScalarEvent) and depth == 1:
+                if is_key:
+                    keys.append(event.value)
+                is_key = not is_key
     except yaml.YAMLError:
         pass
-    return last
+    return keys
 
 
 def validated(model: type[Model], value: Any, path: Path) -> Model:
