@@ -81,7 +81,8 @@ def read_tensor_file(path: Path, expected_format: str, required_metadata: Iterab
             tensors = {name: stream.get_tensor(name) for name in list(stream.keys())}
     except (SafetensorError, ValueError, OSError, MemoryError) as error:
         raise InputError(
-            f"{path} is not a safetensors file ({plain(str(error))}); expected format {expected_format}, save it with safetensors"
+            f"{path} is not a safetensors file ({plain(str(error))}); expected format {expected_format}, save it with "
+            "safetensors"
         ) from error
     _check_metadata(path, metadata, expected_format, required_metadata)
     return TensorFile(path, tensors, metadata)
