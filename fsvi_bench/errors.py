@@ -36,3 +36,9 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
 def quoted(text: str) -> str:
     """Text from outside, in quotes, at most 60 characters of it, control characters spelled out."""
     return repr(text[:60]) + ("..." if len(text) > 60 else "")
+
+
+def plain(text: str, limit: int = 200) -> str:
+    """A library's message, which may repeat what stands in a file: one line, shortened, nothing a terminal obeys."""
+    line = "".join(each if each.isprintable() else "?" for each in " ".join(text[: 2 * limit].split()))
+    return line[:limit] + ("..." if len(line) > limit else "")

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fsvi_bench.errors import InputError, quoted
+from fsvi_bench.errors import InputError, plain, quoted
 from fsvi_bench.files import write_atomically
 
 MAX_BYTES = 256 * 2**20
@@ -80,9 +80,9 @@ def read_tensor_file(path: Path, expected_format: str, required_metadata: Iterab
             metadata = dict(stream.metadata() or {})
             tensors = {name: stream.get_tensor(name) for name in list(stream.keys())}
     except (SafetensorError, ValueError, OSError, MemoryError) as error:
-        reason = " ".join(str(error).split())
         raise InputError(
-            f"{path} is not a safetensors file ({reason}); expected format {expected_format}, save it with safetensors"
+            f"{path} is not a safetensors file ({plain(str(error))}); expected format {expected_format}, save it with "
+            "safetensors"
         ) from error
     _check_metadata(path, metadata, expected_format, required_metadata)
     return TensorFile(path, tensors, metadata)

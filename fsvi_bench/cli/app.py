@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fsvi_bench.cli import datasets, export, methods, report, reproduce, run, score, status, tasks
+from fsvi_bench.cli import datasets, export, methods, report, reproduce, run, score, status, submit, tasks, verify
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.running.executors.base import WorkersLost
 
@@ -30,6 +30,8 @@ app.command("status")(status.status)
 app.command("export")(export.export)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
+app.command("submit")(submit.submit)
+app.command("verify")(verify.verify)
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(methods.app, name="methods")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fsvi_bench.errors import InputError
@@ -29,7 +29,9 @@ def rescore(submission: Submission, tasks: TaskSet, workers: int = 1) -> tuple[V
     Raises:
         InputError: a claim differs from its score, a posterior's scores are no numbers, or raw data are missing.
     """
-    scores = _score_all(submission, tasks, workers)
+    files = {(claim.dataset, claim.split): str(submission.folder / claim.file) for claim in submission.claims.cells}
+    posteriors = {place: (files[place], q) for place, q in submission.posteriors.items()}
+    scores = score_all(posteriors, tasks, workers)
     cells = []
     for number, claim in enumerate(submission.claims.cells):
         found = scores.get((claim.dataset, claim.split))
@@ -65,22 +67,22 @@ class _Call(NamedTuple):
     problem: Problem
 
 
-def _score_all(submission: Submission, tasks: TaskSet, workers: int) -> dict[Place, Scores]:
+def score_all(
+    posteriors: Mapping[Place, tuple[str, Posterior]], tasks: TaskSet, workers: int = 1
+) -> dict[Place, Scores]:
+    """Scores of posteriors, each given with the name of its file.
+
+    Raises:
+        InputError: a posterior's scores are no numbers, or raw data are missing.
+    """
     scores = {}
-    for call, outcome in LocalExecutor(workers).map(_score, _calls(submission, tasks)):
+    # Made as workers ask for them, so that few problems are in memory.
+    calls = (_Call(place, file, q, tasks.problem(place)) for place, (file, q) in posteriors.items())
+    for call, outcome in LocalExecutor(workers).map(_score, calls):
         if isinstance(outcome, Exception):
             raise InputError(f"{call.file} cannot be scored: {type(outcome).__name__}: {outcome}") from outcome
         scores[call.place] = outcome
     return scores
-
-
-def _calls(submission: Submission, tasks: TaskSet) -> Iterator[_Call]:
-    """Made as workers ask for them, so that few problems are in memory."""
-    for claim in submission.claims.cells:
-        if claim.status == "ok":
-            place = claim.dataset, claim.split
-            file = str(submission.folder / claim.file)
-            yield _Call(place, file, submission.posteriors[place], tasks.problem(place))
 
 
 def _score(call: _Call) -> Scores:

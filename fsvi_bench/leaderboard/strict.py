@@ -51,7 +51,7 @@ def read_manifest(path: Path) -> Manifest:
         raise InputError(
             f"{path}: {where}the text goes beyond the file's limit of {MANIFEST_BYTES // 1024} KiB; shorten it"
         )
-    return _model(Manifest, load_yaml(path, content), path)
+    return validated(Manifest, load_yaml(path, content), path)
 
 
 def read_claims(path: Path) -> Claims:
@@ -68,7 +68,7 @@ def read_claims(path: Path) -> Claims:
     for cell in cells if isinstance(cells, list) else ():
         if isinstance(cell, dict):
             cell.update({name: math.inf for name in SCORES if cell.get(name) == "Infinity"})
-    return _model(Claims, value, path)
+    return validated(Claims, value, path)
 
 
 def read_at_most(path: Path, count: int) -> bytes:
@@ -143,6 +143,7 @@ def manifest_yaml(manifest: Manifest) -> bytes:
     """The text of `submission.yaml`, which `read_manifest` reads as the same."""
     fields = manifest.model_dump(mode="json", by_alias=True)
     optional = {name for name, field in Manifest.model_fields.items() if not field.is_required()}
+    fields["budget"] = {name: value for name, value in fields["budget"].items() if value is not None}
     shown = {name: value for name, value in fields.items() if not (name in optional and value in (None, {}, ""))}
     text = yaml.dump(shown, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100)
     return str(text).encode()
@@ -244,7 +245,14 @@ def _leaves(value: Any, where: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...
 
 def _last_key(text: str) -> str | None:
     """The last key of the outermost mapping of a YAML text that breaks off; None if there is none."""
-    depth, is_key, last = 0, True, None
+    # A quoted scalar that breaks off is no token, and hides what is before it on its line: it is closed here.
+    found = [_outer_keys(text + end) for end in ("", '"', "'")]
+    keys = max(found, key=len)
+    return keys[-1] if keys else None
+
+
+def _outer_keys(text: str) -> list[str]:
+    depth, keys, is_key = 0, list[str](), True
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.CollectionStartEvent):
@@ -253,18 +261,22 @@ def _last_key(text: str) -> str | None:
                     break
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
-            if depth != 1 or (isinstance(event, yaml.MappingStartEvent) and last is None):
-                continue
-            if isinstance(event, yaml.ScalarEvent) and is_key:
-                last = event.value
-            is_key = not is_key
+                is_key = not is_key if depth == 1 else is_key
+            elif isinstance(event, yaml.ScalarEvent) and depth == 1:
+                if is_key:
+                    keys.append(event.value)
+                is_key = not is_key
     except yaml.YAMLError:
         pass
-    return last
+    return keys
 
 
-def _model(model: type[Model], value: Any, path: Path) -> Model:
-    """The value as a model; pydantic's complaint in our own words."""
+def validated(model: type[Model], value: Any, path: Path) -> Model:
+    """Plain values as a model; pydantic's complaint in our own words.
+
+    Raises:
+        InputError: a field is missing, unknown, or not what the format takes.
+    """
     if not isinstance(value, dict):
         raise InputError(f"{path} holds {_got(value)}, expected a mapping of fields; see docs/submitting.md")
     try:

@@ -1,0 +1,120 @@
+"""`fsvi-bench verify`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fsvi_bench.cli.options import AsJson, DataDir, Workers
+
+if TYPE_CHECKING:
+    from fsvi_bench.leaderboard.rerun import RerunSettings
+    from fsvi_bench.leaderboard.verifying import Refused, Verified
+
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, help="Which cells are run again and which withheld tasks are drawn; default: fresh."),
+]
+
+
+def verify(
+    submissions: Annotated[list[Path] | None, typer.Argument(help="Folders of submissions.")] = None,
+    rerun: Annotated[
+        int, typer.Option("--rerun", min=0, help="Train the submitted source on so many official and withheld tasks.")
+    ] = 0,
+    seed: Seed = None,
+    all_in: Annotated[
+        Path | None, typer.Option("--all", metavar="ROOT", help="Verify ROOT/submissions/*, write ROOT/verified.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="With --all: verify anew what is verified already.")] = False,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="DIR", help="Write what was found to DIR/<name>.json.")
+    ] = None,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+    json: AsJson = False,
+) -> int:
+    """Score every cell of a submission again and refuse a claim that differs; with --rerun, run its source too.
+
+    Without --rerun no submitted code is run. Its posteriors may still be anybody's: what is only scored has no rank.
+    """
+    from fsvi_bench.cli.console import print_json, stderr
+    from fsvi_bench.cli.progress import RichProgress
+    from fsvi_bench.errors import InputError
+    from fsvi_bench.leaderboard.protocol import protocol_tasks
+    from fsvi_bench.leaderboard.reading import read_submission
+    from fsvi_bench.leaderboard.verification import write_verification
+    from fsvi_bench.leaderboard.verifying import Refused, Verified, verify_all, verify_submission
+    from fsvi_bench.running.executors import available_cores, use_one_thread
+
+    if (all_in is None) == (not submissions):
+        raise InputError("name folders of submissions, or a leaderboard's folder with --all; one of the two")
+    if all_in is not None and save is not None:
+        raise InputError("--save has no meaning with --all, which writes ROOT/verified; drop it")
+    if seed is not None and not rerun:
+        raise InputError("--seed has no meaning without --rerun; add that or drop the seed")
+    use_one_thread()
+    tasks, settings = protocol_tasks(data_dir), _settings(rerun, seed)
+    processes = workers or available_cores()
+    found: list[Verified | Refused] = []
+    with RichProgress() as progress:
+        if settings is not None:
+            progress.note(f"seed {settings.seed}: --seed {settings.seed} draws the same cells and tasks again")
+        if all_in is not None:
+            for each in verify_all(all_in, tasks, settings, processes, progress, again=again):
+                found.append(each)
+                if isinstance(each, Verified) and not json:
+                    _show(each)
+        for folder in submissions or ():
+            submission = read_submission(folder, tasks)
+            done = Verified(submission, verify_submission(submission, tasks, settings, processes, progress))
+            if save is not None:
+                write_verification(save / f"{submission.manifest.name}.json", done.verification)
+            found.append(done)
+            if not json:
+                _show(done)
+    if json:
+        print_json([each.verification for each in found if isinstance(each, Verified)])
+    refused = [each for each in found if isinstance(each, Refused)]
+    for refusal in refused:
+        stderr.print(f"refused: {' '.join(refusal.reason.split())}", style="red")
+    if all_in is not None:
+        stderr.print(
+            f"{len(found) - len(refused)} of {len(found)} submissions hold; verifications in {all_in / 'verified'}"
+        )
+    return 1 if refused else 0
+
+
+def _settings(count: int, seed: int | None) -> RerunSettings | None:
+    if not count:
+        return None
+    import secrets
+
+    from fsvi_bench.leaderboard.rerun import RerunSettings
+
+    return RerunSettings(count=count, seed=secrets.randbits(63) if seed is None else seed)
+
+
+def _show(verified: Verified) -> None:
+    from fsvi_bench.cli.console import stdout
+    from fsvi_bench.leaderboard.verifying import dataset_means, score_name
+
+    manifest, verification = verified.submission.manifest, verified.verification
+    counts = Counter(cell.status for cell in verification.cells)
+    cells = ", ".join(f"{count} {status}" for status, count in counts.items())
+    label = verification.label + (" (verified before)" if verified.kept else "")
+    stdout.print(f"{manifest.name}: track {manifest.track}, {cells}, every claim holds; {label}")
+    floor = ", the family's floor included" if manifest.track == "ffg" else ""
+    stdout.print(f"  mean {score_name(manifest.track)} over splits (nats{floor})")
+    for dataset, mean in dataset_means(verification, manifest.track).items():
+        stdout.print(f"    {dataset:<12} {mean:>12.6g}")
+    if (again := verification.rerun) is not None:
+        for one in again.official:
+            stdout.print(f"  re-run {one.dataset} split {one.split}: submitted {one.submitted}, re-run {one.rerun}")
+        for fresh in again.withheld:
+            score = None if fresh.scores is None else getattr(fresh.scores, score_name(manifest.track))
+            stdout.print(f"  withheld {fresh.dataset} draw {fresh.draw}: {fresh.status}, {score}")
+        stdout.print(f"  seed {again.seed}; {again.isolation}")

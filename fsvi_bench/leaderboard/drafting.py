@@ -1,0 +1,290 @@
+"""Drafts of submissions: from the folder of a run, or from posterior files that any tool wrote."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fsvi_bench.errors import InputError, quoted, unknown_name
+from fsvi_bench.files import canonical_json, is_directory, sha256_of_json
+from fsvi_bench.leaderboard.rescoring import score_all
+from fsvi_bench.leaderboard.strict import load_yaml
+from fsvi_bench.leaderboard.submission import KINDS
+from fsvi_bench.leaderboard.submitting import Draft, DraftCell, MethodSource, as_line, require_whole
+from fsvi_bench.methods.registry import MethodEntry, load_installed, load_method, method_names
+from fsvi_bench.posteriors.base import Family
+from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.reporting.cell_files import load_posterior
+from fsvi_bench.running.archive import read_archive
+from fsvi_bench.running.cell import Record
+from fsvi_bench.running.grid import DECISIVE_SOURCES
+from fsvi_bench.sources import source_sha256
+from fsvi_bench.tasks.official import Place, TaskSet
+from fsvi_bench.tasks.training_problems import TrainingProblems
+
+WORK = ("likelihood_rows", "measurement_rows", "function_samples")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of a run's methods, families and settings is meant; None and empty where there is only one."""
+
+    method: str | None = None
+    family: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`key=value` of `--set`, the value read as in `submission.yaml`.
+
+    Raises:
+        InputError: it is not that.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set {quoted(text)} is not understood; write key=value, such as lr=0.01")
+    return key.strip(), load_yaml(Path(f"--set {key.strip()}"), value.encode())
+
+
+def draft_from_run(root: Path, tasks: TaskSet, choice: Choice, source: str | None = None) -> Draft:
+    """The cells of one method in a run's folder, with seed 0 and on official tasks.
+
+    Args:
+        source: `path/file.py:Class`, for a method that came from a file; it is run, being the submitter's own.
+
+    Raises:
+        InputError: nothing there fits, several things do, official splits are missing, or the source is another than
+            the one that was run.
+    """
+    records = _chosen(root, tasks, choice)
+    first = next(iter(records.values()))
+    entry = _entry(first, source)
+    made_by = {record.code_sha256 for record in records.values()}
+    if source is not None and made_by != {_code_sha256(entry)}:
+        raise InputError(
+            f"{source} is not what made these results, or fsvi-bench has been changed since; run it again "
+            f"(fsvi-bench run --method {shlex.quote(source)} ... --out {shlex.quote(str(root))}), then submit"
+        )
+    command = _command(first, entry, source, root)
+    left_out = require_whole(
+        set(records), tasks, lambda dataset, splits: f"run them with: {command(dataset, splits)}, then submit again"
+    )
+    return Draft(
+        method=first.method,
+        family=first.family,
+        hyperparameters=first.hyperparameters,
+        budget=_budget(records, entry, tasks),
+        source=_method_source(entry),
+        cells={place: _cell(record, root, tasks) for place, record in records.items()},
+        title=as_line(entry.defaults.title),
+        hardware=_hardware(first),
+        left_out=left_out,
+    )
+
+
+def _chosen(root: Path, tasks: TaskSet, choice: Choice) -> dict[Place, Record]:
+    """Records by place of the one method, family and settings that a choice leaves."""
+    official = {task.sha256 for task in tasks.tasks.values()}
+    archive = read_archive(root)
+    if not (records := [r for r in archive.records if r.seed == 0 and r.task_sha256 in official]):
+        raise InputError(
+            f"no cell in {root} is of an official task with seed 0 (official data sets: "
+            f"{', '.join(tasks.datasets) or 'none yet'}); run on those, without --task and --seeds"
+        )
+    groups: dict[tuple[str, str, str], dict[Place, Record]] = {}
+    for record in records:
+        key = (record.method, record.family, canonical_json(record.hyperparameters))
+        groups.setdefault(key, {})[record.dataset, record.split] = record
+    fitting = [group for group in groups.values() if _fits(next(iter(group.values())), choice)]
+    if len(fitting) == 1:
+        return fitting[0]
+    shown = [next(iter(group.values())) for group in fitting or groups.values()]
+    what = "several things fit" if fitting else "nothing fits"
+    raise InputError(
+        f"{root}: {what}; choose one of these with --method, --family and --set: {'; '.join(_labels(shown))}"
+    )
+
+
+def _fits(record: Record, choice: Choice) -> bool:
+    named = (choice.method in (None, record.method)) and (choice.family in (None, record.family))
+    missing = object()
+    return named and all(record.hyperparameters.get(name, missing) == value for name, value in choice.settings.items())
+
+
+def _labels(records: Sequence[Record]) -> list[str]:
+    """Method, family, and the settings in which those of one method differ."""
+    labels = []
+    for record in records:
+        alike = [r for r in records if (r.method, r.family) == (record.method, record.family)]
+        differing = {
+            name: value
+            for name, value in record.hyperparameters.items()
+            if any(other.hyperparameters.get(name) != value for other in alike)
+        }
+        settings = "".join(f" --set {name}={value}" for name, value in differing.items())
+        labels.append(f"--method {record.method} --family {record.family}{settings}")
+    return labels
+
+
+def _entry(record: Record, source: str | None) -> MethodEntry:
+    if source is None:
+        if record.method not in method_names():
+            raise InputError(
+                f"{record.method} is no installed method, so its file must be named; give --source path/file.py:"
+                f"{record.method}"
+            )
+        return load_installed(record.method)
+    entry = load_method(source)
+    if entry.name != record.method:
+        raise InputError(f"--source {source} is {entry.name}, but the run's method is {record.method}; name its class")
+    return entry
+
+
+def _code_sha256(entry: MethodEntry) -> str:
+    return sha256_of_json([entry.code_sha256, source_sha256(*DECISIVE_SOURCES)])
+
+
+def _method_source(entry: MethodEntry) -> MethodSource:
+    path = Path(inspect.getfile(entry.cls))
+    text = path.read_bytes() if entry.source is None else entry.source
+    name = re.sub(r"[^A-Za-z0-9_]", "_", path.stem)[:60]
+    return MethodSource(f"{name if name[:1].isalpha() else f'm{name}'}.py", entry.cls.__name__, text)
+
+
+def _command(record: Record, entry: MethodEntry, source: str | None, root: Path) -> Any:
+    """Writes the command that would run splits of a data set with a record's settings."""
+    defaults = entry.options({}).model_dump(mode="json")
+    flags = {"M": "--measurement-points", "max_steps": "--max-steps"}
+    words = ["--method", source or record.method, "--family", record.family]
+    for name, value in record.hyperparameters.items():
+        if defaults.get(name) != value:
+            words += [flags[name], str(value)] if name in flags else ["--set", f"{name}={value}"]
+
+    def command(dataset: str, splits: list[int]) -> str:
+        which = ["--dataset", dataset, "--splits", ",".join(map(str, splits))]
+        return shlex.join(["fsvi-bench", "run", *which, *words, "--out", str(root)])
+
+    return command
+
+
+def _budget(records: Mapping[Place, Record], entry: MethodEntry, tasks: TaskSet) -> dict[str, Any]:
+    """Steps as the method counts them itself, and the most that any cell took of the rest."""
+    seconds = [record.seconds.batch_train for record in records.values() if record.seconds is not None]
+    work = [record.work or {} for record in records.values()]
+    # A cell alone takes no longer than the batch that it was trained in.
+    budget: dict[str, Any] = {
+        "steps": _steps(records, entry, tasks),
+        "seconds": rounded_up(max([1.0, *seconds])),
+    }
+    for name in WORK:
+        if amounts := [each[name] for each in work if name in each]:
+            budget[name] = max(amounts)
+    return budget
+
+
+def rounded_up(value: float) -> float:
+    """To two digits, upwards: 123.4 -> 130."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(round(value / unit, 9)) * unit:.2g}")
+
+
+def _steps(records: Mapping[Place, Record], entry: MethodEntry, tasks: TaskSet) -> int:
+    """The most steps over data sets: what the method says of itself before it is trained."""
+    first_of = {place[0]: place for place in reversed(list(records))}
+    options = entry.options(next(iter(records.values())).hyperparameters)
+    counts = []
+    for place in first_of.values():
+        data = TrainingProblems.of([tasks.problem(place)])
+        counts.append(entry.cls(data, records[place].family, options, [0]).num_steps)
+    return max(counts)
+
+
+def _cell(record: Record, root: Path, tasks: TaskSet) -> DraftCell:
+    if record.status != "ok" or record.scores is None:
+        return DraftCell(record.status, record.reason)
+    posterior = load_posterior(record, root, tasks.tasks[record.dataset, record.split])
+    if posterior.kind != KINDS[record.family]:
+        raise InputError(
+            f"{record.method} gives a posterior of kind {posterior.kind}, expected {KINDS[record.family]} for the "
+            f"family {record.family}: only those have scores that are no estimates"
+        )
+    return DraftCell("ok", None, posterior, record.scores.kl, record.scores.predictive_kl_box)
+
+
+def _hardware(record: Record) -> str:
+    said = record.provenance
+    threads = said.get("threads")
+    return as_line(f"{said.get('hardware')} ({said.get('device')}, {threads} thread{'' if threads == 1 else 's'})")
+
+
+def draft_from_files(
+    folder: Path, tasks: TaskSet, method: str, family: Family, budget: Mapping[str, Any], *,
+    hyperparameters: Mapping[str, Any], source: str | None = None, workers: int = 1,
+) -> Draft:  # fmt: skip
+    """Posterior files `<data set>/split-NN.safetensors` of any tool; scored here, so that nothing needs to be claimed.
+
+    Args:
+        source: `path/file.py:Class`; the file is read, not run.
+
+    Raises:
+        InputError: a file does not belong there, is not a posterior of the family and task, or official splits of a
+            data set are missing.
+    """
+    files = _posterior_files(folder, tasks)
+    left_out = require_whole(
+        set(files), tasks, lambda dataset, splits: f"add {folder}/{dataset}/split-{splits[0]:02d}.safetensors and so on"
+    )
+    posteriors = {}
+    for place, path in files.items():
+        posteriors[place] = read_posterior(path, tasks.tasks[place].k, tasks.tasks[place].sha256)
+        if posteriors[place].kind != KINDS[family]:
+            raise InputError(
+                f"{path}: kind: got {quoted(posteriors[place].kind)}, expected {quoted(KINDS[family])} for the family "
+                f"{family}; correct the family or the file"
+            )
+    scores = score_all({place: (str(files[place]), q) for place, q in posteriors.items()}, tasks, workers)
+    cells = {
+        place: DraftCell("ok", None, q, scores[place].kl, scores[place].predictive_kl_box)
+        for place, q in posteriors.items()
+    }
+    text = None if source is None else _named_source(source)
+    return Draft(method, family, hyperparameters, budget, text, cells, as_line(method), None, left_out)
+
+
+def _posterior_files(folder: Path, tasks: TaskSet) -> dict[Place, Path]:
+    """The files by place; hidden ones are passed over."""
+    if not is_directory(folder):
+        raise InputError(f"there is no folder {folder}; name the one that holds <data set>/split-00.safetensors")
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and not path.is_dir()):
+        dataset = path.parent.name
+        found = re.fullmatch(r"split-([0-9]{2})\.safetensors", path.name)
+        if path.parent.parent != folder or found is None:
+            name = quoted(path.relative_to(folder).as_posix())
+            raise InputError(f"{folder} holds {name}, expected <data set>/split-NN.safetensors alone; move it away")
+        if dataset not in tasks.datasets:
+            raise unknown_name("official data set", dataset, tasks.datasets)
+        if (dataset, int(found[1])) not in tasks.tasks:
+            raise InputError(f"{path}: {dataset} has no official split {int(found[1])}; move the file away")
+        files[dataset, int(found[1])] = path
+    if not files:
+        raise InputError(f"{folder} holds no posterior; expected <data set>/split-00.safetensors and so on")
+    return files
+
+
+def _named_source(source: str) -> MethodSource:
+    """A file that is read alone: whoever verifies it runs it, where it can do no harm."""
+    path, _, name = source.rpartition(":")
+    if not path.endswith(".py"):
+        raise InputError(f"--source {quoted(source)} is not path/file.py:Class; name both")
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    return MethodSource(re.sub(r"[^A-Za-z0-9_]", "_", Path(path).stem)[:60] + ".py", name, text)

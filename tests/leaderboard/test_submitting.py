@@ -1,0 +1,385 @@
+"""From a run, or from files of any tool, to a submission that holds; and the commands that do it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fsvi_bench.cli.app import main
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.drafting import Choice, draft_from_files, draft_from_run
+from fsvi_bench.leaderboard.reading import read_submission
+from fsvi_bench.leaderboard.submitting import Words, write_submission
+from fsvi_bench.leaderboard.verification import read_verification
+from fsvi_bench.posteriors.io import write_posterior
+from fsvi_bench.running.archive import read_archive
+from fsvi_bench.tasks.build import build_task
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.official import TaskSet
+from tests.leaderboard.planted import (
+    edit_claim,
+    plant_submission,
+    planted_manifest,
+    planted_posteriors,
+    planted_tasks,
+)
+
+WORDS = Words(("Ann O'Nymous", "B"), "MIT")
+OWN = '''
+import torch
+
+from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+
+
+class Guess(Method):
+    """A factorised Gaussian of one scale."""
+
+    class Options(MethodOptions):
+        scale: float = 0.5
+
+    automatic_optimization = False
+    families = ("ffg",)
+    num_steps = 3
+
+    def training_step(self, batch, batch_idx):
+        pass
+
+    def posterior(self):
+        mean = torch.zeros_like(self.problems.Phi[:, 0])
+        return FactorisedGaussian(mean, torch.full_like(mean, self.options.scale))
+'''
+
+
+@pytest.fixture(scope="module")
+def tasks() -> TaskSet:
+    """Toy splits 0 and 1, which need no raw data and are the same wherever they are built."""
+    return TaskSet({("toy", split): build_task(load_card("toy"), split).task for split in range(2)})
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> Path:
+    """A run of two methods, two settings of one of them, and a method from a file."""
+    root = tmp_path_factory.mktemp("ran")
+    own = root / "my method.py"
+    own.write_text(OWN)
+    common = ["--dataset", "toy", "--splits", "0-1", "--wandb", "off", "--workers", "1", "--out", str(root / "out")]
+    command(["run", *common, "--method", "rand-a", "--method", "exact", "--family", "full", "--measurement-points", "10",
+             "--max-steps", "20"])  # fmt: skip
+    command(["run", *common, "--method", f"{own}:Guess", "--set", "scale=0.25"])
+    command(["run", *common[:3], "1", *common[4:], "--method", "rand-a", "--family", "full", "--measurement-points", "20",
+             "--set", "lr=0.002", "--max-steps", "5"])  # fmt: skip
+    return root
+
+
+@pytest.fixture
+def official(tasks, monkeypatch):
+    """The commands take the toy tasks for the official ones."""
+    monkeypatch.setattr("fsvi_bench.leaderboard.protocol.protocol_tasks", lambda data_dir=None: tasks)
+
+
+def command(arguments):
+    """Exit status of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return ended.value.code
+
+
+def test_a_run_becomes_a_submission_that_holds(ran, tasks, tmp_path):
+    draft = draft_from_run(ran / "out", tasks, Choice("rand-a", "full", {"M": 10}))
+    submission, cells = write_submission(draft, WORDS, tasks, tmp_path)
+    records = {
+        (r.dataset, r.split): r
+        for r in read_archive(ran / "out").records
+        if (r.method, r.hyperparameters.get("M")) == ("rand-a", 10)
+    }
+    assert {(c.dataset, c.split): c.scores.kl for c in cells} == {p: r.scores.kl for p, r in records.items()}
+    assert len(cells) == 2
+    again = read_submission(tmp_path / "rand-a-full", tasks)
+    assert again.sha256 == submission.sha256
+    manifest = again.manifest
+    assert (manifest.method, manifest.family, manifest.authors) == ("rand-a", "full", ["Ann O'Nymous", "B"])
+    assert manifest.hyperparameters == records["toy", 0].hyperparameters
+    assert manifest.source.file == "rand_a.py"
+    assert manifest.source.class_ == "RandA"
+    work = records["toy", 0].work
+    assert manifest.budget.steps == 20
+    assert manifest.budget.likelihood_rows == work["likelihood_rows"]
+    assert manifest.budget.measurement_rows == work["measurement_rows"]
+    assert manifest.budget.seconds >= max(1.0, *(r.seconds.batch_train for r in records.values()))
+    assert records["toy", 0].provenance["hardware"][:10] in manifest.hardware
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rand-a-full"]  # nothing half written
+
+
+def test_what_is_not_told_apart_is_listed(ran, tasks):
+    with pytest.raises(InputError) as caught:
+        draft_from_run(ran / "out", tasks, Choice())
+    said = str(caught.value)
+    assert "several things fit" in said
+    assert "--method exact --family full" in said
+    assert "--method rand-a --family full --set M=10 --set max_steps=20 --set lr=0.01" in said
+    assert "--method Guess --family ffg" in said
+    with pytest.raises(InputError, match="nothing fits; choose one of these"):
+        draft_from_run(ran / "out", tasks, Choice("rand-a", "ffg"))
+
+
+def test_missing_splits_are_named_with_the_command_that_runs_them(ran, tasks):
+    with pytest.raises(InputError) as caught:
+        draft_from_run(ran / "out", tasks, Choice("rand-a", settings={"M": 20}))
+    said = str(caught.value)
+    assert "toy has 2 official tasks, and 1 of them are missing: splits 0" in said
+    told = said[said.index("fsvi-bench run") : said.index(", then submit")]
+    assert told.startswith(
+        "fsvi-bench run --dataset toy --splits 0 --method rand-a --family full --measurement-points 20 "
+    )
+    assert "--set lr=0.002" in told
+    assert "--max-steps 5" in told
+
+
+def test_the_command_that_is_told_completes_the_run(ran, tasks, tmp_path):
+    import shlex
+
+    out = Path(shutil.copytree(ran / "out", tmp_path / "out"))
+    with pytest.raises(InputError) as caught:
+        draft_from_run(out, tasks, Choice("rand-a", settings={"M": 20}))
+    said = str(caught.value)
+    told = shlex.split(said[said.index("fsvi-bench run") : said.index(", then submit")])[1:]
+    assert command([*told, "--wandb", "off", "--workers", "1"]) == 0
+    assert len(draft_from_run(out, tasks, Choice("rand-a", settings={"M": 20})).cells) == 2
+
+
+def test_other_tasks_are_not_submitted(ran):
+    with pytest.raises(InputError, match=r"no cell in .* is of an official task"):
+        draft_from_run(ran / "out", planted_tasks(), Choice())
+
+
+def test_data_sets_without_a_cell_are_left_out(ran, tasks):
+    more = TaskSet({**tasks.tasks, **planted_tasks().tasks})
+    assert draft_from_run(ran / "out", more, Choice("exact")).left_out == ("boston", "energy")
+
+
+def test_a_method_from_a_file_needs_that_file(ran, tasks, tmp_path):
+    choice = Choice("Guess")
+    with pytest.raises(InputError, match=r"Guess is no installed method, .* give --source path/file.py:Guess"):
+        draft_from_run(ran / "out", tasks, choice)
+    source = f"{ran / 'my method.py'}:Guess"
+    submission, _ = write_submission(draft_from_run(ran / "out", tasks, choice, source), WORDS, tasks, tmp_path)
+    assert submission.manifest.source.file == "my_method.py"
+    assert submission.source == OWN.encode()
+    assert submission.manifest.hyperparameters == {"scale": 0.25}
+    assert submission.manifest.budget.steps == 3
+    assert submission.manifest.name == "guess-ffg"
+    other = tmp_path / "other.py"
+    other.write_text(OWN + "# changed since\n")
+    with pytest.raises(InputError, match="is not what made these results"):
+        draft_from_run(ran / "out", tasks, choice, f"{other}:Guess")
+    with pytest.raises(InputError, match="is Guess, but the run's method is exact"):
+        draft_from_run(ran / "out", tasks, Choice("exact"), source)
+
+
+def test_a_folder_that_exists_stays(ran, tasks, tmp_path):
+    draft = draft_from_run(ran / "out", tasks, Choice("exact"))
+    write_submission(draft, WORDS, tasks, tmp_path)
+    before = read_submission(tmp_path / "exact-full", tasks).sha256
+    with pytest.raises(InputError, match="exact-full exists; give --replace"):
+        write_submission(draft, Words(("C",), "MIT"), tasks, tmp_path)
+    assert read_submission(tmp_path / "exact-full", tasks).sha256 == before
+    write_submission(draft, Words(("C",), "MIT"), tasks, tmp_path, replace=True)
+    assert read_submission(tmp_path / "exact-full", tasks).manifest.authors == ["C"]
+    assert [path.name for path in tmp_path.iterdir()] == ["exact-full"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (Words(("<b>",), "MIT"), "submission.yaml: authors.0: got '<b>'"),
+        (Words((), "MIT"), "submission.yaml: authors: "),
+        (Words(("A",), "MIT", name="No Slug"), "submission.yaml: name: got 'No Slug'"),
+        (Words(("A",), "MIT", link="http://x"), "submission.yaml: link: got 'http://x'"),
+    ],
+)
+def test_words_that_do_not_fit_leave_nothing_behind(words, said, ran, tasks, tmp_path):
+    with pytest.raises(InputError) as caught:
+        write_submission(draft_from_run(ran / "out", tasks, Choice("exact")), words, tasks, tmp_path)
+    assert str(caught.value).startswith(said)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_submission_that_does_not_hold_never_appears(ran, tasks, tmp_path):
+    out = Path(shutil.copytree(ran / "out", tmp_path / "out"))
+    path = next(out.glob("cells/toy/exact-full/*/record.json"))
+    record = json.loads(path.read_text())
+    record["scores"]["kl"] += 1e-6
+    path.write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"cells.json: cells.\d.kl: toy split \d claims"):
+        write_submission(draft_from_run(out, tasks, Choice("exact")), WORDS, tasks, tmp_path / "submissions")
+    assert not list((tmp_path / "submissions").iterdir())
+
+
+# ------------------------------------------------------------------------------------------------ files of any tool
+
+
+def write_posteriors(folder, tasks, **settings):
+    for (dataset, split), q in planted_posteriors(tasks, **settings).items():
+        write_posterior(folder / dataset / f"split-{split:02d}.safetensors", q)
+
+
+def from_files(folder, tasks, family="full", source=None):
+    budget = {"steps": 7, "seconds": 2.0}
+    return draft_from_files(folder, tasks, "Tool", family, budget, hyperparameters={"a": 1}, source=source)
+
+
+def test_posterior_files_become_a_submission(tmp_path):
+    tasks = planted_tasks()
+    write_posteriors(tmp_path / "files", tasks)
+    draft = from_files(tmp_path / "files", tasks)
+    with pytest.raises(InputError, match="give --hardware"):
+        write_submission(draft, WORDS, tasks, tmp_path / "out")
+    submission, cells = write_submission(draft, Words(("A",), "MIT", hardware="a desk"), tasks, tmp_path / "out")
+    honest = plant_submission(tmp_path, tasks, planted_manifest(name="honest"))
+    assert [(c.dataset, c.split, c.kl, c.predictive_kl_box) for c in submission.claims.cells] == [
+        (c.dataset, c.split, c.kl, c.predictive_kl_box) for c in read_submission(honest, tasks).claims.cells
+    ]
+    assert submission.manifest.source is None
+    assert len(cells) == 3
+
+
+def test_posterior_files_that_do_not_belong(tmp_path):
+    tasks, folder = planted_tasks(), tmp_path / "files"
+    with pytest.raises(InputError, match="there is no folder"):
+        from_files(folder, tasks)
+    write_posteriors(folder, tasks)
+    with pytest.raises(InputError, match="kind: got 'gaussian-full', expected 'gaussian-ffg'"):
+        from_files(folder, tasks, "ffg")
+    (folder / "boston" / "split-01.safetensors").rename(folder / "boston" / "split-07.safetensors")
+    with pytest.raises(InputError, match="boston has no official split 7"):
+        from_files(folder, tasks)
+    (folder / "boston" / "split-07.safetensors").unlink()
+    with pytest.raises(InputError, match="boston has 2 official tasks, and 1 of them are missing: splits 1; add"):
+        from_files(folder, tasks)
+    (folder / "readme.txt").touch()
+    with pytest.raises(InputError, match=r"'readme\.txt', expected <data set>/split-NN\.safetensors alone"):
+        from_files(folder, tasks)
+
+
+def test_a_named_source_is_read_and_not_run(tmp_path):
+    tasks, mark = planted_tasks({"boston": 1}), tmp_path / "mark"
+    write_posteriors(tmp_path / "files", tasks)
+    (tmp_path / "tool.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    draft = from_files(tmp_path / "files", tasks, source=f"{tmp_path / 'tool.py'}:Tool")
+    submission, _ = write_submission(draft, Words(("A",), "MIT", hardware="x"), tasks, tmp_path / "out")
+    assert submission.source == (tmp_path / "tool.py").read_bytes()
+    assert not mark.exists()
+
+
+# ------------------------------------------------------------------------------------------------ the commands
+
+
+@pytest.mark.usefixtures("official")
+def test_submit_and_verify_by_command(ran, tmp_path, capsys):
+    board = tmp_path / "board"
+    arguments = ["submit", str(ran / "out"), "--author", "A", "--licence", "MIT", "--method", "rand-a", "--set", "M=10",
+                 "--out", str(board / "submissions"), "--workers", "1", "--notes", "by command"]  # fmt: skip
+    assert command(arguments) == 0
+    folder = board / "submissions" / "rand-a-full"
+    assert f"next: fsvi-bench verify {folder} --rerun 1" in capsys.readouterr().out
+    assert yaml.safe_load((folder / "submission.yaml").read_text())["notes"] == "by command"
+    assert command(["verify", str(folder), "--workers", "1", "--save", str(tmp_path / "saved")]) == 0
+    out = capsys.readouterr().out
+    assert "rand-a-full: track full, 2 ok, every claim holds; re-scored only" in out
+    saved = read_verification(tmp_path / "saved" / "rand-a-full.json")
+    assert (saved.label, len(saved.cells)) == ("re-scored only", 2)
+    assert command(["verify", str(folder), "--workers", "1", "--json"]) == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    assert document == json.loads((tmp_path / "saved" / "rand-a-full.json").read_text())
+
+
+@pytest.mark.usefixtures("official")
+def test_verify_all_goes_on_after_a_refusal(ran, tasks, tmp_path, capsys):
+    for name in ("good", "bad", "worse"):
+        draft = draft_from_run(ran / "out", tasks, Choice("exact"))
+        write_submission(draft, Words(("A",), "MIT", name=name), tasks, tmp_path / "submissions")
+    everything = ["verify", "--all", str(tmp_path), "--workers", "1"]
+    assert command(everything) == 0
+    assert sorted(path.name for path in (tmp_path / "verified").iterdir()) == ["bad.json", "good.json", "worse.json"]
+    edit_claim(tmp_path / "submissions" / "bad", kl=1.0)
+    (tmp_path / "submissions" / "worse" / "cells.json").unlink()
+    (tmp_path / "submissions" / ".half-written").mkdir()
+    capsys.readouterr()
+    assert command(everything) == 1
+    said = capsys.readouterr()
+    assert "good: track full, 2 ok, every claim holds; re-scored only (verified before)" in said.out
+    assert said.err.count("refused: ") == 2
+    assert "cells.json: cells.0.kl: toy split 0 claims 1.0" in said.err
+    assert "1 of 3 submissions hold" in said.err
+    assert [path.name for path in (tmp_path / "verified").iterdir()] == ["good.json"]
+    assert command([*everything, "--again"]) == 1
+    assert "verified before" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("official")
+def test_a_verification_of_other_files_or_another_version_is_not_kept(ran, tasks, tmp_path, capsys):
+    write_submission(draft_from_run(ran / "out", tasks, Choice("exact")), WORDS, tasks, tmp_path / "submissions")
+    path = tmp_path / "verified" / "exact-full.json"
+    everything = ["verify", "--all", str(tmp_path), "--workers", "1"]
+    assert command(everything) == 0
+    first = json.loads(path.read_text())
+    for change in ({"fsvi_bench": "0.0.0"}, {"submission_sha256": "0" * 64}, {"format": "other"}):
+        path.write_text(json.dumps({**first, **change}))
+        capsys.readouterr()
+        assert command(everything) == 0
+        assert "verified before" not in capsys.readouterr().out
+        assert json.loads(path.read_text()) == first
+
+
+@pytest.mark.usefixtures("official")
+def test_one_refusal_is_one_sentence(ran, tasks, tmp_path, capsys):
+    write_submission(draft_from_run(ran / "out", tasks, Choice("exact")), WORDS, tasks, tmp_path)
+    edit_claim(tmp_path / "exact-full", kl=1.0)
+    assert command(["verify", str(tmp_path / "exact-full"), "--workers", "1"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "cells.json: cells.0.kl" in said.err
+
+
+@pytest.mark.usefixtures("official")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["verify"], "name folders of submissions, or a leaderboard's folder with --all"),
+        (["verify", "x", "--all", "y"], "name folders of submissions, or a leaderboard's folder with --all"),
+        (["verify", "x", "--seed", "1"], "--seed has no meaning without --rerun"),
+        (["verify", "--all", "x", "--save", "y"], "--save has no meaning with --all"),
+        (["verify", "--all", "nowhere"], "there is no folder nowhere/submissions"),
+        (["verify", "nowhere"], "cannot read nowhere"),
+        (["submit"], "name the folder of a run, or posterior files"),
+        (["submit", "x", "--licence", "MIT"], "give --author"),
+        (["submit", "x", "--author", "A"], "give --author"),
+        (["submit", "x", "--author", "A", "--licence", "MIT"], "there is no folder x"),
+        (["submit", "x", "--author", "A", "--licence", "MIT", "--steps", "3"], "--steps has no meaning with a run's folder"),
+        (["submit", "x", "--author", "A", "--licence", "MIT", "--set", "lr"], "--set 'lr' is not understood"),
+        (["submit", "--posteriors", "x", "--author", "A", "--licence", "MIT"], "give --method, --family, --steps and"),
+    ],
+)  # fmt: skip
+def test_usage(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command(arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.usefixtures("official")
+def test_posterior_files_by_command(tasks, tmp_path, capsys):
+    write_posteriors(tmp_path / "files", tasks)
+    arguments = ["submit", "--posteriors", str(tmp_path / "files"), "--author", "A", "--licence", "MIT", "--method",
+                 "My tool", "--family", "full", "--steps", "100", "--seconds", "12.5", "--hardware", "a desk",
+                 "--out", str(tmp_path / "out"), "--workers", "1"]  # fmt: skip
+    assert command(arguments) == 0
+    assert "no source, so it can be scored again but not run again" in capsys.readouterr().out
+    assert command(["verify", str(tmp_path / "out" / "my-tool-full"), "--workers", "1"]) == 0
