@@ -85,7 +85,7 @@ def trained_here(name: str, family: Any, settings: Mapping[str, Any], of: Proble
 
 
 def submission(
-    tasks: TaskSet, posteriors: Mapping[Place, Posterior], source: bytes | None, root: Path, **manifest: Any
+    tasks: TaskSet, posteriors: Mapping[Place, Posterior], text: bytes | None, root: Path, **manifest: Any
 ) -> tuple[Submission, tuple[VerifiedCell, ...]]:
     """A submission as it is once read, and its cells as scored; tasks without a posterior diverged."""
     claims, cells = [], []
@@ -103,7 +103,7 @@ def submission(
         folder=root / words.name,
         manifest=words,
         claims=Claims(format="fsvi-cells/1", cells=claims),
-        source=source,
+        source=text,
         posteriors=posteriors,
         sha256="1" * 64,
     )

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.leaderboard.rerun.child import START_SECONDS, Limits, RunFailed, Snapshot, Trained, train_apart
@@ -175,38 +175,27 @@ class _Runner:
             InputError: it could not be trained, or ended elsewhere than the submitted file.
         """
         where = f"submission {self._submission.manifest.name}, {cell.dataset} split {cell.split}"
-        name: Literal["kl", "predictive_kl_box"] = (
-            "predictive_kl_box" if self._submission.manifest.track == "singular" else "kl"
-        )
-        submitted = None if cell.scores is None else getattr(cell.scores, name)
+        score_name: ScoreName = "predictive_kl_box" if self._submission.manifest.track == "singular" else "kl"
+        submitted = None if cell.scores is None else getattr(cell.scores, score_name)
+        again, waypoints = None, tuple[Waypoint, ...]()
         try:
             trained = self._train(problem)
-            status, reason, scores = _judged(trained, problem)
+            ended = _judged(trained, problem)
+            again = None if ended.scores is None else getattr(ended.scores, score_name)
+            # A cell submitted as failed counts as infinite whatever comes of it on another machine.
+            if cell.status != "failed":
+                _require_same(where, cell.status, ended, (score_name, submitted, again), self._settings.tolerance)
+            waypoints = _waypoints(trained, problem)
         except RunFailed as error:
             if cell.status != "failed":
                 raise InputError(f"{where}: the submitted code was run again, and {error}") from error
-            return OfficialRerun(dataset=cell.dataset, split=cell.split, score=name, submitted=None, rerun=None,
-                                 waypoints=())  # fmt: skip
-        again = None if scores is None else getattr(scores, name)
-        # A cell submitted as failed counts as infinite whatever comes of it here, where nothing may fail.
-        if cell.status != "failed" and status != cell.status:
-            said = "" if reason is None else f" ({reason})"
-            ended = f"ended with {name} {again:.6g}" if again is not None else f"{_BECAME[status]}{said}"
-            was = f"with {name} {submitted:.6g}" if submitted is not None else f"as '{cell.status}'"
-            raise InputError(f"{where}: the submitted cell stands {was}, but its code run again {ended}")
-        if cell.status == "ok" and not _agree(again, submitted, self._settings.tolerance):
-            raise InputError(
-                f"{where}: {name} of the submitted file is {_number(submitted)}, of its code run again "
-                f"{_number(again)}, which differ by more than {self._settings.tolerance:g} relative; submit what the "
-                "source computes with these hyperparameters"
-            )
         return OfficialRerun(
             dataset=cell.dataset,
             split=cell.split,
-            score=name,
+            score=score_name,
             submitted=submitted,
             rerun=again,
-            waypoints=_waypoints(trained, problem),
+            waypoints=waypoints,
         )
 
     def withheld(self, place: Place, fresh: Withheld) -> WithheldRerun:
@@ -219,29 +208,52 @@ class _Runner:
         }
         try:
             trained = self._train(fresh.problem)
-            status, reason, scores = _judged(trained, fresh.problem)
-            return WithheldRerun(**shared, status=status, reason=reason, scores=scores, seconds=trained.seconds)
+            ended = _judged(trained, fresh.problem)
+            return WithheldRerun(**shared, **ended._asdict(), seconds=trained.seconds)
         except RunFailed as error:
             return WithheldRerun(**shared, status="failed", reason=str(error), scores=None, seconds=0.0)
 
 
-_BECAME = {"ok": "did not diverge", "diverged": "diverged", "failed": "failed"}
-Status = Literal["ok", "diverged", "failed"]
+ScoreName = Literal["kl", "predictive_kl_box"]
 
 
-def _judged(trained: Trained, problem: Problem) -> tuple[Status, str | None, Scores | None]:
+class _Ended(NamedTuple):
+    status: Literal["ok", "diverged", "failed"]
+    reason: str | None
+    scores: Scores | None
+
+
+def _judged(trained: Trained, problem: Problem) -> _Ended:
     """Status, reason and scores of what a run ended with, by the rules that a run of the benchmark has."""
     if trained.status != "ok":
-        return trained.status, trained.reason, None
+        return _Ended(trained.status, trained.reason, None)
     try:
         scores = score(trained.snapshots[-1].posterior, problem)
     except InputError as error:
-        return "diverged", str(error), None
+        return _Ended("diverged", str(error), None)
     except Exception as error:
         raise RunFailed(f"its posterior cannot be scored: {type(error).__name__}") from error
     if names := not_a_number(scores):
-        return "diverged", f"these scores are not numbers: {', '.join(names)}", None
-    return "ok", None, scores
+        return _Ended("diverged", f"these scores are not numbers: {', '.join(names)}", None)
+    return _Ended("ok", None, scores)
+
+
+def _require_same(
+    where: str, status: str, ended: _Ended, scores: tuple[ScoreName, float | None, float | None], tolerance: float
+) -> None:
+    """Raises InputError unless the submitted cell and the run agree; `scores`: name, of the file, of the run."""
+    name, submitted, again = scores
+    if ended.status != status:
+        was = f"with {name} {_number(submitted)}" if status == "ok" else f"as '{status}'"
+        reason = "" if ended.reason is None else f" ({ended.reason})"
+        became = f"ended with {name} {_number(again)}" if ended.status == "ok" else f"{ended.status}{reason}"
+        raise InputError(f"{where}: the submitted cell stands {was}, but its code run again {became}")
+    if status == "ok" and not _agree(again, submitted, tolerance):
+        raise InputError(
+            f"{where}: {name} of the submitted file is {_number(submitted)}, of its code run again {_number(again)}, "
+            f"which differ by more than {tolerance:g} relative; submit what the source computes with these "
+            "hyperparameters"
+        )
 
 
 def _waypoints(trained: Trained, problem: Problem) -> tuple[Waypoint, ...]:

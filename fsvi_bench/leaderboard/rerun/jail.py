@@ -8,6 +8,7 @@ See bwrap(1) and github.com/containers/bubblewrap.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -54,7 +55,17 @@ class Jail:
         python = [sys.executable, "-P", "-s", "-B", *arguments]
         if self.bwrap is None:
             return python
-        apart = ["--unshare-all", "--die-with-parent", "--new-session", "--uid", "65534", "--gid", "65534"]
+        apart = [
+            "--unshare-all",
+            "--die-with-parent",
+            "--new-session",
+            "--uid",
+            "65534",
+            "--gid",
+            "65534",
+            "--cap-drop",
+            "ALL",
+        ]
         writable = ["--size", str(SCRATCH), "--tmpfs", "/tmp", "--size", str(SCRATCH), "--tmpfs", "/dev/shm"]
         sealed = ["--chdir", "/tmp", "--remount-ro", "/dev", "--remount-ro", "/"]
         job = ["--ro-bind", str(folder), str(folder)]
@@ -94,7 +105,9 @@ def find_jail(hidden: Iterable[Path] = ()) -> Jail:
     Args:
         hidden: folders that must not be seen, beside the raw data, the cache, the tasks and the home.
     """
-    own = [resource_dir("datasets"), cache_dir(), Path.home()]
+    own = [resource_dir("datasets"), cache_dir()]
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        own.append(Path.home())
     named = [Path(os.environ[DATA_VARIABLE])] if os.environ.get(DATA_VARIABLE) else []
     bwrap = shutil.which("bwrap")
     return Jail(bwrap if bwrap is not None and _works(bwrap) else None, (*own, *named, *hidden))
