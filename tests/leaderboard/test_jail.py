@@ -234,6 +234,7 @@ if closed:
 """
 
 
+@pytest.mark.slow
 def test_a_confined_process_has_given_up_memory_time_sockets_and_other_processes(tmp_path):
     """Outside a jail: none of it rests on bubblewrap. All that is tried works in a process that is not confined."""
     environ = {**os.environ, "PYTHONPATH": str(Path(fsvi_bench.__file__).parents[1])}
