@@ -38,9 +38,9 @@ STAGE = "re-runs"
 class RerunSettings:
     """How a submission is run again.
 
-    `tolerance` allows for the arithmetic of another machine (`benchmarks/rerun_tolerance.py`: below 1e-11 for all but FIXEDA
-    by L-BFGS, whose line search makes 10 % of it, and which wants its own machine or a tolerance of 0.25) and for other
-    versions of libraries. `patience` allows for slower hardware than was declared.
+    `tolerance` allows for the arithmetic of another machine (measured by `benchmarks/rerun_tolerance.py`: below 1e-11
+    for all but FIXEDA by L-BFGS, whose line search makes 10 % of it, and which wants its own machine or a tolerance of
+    0.25) and for other versions of libraries. `patience` allows for slower hardware than was declared.
     """
 
     count: int  #: official cells, and as many withheld tasks
