@@ -1,0 +1,296 @@
+"""Trains submitted code again, on official cells and on withheld tasks, and compares.
+
+Re-scoring proves what a posterior file is worth, not where it came from: anybody can write down the closed form. So the
+source itself is trained, with its own hyperparameters within its declared budget, and must arrive where its files are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.leaderboard.rerun.child import START_SECONDS, Limits, RunFailed, Snapshot, Trained, train_apart
+from fsvi_bench.leaderboard.rerun.jail import Jail, find_jail
+from fsvi_bench.leaderboard.rerun.withheld import Withheld, ffg_floor, first_certified
+from fsvi_bench.leaderboard.submission import Submission
+from fsvi_bench.leaderboard.verification import OfficialRerun, Rerun, VerifiedCell, Waypoint, WithheldRerun
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.running.cell import not_a_number
+from fsvi_bench.running.progress import Progress
+from fsvi_bench.running.provenance import provenance
+from fsvi_bench.scoring.predictive import predictive_kl
+from fsvi_bench.scoring.scores import Scores, score
+from fsvi_bench.seeds import derive_seed, derived_generator
+from fsvi_bench.tasks.official import Place, TaskSet
+from fsvi_bench.tasks.problem import Problem
+
+ABSOLUTE_TOLERANCE = 1e-6  #: nats, beside the relative one: a closed form's KL is rounding alone
+STAGE = "re-runs"
+
+
+@dataclass(frozen=True)
+class RerunSettings:
+    """How a submission is run again.
+
+    `tolerance` allows for the arithmetic of another machine (measured by `benchmarks/rerun_tolerance.py`: below 1e-11
+    for all but FIXEDA by L-BFGS, whose line search makes 10 % of it, and which wants its own machine or a tolerance of
+    0.25) and for other versions of libraries. `patience` allows for slower hardware than was declared.
+    """
+
+    count: int  #: official cells, and as many withheld tasks
+    seed: int  #: the verifier's, made known afterwards only
+    tolerance: float = 1e-2  #: relative, of the track's score
+    memory: int = 4 * 2**30  #: bytes, beyond what Python and its libraries take
+    patience: float = 10.0  #: times the declared seconds
+    require_isolation: bool = False  #: refuse to run where nothing keeps submitted code from the rest
+
+    def __post_init__(self) -> None:
+        for name in ("count", "memory", "patience"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} of a re-run is {getattr(self, name)}, expected more than 0")
+        if not 0 <= self.tolerance < 1:
+            raise InputError(f"tolerance of a re-run is {self.tolerance}, expected 0 or more and less than 1")
+
+
+def rerun(
+    submission: Submission, tasks: TaskSet, cells: Sequence[VerifiedCell], settings: RerunSettings, progress: Progress
+) -> Rerun:
+    """Trains the submitted source on official cells and withheld tasks, one at a time (so that the clock is right).
+
+    Args:
+        cells: the submission's cells as scored by the verifier.
+
+    Raises:
+        InputError: there is no source; no jail works though one is asked for; or an official cell could not be trained
+            within its budget, or did not end where the submitted file is (with both numbers).
+    """
+    jail = _jail(submission, settings)
+    runner = _Runner(submission, settings, jail)
+    drawn = draw_cells(cells, submission.sha256, settings)
+    progress.note(f"{submission.manifest.name} is run again: {jail.words}")
+    progress.start(STAGE, len(drawn) + settings.count)
+    official = []
+    for cell in drawn:
+        official.append(runner.official(cell, tasks.problem((cell.dataset, cell.split))))
+        progress.advance(STAGE, f"{cell.dataset} split {cell.split}", status=cell.status)
+    withheld = []
+    for place, fresh in _withheld(cells, tasks, submission, settings, progress):
+        withheld.append(runner.withheld(place, fresh))
+        progress.advance(STAGE, f"{place[0]} withheld {fresh.draw}", status=withheld[-1].status)
+    return Rerun(
+        seed=settings.seed,
+        isolation=runner.isolation,
+        tolerance=settings.tolerance,
+        hardware=str(provenance("cpu", 0, datetime.now(UTC))["hardware"]),
+        official=tuple(official),
+        withheld=tuple(withheld),
+    )
+
+
+def draw_cells(cells: Sequence[VerifiedCell], sha256: str, settings: RerunSettings) -> list[VerifiedCell]:
+    """`count` distinct cells, or all there are.
+
+    Drawn from the submission's hash and the verifier's seed: the hash, so that a verifier cannot choose the cells to
+    suit; the seed, since a hash alone would let the submitter try spellings until the cells suit him.
+    """
+    stream = derived_generator("rerun", sha256, settings.seed, "official")
+    chosen = stream.permutation(len(cells))[: settings.count]
+    return [cells[place] for place in chosen]
+
+
+def _jail(submission: Submission, settings: RerunSettings) -> Jail:
+    manifest = submission.manifest
+    if manifest.source is None or submission.source is None:
+        raise InputError(
+            f"submission {manifest.name} names no source file, so nothing can be run again; add 'source' to its "
+            "submission.yaml, or verify it without --rerun"
+        )
+    root = submission.folder.absolute().parent
+    jail = find_jail([root, root.parent / "verified"])
+    if settings.require_isolation and jail.bwrap is None:
+        raise InputError(
+            f"submission {manifest.name} is not run: bubblewrap, which would keep its code from this user's files and "
+            "from the network, does not work here; install `bwrap` and allow user namespaces"
+        )
+    return jail
+
+
+def _withheld(
+    cells: Sequence[VerifiedCell], tasks: TaskSet, submission: Submission, settings: RerunSettings, progress: Progress
+) -> Iterator[tuple[Place, Withheld]]:
+    """`count` withheld tasks like official ones, the data sets in turn; no number of a draw is used twice.
+
+    Raises:
+        InputError: no withheld task like an official one can be certified.
+    """
+    stream = derived_generator("rerun", submission.sha256, settings.seed, "withheld")
+    datasets = list(dict.fromkeys(cell.dataset for cell in cells))
+    datasets = [datasets[place] for place in stream.permutation(len(datasets))]
+    draws = itertools.count()
+
+    def pass_over(draw: int, reason: str) -> None:
+        progress.note(f"draw {draw} of the withheld tasks is passed over: {reason}")
+
+    for dataset in itertools.islice(itertools.cycle(datasets), settings.count):
+        splits = [cell.split for cell in cells if cell.dataset == dataset]
+        place = (dataset, splits[int(stream.integers(len(splits)))])
+        try:
+            yield place, first_certified(tasks.problem(place), settings.seed, draws, pass_over)
+        except TaskRefused as error:
+            raise InputError(f"{error}; choose another seed") from error
+
+
+class _Runner:
+    """Runs one submission's source; keeps what is the same for all its runs."""
+
+    def __init__(self, submission: Submission, settings: RerunSettings, jail: Jail) -> None:
+        self._submission, self._settings, self._jail = submission, settings, jail
+        budget = submission.manifest.budget
+        self._limits = Limits(budget.steps, settings.patience * budget.seconds + START_SECONDS, settings.memory)
+        self._confined = True
+
+    @property
+    def isolation(self) -> str:
+        """How the code was kept from the rest, once it has run."""
+        calls = "seccomp: no sockets, no forks, no programs" if self._confined else "no seccomp"
+        return f"{self._jail.words}; {calls}; {self._settings.memory / 2**30:.3g} GiB of memory"
+
+    def _train(self, problem: Problem) -> Trained:
+        manifest, source = self._submission.manifest, self._submission.source
+        assert source is not None
+        seed = derive_seed(problem.task.sha256, manifest.method, manifest.family, 0)
+        trained = train_apart(manifest, source, problem, seed, self._limits, self._jail)
+        self._confined = self._confined and trained.confined
+        return trained
+
+    def official(self, cell: VerifiedCell, problem: Problem) -> OfficialRerun:
+        """One official cell again.
+
+        Raises:
+            InputError: it could not be trained, or ended elsewhere than the submitted file.
+        """
+        where = f"submission {self._submission.manifest.name}, {cell.dataset} split {cell.split}"
+        score_name: ScoreName = "predictive_kl_box" if self._submission.manifest.track == "singular" else "kl"
+        submitted = None if cell.scores is None else getattr(cell.scores, score_name)
+        again, waypoints = None, tuple[Waypoint, ...]()
+        try:
+            trained = self._train(problem)
+            ended = _judged(trained, problem)
+            again = None if ended.scores is None else getattr(ended.scores, score_name)
+            # A cell submitted as failed counts as infinite whatever comes of it on another machine.
+            if cell.status != "failed":
+                _require_same(where, cell.status, ended, (score_name, submitted, again), self._settings.tolerance)
+            waypoints = _waypoints(trained, problem)
+        except RunFailed as error:
+            if cell.status != "failed":
+                raise InputError(f"{where}: the submitted code was run again, and {error}") from error
+        return OfficialRerun(
+            dataset=cell.dataset,
+            split=cell.split,
+            score=score_name,
+            submitted=submitted,
+            rerun=again,
+            waypoints=waypoints,
+        )
+
+    def withheld(self, place: Place, fresh: Withheld) -> WithheldRerun:
+        """One withheld task; to fail on it is a result."""
+        shared: dict[str, Any] = {
+            "dataset": place[0],
+            "split": place[1],
+            "draw": fresh.draw,
+            "ffg_floor": ffg_floor(fresh.problem),
+        }
+        try:
+            trained = self._train(fresh.problem)
+            ended = _judged(trained, fresh.problem)
+            return WithheldRerun(**shared, **ended._asdict(), seconds=trained.seconds)
+        except RunFailed as error:
+            return WithheldRerun(**shared, status="failed", reason=str(error), scores=None, seconds=0.0)
+
+
+ScoreName = Literal["kl", "predictive_kl_box"]
+
+
+class _Ended(NamedTuple):
+    status: Literal["ok", "diverged", "failed"]
+    reason: str | None
+    scores: Scores | None
+
+
+def _judged(trained: Trained, problem: Problem) -> _Ended:
+    """Status, reason and scores of what a run ended with, by the rules that a run of the benchmark has."""
+    if trained.status != "ok":
+        return _Ended(trained.status, trained.reason, None)
+    try:
+        scores = score(trained.snapshots[-1].posterior, problem)
+    except InputError as error:
+        return _Ended("diverged", str(error), None)
+    except Exception as error:
+        raise RunFailed(f"its posterior cannot be scored: {type(error).__name__}") from error
+    if names := not_a_number(scores):
+        return _Ended("diverged", f"these scores are not numbers: {', '.join(names)}", None)
+    return _Ended("ok", None, scores)
+
+
+def _require_same(
+    where: str, status: str, ended: _Ended, scores: tuple[ScoreName, float | None, float | None], tolerance: float
+) -> None:
+    """Raises InputError unless the submitted cell and the run agree; `scores`: name, of the file, of the run."""
+    name, submitted, again = scores
+    if ended.status != status:
+        was = f"with {name} {_number(submitted)}" if status == "ok" else f"as '{status}'"
+        reason = "" if ended.reason is None else f" ({ended.reason})"
+        became = f"ended with {name} {_number(again)}" if ended.status == "ok" else f"{ended.status}{reason}"
+        raise InputError(f"{where}: the submitted cell stands {was}, but its code run again {became}")
+    if status == "ok" and not _agree(again, submitted, tolerance):
+        raise InputError(
+            f"{where}: {name} of the submitted file is {_number(submitted)}, of its code run again {_number(again)}, "
+            f"which differ by more than {tolerance:g} relative; submit what the source computes with these "
+            "hyperparameters"
+        )
+
+
+def _waypoints(trained: Trained, problem: Problem) -> tuple[Waypoint, ...]:
+    """Scores on the way; a q that could not be scored has none."""
+    found = (_waypoint(snapshot, problem) for snapshot in trained.snapshots)
+    return tuple(waypoint for waypoint in found if waypoint is not None)
+
+
+def _waypoint(snapshot: Snapshot, problem: Problem) -> Waypoint | None:
+    try:
+        kl, predictive = _kl(snapshot.posterior, problem), _predictive_kl_box(snapshot.posterior, problem)
+    except Exception:
+        return None
+    if math.isnan(kl) or (predictive is not None and math.isnan(predictive)):
+        return None
+    return Waypoint(
+        steps=snapshot.steps, seconds=snapshot.seconds, kl=kl, predictive_kl_box=predictive, work=snapshot.work
+    )
+
+
+def _kl(q: Posterior, problem: Problem) -> float:
+    if q.singular:
+        return math.inf
+    return float(gaussian_kl_to_precision(q.mean, q.covariance_tril(), *problem.truth.posterior).total)
+
+
+def _predictive_kl_box(q: Posterior, problem: Problem) -> float | None:
+    values = predictive_kl(q, problem, problem.Phi_box, q.covariance_tril())
+    return None if values is None else float(values.mean())
+
+
+def _agree(again: float | None, submitted: float | None, tolerance: float) -> bool:
+    if again is None or submitted is None or math.isinf(submitted):
+        return again == submitted
+    return abs(again - submitted) <= ABSOLUTE_TOLERANCE + tolerance * abs(submitted)
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}"

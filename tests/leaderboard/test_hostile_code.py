@@ -1,0 +1,130 @@
+"""Submitted code that does not want to be re-run fairly: each attempt ends in one plain sentence, and reaches nothing."""
+
+from __future__ import annotations
+
+import socket
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import torch
+
+from fsvi_bench.leaderboard.rerun.child import Limits, RunFailed
+from tests.leaderboard.rerunning import LIMITS, method_that, trained
+
+pytestmark = pytest.mark.slow
+
+#: Whatever of this comes to something is named in the exception that ends the training.
+REACH = """
+import gc, socket
+done = []
+
+def attempt(name, action):
+    try:
+        if action() is not False:
+            done.append(name)
+    except Exception:
+        pass
+
+attempt("socket", lambda: socket.socket())
+attempt("connect", lambda: socket.create_connection(("127.0.0.1", {port}), timeout=2))
+attempt("fork", os.fork)
+attempt("program", lambda: os.posix_spawn("/bin/true", ["true"], dict()))
+attempt("signal", lambda: os.kill(os.getppid(), 0))
+attempt("home", lambda: open("{home}"))
+attempt("tests", lambda: os.listdir("{tests}"))
+attempt("job folder", lambda: open(sys.argv[1] + "/mine", "w"))
+attempt("link", lambda: os.symlink("/etc/passwd", sys.argv[1] + "/final.safetensors"))
+attempt("source", lambda: open(__file__, "a"))
+attempt("package", lambda: open(torch.__file__, "a"))
+attempt("secrets", lambda: any("secret" in value for value in os.environ.values()))
+attempt("tasks", lambda: bool(__import__("fsvi_bench.tasks.official").tasks.official.official_splits("boston")))
+attempt("truth", lambda: any(type(each).__name__ in ("Task", "Problem", "Truth") for each in gc.get_objects()))
+attempt("scratch", lambda: open("/tmp/mine", "w"))
+raise RuntimeError(f"reached: {{', '.join(done)}}")
+"""
+
+
+def test_it_reaches_nothing(tmp_path, monkeypatch):
+    """A file of its own in memory is all that it gets."""
+    monkeypatch.setenv("WANDB_API_KEY", "a secret")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    key = tmp_path / "key"
+    key.write_text("a secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        lines = REACH.format(port=server.getsockname()[1], home=key, tests=Path(__file__).parent)
+        result = trained(method_that(*lines.splitlines()))
+    assert result.status == "failed"
+    assert result.reason == "RuntimeError: reached: scratch"
+    assert result.confined
+
+
+def test_it_does_what_it_should():
+    """The same file without an attack trains: the tests below fail for what they name."""
+    result = trained(method_that("pass"))
+    assert (result.status, result.reason) == ("ok", None)
+    assert [snapshot.steps for snapshot in result.snapshots] == [0, 1]
+    assert torch.equal(result.snapshots[-1].posterior.mean, torch.zeros(5, dtype=torch.float64))
+    assert 0 < result.snapshots[0].seconds <= result.snapshots[1].seconds <= result.seconds
+
+
+CRASHES = {
+    "segmentation fault": ("__import__('ctypes').string_at(0)", "it was ended by signal SIGSEGV before it had sent"),
+    "closed pipe": ("os.close(int(sys.argv[2])); os.read(os.pipe()[0], 1)", "it fell silent before"),
+    "last words": (
+        "sys.stderr.write('bye \\x1b[31m\\x07\\u202e' + 'x' * 10**6); sys.stderr.flush(); os._exit(3)",
+        "it ended with status 3 before it had sent its posterior; its last words: 'x",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_it_ends_before_its_time(name):
+    code, words = CRASHES[name]
+    with pytest.raises(RunFailed) as caught:
+        trained(method_that(code))
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable()
+
+
+def test_what_it_raises_is_its_failure_on_one_printable_line():
+    result = trained(method_that("raise ValueError('a\\x1b[31m\\nb <b>\\'' + 'c' * 10000)"))
+    assert result.status == "failed"
+    assert result.reason is not None
+    assert result.reason.startswith("ValueError: a [31m b <b>’ccc")
+    assert len(result.reason) <= 300
+    assert result.reason.isprintable()
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "while True: os.write(2, b'x' * 2**20)"])
+def test_it_goes_on_for_ever(code):
+    """Busy, or flooding stderr meanwhile: it is ended, and the verifier has kept none of it."""
+    tracemalloc.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(RunFailed, match="it was not done within 3 s"):
+            trained(method_that(code), Limits(steps=10, seconds=3.0, memory=LIMITS.memory))
+        assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert time.monotonic() - began < 60
+
+
+def test_it_asks_for_a_hundred_gigabytes():
+    lines = ["try:", "    bytearray(10**11)", "except MemoryError:", "    torch.ones(10**11 // 8, dtype=torch.float64)"]
+    result = trained(method_that(*lines))
+    assert result.status == "failed"
+    assert "tried to allocate 100000000000 bytes" in str(result.reason)
+
+
+def test_it_fills_its_disk():
+    result = trained(method_that("for i in range(10**6): open(f'/tmp/{i}', 'wb').write(bytes(2**24))"))
+    assert (result.status, result.reason) == ("failed", "OSError: [Errno 28] No space left on device")
+
+
+def test_it_speaks_for_the_worker():
+    """It holds the pipe and may write to it what it likes; `test_rerun_protocol` has what else it might like."""
+    with pytest.raises(RunFailed, match="it sent a message of 4294967295 and 4294967295 bytes, expected at most 16384"):
+        trained(method_that("os.write(int(sys.argv[2]), b'\\xff' * 8)", "os.read(os.pipe()[0], 1)"))
