@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float
 
 from fsvi_bench.leaderboard.entries import Entry
-from fsvi_bench.leaderboard.ranking import Score
 from fsvi_bench.leaderboard.references import References
+from fsvi_bench.leaderboard.rows import by_dataset, column, verified_cells
+from fsvi_bench.leaderboard.tables import HEADLINES, Score
+from fsvi_bench.statistics.multiple import holm
+from fsvi_bench.statistics.resampled_t import corrected_interval, corrected_paired_test, paired_differences
 
 
 @dataclass(frozen=True)
@@ -16,7 +22,7 @@ class Difference:
     dataset: str
     a: float | None
     b: float | None
-    difference: float | None  #: a − b; 0 where both are infinite
+    difference: float | None  #: mean of a − b, where two infinite scores differ by 0; None for ∞ − ∞ on other splits
     interval: tuple[float, float] | None  #: Nadeau and Bengio's 95 % interval; None where a difference is infinite
     p_value: float | None  #: two-sided, of the corrected resampled paired t test
     adjusted: float | None  #: Holm's, over the data sets that both have
@@ -27,9 +33,32 @@ class Comparison:
     """a beside b; lower is better."""
 
     score: Score
-    differences: tuple[Difference, ...]
+    differences: tuple[Difference, ...]  #: one per data set of the references, in their order
 
 
 def comparison(a: Entry, b: Entry, references: References, score: Score | None = None) -> Comparison:
     """By the headline of the track that both are in, across tracks by `predictive_kl_box`, or by a score given."""
-    raise NotImplementedError
+    if score is None:
+        score = HEADLINES[a.manifest.track] if a.manifest.track == b.manifest.track else "predictive_kl_box"
+    of_a, of_b = (
+        by_dataset(column(verified_cells(entry, references), references, score), references) for entry in (a, b)
+    )
+    found = [_difference(name, of_a[name], of_b[name], references.test_train_ratio(name)) for name in of_a]
+    p_values = [each.p_value for each in found if each.p_value is not None]
+    adjusted = iter(holm(p_values).tolist() if p_values else [])
+    return Comparison(
+        score, tuple(each if each.p_value is None else replace(each, adjusted=next(adjusted)) for each in found)
+    )
+
+
+def _difference(dataset: str, a: Float[np.ndarray, " J"], b: Float[np.ndarray, " J"], ratio: float) -> Difference:
+    """Not adjusted yet."""
+    mean_a, mean_b = (None if np.isnan(values).any() else float(values.mean()) for values in (a, b))
+    if mean_a is None or mean_b is None:
+        return Difference(dataset, mean_a, mean_b, None, None, None, None)
+    differences, p_value = paired_differences(a, b), corrected_paired_test(a, b, ratio)
+    if len(set(differences[np.isinf(differences)].tolist())) == 2:
+        return Difference(dataset, mean_a, mean_b, None, None, p_value, None)
+    mean, low, high = corrected_interval(differences, ratio)
+    interval = None if low is None or high is None else (low, high)
+    return Difference(dataset, mean_a, mean_b, mean, interval, p_value, None)

@@ -1,99 +1,165 @@
 """Ranks of entries within a track and across tracks: mean ranks over data sets, the data set being the unit.
 
-What is ranked, what is only shown and why is decided here; the statistics are `fsvi_bench.statistics`. Nothing here
-depends on the order in which entries come: they are sorted by name, and resamples are drawn by the table's own seed.
+What is ranked, what is only shown and why is said in `leaderboard.rows`; the statistics are `fsvi_bench.statistics`.
+Nothing here depends on the order in which entries come: they are sorted by name, and resamples are drawn by the table's
+own seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
 
 from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.references import References
-from fsvi_bench.leaderboard.submission import Track
+from fsvi_bench.leaderboard.rows import (
+    MAP,
+    Row,
+    by_dataset,
+    log_ratio,
+    map_row,
+    mean_over_datasets,
+    missing_datasets,
+    row_of,
+)
+from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS, Track
+from fsvi_bench.leaderboard.tables import HEADLINES, BudgetPoint, Label, Line, Score, Spectrum, TrackTable
+from fsvi_bench.seeds import derived_generator
+from fsvi_bench.statistics.bootstrap import bootstrap_ranks, tie_groups
+from fsvi_bench.statistics.ranks import dataset_ranks
+from fsvi_bench.statistics.resampled_t import corrected_interval
 
-Label = Literal["re-run", "re-scored only", "not verified", "closed form"]
-#: What a table is ranked by: `kl`, `kl_above_floor` = kl − ffg_floor, or a predictive KL.
-Score = Literal["kl", "kl_above_floor", "predictive_kl_box", "predictive_kl_test"]
-HEADLINES: dict[Track, Score] = {"full": "kl", "ffg": "kl_above_floor", "singular": "predictive_kl_box"}
-MAP = "map-point-mass"  #: name of the row that the references give
+__all__ = [
+    "HEADLINES", "MAP", "BudgetPoint", "Label", "Line", "Score", "Spectrum", "TrackTable", "rank_across", "rank_track",
+]  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Spectrum:
-    """Eigenvalues of S*^(-1/2) S S*^(-1/2): medians over cells of the smallest, the median and the largest one."""
-
-    smallest: float
-    median: float
-    largest: float
-    cells: int  #: those that have a posterior
-
-
-@dataclass(frozen=True)
-class BudgetPoint:
-    """Where the verifier's own re-runs stood after a part of their steps; means over the re-run cells.
-
-    Each entry's cells were drawn by its own hash: a description of one method, no comparison of two.
-    """
-
-    fraction: float  #: of the steps
-    steps: float
-    seconds: float
-    score: float  #: the track's; Infinity where a re-run had diverged
-    work: dict[str, float] | None  #: rows and samples, where the method counts them
+RESAMPLES = 1000
+#: Fewer have next to no resamples that differ: one data set has 1, two have 3, three have 10.
+FEWEST_DATASETS = 3
 
 
-@dataclass(frozen=True)
-class Line:
-    """One entry of a table, ranked or not, or (entry None) a row that the references give.
+class _Rank(NamedTuple):
+    """What a ranked row has more than the others."""
 
-    Numbers over all data sets are None where a cell is missing: what is missing is never averaged away. A cell that
-    diverged or failed counts as Infinity.
-    """
-
-    entry: Entry | None
-    name: str  #: unique, while titles need not be
-    title: str
-    track: Track
-    label: Label
-    unranked: str | None  #: why it has no rank
-    place: int | None  #: 1 is the best; equal mean ranks share one
-    mean_rank: float | None
-    interval: tuple[float, float] | None  #: 95 %, see TrackTable.note
-    group: int | None  #: of ties, 1 the leading one
-    ranks: dict[str, float]  #: by data set; empty without a rank
-    scores: dict[str, float | None]  #: by data set: mean over splits of the table's score
-    spread: dict[str, tuple[float, float] | None]  #: Nadeau and Bengio's 95 % interval of that mean
-    missing: list[str]  #: data sets of which a cell is missing
-    log_ratio: float | None  #: median over cells of log10((score + 1e-3)/(RANDA's + 1e-3))
-    predictive_kl_test: float | None  #: mean over data sets of the mean over splits, as the next two
-    predictive_kl_box: float | None
-    nlpd_gap: float | None  #: descriptive: the exact posterior has 0, and a test set may reward leaving it
-    overconfidence: Spectrum | None
-    budgets: tuple[BudgetPoint, ...]
-    development_only: bool  #: it covers data sets that are for tuning, and no others
-
-
-@dataclass(frozen=True)
-class TrackTable:
-    """Ranked lines by mean rank, then the others: references first, then by how near they are to a rank."""
-
-    track: Track | None  #: None: all tracks together
-    score: Score
-    datasets: list[str]
-    lines: list[Line]
-    note: str | None  #: what intervals and groups cannot say, or why there are none
+    place: int
+    mean_rank: float
+    interval: tuple[float, float] | None
+    group: int | None
+    ranks: dict[str, float]
 
 
 def rank_track(entries: Iterable[Entry], references: References, track: Track) -> TrackTable:
-    """The table of one track, by its headline."""
-    raise NotImplementedError
+    """The table of one track, by its headline; the singular one shows the MAP as a point mass, too.
+
+    Raises:
+        InputError: a score is one that no score can be.
+    """
+    own = [entry for entry in entries if entry.manifest.track == track]
+    return _table(_rows(own, references, singular=track == "singular"), references, track, HEADLINES[track])
 
 
 def rank_across(
     entries: Iterable[Entry], references: References, score: Literal["predictive_kl_box", "predictive_kl_test"]
 ) -> TrackTable:
-    """All tracks together, by a score that every posterior has."""
-    raise NotImplementedError
+    """All tracks together, by a score that every posterior has.
+
+    Raises:
+        InputError: a score is one that no score can be.
+    """
+    return _table(_rows(entries, references, singular=True), references, None, score)
+
+
+def _rows(entries: Iterable[Entry], references: References, singular: bool) -> list[Row]:
+    """By name; `singular`: with the references' own row."""
+    rows = [row_of(entry, references) for entry in entries]
+    return sorted(rows + ([map_row(references)] if singular else []), key=lambda row: row.name)
+
+
+def _table(rows: Sequence[Row], references: References, track: Track | None, score: Score) -> TrackTable:
+    ranked = [row for row in rows if row.unranked is None]
+    ranks = _ranks(ranked, references, track, score)
+    lines = [_line(row, rank, references, score) for row, rank in zip(ranked, ranks, strict=True)]
+    lines.sort(key=lambda line: (line.mean_rank, line.name))
+    others = sorted((row for row in rows if row.unranked is not None), key=lambda row: (row.order, row.name))
+    lines += [_line(row, None, references, score) for row in others]
+    return TrackTable(track, score, list(references.datasets), lines, _note(len(references.datasets)))
+
+
+def _note(datasets: int) -> str:
+    if datasets < FEWEST_DATASETS:
+        have = "there is 1" if datasets == 1 else f"there are {datasets}"
+        return f"No intervals and no groups: they need at least {FEWEST_DATASETS} data sets, and {have}."
+    few = f"Intervals from {datasets} data sets are narrow: of nominal 95 %, some 85 to 95 % cover from 8, fewer below."
+    return f"{few} Ranks of methods that are equal in truth move more than their intervals say."
+
+
+def _ranks(rows: Sequence[Row], references: References, track: Track | None, score: Score) -> list[_Rank]:
+    """Of rows without a missing cell."""
+    if not rows:
+        return []
+    scores = {
+        dataset: np.stack([row.columns[score][places] for row in rows]) for dataset, places in references.splits.items()
+    }
+    ranks = dataset_ranks(np.stack([table.mean(1) for table in scores.values()], 1))
+    mean_rank = ranks.mean(1)
+    intervals, groups = _intervals(scores, f"{references.protocol} {track or 'across tracks'} {score}")
+    return [
+        _Rank(
+            place=1 + int((mean_rank < mean_rank[m]).sum()),
+            mean_rank=float(mean_rank[m]),
+            interval=intervals[m],
+            group=groups[m],
+            ranks=dict(zip(scores, ranks[m].tolist(), strict=True)),
+        )
+        for m in range(len(rows))
+    ]
+
+
+def _intervals(
+    scores: dict[str, Float[np.ndarray, "M J"]], seed: str
+) -> tuple[list[tuple[float, float] | None], list[int | None]]:
+    M = len(next(iter(scores.values())))
+    if len(scores) < FEWEST_DATASETS:
+        return [None] * M, [None] * M
+    one_seed = {dataset: table[:, :, None] for dataset, table in scores.items()}
+    bootstrap = bootstrap_ranks(one_seed, derived_generator("ranks", seed), RESAMPLES)
+    return [found and (found.low, found.high) for found in bootstrap.intervals()], tie_groups(bootstrap)
+
+
+def _line(row: Row, rank: _Rank | None, references: References, score: Score) -> Line:
+    own = by_dataset(row.columns[score], references)
+    covered = [dataset for dataset, values in own.items() if not np.isnan(values).all()]
+    return Line(
+        entry=row.entry,
+        name=row.name,
+        title=row.title,
+        track=row.track,
+        label=row.label,
+        unranked=row.unranked,
+        place=rank and rank.place,
+        mean_rank=rank and rank.mean_rank,
+        interval=rank and rank.interval,
+        group=rank and rank.group,
+        ranks={} if rank is None else rank.ranks,
+        scores={dataset: None if np.isnan(values).any() else float(values.mean()) for dataset, values in own.items()},
+        spread={dataset: _spread(values, references.test_train_ratio(dataset)) for dataset, values in own.items()},
+        missing=missing_datasets(row.columns, references),
+        log_ratio=log_ratio(row, references),
+        predictive_kl_test=mean_over_datasets(row.columns["predictive_kl_test"], references),
+        predictive_kl_box=mean_over_datasets(row.columns["predictive_kl_box"], references),
+        nlpd_gap=mean_over_datasets(row.columns["nlpd_gap"], references),
+        overconfidence=row.spectrum,
+        budgets=row.budgets,
+        development_only=bool(covered) and set(covered) <= set(DEVELOPMENT_DATASETS),
+    )
+
+
+def _spread(values: Float[np.ndarray, " J"], ratio: float) -> tuple[float, float] | None:
+    """None where a split is missing or infinite, or there is only one."""
+    if bool(np.isnan(values).any()):
+        return None
+    _, low, high = corrected_interval(values, ratio)
+    return None if low is None or high is None else (low, high)

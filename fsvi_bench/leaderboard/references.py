@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Literal
 
 import torch
@@ -88,6 +89,18 @@ class References(_Strict):
     def by_place(self) -> dict[Place, TaskReference]:
         """The tasks by data set and split."""
         return {task.place: task for task in self.tasks}
+
+    @cached_property
+    def splits(self) -> dict[str, list[int]]:
+        """By data set, where its tasks stand in `tasks`."""
+        places = dict[str, list[int]]()
+        for place, task in enumerate(self.tasks):
+            places.setdefault(task.dataset, []).append(place)
+        return places
+
+    def test_train_ratio(self, dataset: str) -> float:
+        """Mean over a data set's splits of n_test/n_train, which is nearly the same for each."""
+        return fmean(self.tasks[place].N_test / self.tasks[place].N for place in self.splits[dataset])
 
 
 def freeze(tasks: TaskSet, entries: Iterable[Entry]) -> References:

@@ -1,0 +1,246 @@
+"""From verifications to the numbers of a table: scores cell by cell, what is told beside the ranks, and who has a rank.
+
+Scores come as one vector over the tasks of the references, in their order: NaN is a cell that is missing, Infinity one
+that diverged, failed, or has no such score (a mixture too spread out to be summed).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+
+from fsvi_bench.leaderboard.entries import Entry
+from fsvi_bench.leaderboard.references import References, TaskReference
+from fsvi_bench.leaderboard.submission import Track
+from fsvi_bench.leaderboard.tables import HEADLINES, BudgetPoint, Label, Score, Spectrum
+from fsvi_bench.leaderboard.verification import OfficialRerun, Verification, VerifiedCell, Waypoint
+from fsvi_bench.tasks.official import Place
+
+MAP = "map-point-mass"  #: name of the row that the references give
+REFERENCE = "a reference, shown to compare with"
+CLOSED_FORM = 1e-6  #: nats; nearer to the truth than this on every cell, a posterior is its closed form to rounding
+FLAT = 1e-3  #: nats added to both sides of a log ratio: below it, differences do not matter
+FRACTIONS = (0.01, 0.1, 1.0)  #: of a re-run's steps, where its score is shown
+
+Column = Score | Literal["nlpd_gap"]
+COLUMNS: tuple[Column, ...] = (*get_args(Score), "nlpd_gap")
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One line's numbers, before it is ranked."""
+
+    entry: Entry | None  #: None: the references' own row
+    name: str
+    title: str
+    track: Track
+    label: Label
+    unranked: str | None  #: why it has no rank
+    order: int  #: among those without a rank
+    columns: Mapping[Column, Float[np.ndarray, " T"]]
+    spectrum: Spectrum | None
+    budgets: tuple[BudgetPoint, ...]
+
+    @property
+    def headline(self) -> Float[np.ndarray, " T"]:
+        """The score of the row's own track."""
+        return self.columns[HEADLINES[self.track]]
+
+
+def row_of(entry: Entry, references: References) -> Row:
+    """An entry's row."""
+    cells = verified_cells(entry, references)
+    columns = {name: column(cells, references, name) for name in COLUMNS}
+    order, unranked = _why_unranked(entry, references, columns)
+    return Row(
+        entry=entry,
+        name=entry.name,
+        title=entry.manifest.title,
+        track=entry.manifest.track,
+        label=label_of(entry.verification),
+        unranked=unranked,
+        order=order,
+        columns=columns,
+        spectrum=_spectrum(cells, references),
+        budgets=_budgets(entry, references),
+    )
+
+
+def map_row(references: References) -> Row:
+    """The point mass at the exact posterior's mean. It has no density, so that its KL is infinite."""
+    tasks = references.tasks
+    infinite = np.full(len(tasks), math.inf)
+    columns: dict[Column, Float[np.ndarray, " T"]] = {
+        "kl": infinite,
+        "kl_above_floor": infinite,
+        "predictive_kl_box": np.array([task.map_predictive_kl_box for task in tasks]),
+        "predictive_kl_test": np.array([task.map_predictive_kl_test for task in tasks]),
+        "nlpd_gap": np.array([task.map_nlpd - task.nlpd_exact for task in tasks]),
+    }
+    spectrum = Spectrum(smallest=0.0, median=0.0, largest=0.0, cells=len(tasks))
+    return Row(None, MAP, "MAP, a point mass", "singular", "closed form", REFERENCE, 0, columns, spectrum, ())
+
+
+def label_of(verification: Verification | None) -> Label:
+    """A re-run is one on official cells and on withheld tasks both."""
+    if verification is None:
+        return "not verified"
+    rerun = verification.rerun
+    return "re-run" if rerun is not None and rerun.official and rerun.withheld else "re-scored only"
+
+
+def verified_cells(entry: Entry, references: References) -> dict[Place, VerifiedCell]:
+    """The cells of an entry on exactly the tasks of the references, by place."""
+    cells = () if entry.verification is None else entry.verification.cells
+    known = references.by_place
+    return {
+        (cell.dataset, cell.split): cell
+        for cell in cells
+        if (cell.dataset, cell.split) in known
+        and known[cell.dataset, cell.split].task_sha256 == cell.task_sha256
+    }  # fmt: skip
+
+
+def column(cells: Mapping[Place, VerifiedCell], references: References, name: Column) -> Float[np.ndarray, " T"]:
+    """One score of every task."""
+    return np.array([_value(cells.get(task.place), task, name) for task in references.tasks])
+
+
+def _value(cell: VerifiedCell | None, task: TaskReference, name: Column) -> float:
+    if cell is None:
+        return math.nan
+    if cell.scores is None:
+        return math.inf
+    value: float | None = getattr(cell.scores, "kl" if name == "kl_above_floor" else name)
+    if value is None:
+        return math.nan if name == "nlpd_gap" else math.inf
+    # No score of ours is -Infinity, and one from a forged file must not stop the others.
+    value = value if value > -math.inf else math.nan
+    return value - task.ffg_floor if name == "kl_above_floor" else value
+
+
+def _why_unranked(
+    entry: Entry, references: References, columns: Mapping[Column, Float[np.ndarray, " T"]]
+) -> tuple[int, str | None]:
+    """Why an entry has no rank, None if it has one, and its order among those without."""
+    if entry.manifest.reference:
+        return 0, REFERENCE
+    if entry.verification is None:
+        return 5, f"not verified: {entry.note}" if entry.note else "not verified"
+    known = {place: task.task_sha256 for place, task in references.by_place.items()}
+    if any(known.get((c.dataset, c.split), c.task_sha256) != c.task_sha256 for c in entry.verification.cells):
+        return 4, "verified on other tasks than these"
+    headline = columns[HEADLINES[entry.manifest.track]]
+    present = headline[~np.isnan(headline)]
+    if entry.manifest.track != "singular" and present.size and bool((present <= CLOSED_FORM).all()):
+        return 1, "equals the closed form to rounding"
+    if label_of(entry.verification) != "re-run":
+        return 2, "re-scored only: its source was not run again"
+    if lacking := missing_datasets(columns, references):
+        return 3, f"missing: {', '.join(lacking)}"
+    return 0, None
+
+
+def missing_datasets(columns: Mapping[Column, Float[np.ndarray, " T"]], references: References) -> list[str]:
+    """Data sets of which a cell is missing, in the references' order."""
+    absent = np.logical_or.reduce([np.isnan(columns[name]) for name in get_args(Score)])
+    return [dataset for dataset, places in references.splits.items() if bool(absent[places].any())]
+
+
+def by_dataset(scores: Float[np.ndarray, " T"], references: References) -> dict[str, Float[np.ndarray, " J"]]:
+    """The scores of each data set's splits."""
+    return {dataset: scores[places] for dataset, places in references.splits.items()}
+
+
+def mean_over_datasets(scores: Float[np.ndarray, " T"], references: References) -> float | None:
+    """Mean over data sets of the mean over splits, so that each data set weighs the same; None if a cell is missing."""
+    if bool(np.isnan(scores).any()):
+        return None
+    return fmean(float(part.mean()) for part in by_dataset(scores, references).values())
+
+
+def log_ratio(row: Row, references: References) -> float | None:
+    """Median over cells of log10((score + 1e-3)/(RANDA's + 1e-3)), both by the headline of the row's track.
+
+    In the factorised track both are KLs above the family's floor. Singular posteriors are held against the full RANDA's
+    `predictive_kl_box`. It is taken over the cells that have a frozen RANDA, which are the same for every row; None if
+    there are none, or if the row lacks any cell.
+    """
+    against = np.array([_rand_a(task, row.track) for task in references.tasks], dtype=float)
+    if bool(np.isnan(row.headline).any()) or bool(np.isnan(against).all()):
+        return None
+    frozen = ~np.isnan(against)
+    # Rounding may put a score some 1e-9 below 0; anything below −1e-3 is a defect, and not a number here.
+    with np.errstate(invalid="ignore"):
+        found = float(np.median(np.log10((row.headline[frozen] + FLAT) / (against[frozen] + FLAT))))
+    return None if math.isnan(found) else found
+
+
+def _rand_a(task: TaskReference, track: Track) -> float | None:
+    if track == "full":
+        return task.rand_a_full
+    if track == "singular":
+        return task.rand_a_predictive_kl_box
+    return None if task.rand_a_ffg is None else task.rand_a_ffg - task.ffg_floor
+
+
+def _spectrum(cells: Mapping[Place, VerifiedCell], references: References) -> Spectrum | None:
+    """None if a cell is missing or none has a posterior."""
+    found = [cell.scores.overconfidence for cell in cells.values() if cell.scores is not None]
+    if len(cells) < len(references.tasks) or not found:
+        return None
+    numbers = [[each.smallest, each.median, each.largest] for each in found]
+    smallest, median, largest = np.median(np.array(numbers), axis=0).tolist()
+    return Spectrum(smallest, median, largest, len(found))
+
+
+def _budgets(entry: Entry, references: References) -> tuple[BudgetPoint, ...]:
+    """Where the re-runs stood after each fraction of their steps, if all of them have a waypoint within it."""
+    rerun = None if entry.verification is None else entry.verification.rerun
+    runs = () if rerun is None else rerun.official
+    if not runs or any((run.dataset, run.split) not in references.by_place for run in runs):
+        return ()
+    points = []
+    for fraction in FRACTIONS:
+        found = [_waypoint(run, fraction, entry.manifest.budget.steps) for run in runs]
+        at = [waypoint for waypoint in found if waypoint is not None]
+        if len(at) == len(runs):
+            values = [_budget_score(entry, references, run, w, fraction) for run, w in zip(runs, at, strict=True)]
+            points.append(_budget_point(fraction, at, values))
+    return tuple(points)
+
+
+def _waypoint(run: OfficialRerun, fraction: float, declared: int) -> Waypoint | None:
+    """The last one within this part of the run's steps; a run that diverged would have taken the declared ones."""
+    if not run.waypoints:
+        return None
+    steps = declared if run.rerun is None else max(waypoint.steps for waypoint in run.waypoints)
+    within = [waypoint for waypoint in run.waypoints if waypoint.steps <= fraction * steps]
+    return max(within, key=lambda waypoint: waypoint.steps, default=None)
+
+
+def _budget_score(
+    entry: Entry, references: References, run: OfficialRerun, waypoint: Waypoint, fraction: float
+) -> float:
+    if run.rerun is None and fraction == 1.0:
+        return math.inf
+    if entry.manifest.track == "singular":
+        return math.inf if waypoint.predictive_kl_box is None else waypoint.predictive_kl_box
+    floor = references.by_place[run.dataset, run.split].ffg_floor if entry.manifest.track == "ffg" else 0.0
+    return waypoint.kl - floor
+
+
+def _budget_point(fraction: float, at: list[Waypoint], values: list[float]) -> BudgetPoint:
+    counts = [waypoint.work for waypoint in at if waypoint.work is not None]
+    work = None
+    if len(counts) == len(at):
+        names = [name for name in counts[0] if all(name in count for count in counts)]
+        work = {name: fmean(count[name] for count in counts) for name in names}
+    steps, seconds = fmean(waypoint.steps for waypoint in at), fmean(waypoint.seconds for waypoint in at)
+    return BudgetPoint(fraction, steps, seconds, fmean(values), work)
