@@ -40,7 +40,7 @@ Link = Annotated[str, Field(max_length=300, pattern=_WEB_ADDRESS)]
 PythonFile = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}\.py$")]
 PythonName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Setting = bool | int | float | Annotated[str, Field(max_length=200)] | None
+Setting = bool | int | float | Annotated[str, Field(pattern=rf"^{_NO_MARKUP}{{0,200}}$")] | None
 
 
 class _Strict(BaseModel):

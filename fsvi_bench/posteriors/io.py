@@ -63,16 +63,20 @@ def posterior_file(posterior: Posterior, task_sha256: str | None = None) -> byte
     return tensor_file(tensors, metadata)
 
 
-def read_posterior(path: Path, k: int | None = None, task_sha256: str | None = None) -> Posterior:
+def read_posterior(
+    path: Path, k: int | None = None, task_sha256: str | None = None, *, must_name_task: bool = False
+) -> Posterior:
     """Reads and checks one posterior; with `k` given it must have that many weights.
 
-    A file may name its task in the metadata `task_sha256`; one that names another than the one given is refused.
+    A file may name its task in the metadata `task_sha256`, or must; one that names another than the one given is
+    refused.
 
     Raises:
         InputError: it is not a valid `fsvi-posterior/1` file of a kind that this version scores, or has another k, or
             belongs to another task.
     """
-    content = read_tensor_file(path, FORMAT, ("format", "kind"))
+    required = ("format", "kind", "task_sha256") if must_name_task else ("format", "kind")
+    content = read_tensor_file(path, FORMAT, required)
     _check_metadata(content, task_sha256)
     kind = content.metadata["kind"]
     if kind not in _READERS:

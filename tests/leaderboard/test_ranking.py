@@ -1,0 +1,394 @@
+"""Tables against loops, and what must not move them: order, broken entries, entries without a rank."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from statistics import fmean, median
+
+import numpy as np
+import pytest
+from scipy.stats import t as student_t
+
+from fsvi_bench.leaderboard.ranking import HEADLINES, MAP, rank_across, rank_track
+from fsvi_bench.seeds import derived_generator
+from tests.leaderboard.boards import DATASETS, STEPS, entry, references, rerun, verification, verified_cells, waypoints
+
+TABLE = references()
+FAMILIES = {"full": ["full"], "ffg": ["ffg"], "singular": ["bernoulli", "spike-slab"]}
+tracks = pytest.mark.parametrize("track", FAMILIES)
+
+
+def rivals(track, count=6, **cells):
+    """Entries of one track with drawn scores."""
+    families = FAMILIES[track]
+    return [entry(f"rival-{n}", TABLE, families[n % len(families)], **cells) for n in range(count)]
+
+
+def by_name(table):
+    return {line.name: line for line in table.lines}
+
+
+def ranked(table):
+    return [line for line in table.lines if line.unranked is None]
+
+
+def without_entries(table):
+    """Lines that can be compared however they were made."""
+    return replace(table, lines=[replace(line, entry=None) for line in table.lines])
+
+
+# --- Slow twins -------------------------------------------------------------------------------------------------------
+
+
+def score_of(cell, task, score):
+    if cell.status != "ok":
+        return math.inf
+    if score == "kl_above_floor":
+        return cell.scores.kl - task.ffg_floor
+    value = getattr(cell.scores, score)
+    return math.inf if value is None else value
+
+
+def splits_of(each, dataset, score, table=TABLE):
+    tasks = {task.place: task for task in table.tasks}
+    cells = each.verification.cells
+    return [score_of(cell, tasks[cell.dataset, cell.split], score) for cell in cells if cell.dataset == dataset]
+
+
+def slow_ranks(entries, score):
+    """Name -> data set -> 1 + how many are better + half of how many others are equal."""
+    means = {each.name: {d: fmean(splits_of(each, d, score)) for d in DATASETS} for each in entries}
+    ranks = {}
+    for name, own in means.items():
+        others = [other for rival, other in means.items() if rival != name]
+        ranks[name] = {
+            d: 1 + sum(o[d] < own[d] for o in others) + 0.5 * sum(o[d] == own[d] for o in others) for d in DATASETS
+        }
+    return ranks
+
+
+def corrected(values, ratio):
+    """Nadeau and Bengio's interval, by their formula."""
+    J, mean = len(values), fmean(values)
+    variance = sum((value - mean) ** 2 for value in values) / (J - 1)
+    half = student_t.ppf(0.975, J - 1) * math.sqrt((1 / J + ratio) * variance)
+    return mean - half, mean + half
+
+
+@tracks
+def test_ranks_scores_and_intervals_are_those_of_loops(track):
+    entries, score = rivals(track), HEADLINES[track]
+    table, expected = rank_track(entries, TABLE, track), slow_ranks(entries, score)
+    assert (table.track, table.score, table.datasets) == (track, score, list(DATASETS))
+    assert {line.name for line in ranked(table)} == set(expected)
+    for line in ranked(table):
+        assert line.ranks == expected[line.name]
+        assert line.mean_rank == pytest.approx(fmean(line.ranks.values()), rel=1e-15)
+        assert line.place == 1 + sum(other.mean_rank < line.mean_rank for other in ranked(table))
+        for dataset in DATASETS:
+            values = splits_of(line.entry, dataset, score)
+            assert line.scores[dataset] == pytest.approx(fmean(values), rel=1e-14)
+            # 5 test points for 45: the ratio of every synthetic task.
+            assert line.spread[dataset] == pytest.approx(corrected(values, 5 / 45), rel=1e-12)
+    assert [line.mean_rank for line in ranked(table)] == sorted(line.mean_rank for line in ranked(table))
+
+
+@pytest.mark.parametrize("score", ["predictive_kl_box", "predictive_kl_test"])
+def test_all_tracks_are_ranked_together_by_a_predictive_kl(score):
+    entries = [replace_name(each, f"{track}-{each.name}") for track in FAMILIES for each in rivals(track, 3)]
+    table, expected = rank_across(entries, TABLE, score), slow_ranks(entries, score)
+    assert (table.track, table.score) == (None, score)
+    assert {line.name: line.ranks for line in ranked(table)} == expected
+    assert {line.track for line in ranked(table)} == {"full", "ffg", "singular"}
+    point_mass = by_name(table)[MAP]
+    assert point_mass.place is None
+    for dataset in DATASETS:
+        values = [getattr(task, f"map_{score}") for task in TABLE.tasks if task.dataset == dataset]
+        assert point_mass.scores[dataset] == pytest.approx(fmean(values), rel=1e-14)
+
+
+def replace_name(each, name):
+    """The same under another name: scores stay those that its old name drew."""
+    words = each.manifest.model_copy(update={"name": name})
+    return replace(each, manifest=words)
+
+
+# --- Order and company ------------------------------------------------------------------------------------------------
+
+
+@tracks
+def test_the_order_of_entries_changes_nothing(track):
+    entries = [*rivals(track), entry("late", TABLE, FAMILIES[track][0], again=False)]
+    table = rank_track(entries, TABLE, track)
+    across = rank_across(entries, TABLE, "predictive_kl_box")
+    assert any(line.interval and line.interval[0] < line.interval[1] for line in table.lines)
+    for seed in range(5):
+        shuffled = entries[:]
+        random.Random(seed).shuffle(shuffled)
+        assert rank_track(shuffled, TABLE, track) == table
+        assert rank_across(shuffled, TABLE, "predictive_kl_box") == across
+
+
+@tracks
+def test_what_has_no_rank_moves_nobody(track):
+    family = FAMILIES[track][0]
+    entries = rivals(track)
+    plain = without_entries(rank_track(entries, TABLE, track))
+    unranked = [
+        entry("aaa-misses-a-cell", TABLE, family, missing=[("energy", 1)], predictive_kl_box=0.0),
+        entry("misses-a-data-set", TABLE, family, missing=["yacht"]),
+        entry("not-run-again", TABLE, family, again=False),
+        entry("not-verified", TABLE, family, verified=False),
+        entry("the-truth", TABLE, family, words={"reference": True}),
+    ]
+    table = without_entries(rank_track(entries + unranked, TABLE, track))
+    kept = [line for line in table.lines if line.name.startswith("rival") or line.name == MAP]
+    assert kept == plain.lines
+    lines = by_name(table)
+    assert lines["aaa-misses-a-cell"].missing == ["energy"]
+    assert lines["aaa-misses-a-cell"].scores["energy"] is None
+    assert lines["aaa-misses-a-cell"].scores["yacht"] is not None
+    assert lines["misses-a-data-set"].missing == ["yacht"]
+    for name in ("aaa-misses-a-cell", "misses-a-data-set"):
+        line = lines[name]
+        assert (line.predictive_kl_test, line.predictive_kl_box, line.nlpd_gap, line.log_ratio) == (None,) * 4
+        assert line.overconfidence is None
+    # References first, then by how near to a rank.
+    names = [line.name for line in table.lines if line.unranked is not None and line.name != MAP]
+    assert names == ["the-truth", "not-run-again", "aaa-misses-a-cell", "misses-a-data-set", "not-verified"]
+    for name in names:
+        line = lines[name]
+        assert (line.place, line.mean_rank, line.interval, line.group, line.ranks) == (None, None, None, None, {})
+    assert lines["not-run-again"].label == "re-scored only"
+    assert lines["not-verified"].label == "not verified"
+    assert lines["not-verified"].missing == list(DATASETS)
+    assert lines["the-truth"].label == "re-run"
+
+
+@tracks
+def test_infinity_is_last_and_shared(track):
+    family = FAMILIES[track][0]
+    entries = [
+        *rivals(track, 3),
+        entry("broken-a", TABLE, family, diverged=[("energy", 0)]),
+        entry("broken-b", TABLE, family, diverged=[("energy", 0), ("energy", 2)]),
+    ]
+    lines = by_name(rank_track(entries, TABLE, track))
+    for name in ("broken-a", "broken-b"):
+        assert lines[name].unranked is None
+        assert lines[name].ranks["energy"] == 4.5
+        assert lines[name].scores["energy"] == math.inf
+        assert lines[name].spread["energy"] is None
+        assert lines[name].spread["boston"] is not None
+        assert lines[name].predictive_kl_test == math.inf
+        assert lines[name].nlpd_gap == math.inf
+    assert lines["broken-a"].overconfidence.cells == len(TABLE.tasks) - 1
+
+
+def test_a_mixture_too_spread_out_to_be_summed_counts_as_infinite():
+    spread_out = {"predictive_kl_box": None, "predictive_kl_test": None, "nlpd_gap": None}
+    entries = [*rivals("singular", 2), entry("wide", TABLE, "spike-slab", **spread_out)]
+    line = by_name(rank_track(entries, TABLE, "singular"))["wide"]
+    assert (line.place, line.mean_rank, line.predictive_kl_box) == (3, 3.0, math.inf)
+    assert line.nlpd_gap is None
+    assert line.missing == []
+
+
+def test_equal_scores_share_a_place_and_titles_may_be_equal():
+    entries = [entry(name, TABLE, kl=kl) for name, kl in (("a", 3.0), ("b", 2.0), ("c", 3.0), ("d", 9.0))]
+    table = rank_track(entries, TABLE, "full")
+    assert len({line.title for line in table.lines}) == 1
+    assert [(line.name, line.place, line.mean_rank) for line in table.lines] == [
+        ("b", 1, 1.0), ("a", 2, 2.5), ("c", 2, 2.5), ("d", 4, 4.0),
+    ]  # fmt: skip
+    assert [line.interval for line in table.lines] == [(1.0, 1.0), (2.5, 2.5), (2.5, 2.5), (4.0, 4.0)]
+    assert [line.group for line in table.lines] == [1, 2, 2, 3]
+
+
+# --- Who has a rank ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["full", "ffg"])
+def test_the_closed_form_has_no_rank(family):
+    """1e-6 nats above the truth, or above the factorised floor, on every cell; one cell farther away is a method's."""
+    floor = (lambda task: 0.0) if family == "full" else (lambda task: task.ffg_floor)
+    entries = [
+        entry("copied", TABLE, family, kl=lambda task: floor(task) + 9e-7),
+        entry("copied-and-not-run", TABLE, family, again=False, kl=lambda task: floor(task) - 1e-9),
+        entry("nearly", TABLE, family, kl=lambda task: floor(task) + (2e-6 if task.place == ("yacht", 1) else 0.0)),
+        entry("method", TABLE, family),
+    ]
+    table = rank_track(entries, TABLE, family)
+    assert [(line.name, line.place) for line in table.lines] == [
+        ("nearly", 1), ("method", 2), ("copied", None), ("copied-and-not-run", None),
+    ]  # fmt: skip
+    assert {line.unranked for line in table.lines[2:]} == {"equals the closed form to rounding"}
+    across = by_name(rank_across(entries, TABLE, "predictive_kl_box"))
+    assert across["copied"].place is None
+
+
+def test_the_floor_alone_is_no_closed_form_in_the_full_track():
+    line = rank_track([entry("mean-field", TABLE, kl=lambda task: task.ffg_floor)], TABLE, "full").lines[0]
+    assert line.unranked is None
+
+
+def test_a_rerun_needs_official_cells_and_withheld_tasks():
+    cells = verified_cells("a", TABLE)
+    whole = rerun(derived_generator("a"), cells)
+    lines = []
+    for changes in ({}, {"withheld": ()}, {"official": ()}):
+        part = whole.model_copy(update=changes)
+        lines.append(rank_track([entry("a", TABLE, again=part)], TABLE, "full").lines[0])
+    assert [line.label for line in lines] == ["re-run", "re-scored only", "re-scored only"]
+    assert [line.place for line in lines] == [1, None, None]
+
+
+def test_scores_of_other_tasks_are_no_scores():
+    other = references(task_sha256="e" * 64)
+    line = rank_track([entry("a", other)], TABLE, "full").lines[0]
+    assert line.unranked == "verified on other tasks than these"
+    assert set(line.scores.values()) == {None}
+    assert line.budgets != ()  # re-runs are on the tasks of their own verification
+
+
+def test_numbers_that_no_score_can_be_are_missing():
+    entries = rivals("full", 3)
+    plain = without_entries(rank_track(entries, TABLE, "full"))
+    forged = [entry("forged-a", TABLE, kl=-math.inf), entry("forged-b", TABLE, kl=math.nan)]
+    forged.append(entry("forged-c", TABLE, predictive_kl_test=math.nan))
+    table = without_entries(rank_track(entries + forged, TABLE, "full"))
+    assert table.lines[:3] == plain.lines
+    assert all(line.missing == list(DATASETS) for line in table.lines[3:])
+    assert [line.place for line in ranked(rank_across(entries + forged, TABLE, "predictive_kl_test"))] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("datasets", "some"), [(1, False), (2, False), (3, True)])
+def test_few_data_sets_have_no_intervals(datasets, some):
+    few = references(dict(list(DATASETS.items())[:datasets]))
+    table = rank_track([entry(name, few) for name in "abcd"], few, "full")
+    assert [line.interval is not None for line in table.lines] == [some] * 4
+    assert [line.group is not None for line in table.lines] == [some] * 4
+    assert ("No intervals" in table.note) is not some
+    assert all(line.place is not None for line in table.lines)
+
+
+def test_entries_for_tuning_only_say_so():
+    both = references({"boston": 2, "concrete": 2})
+    assert rank_track([entry("a", both)], both, "full").lines[0].development_only
+    part = entry("b", TABLE, missing=["energy", "yacht"])
+    other = entry("c", TABLE, missing=["boston"])
+    lines = by_name(rank_track([part, other, entry("d", TABLE, verified=False)], TABLE, "full"))
+    assert [lines[name].development_only for name in "bcd"] == [True, False, False]
+
+
+# --- Beside the ranks -------------------------------------------------------------------------------------------------
+
+
+@tracks
+def test_log_ratio_is_the_median_over_cells(track):
+    entries = [*rivals(track, 2), entry("broken", TABLE, FAMILIES[track][0], diverged=[("energy", 0)])]
+    for line in ranked(rank_track(entries, TABLE, track)):
+        ratios = []
+        for cell, task in zip(line.entry.verification.cells, TABLE.tasks, strict=True):
+            frozen = {
+                "full": task.rand_a_full,
+                "ffg": task.rand_a_ffg - task.ffg_floor,
+                "singular": task.rand_a_predictive_kl_box,
+            }
+            own = score_of(cell, task, HEADLINES[track])
+            ratios.append(math.log10((own + 1e-3) / (frozen[track] + 1e-3)))
+        assert line.log_ratio == pytest.approx(median(ratios), rel=1e-12)
+
+
+def test_log_ratio_needs_a_frozen_reference():
+    none = references(rand_a_full=None)
+    assert rank_track([entry("a", none)], none, "full").lines[0].log_ratio is None
+    tasks = [task.model_copy(update={"rand_a_full": None}) if task.split else task for task in TABLE.tasks]
+    some = TABLE.model_copy(update={"tasks": tuple(tasks)})
+    line = rank_track([entry("a", some)], some, "full").lines[0]
+    pairs = [(c.scores.kl, t.rand_a_full) for c, t in zip(line.entry.verification.cells, tasks, strict=True)]
+    expected = median(math.log10((kl + 1e-3) / (ref + 1e-3)) for kl, ref in pairs if ref is not None)
+    assert line.log_ratio == pytest.approx(expected, rel=1e-12)
+
+
+@tracks
+def test_means_and_spectra(track):
+    for line in ranked(rank_track(rivals(track, 3), TABLE, track)):
+        found = [cell.scores for cell in line.entry.verification.cells]
+        for name in ("predictive_kl_test", "predictive_kl_box", "nlpd_gap"):
+            cells = {
+                d: [getattr(c.scores, name) for c in line.entry.verification.cells if c.dataset == d] for d in DATASETS
+            }
+            assert getattr(line, name) == pytest.approx(fmean(map(fmean, cells.values())), rel=1e-14)
+        for part in ("smallest", "median", "largest"):
+            expected = median(getattr(each.overconfidence, part) for each in found)
+            assert getattr(line.overconfidence, part) == pytest.approx(expected, rel=1e-14)
+        assert line.overconfidence.cells == len(found)
+
+
+def test_the_map_is_a_row_of_the_singular_track():
+    table = rank_track(rivals("singular"), TABLE, "singular")
+    line = by_name(table)[MAP]
+    assert (line.entry, line.label, line.place) == (None, "closed form", None)
+    assert line.scores["yacht"] == pytest.approx(
+        fmean(task.map_predictive_kl_box for task in TABLE.tasks if task.dataset == "yacht"), rel=1e-14
+    )
+    gaps = {d: [task.map_nlpd - task.nlpd_exact for task in TABLE.tasks if task.dataset == d] for d in DATASETS}
+    assert line.nlpd_gap == pytest.approx(fmean(map(fmean, gaps.values())), rel=1e-14)
+    assert line.missing == []
+    for track in ("full", "ffg"):
+        assert MAP not in by_name(rank_track(rivals(track), TABLE, track))
+
+
+@tracks
+def test_budget_points_are_the_waypoints_within_each_part_of_the_steps(track):
+    tasks = {task.place: task for task in TABLE.tasks}
+    for line in ranked(rank_track(rivals(track, 2), TABLE, track)):
+        runs = line.entry.verification.rerun.official
+        assert len(runs) == 2
+        assert [point.fraction for point in line.budgets] == [0.01, 0.1, 1.0]
+        for point, place in zip(line.budgets, (1, 2, 3), strict=True):
+            at = [run.waypoints[place] for run in runs]
+            values = {
+                "full": [w.kl for w in at],
+                "ffg": [w.kl - tasks[r.dataset, r.split].ffg_floor for w, r in zip(at, runs, strict=True)],
+                "singular": [w.predictive_kl_box for w in at],
+            }
+            assert point.score == pytest.approx(fmean(values[track]), rel=1e-14)
+            assert point.steps == at[0].steps == STEPS * point.fraction
+            assert point.seconds == pytest.approx(0.01 * point.steps, rel=1e-14)
+            assert point.work == {"likelihood_rows": 45 * point.steps, "measurement_rows": 80 * point.steps}
+
+
+def line_with_runs(*runs):
+    """The line of an entry whose verifier ran these."""
+    cells = verified_cells("a", TABLE)
+    again = rerun(derived_generator("a"), cells).model_copy(update={"official": runs})
+    return rank_track([entry("a", TABLE, again=again)], TABLE, "full").lines[0]
+
+
+def test_budget_points_of_runs_that_stopped_diverged_or_have_no_waypoint():
+    rng = np.random.default_rng(0)
+    plain = rerun(rng, verified_cells("a", TABLE)).official[0]
+    early = plain.model_copy(update={"waypoints": waypoints(rng, finish=200)})
+    # By its own steps: 1 % of 200 is 2.
+    assert [point.steps for point in line_with_runs(early).budgets] == [2.0, 20.0, 200.0]
+    # At 9 steps, of 1000 declared, and no more after that.
+    diverged = plain.model_copy(update={"waypoints": plain.waypoints[:2], "rerun": None, "submitted": None})
+    points = line_with_runs(plain, diverged).budgets
+    assert [point.steps for point in points] == [10.0, 0.5 * (100 + 10), 0.5 * (1000 + 10)]
+    assert points[1].score == pytest.approx(0.5 * (plain.waypoints[2].kl + plain.waypoints[1].kl), rel=1e-14)
+    assert points[2].score == math.inf
+    late = plain.model_copy(update={"waypoints": plain.waypoints[2:]})
+    assert [point.fraction for point in line_with_runs(plain, late).budgets] == [0.1, 1.0]
+    assert line_with_runs(plain, plain.model_copy(update={"waypoints": ()})).budgets == ()
+    silent = tuple(waypoint.model_copy(update={"work": None}) for waypoint in plain.waypoints)
+    assert line_with_runs(plain, plain.model_copy(update={"waypoints": silent})).budgets[0].work is None
+
+
+def test_an_empty_board_has_empty_tables():
+    assert rank_track([], TABLE, "full").lines == []
+    assert [line.name for line in rank_track([], TABLE, "singular").lines] == [MAP]
+    assert verification("a", verified_cells("a", TABLE)).label == "re-run"
