@@ -38,4 +38,4 @@ def site_files(material: Material) -> Iterator[tuple[str, bytes]]:
     for entry in material.entries:
         yield f"methods/{entry.name}.html", method_page(material, entry)
         yield f"data/{entry.name}.json", entry_json(material, entry)
-        yield f"data/{entry.name}.js", entry_script(entry)
+        yield f"data/{entry.name}.js", entry_script(material, entry)

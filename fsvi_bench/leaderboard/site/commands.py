@@ -7,7 +7,7 @@ import shlex
 
 from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.site.material import Material
-from fsvi_bench.running.rows import ranges
+from fsvi_bench.reporting.report.troubles import ranges
 
 
 def reproduction(entry: Entry, material: Material) -> str | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 from fsvi_bench.leaderboard.entries import Entry
-from fsvi_bench.leaderboard.ranking import Line, TrackTable
+from fsvi_bench.leaderboard.rows import by_dataset, column, verified_cells
 from fsvi_bench.leaderboard.site.material import Material
+from fsvi_bench.leaderboard.tables import Line, Score, TrackTable
 
-COMPARED = ("kl", "predictive_kl_box", "predictive_kl_test")
-_BRIEF = (*COMPARED, "nlpd", "nlpd_gap", "rmse")
+_BRIEF = ("kl", "predictive_kl_box", "predictive_kl_test", "nlpd", "nlpd_gap", "rmse")
 
 
 def leaderboard_json(material: Material) -> bytes:
@@ -31,25 +31,27 @@ def entry_json(material: Material, entry: Entry) -> bytes:
     """One entry: what its authors say, where it stands, and what the verifier found."""
     document = {
         "format": "fsvi-leaderboard-entry/1",
-        "submission": entry.manifest.model_dump(mode="json", by_alias=True),
+        "submission": _plain(entry.manifest.model_dump(mode="json", by_alias=True)),
         "note": entry.note,
         "standings": {
             key: _line(line) for (key, name), line in material.lines.items() if name == entry.name and line.entry
         },
-        "verification": None if entry.verification is None else entry.verification.model_dump(mode="json"),
     }
-    return _json(document)
+    # Its own writer is ten times faster than one that walks through every score.
+    verification = "null" if entry.verification is None else entry.verification.model_dump_json()
+    return _json(document).rstrip()[:-1] + f',"verification":{verification}}}\n'.encode()
 
 
-def entry_script(entry: Entry) -> bytes:
-    """What the compare page reads of an entry: a script, since pages opened from disk may not fetch files."""
-    datasets: dict[str, dict[str, list[Any]]] = {}
-    for cell in entry.verification.cells if entry.verification else ():
-        found = datasets.setdefault(cell.dataset, {"splits": [], **{score: [] for score in COMPARED}})
-        found["splits"].append(cell.split)
-        for score in COMPARED:
-            value = None if cell.scores is None else getattr(cell.scores, score)
-            found[score].append(_plain(math.inf if value is None else value))
+def entry_script(material: Material, entry: Entry) -> bytes:
+    """What the compare page reads of an entry: a script, since pages opened from disk may not fetch files.
+
+    Scores by data set, split by split of the references: null is missing.
+    """
+    references, cells = material.references, verified_cells(entry, material.references)
+    scores = {name: by_dataset(column(cells, references, name), references) for name in get_args(Score)}
+    datasets = {
+        dataset: {name: _plain(found[dataset].tolist()) for name, found in scores.items()} for dataset in material.datasets
+    }
     document = {"name": entry.name, "title": entry.manifest.title, "track": entry.manifest.track, "datasets": datasets}
     return b"fsviBenchEntry(" + _json(document).rstrip() + b");\n"
 

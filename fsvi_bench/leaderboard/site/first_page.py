@@ -6,9 +6,8 @@ import json
 
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.render import render
-from fsvi_bench.leaderboard.site.tables import TABS, make_panels
+from fsvi_bench.leaderboard.site.tables import SCORES, TABS, make_panels
 from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS
-from fsvi_bench.reporting.report.comparison import held_out_ratio
 from fsvi_bench.tasks.card import card_names, load_card
 
 #: What stands beneath a table: which row is there for comparison, and what its score leaves out.
@@ -62,14 +61,15 @@ def _dataset(material: Material, name: str) -> dict[str, object]:
 def compare_page(material: Material) -> bytes:
     """Two entries side by side; the page's script computes what it shows from their `data/<name>.js`."""
     verified = [entry for entry in material.entries if entry.verification is not None]
-    ratios = {name: held_out_ratio(name) for name in material.datasets}
+    ratios = {name: material.references.test_train_ratio(name) for name in material.datasets}
     best = [line.name for key in TABS for line in material.tables[key].lines if line.place is not None]
-    chosen = list(dict.fromkeys([*best, *(entry.name for entry in verified)]))[:2]
+    first, second = [*dict.fromkeys([*best, *(entry.name for entry in verified)]), None, None][:2]
     return render(
         "compare.html.j2",
         0,
         entries=sorted(verified, key=lambda entry: (entry.manifest.title.lower(), entry.name)),
-        chosen=chosen,
-        ratios=json.dumps(ratios, sort_keys=True),
+        chosen={"a": first, "b": second},
+        scores=SCORES,
+        ratios=json.dumps(ratios),
         development=" ".join(name for name in material.datasets if name in DEVELOPMENT_DATASETS),
     )

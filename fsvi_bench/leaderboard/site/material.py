@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from fsvi_bench.leaderboard.entries import Entry, Unreadable, read_entries
-from fsvi_bench.leaderboard.ranking import Line, TrackTable, rank_across, rank_track
+from fsvi_bench.leaderboard.ranking import rank_across, rank_track
 from fsvi_bench.leaderboard.references import REFERENCE_FILE, References, TaskReference, read_references
 from fsvi_bench.leaderboard.submission import TRACKS
+from fsvi_bench.leaderboard.tables import Line, TrackTable
 
 
 @dataclass(frozen=True, eq=False)

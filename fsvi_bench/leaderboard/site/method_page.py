@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsvi_bench.leaderboard.entries import Entry
-from fsvi_bench.leaderboard.ranking import HEADLINES, Line, Score
+from fsvi_bench.leaderboard.tables import HEADLINES, Line, Score
 from fsvi_bench.leaderboard.site.commands import reproduction, verification_command
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.pictures import along_the_way, spectrum_strips
 from fsvi_bench.leaderboard.site.render import render
-from fsvi_bench.leaderboard.site.tables import SCORES, TABS
-from fsvi_bench.leaderboard.site.words import digits, fixed, full, join, ordinal, signed
+from fsvi_bench.leaderboard.site.tables import SCORES, TABS, status
+from fsvi_bench.leaderboard.site.words import digits, fixed, full, ordinal, signed
 from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS
 from fsvi_bench.leaderboard.verification import OfficialRerun, Rerun, VerifiedCell, WithheldRerun
 from fsvi_bench.scoring.scores import Scores
@@ -82,6 +81,7 @@ def method_page(material: Material, entry: Entry) -> bytes:
         manifest=manifest,
         line=line,
         score=SCORES[score],
+        status=status(line),
         standing=standings(material, entry),
         datasets=datasets,
         columns=_columns(manifest.track),
@@ -190,7 +190,3 @@ def _withheld(task: WithheldRerun, score: Score) -> tuple[WithheldRerun, Number]
             value -= task.ffg_floor
     return task, Number(digits(value), full(value))
 
-
-def missing_words(names: Sequence[str]) -> str:
-    """`boston and yacht are missing`."""
-    return f"{join(list(names))} {'is' if len(names) == 1 else 'are'} missing"

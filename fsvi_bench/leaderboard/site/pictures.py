@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fsvi_bench.leaderboard.entries import Entry
-from fsvi_bench.leaderboard.ranking import Score
+from fsvi_bench.leaderboard.tables import Score
 from fsvi_bench.leaderboard.site.drawings import Curve, Strip, curves, spectrum
 from fsvi_bench.leaderboard.site.render import colour
 from fsvi_bench.leaderboard.site.tables import SCORES

@@ -37,8 +37,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(marker=marker, duration=duration, colour=colour)
-    named = ("digits", "signed", "interval", "fixed", "full", "ordinal", "join", "visible")
-    environment.filters.update({name: getattr(words, name) for name in named})
+    named = ("digits", "signed", "interval", "fixed", "full", "ordinal", "visible")
+    environment.filters.update({name: getattr(words, name) for name in named}, listed=words.join)
     return environment
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from fsvi_bench.leaderboard.ranking import Line, Score, TrackTable
+from fsvi_bench.leaderboard.tables import Line, Score, TrackTable
 from fsvi_bench.leaderboard.site.drawings import rank_bar
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.words import MISSING, digits, fixed, full, interval, join, signed
@@ -134,13 +134,13 @@ def _row(line: Line, table: TrackTable, columns: Sequence[Column]) -> Row:
     if line.entry is not None:
         manifest = line.entry.manifest
         names += [manifest.method, manifest.family, *manifest.authors]
-    return Row(line, cells, _status(line), " ".join(names).lower())
+    return Row(line, cells, status(line), " ".join(names).lower())
 
 
-def _status(line: Line) -> str:
-    """Why there is no rank, and what is missing, in words."""
-    words = [line.unranked] if line.unranked else []
-    if line.missing and not any(line.missing[0] in word for word in words):
+def status(line: Line) -> str:
+    """Why there is no rank, and what is missing, in words; the label is said beside it."""
+    words = [line.unranked.removeprefix(f"{line.label}: ")] if line.unranked and line.unranked != line.label else []
+    if line.missing and line.label != "not verified" and not any("missing" in word for word in words):
         words.append(f"missing: {join(line.missing)}")
     return "; ".join(words)
 
