@@ -63,11 +63,12 @@ def serve(
 def freeze(
     root: Root = Path("leaderboard"),
     dataset: Annotated[
-        list[str] | None, typer.Option("--dataset", help="Data set; may be repeated. Default: the protocol’s that have tasks.")
+        list[str] | None,
+        typer.Option("--dataset", help="Data set; may be repeated. Default: the protocol’s that have tasks."),
     ] = None,
     data_dir: DataDir = None,
 ) -> int:
-    """Write ROOT/reference.json: what the exact posterior, the factorised floor, the MAP and RANDA reach on each task."""
+    """Write ROOT/reference.json: what the exact posterior, the factorised floor, the MAP and RANDA reach."""
     from fsvi_bench.cli.console import stdout
     from fsvi_bench.leaderboard.entries import read_entries
     from fsvi_bench.leaderboard.references import REFERENCE_FILE, write_references

@@ -13,7 +13,9 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>
 def every_kind(table):
     """Ranked in each track, re-scored only, missing a data set, diverged, a reference, not verified."""
     return [
-        entry("alpha", table, words={"method": "rand-a", "title": "RANDA, as it is", "link": "https://example.org/a?b=c"}),
+        entry(
+            "alpha", table, words={"method": "rand-a", "title": "RANDA, as it is", "link": "https://example.org/a?b=c"}
+        ),
         entry("beta", table, words={"method": "ssge", "title": "Spectral Stein"}),
         entry("gamma", table, diverged={("yacht", 1)}, words={"title": "Diverges on yacht"}),
         entry("delta", table, again=False, words={"title": "Only files"}),

@@ -16,7 +16,7 @@ _BRIEF = ("kl", "predictive_kl_box", "predictive_kl_test", "nlpd", "nlpd_gap", "
 
 
 def leaderboard_json(material: Material) -> bytes:
-    """All tables, the references, and each entry's verified scores; every score there is stands in `data/<name>.json`."""
+    """All tables, the references, each entry's verified scores; the rest of them stands in `data/<name>.json`."""
     document = {
         "format": "fsvi-leaderboard/1",
         "references": material.references.model_dump(mode="json"),
@@ -50,7 +50,8 @@ def entry_script(material: Material, entry: Entry) -> bytes:
     references, cells = material.references, verified_cells(entry, material.references)
     scores = {name: by_dataset(column(cells, references, name), references) for name in get_args(Score)}
     datasets = {
-        dataset: {name: _plain(found[dataset].tolist()) for name, found in scores.items()} for dataset in material.datasets
+        dataset: {name: _plain(found[dataset].tolist()) for name, found in scores.items()}
+        for dataset in material.datasets
     }
     document = {"name": entry.name, "title": entry.manifest.title, "track": entry.manifest.track, "datasets": datasets}
     return b"fsviBenchEntry(" + _json(document).rstrip() + b");\n"

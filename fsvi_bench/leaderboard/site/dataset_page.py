@@ -62,7 +62,9 @@ def _means(tasks: list[TaskReference]) -> dict[str, float]:
     """Means over splits of what the exact posterior, the best factorised one and the MAP reach."""
     names = ("nlpd_exact", "rmse_exact", "ffg_floor", "map_predictive_kl_test", "map_predictive_kl_box", "map_nlpd")
     means = {name: fmean(getattr(task, name) for task in tasks) for name in names}
-    return means | {f"coverage_{level}": fmean(task.coverage_exact[level] for task in tasks) for level in ("50", "90", "95")}
+    return means | {
+        f"coverage_{level}": fmean(task.coverage_exact[level] for task in tasks) for level in ("50", "90", "95")
+    }
 
 
 def _chart(material: Material, dataset: str, track: str) -> Chart:

@@ -53,8 +53,9 @@ def _bar(middle: float, low: float, high: float, width: float = BAR_WIDTH, name:
 def score_axis(scale: LogScale) -> Markup:
     """The axis above a column of `score_bar`."""
     marks = "".join(
-        f'<path d="M{scale(tick):.1f} 13v4"/><text x="{scale(tick):.1f}" y="10" text-anchor="middle">{power(tick)}</text>'
+        f'<path d="M{x:.1f} 13v4"/><text x="{x:.1f}" y="10" text-anchor="middle">{power(tick)}</text>'
         for tick in scale.ticks(5)
+        for x in [scale(tick)]
     )
     return Markup(f'<svg class="dots axis" viewBox="0 0 {scale.end + 6:g} 17" aria-hidden="true">{marks}</svg>')
 
@@ -151,7 +152,8 @@ def _course(curve: Curve, across: str) -> str:
 def _figure(content: str, name: str, title: str, words: str, width: float, height: float, colour: str) -> Markup:
     """`colour` is a class of the style sheet."""
     return Markup(
-        f'<svg class="figure {escape(colour)}" width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" '
+        f'<svg class="figure {escape(colour)}" width="{width:g}" height="{height:g}" '
+        f'viewBox="0 0 {width:g} {height:g}" '
         f'role="img" aria-labelledby="{name}-title {name}-words"><title id="{name}-title">{escape(title)}</title>'
         f'<desc id="{name}-words">{escape(words)}</desc>{content}</svg>'
     )

@@ -41,7 +41,7 @@ class Material:
 
 def make_material(entries: Sequence[Entry], unreadable: Sequence[Unreadable], references: References) -> Material:
     """The tables of some entries; their order does not matter."""
-    tables = {track: rank_track(entries, references, track) for track in TRACKS}
+    tables: dict[str, TrackTable] = {track: rank_track(entries, references, track) for track in TRACKS}
     tables["across"] = rank_across(entries, references, "predictive_kl_box")
     tables["across-test"] = rank_across(entries, references, "predictive_kl_test")
     return Material(sorted(entries, key=lambda entry: entry.name), unreadable, references, tables)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fsvi_bench.leaderboard.entries import Entry
-from fsvi_bench.leaderboard.tables import HEADLINES, Line, Score
 from fsvi_bench.leaderboard.site.commands import reproduction, verification_command
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.pictures import along_the_way, spectrum_strips
@@ -13,6 +12,7 @@ from fsvi_bench.leaderboard.site.render import render
 from fsvi_bench.leaderboard.site.tables import SCORES, TABS, status
 from fsvi_bench.leaderboard.site.words import digits, fixed, full, ordinal, signed
 from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS
+from fsvi_bench.leaderboard.tables import HEADLINES, Line, Score
 from fsvi_bench.leaderboard.verification import OfficialRerun, Rerun, VerifiedCell, WithheldRerun
 from fsvi_bench.scoring.scores import Scores
 
@@ -71,6 +71,7 @@ class Compared:
 def method_page(material: Material, entry: Entry) -> bytes:
     """What the authors say, what the verifier found, and the commands that make it again."""
     manifest, verification = entry.manifest, entry.verification
+    rerun = None if verification is None else verification.rerun
     line = material.lines[manifest.track, entry.name]
     score = HEADLINES[manifest.track]
     datasets = _datasets(material, entry, line)
@@ -86,18 +87,14 @@ def method_page(material: Material, entry: Entry) -> bytes:
         datasets=datasets,
         columns=_columns(manifest.track),
         verification=verification,
-        rerun=verification.rerun if verification else None,
-        compared=_compared(verification.rerun) if verification and verification.rerun else [],
-        withheld=[_withheld(each, score) for each in verification.rerun.withheld] if _again(entry) else [],
+        rerun=rerun,
+        compared=[] if rerun is None else _compared(rerun),
+        withheld=[] if rerun is None else [_withheld(each, score) for each in rerun.withheld],
         spectrum=spectrum_strips(entry, material.datasets),
         curves=along_the_way(entry, score, _floors(material)),
         command=reproduction(entry, material),
         verify=verification_command(entry),
     )
-
-
-def _again(entry: Entry) -> bool:
-    return entry.verification is not None and entry.verification.rerun is not None
 
 
 def standings(material: Material, entry: Entry) -> list[str]:
@@ -110,8 +107,8 @@ def standings(material: Material, entry: Entry) -> list[str]:
         of = sum(other.place is not None for other in table.lines)
         between = line.interval and f", 95 % interval {fixed(line.interval[0], 1)} to {fixed(line.interval[1], 1)}"
         group = f", tie group {line.group}" if line.group is not None else ""
-        words = f"{TABS[key]}: {ordinal(line.place)} of {of} by mean rank ({fixed(line.mean_rank, 2)}{between or ''}{group})."
-        found.append(words)
+        at = f"{fixed(line.mean_rank, 2)}{between or ''}{group}"
+        found.append(f"{TABS[key]}: {ordinal(line.place)} of {of} by mean rank ({at}).")
     return found
 
 
@@ -189,4 +186,3 @@ def _withheld(task: WithheldRerun, score: Score) -> tuple[WithheldRerun, Number]
         if value is not None and score == "kl_above_floor":
             value -= task.ffg_floor
     return task, Number(digits(value), full(value))
-

@@ -74,7 +74,9 @@ def _require_ours(folder: Path, names: list[str], earlier: set[str]) -> None:
     for name in names:
         path = folder / name
         if os.path.lexists(path) and name not in earlier:
-            raise InputError(f"{path} is there and was not made by `leaderboard build`; remove it or choose another --out")
+            raise InputError(
+                f"{path} is there and was not made by `leaderboard build`; remove it or choose another --out"
+            )
         for above in path.relative_to(folder).parents:
             if (folder / above).is_symlink() and above != Path():
                 raise InputError(f"{folder / above} is a symbolic link; choose another --out")

@@ -9,10 +9,10 @@ import numpy as np
 from markupsafe import Markup
 
 from fsvi_bench.leaderboard.entries import Entry
-from fsvi_bench.leaderboard.tables import Score
 from fsvi_bench.leaderboard.site.drawings import Curve, Strip, curves, spectrum
 from fsvi_bench.leaderboard.site.render import colour
 from fsvi_bench.leaderboard.site.tables import SCORES
+from fsvi_bench.leaderboard.tables import Score
 from fsvi_bench.leaderboard.verification import Waypoint
 from fsvi_bench.tasks.official import Place
 
@@ -43,7 +43,9 @@ def along_the_way(entry: Entry, score: Score, floors: Mapping[Place, float]) -> 
                 found.append(Curve(f"{cell.dataset}, split {cell.split}", tuple(points)))
     look = colour(entry.manifest.method)
     return [
-        curves(found, f"along-{across}", across, _capital(SCORES[score]), look) for across, found in drawn.items() if found
+        curves(found, f"along-{across}", across, _capital(SCORES[score]), look)
+        for across, found in drawn.items()
+        if found
     ]
 
 

@@ -8,11 +8,11 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from fsvi_bench.leaderboard.tables import Line, Score, TrackTable
 from fsvi_bench.leaderboard.site.drawings import rank_bar
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.words import MISSING, digits, fixed, full, interval, join, signed
 from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS
+from fsvi_bench.leaderboard.tables import Line, Score, TrackTable
 
 TABS = {
     "full": "Full covariance",
@@ -121,7 +121,9 @@ def _further(table: TrackTable) -> list[Column]:
     test = Column("test", "test", f"{words} the test inputs, nats", group="predictive KL")
     box = Column("box", "box", f"{words} 1,000 inputs of the training box, nats", group="predictive KL")
     gap = Column("nlpd-gap", "NLPD gap", "NLPD minus the exact posterior’s; describes, ranks nothing")
-    spread = Column("variance", "variance ratio", "variance of q over the exact one, median direction; below 1 overconfident")
+    spread = Column(
+        "variance", "variance ratio", "variance of q over the exact one, median direction; below 1 overconfident"
+    )
     if table.track is None:
         return [box if table.score == "predictive_kl_test" else test, gap, spread]
     along = Column("budgets", "at 1 %, 10 %, all steps", "score of the verifier’s re-runs after a part of their steps")
@@ -183,7 +185,9 @@ def _score(line: Line, dataset: str) -> Cell:
         return Cell("missing", "")
     ends = line.spread.get(dataset)
     between = interval(ends)
-    return Cell(digits(value), full(value), f"{full(value)}, 95 % interval {between}" if between else full(value), between)
+    return Cell(
+        digits(value), full(value), f"{full(value)}, 95 % interval {between}" if between else full(value), between
+    )
 
 
 def _mean_rank(line: Line, ranked: int) -> Cell:
