@@ -27,7 +27,7 @@ SUBMISSIONS = "submissions"
 FILE_BYTES = 16 * 2**20  #: of any file of a submission: a full covariance of k = 2,000 packed
 MOST_FILES = 10_010  #: as many cells as a submission may have, and what lies beside them
 DEEPEST = 3  #: posteriors/<dataset>/split-NN.safetensors
-VERIFICATION_BYTES = 256 * 2**20
+VERIFICATION_BYTES = 64 * 2**20  #: 160 cells take half a MiB
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 
@@ -132,7 +132,9 @@ def _read_verification(root: Path, folder: Path) -> tuple[Verification | None, s
     if not os.path.lexists(path):
         return None, "it has not been verified yet"
     try:
-        verification = Verification.model_validate_json(read_at_most(path, VERIFICATION_BYTES))
+        # Python sets aside as many bytes as it is asked to read: no more than there are.
+        size = min(path.lstat().st_size, VERIFICATION_BYTES)
+        verification = Verification.model_validate_json(read_at_most(path, size))
     except (InputError, ValidationError):
         return None, "its verification cannot be read; verify it again"
     if (verification.submission, verification.submission_sha256) != (folder.name, folder_sha256(folder)):
@@ -147,11 +149,10 @@ def folder_sha256(folder: Path) -> str:
         InputError: it holds links, too many files or too large ones, or cannot be read.
     """
     sha256s: dict[str, bytes | str] = {}
-    for path, size in _files(folder, DEEPEST):
+    for name, size in _files(folder, "", DEEPEST):
         if size > FILE_BYTES:
-            raise too_large(path, FILE_BYTES)
-        content = read_at_most(path, FILE_BYTES)
-        sha256s[path.relative_to(folder).as_posix()] = hashlib.sha256(content).hexdigest()
+            raise too_large(folder / name, FILE_BYTES)
+        sha256s[name] = hashlib.sha256(read_at_most(folder / name, size)).hexdigest()
         if len(sha256s) > MOST_FILES:
             raise InputError(
                 f"{folder} holds more than {MOST_FILES} files, which no submission does; remove the others"
@@ -159,14 +160,14 @@ def folder_sha256(folder: Path) -> str:
     return submission_sha256(sha256s)
 
 
-def _files(folder: Path, depth: int) -> Iterator[tuple[Path, int]]:
-    """Plain files and their sizes; nothing is opened that could block or lead elsewhere."""
-    with os.scandir(folder) as found:
+def _files(folder: Path, inside: str, depth: int) -> Iterator[tuple[str, int]]:
+    """Names of plain files beneath a folder, and their sizes; nothing is opened that could block or lead elsewhere."""
+    with os.scandir(folder / inside) as found:
         for each in found:
-            path = folder / each.name
+            name = inside + each.name
             if each.is_dir(follow_symlinks=False) and depth > 1:
-                yield from _files(path, depth - 1)
+                yield from _files(folder, f"{name}/", depth - 1)
             elif each.is_file(follow_symlinks=False):
-                yield path, each.stat(follow_symlinks=False).st_size
+                yield name, each.stat(follow_symlinks=False).st_size
             else:
-                raise InputError(f"{path} is neither a plain file nor a folder of them; remove it")
+                raise InputError(f"{folder / name} is neither a plain file nor a folder of them; remove it")

@@ -7,7 +7,7 @@ own seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -81,10 +81,11 @@ def _rows(entries: Iterable[Entry], references: References, singular: bool) -> l
 def _table(rows: Sequence[Row], references: References, track: Track | None, score: Score) -> TrackTable:
     ranked = [row for row in rows if row.unranked is None]
     ranks = _ranks(ranked, references, track, score)
-    lines = [_line(row, rank, references, score) for row, rank in zip(ranked, ranks, strict=True)]
+    ratios = {dataset: references.test_train_ratio(dataset) for dataset in references.datasets}
+    lines = [_line(row, rank, references, score, ratios) for row, rank in zip(ranked, ranks, strict=True)]
     lines.sort(key=lambda line: (line.mean_rank, line.name))
     others = sorted((row for row in rows if row.unranked is not None), key=lambda row: (row.order, row.name))
-    lines += [_line(row, None, references, score) for row in others]
+    lines += [_line(row, None, references, score, ratios) for row in others]
     return TrackTable(track, score, list(references.datasets), lines, _note(len(references.datasets)))
 
 
@@ -129,7 +130,7 @@ def _intervals(
     return [found and (found.low, found.high) for found in bootstrap.intervals()], tie_groups(bootstrap)
 
 
-def _line(row: Row, rank: _Rank | None, references: References, score: Score) -> Line:
+def _line(row: Row, rank: _Rank | None, references: References, score: Score, ratios: Mapping[str, float]) -> Line:
     own = by_dataset(row.columns[score], references)
     covered = [dataset for dataset, values in own.items() if not np.isnan(values).all()]
     return Line(
@@ -145,7 +146,7 @@ def _line(row: Row, rank: _Rank | None, references: References, score: Score) ->
         group=rank and rank.group,
         ranks={} if rank is None else rank.ranks,
         scores={dataset: None if np.isnan(values).any() else float(values.mean()) for dataset, values in own.items()},
-        spread={dataset: _spread(values, references.test_train_ratio(dataset)) for dataset, values in own.items()},
+        spread={dataset: _spread(values, ratios[dataset]) for dataset, values in own.items()},
         missing=missing_datasets(row.columns, references),
         log_ratio=log_ratio(row, references),
         predictive_kl_test=mean_over_datasets(row.columns["predictive_kl_test"], references),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Literal
@@ -85,22 +85,25 @@ class References(_Strict):
             raise ValueError("'tasks' are not those of 'datasets', in their order")
         return self
 
-    @cached_property
+    @property
     def by_place(self) -> dict[Place, TaskReference]:
         """The tasks by data set and split."""
         return {task.place: task for task in self.tasks}
 
-    @cached_property
-    def splits(self) -> dict[str, list[int]]:
+    @property
+    def splits(self) -> Mapping[str, list[int]]:
         """By data set, where its tasks stand in `tasks`."""
-        places = dict[str, list[int]]()
-        for place, task in enumerate(self.tasks):
-            places.setdefault(task.dataset, []).append(place)
-        return places
+        return _places(tuple(task.dataset for task in self.tasks))
 
     def test_train_ratio(self, dataset: str) -> float:
         """Mean over a data set's splits of n_test/n_train, which is nearly the same for each."""
         return fmean(self.tasks[place].N_test / self.tasks[place].N for place in self.splits[dataset])
+
+
+@lru_cache(4)
+def _places(datasets: tuple[str, ...]) -> Mapping[str, list[int]]:
+    """Asked for several times for each line of a table."""
+    return {name: [place for place, other in enumerate(datasets) if other == name] for name in dict.fromkeys(datasets)}
 
 
 def freeze(tasks: TaskSet, entries: Iterable[Entry]) -> References:

@@ -99,12 +99,12 @@ def verified_cells(entry: Entry, references: References) -> dict[Place, Verified
     """The cells of an entry on exactly the tasks of the references, by place."""
     cells = () if entry.verification is None else entry.verification.cells
     known = references.by_place
+    by_place = {(cell.dataset, cell.split): cell for cell in cells}
     return {
-        (cell.dataset, cell.split): cell
-        for cell in cells
-        if (cell.dataset, cell.split) in known
-        and known[cell.dataset, cell.split].task_sha256 == cell.task_sha256
-    }  # fmt: skip
+        place: cell
+        for place, cell in by_place.items()
+        if place in known and known[place].task_sha256 == cell.task_sha256
+    }
 
 
 def column(cells: Mapping[Place, VerifiedCell], references: References, name: Column) -> Float[np.ndarray, " T"]:
@@ -133,8 +133,9 @@ def _why_unranked(
         return 0, REFERENCE
     if entry.verification is None:
         return 5, f"not verified: {entry.note}" if entry.note else "not verified"
-    known = {place: task.task_sha256 for place, task in references.by_place.items()}
-    if any(known.get((c.dataset, c.split), c.task_sha256) != c.task_sha256 for c in entry.verification.cells):
+    known = references.by_place
+    places = [((cell.dataset, cell.split), cell.task_sha256) for cell in entry.verification.cells]
+    if any(place in known and known[place].task_sha256 != sha256 for place, sha256 in places):
         return 4, "verified on other tasks than these"
     headline = columns[HEADLINES[entry.manifest.track]]
     present = headline[~np.isnan(headline)]
@@ -203,15 +204,15 @@ def _spectrum(cells: Mapping[Place, VerifiedCell], references: References) -> Sp
 def _budgets(entry: Entry, references: References) -> tuple[BudgetPoint, ...]:
     """Where the re-runs stood after each fraction of their steps, if all of them have a waypoint within it."""
     rerun = None if entry.verification is None else entry.verification.rerun
-    runs = () if rerun is None else rerun.official
-    if not runs or any((run.dataset, run.split) not in references.by_place for run in runs):
+    runs, known = () if rerun is None else rerun.official, references.by_place
+    if not runs or any((run.dataset, run.split) not in known for run in runs):
         return ()
     points = []
     for fraction in FRACTIONS:
         found = [_waypoint(run, fraction, entry.manifest.budget.steps) for run in runs]
         at = [waypoint for waypoint in found if waypoint is not None]
         if len(at) == len(runs):
-            values = [_budget_score(entry, references, run, w, fraction) for run, w in zip(runs, at, strict=True)]
+            values = [_budget_score(entry, known, run, w, fraction) for run, w in zip(runs, at, strict=True)]
             points.append(_budget_point(fraction, at, values))
     return tuple(points)
 
@@ -226,13 +227,13 @@ def _waypoint(run: OfficialRerun, fraction: float, declared: int) -> Waypoint | 
 
 
 def _budget_score(
-    entry: Entry, references: References, run: OfficialRerun, waypoint: Waypoint, fraction: float
+    entry: Entry, known: Mapping[Place, TaskReference], run: OfficialRerun, waypoint: Waypoint, fraction: float
 ) -> float:
     if run.rerun is None and fraction == 1.0:
         return math.inf
     if entry.manifest.track == "singular":
         return math.inf if waypoint.predictive_kl_box is None else waypoint.predictive_kl_box
-    floor = references.by_place[run.dataset, run.split].ffg_floor if entry.manifest.track == "ffg" else 0.0
+    floor = known[run.dataset, run.split].ffg_floor if entry.manifest.track == "ffg" else 0.0
     return waypoint.kl - floor
 
 

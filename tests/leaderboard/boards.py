@@ -6,16 +6,18 @@ different about it. `save_entry` writes such an entry's folder and verification,
 
 from __future__ import annotations
 
-import json
+import hashlib
 import math
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fsvi_bench.leaderboard.entries import Entry
+from fsvi_bench.files import write_atomically
+from fsvi_bench.leaderboard.entries import SUBMISSIONS, Entry, folder_sha256
 from fsvi_bench.leaderboard.references import References, TaskReference
-from fsvi_bench.leaderboard.submission import KINDS, Budget, Manifest, Source
+from fsvi_bench.leaderboard.strict import manifest_yaml
+from fsvi_bench.leaderboard.submission import CELLS_FILE, KINDS, MANIFEST_FILE, Budget, Claim, Claims, Manifest, Source
 from fsvi_bench.leaderboard.verification import (
     OfficialRerun,
     Rerun,
@@ -23,7 +25,12 @@ from fsvi_bench.leaderboard.verification import (
     VerifiedCell,
     Waypoint,
     WithheldRerun,
+    verification_path,
+    write_verification,
 )
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.scoring.scores import Overconfidence
 from fsvi_bench.seeds import derived_generator
 from tests.reporting.studies import SPECTRUM
@@ -32,6 +39,13 @@ from tests.reporting.studies import scores as gaussian_scores
 DATASETS = {"boston": 3, "energy": 4, "yacht": 2}
 SOURCE = "class Mine:\n    pass\n"
 STEPS = 1000
+ONES = torch.ones(5, dtype=torch.float64)
+POSTERIORS_OF_ALL_ONES = {
+    "full": FullGaussian(ONES, torch.diag(ONES)),
+    "ffg": FactorisedGaussian(ONES, ONES),
+    "bernoulli": BernoulliDropoutPosterior(ONES, torch.tensor(0.5, dtype=torch.float64)),
+    "spike-slab": SpikeSlabPosterior(0.5 * ONES, ONES, ONES),
+}
 
 
 def references(datasets=None, **changes):
@@ -161,37 +175,19 @@ def entry(name, table, family="full", again=True, verified=True, words=None, **c
 
 def save_entry(root: Path, name, table, family="full", words=None, again=True, **cells):
     """Writes `submissions/<name>` and its verification beneath a leaderboard's folder; returns the submission's."""
-    from fsvi_bench.files import sha256_of_file
-    from fsvi_bench.leaderboard.entries import folder_sha256
-    from fsvi_bench.leaderboard.verification import verification_path, write_verification
-    from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
-    from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-    from fsvi_bench.posteriors.io import write_posterior
-
-    folder, f64 = root / "submissions" / name, torch.float64
-    ones, zeros = torch.ones(5, dtype=f64), torch.zeros(5, dtype=f64)
-    posterior = {
-        "full": FullGaussian(zeros, torch.eye(5, dtype=f64)),
-        "ffg": FactorisedGaussian(zeros, ones),
-        "bernoulli": BernoulliDropoutPosterior(ones, torch.tensor(0.5, dtype=f64)),
-        "spike-slab": SpikeSlabPosterior(0.5 * ones, zeros, ones),
-    }[family]
+    folder, posterior = root / SUBMISSIONS / name, POSTERIORS_OF_ALL_ONES[family]
     assert posterior.kind == KINDS[family]
     found, claims = verified_cells(name, table, family, **cells), []
     for cell in found:
-        claim = {"dataset": cell.dataset, "split": cell.split, "task_sha256": cell.task_sha256, "status": cell.status}
-        if cell.scores is None:
-            claims.append(claim | {"reason": cell.reason})
-            continue
-        path = folder / "posteriors" / cell.dataset / f"split-{cell.split:02d}.safetensors"
-        write_posterior(path, posterior, cell.task_sha256)
-        kl = "Infinity" if math.isinf(cell.scores.kl) else cell.scores.kl
-        box = cell.scores.predictive_kl_box
-        claims.append(claim | {"posterior_sha256": sha256_of_file(path), "kl": kl, "predictive_kl_box": box})
-    own = manifest(name, family, **(words or {}))
-    # JSON is YAML.
-    (folder / "submission.yaml").write_text(json.dumps(own.model_dump(mode="json", by_alias=True)))
-    (folder / "cells.json").write_text(json.dumps({"format": "fsvi-cells/1", "cells": claims}))
+        claim = cell.model_dump(include={"dataset", "split", "task_sha256", "status", "reason"})
+        if cell.scores is not None:
+            content = posterior_file(posterior, cell.task_sha256)
+            write_atomically(folder / f"posteriors/{cell.dataset}/split-{cell.split:02d}.safetensors", content)
+            claim |= {"kl": cell.scores.kl, "predictive_kl_box": cell.scores.predictive_kl_box}
+            claim |= {"posterior_sha256": hashlib.sha256(content).hexdigest()}
+        claims.append(Claim(**claim))
+    (folder / MANIFEST_FILE).write_bytes(manifest_yaml(manifest(name, family, **(words or {}))))
+    (folder / CELLS_FILE).write_text(Claims(format="fsvi-cells/1", cells=claims).model_dump_json(indent=1))
     (folder / "mine.py").write_text(SOURCE)
     write_verification(verification_path(root, name), verification(name, found, family, again, folder_sha256(folder)))
     return folder

@@ -1,0 +1,116 @@
+"""Two entries side by side, against the formulas in loops."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+
+import pytest
+from scipy.stats import t as student_t
+
+from fsvi_bench.leaderboard.comparing import comparison
+from tests.leaderboard.boards import DATASETS, entry, references
+
+TABLE = references()
+RATIO = 5 / 45
+
+
+def kls(each, dataset):
+    return [cell.scores.kl for cell in each.verification.cells if cell.dataset == dataset]
+
+
+def slow_test(differences):
+    """Mean, corrected interval and two-sided p-value of one data set."""
+    J, mean = len(differences), fmean(differences)
+    variance = sum((value - mean) ** 2 for value in differences) / (J - 1)
+    error = math.sqrt((1 / J + RATIO) * variance)
+    half = student_t.ppf(0.975, J - 1) * error
+    return mean, (mean - half, mean + half), 2 * student_t.sf(abs(mean) / error, J - 1)
+
+
+def slow_holm(p_values):
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for place, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+def test_differences_intervals_and_p_values_are_those_of_loops():
+    a, b = entry("a", TABLE), entry("b", TABLE)
+    found = comparison(a, b, TABLE)
+    assert found.score == "kl"
+    assert [each.dataset for each in found.differences] == list(DATASETS)
+    expected = {d: slow_test([x - y for x, y in zip(kls(a, d), kls(b, d), strict=True)]) for d in DATASETS}
+    adjusted = slow_holm([p for _, _, p in expected.values()])
+    for each, holm in zip(found.differences, adjusted, strict=True):
+        mean, interval, p_value = expected[each.dataset]
+        assert each.a == pytest.approx(fmean(kls(a, each.dataset)), rel=1e-14)
+        assert each.b == pytest.approx(fmean(kls(b, each.dataset)), rel=1e-14)
+        assert each.difference == pytest.approx(mean, rel=1e-12)
+        assert each.interval == pytest.approx(interval, rel=1e-12)
+        assert each.p_value == pytest.approx(p_value, rel=1e-10)
+        assert each.adjusted == pytest.approx(holm, rel=1e-10)
+    assert len({each.p_value for each in found.differences}) == 3
+    mirrored = comparison(b, a, TABLE)
+    for each, other in zip(found.differences, mirrored.differences, strict=True):
+        assert other.difference == -each.difference
+        assert (other.p_value, other.adjusted) == (each.p_value, each.adjusted)
+
+
+@pytest.mark.parametrize(
+    ("families", "score"),
+    [
+        (("full", "full"), "kl"),
+        (("ffg", "ffg"), "kl_above_floor"),
+        (("bernoulli", "spike-slab"), "predictive_kl_box"),
+        (("full", "ffg"), "predictive_kl_box"),
+        (("ffg", "bernoulli"), "predictive_kl_box"),
+    ],
+)
+def test_the_score_is_the_headline_of_a_shared_track(families, score):
+    a, b = (entry(name, TABLE, family) for name, family in zip("ab", families, strict=True))
+    assert comparison(a, b, TABLE).score == score
+    given = comparison(a, b, TABLE, "predictive_kl_test")
+    assert given.score == "predictive_kl_test"
+    tests = [cell.scores.predictive_kl_test for cell in a.verification.cells if cell.dataset == "yacht"]
+    assert given.differences[2].a == pytest.approx(fmean(tests), rel=1e-14)
+
+
+def test_what_is_missing_is_not_compared_and_does_not_count_for_holm():
+    a = entry("a", TABLE)
+    part = comparison(a, entry("b", TABLE, missing=[("boston", 0)]), TABLE)
+    boston, *rest = part.differences
+    assert boston.a is not None
+    assert (boston.b, boston.difference, boston.interval, boston.p_value, boston.adjusted) == (None,) * 5
+    assert [each.adjusted for each in rest] == pytest.approx(slow_holm([each.p_value for each in rest]), rel=1e-12)
+    nothing = comparison(a, entry("b", TABLE, verified=False), TABLE)
+    assert {each.p_value for each in nothing.differences} == {None}
+
+
+def test_infinite_scores_lose_where_the_other_is_finite_and_tie_where_it_is_not():
+    a = entry("a", TABLE, diverged=[("boston", 0), ("energy", 1)])
+    b = entry("b", TABLE, diverged=[("energy", 1), ("yacht", 0)])
+    boston, energy, yacht = comparison(a, b, TABLE).differences
+    assert (boston.a, boston.difference, boston.interval) == (math.inf, math.inf, None)
+    assert (yacht.b, yacht.difference, yacht.interval) == (math.inf, -math.inf, None)
+    differences = [0.0 if x == y else x - y for x, y in zip(splits(a), splits(b), strict=True)]
+    assert energy.difference == pytest.approx(fmean(differences), rel=1e-12)
+    assert energy.interval == pytest.approx(slow_test(differences)[1], rel=1e-12)
+    crossed = comparison(
+        entry("a", TABLE, diverged=[("boston", 0)]), entry("b", TABLE, diverged=[("boston", 1)]), TABLE
+    ).differences[0]
+    assert (crossed.a, crossed.b, crossed.difference, crossed.interval) == (math.inf, math.inf, None, None)
+    assert crossed.p_value == pytest.approx(1.0, abs=1e-12)  # +1, -1 and 0
+
+
+def splits(each):
+    cells = [cell for cell in each.verification.cells if cell.dataset == "energy"]
+    return [math.inf if cell.scores is None else cell.scores.kl for cell in cells]
+
+
+def test_an_entry_equals_itself():
+    a = entry("a", TABLE)
+    for each in comparison(a, a, TABLE).differences:
+        assert (each.difference, each.interval, each.p_value, each.adjusted) == (0.0, (0.0, 0.0), 1.0, 1.0)
