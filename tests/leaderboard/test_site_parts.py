@@ -105,4 +105,11 @@ def test_curves_leave_out_the_start_and_rise_upwards():
     assert y[2] == min(y)  # infinite: at the top
     assert x[1] - x[0] == pytest.approx(2 * (x[2] - x[1]), abs=0.2)  # two decades, then one
     assert "x: 10 at 1 steps" in svg
-    assert "no curve" not in curves([], "c", "steps", "KL", "by")
+
+
+def test_names_of_curves_do_not_stand_on_one_another():
+    alike = [Curve(f"<{name}>", ((1.0, 9.0), (10.0, 2.0 + place / 1000))) for place, name in enumerate("abc")]
+    svg = curves(alike, "c", "steps", "KL", "by")
+    heights = [float(re.search(rf'y="([\d.]+)">&lt;{name}&gt;</text>', svg)[1]) for name in "abc"]
+    apart = sorted(heights)
+    assert min(b - a for a, b in zip(apart, apart[1:], strict=False)) >= 13

@@ -18,7 +18,7 @@ from fsvi_bench.reporting.report.strips import power
 BAR_WIDTH, BAR_HEIGHT = 84, 10
 STRIP_LEFT, STRIP_WIDTH, STRIP_ROW = 92, 640, 24
 LOWEST_RATIO, HIGHEST_RATIO = 1e-6, 1e6  #: of variances; beyond them a strip ends at the edge
-LETTER = 5.6  #: width of a letter in an axis label, about
+LETTER, NAME_HEIGHT = 6.6, 13  #: of a label's letters, about
 
 
 def rank_bar(mean: float, low: float, high: float, most: int) -> Markup:
@@ -120,19 +120,21 @@ class Curve:
 
 def curves(drawn: Sequence[Curve], name: str, across: str, up: str, colour: str) -> Markup:
     """Curves in one panel, both axes logarithmic; points at 0 are left out, an infinite KL stands at the top."""
-    width, height, left, top = 460, 280, 58, 12
+    width, height, left, top = 560, 280, 58, 12
+    room = 16 + LETTER * max((len(curve.label) for curve in drawn), default=0)
     bottom = height - 46
     kept = [Curve(c.label, tuple(p for p in c.points if p[0] > 0 and not math.isnan(p[1]))) for c in drawn]
     points = [point for curve in kept for point in curve.points]
-    x = fit((at for at, _ in points), left + 6, width - 14, smallest=1e-9)
+    x = fit((at for at, _ in points), left + 6, width - room, smallest=1e-9)
     y = fit((value for _, value in points), bottom - 6, top + 4)
-    lines = "".join(_curve(curve, x, y) for curve in kept if curve.points)
+    found = [curve for curve in kept if curve.points]
+    lines = "".join(_curve(curve, x, y) for curve in found) + _names(found, x, y)
     side = "".join(
-        f'<path class="grid" d="M{left} {y(tick):.1f}H{width - 8}"/>'
+        f'<path class="grid" d="M{left} {y(tick):.1f}H{width - room + 4}"/>'
         f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{power(tick)}</text>'
         for tick in y.ticks(6)
     )
-    words = "; ".join(_course(curve, across) for curve in kept if curve.points)
+    words = "; ".join(_course(curve, across) for curve in found)
     content = side + _axis_below(x, bottom, across, 5) + lines
     return _figure(content, name, f"{up} against {across}", words, width, height, colour)
 
@@ -142,6 +144,19 @@ def _curve(curve: Curve, x: LogScale, y: LogScale) -> str:
     line = "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
     dots = "".join(f'<circle class="dot" cx="{a:.1f}" cy="{b:.1f}" r="2.6"/>' for a, b in places)
     return f'<g><title>{escape(curve.label)}</title><path class="curve" d="M{line}"/>{dots}</g>'
+
+
+def _names(drawn: Sequence[Curve], x: LogScale, y: LogScale) -> str:
+    """Each curve's name beside its end, pushed down where it would stand on the one above, all up from the axis."""
+    places = sorted((y(curve.points[-1][1]) + 4, curve.label, x(curve.points[-1][0]) + 8) for curve in drawn)
+    heights: list[float] = []
+    for at, _, _ in places:
+        heights.append(max(at, heights[-1] + NAME_HEIGHT) if heights else at)
+    too_low = max(0.0, heights[-1] - y.start) if heights else 0.0
+    return "".join(
+        f'<text x="{side:.1f}" y="{height - too_low:.1f}">{escape(label)}</text>'
+        for height, (_, label, side) in zip(heights, places, strict=True)
+    )
 
 
 def _course(curve: Curve, across: str) -> str:

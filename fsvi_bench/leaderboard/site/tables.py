@@ -27,6 +27,8 @@ SCORES: dict[Score, str] = {
     "predictive_kl_box": "predictive KL on box inputs, nats",
     "predictive_kl_test": "predictive KL on test inputs, nats",
 }
+DESCRIPTIVE = "descriptive, ranks nothing"
+VARIANCE = "variance of q over the exact one, median direction; below 1 overconfident"
 
 
 @dataclass(frozen=True)
@@ -120,13 +122,12 @@ def _further(table: TrackTable) -> list[Column]:
     words = "mean KL from the exact predictive to q’s over"
     test = Column("test", "test", f"{words} the test inputs, nats", group="predictive KL")
     box = Column("box", "box", f"{words} 1,000 inputs of the training box, nats", group="predictive KL")
-    gap = Column("nlpd-gap", "NLPD gap", "NLPD minus the exact posterior’s; describes, ranks nothing")
-    spread = Column(
-        "variance", "variance ratio", "variance of q over the exact one, median direction; below 1 overconfident"
-    )
+    gap = Column("nlpd-gap", "NLPD gap", "NLPD minus the exact posterior’s", group=DESCRIPTIVE)
+    spread = Column("variance", "variance ratio", VARIANCE, group=DESCRIPTIVE)
     if table.track is None:
         return [box if table.score == "predictive_kl_test" else test, gap, spread]
-    along = Column("budgets", "at 1 %, 10 %, all steps", "score of the verifier’s re-runs after a part of their steps")
+    words = "score of the verifier’s re-runs after a part of their steps"
+    along = Column("budgets", "at 1 %, 10 %, all steps", words, group=DESCRIPTIVE)
     return [test, box, gap, spread, along]
 
 
