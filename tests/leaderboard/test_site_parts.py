@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -112,4 +113,4 @@ def test_names_of_curves_do_not_stand_on_one_another():
     svg = curves(alike, "c", "steps", "KL", "by")
     heights = [float(re.search(rf'y="([\d.]+)">&lt;{name}&gt;</text>', svg)[1]) for name in "abc"]
     apart = sorted(heights)
-    assert min(b - a for a, b in zip(apart, apart[1:], strict=False)) >= 13
+    assert min(b - a for a, b in pairwise(apart)) >= 13
