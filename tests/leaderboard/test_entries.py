@@ -135,6 +135,8 @@ def broken(folder, how):
     elif how == "sparse file":
         with (folder / "posteriors" / "boston" / "split-00.safetensors").open("wb") as stream:
             stream.truncate(2**30)
+    elif how == "odd name":
+        os.close(os.open(os.fsencode(folder / "posteriors") + b"/\xff", os.O_CREAT))
     elif how == "pipe":
         os.mkfifo(folder / "posteriors" / "boston" / "split-09.safetensors")
     elif how == "too deep":
@@ -160,6 +162,7 @@ def broken(folder, how):
         ("huge source", "mine.py is larger than"),
         ("linked source", "cannot read mine.py"),
         ("sparse file", f"posteriors/boston/split-00.safetensors is larger than the {FILE_BYTES} bytes"),
+        ("odd name", "it cannot be read (UnicodeEncodeError)"),
         ("pipe", "posteriors/boston/split-09.safetensors is neither a plain file nor a folder"),
         ("too deep", "posteriors/boston/more is neither a plain file nor a folder"),
         ("linked posteriors", "posteriors is neither a plain file nor a folder"),
