@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,14 @@ _hook = install_import_hook(_CHECKED, "beartype.beartype")
 from fsvi_bench.running.executors import use_one_thread  # noqa: E402
 from fsvi_bench.tasks.problem import Problem, load_problem  # noqa: E402
 from fsvi_bench.tasks.task import Task, read_task  # noqa: E402
+from tests.requirements import skip_or_fail  # noqa: E402
 
 REFERENCE = Path(__file__).parent / "reference_data"
 DATA_VARIABLE = "FSVI_BENCH_DATA"
+BROWSER_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run", "--disable-quic",
+]  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,3 +77,19 @@ def toy() -> Problem:
     from fsvi_bench.tasks.card import load_card
 
     return load_problem(build_task(load_card("toy"), 0).task)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium; a module's, since Playwright keeps an event loop in the thread while it runs."""
+    chromium = "/usr/bin/chromium" if Path("/usr/bin/chromium").is_file() else shutil.which("chromium")
+    if chromium is None:
+        skip_or_fail("there is no chromium; install Debian's package of that name")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        skip_or_fail("playwright is not installed; install fsvi-bench[dev]")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
+        yield started
+        started.close()

@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from fsvi_bench.cli import datasets, export, methods, report, reproduce, run, score, status, submit, tasks, verify
+from fsvi_bench.cli import (
+    datasets,
+    export,
+    leaderboard,
+    methods,
+    report,
+    reproduce,
+    run,
+    score,
+    status,
+    submit,
+    tasks,
+    verify,
+)  # fmt: skip
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.running.executors.base import WorkersLost
 
@@ -35,6 +48,7 @@ app.command("verify")(verify.verify)
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(methods.app, name="methods")
+app.add_typer(leaderboard.app, name="leaderboard")
 
 
 def _print_version(value: bool) -> None:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import math
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fsvi_bench.reporting.report.page import write_report
 from tests.reporting.studies import curve, record, save
-from tests.requirements import skip_or_fail
 
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-first-run", "--disable-quic",
-]  # fmt: skip
 METHODS = {"exact": 0.0, "fixed-a": 30.0, "rand-a": 9.0, "rand-a-ngd": 100.0, "mean-field-vi": None, "ssge": 2.0}
 
 
@@ -39,21 +32,6 @@ def report(tmp_path_factory):
         (root / "cells" / str(place)).mkdir()
         (root / "cells" / str(place) / "record.json").write_text(each.model_dump_json())
     return write_report(root, root / "report")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium = "/usr/bin/chromium" if Path("/usr/bin/chromium").is_file() else shutil.which("chromium")
-    if chromium is None:
-        skip_or_fail("there is no chromium; install Debian's package of that name")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        skip_or_fail("playwright is not installed; install fsvi-bench[dev]")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""The leaderboard as a static site: pages, their data as JSON, nothing fetched from anywhere."""
