@@ -5,6 +5,7 @@ Files come from anybody: nothing is unpickled or executed, and whatever is not e
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ def write_tensor_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
 
 
 def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The bytes of a safetensors file.
+    """The bytes of a safetensors file; equal tensors and metadata give equal bytes.
 
     Raises:
         ValueError: a tensor holds NaN or infinity.
@@ -120,4 +121,12 @@ def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> b
         if tensor.is_floating_point() and not all(map(math.isfinite, tensor.aminmax())):
             raise ValueError(f"tensor '{name}' holds NaN or infinity")
     contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return save(contiguous, metadata=dict(metadata))
+    return _in_order(save(contiguous, metadata=dict(metadata)))
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with its header's keys sorted: the library shuffles them, and equal files hash alike."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # tensors begin at a multiple of eight
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]

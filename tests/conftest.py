@@ -53,6 +53,20 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["WANDB_MODE"] = "offline"
 
 
+@pytest.fixture
+def cli(capsys):
+    """Runs the command in this process; returns status, stdout and stderr."""
+    from fsvi_bench.cli.app import main
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def reference() -> Path:
     """Folder of the independent values."""

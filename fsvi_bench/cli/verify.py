@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from fsvi_bench.cli.options import AsJson, DataDir, Workers
 
 if TYPE_CHECKING:
     from fsvi_bench.leaderboard.rerun import RerunSettings
+    from fsvi_bench.leaderboard.submission import Submission
     from fsvi_bench.leaderboard.verifying import Refused, Verified
 
 Seed = Annotated[
@@ -31,8 +33,23 @@ def verify(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="With --all: verify anew what is verified already.")] = False,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="DIR", help="Write what was found to DIR/<name>.json.")
+        Path | None,
+        typer.Option(
+            "--save",
+            metavar="DIR",
+            help="Write DIR/<name>.json. Default: verified/ beside the submissions/ that the folder lies in.",
+        ),
     ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance",
+            help="With --rerun: how far a score may be off. Default: 0.01, the widest that is ranked.",
+        ),
+    ] = None,
+    require_isolation: Annotated[
+        bool, typer.Option("--require-isolation", help="With --rerun: run nothing where bubblewrap cannot confine it.")
+    ] = False,
     workers: Workers = None,
     data_dir: DataDir = None,
     json: AsJson = False,
@@ -46,18 +63,17 @@ def verify(
     from fsvi_bench.errors import InputError
     from fsvi_bench.leaderboard.protocol import protocol_tasks
     from fsvi_bench.leaderboard.reading import read_submission
-    from fsvi_bench.leaderboard.verification import write_verification
-    from fsvi_bench.leaderboard.verifying import Refused, Verified, verify_all, verify_submission
+    from fsvi_bench.leaderboard.verifying import Refused, Verified, keep, verify_all, verify_submission
     from fsvi_bench.running.executors import available_cores, use_one_thread
 
     if (all_in is None) == (not submissions):
         raise InputError("name folders of submissions, or a leaderboard's folder with --all; one of the two")
     if all_in is not None and save is not None:
         raise InputError("--save has no meaning with --all, which writes ROOT/verified; drop it")
-    if seed is not None and not rerun:
-        raise InputError("--seed has no meaning without --rerun; add that or drop the seed")
+    if not rerun and (seed is not None or tolerance is not None or require_isolation):
+        raise InputError("--seed, --tolerance and --require-isolation need --rerun; add it or drop them")
     use_one_thread()
-    tasks, settings = protocol_tasks(data_dir), _settings(rerun, seed)
+    tasks, settings = protocol_tasks(data_dir), _settings(rerun, seed, tolerance, require_isolation)
     processes = workers or available_cores()
     found: list[Verified | Refused] = []
     with RichProgress() as progress:
@@ -71,11 +87,11 @@ def verify(
         for folder in submissions or ():
             submission = read_submission(folder, tasks)
             done = Verified(submission, verify_submission(submission, tasks, settings, processes, progress))
-            if save is not None:
-                write_verification(save / f"{submission.manifest.name}.json", done.verification)
             found.append(done)
             if not json:
                 _show(done)
+            if (place := _place(submission, save)) is not None:
+                stderr.print(keep(done.verification, place), soft_wrap=True)
     if json:
         print_json([each.verification for each in found if isinstance(each, Verified)])
     refused = [each for each in found if isinstance(each, Refused)]
@@ -88,14 +104,28 @@ def verify(
     return 1 if refused else 0
 
 
-def _settings(count: int, seed: int | None) -> RerunSettings | None:
+def _place(submission: Submission, save: Path | None) -> Path | None:
+    """Where its verification belongs, if anywhere."""
+    from fsvi_bench.leaderboard.verification import verification_path
+    from fsvi_bench.leaderboard.verifying import SUBMISSIONS
+
+    name, shelf = submission.manifest.name, submission.folder.absolute().parent
+    if save is not None:
+        return save / f"{name}.json"
+    return verification_path(shelf.parent, name) if shelf.name == SUBMISSIONS else None
+
+
+def _settings(count: int, seed: int | None, tolerance: float | None, require_isolation: bool) -> RerunSettings | None:
     if not count:
         return None
     import secrets
 
     from fsvi_bench.leaderboard.rerun import RerunSettings
 
-    return RerunSettings(count=count, seed=secrets.randbits(63) if seed is None else seed)
+    settings = RerunSettings(
+        count=count, seed=secrets.randbits(63) if seed is None else seed, require_isolation=require_isolation
+    )
+    return settings if tolerance is None else replace(settings, tolerance=tolerance)
 
 
 def _show(verified: Verified) -> None:

@@ -32,8 +32,9 @@ KINDS: dict[Family, str] = {
 
 #: No markup, no double quotes, no control characters, nothing that turns text around; letters of any script.
 _NO_MARKUP = r"[^<>\"`\\\p{C}\p{Zl}\p{Zp}]"
+_NOT_BLANK = r"[^<>\"`\\\p{C}\p{Z}]"
 Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-Line = Annotated[str, Field(pattern=rf"^{_NO_MARKUP}{{1,200}}$")]
+Line = Annotated[str, Field(pattern=rf"^{_NOT_BLANK}{_NO_MARKUP}{{0,199}}$")]
 Text = Annotated[str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$")]
 _WEB_ADDRESS = r"^https://[A-Za-z0-9.-]+(?::\d{1,5})?(?:/[A-Za-z0-9._~/?#=&%+@:,;-]*)?$"
 Link = Annotated[str, Field(max_length=300, pattern=_WEB_ADDRESS)]

@@ -95,7 +95,7 @@ def verify_all(
     """
     if not is_directory(root / SUBMISSIONS):
         raise InputError(f"there is no folder {root / SUBMISSIONS}; name the leaderboard's folder, which holds it")
-    for folder in sorted(path for path in (root / SUBMISSIONS).iterdir() if not _HIDDEN.fullmatch(path.name)):
+    for folder in sorted(path for path in (root / SUBMISSIONS).iterdir() if _may_be_a_submission(path)):
         place = verification_path(root, folder.name)
         try:
             submission = read_submission(folder, tasks)
@@ -110,6 +110,28 @@ def verify_all(
         if earlier is None:
             write_verification(place, verification)
         yield Verified(submission, verification, kept=earlier is not None)
+
+
+def keep(verification: Verification, place: Path) -> str:
+    """Writes a verification, unless a re-run of these very files is there and this is none; says what became of it.
+
+    Raises:
+        InputError: the place is not writable.
+    """
+    try:
+        earlier = read_verification(place)
+    except InputError:  # it is written anew
+        earlier = None
+    same = earlier is not None and earlier.submission_sha256 == verification.submission_sha256
+    if same and earlier is not None and earlier.rerun is not None and verification.rerun is None:
+        return f"{place} stays as it is: it is of the same files, and has a re-run"
+    write_verification(place, verification)
+    return f"verification written to {place}"
+
+
+def _may_be_a_submission(path: Path) -> bool:
+    """Not what is hidden, nor a plain file, such as a README."""
+    return not _HIDDEN.fullmatch(path.name) and (path.is_symlink() or not path.is_file())
 
 
 def _still_good(place: Path, submission: Submission, settings: RerunSettings | None) -> Verification | None:

@@ -64,7 +64,8 @@ def training_file(problem: Problem, form: str) -> bytes:
         raise unknown_name("format", form, get_args(Format))
     stream = io.BytesIO()
     arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-    np.savez(stream, **arrays, **{name: np.array(word) for name, word in words.items()})
+    arrays |= {name: np.array(word) for name, word in words.items()}
+    np.savez(stream, **arrays)
     return stream.getvalue()
 
 

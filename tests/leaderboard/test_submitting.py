@@ -296,6 +296,26 @@ def test_submit_and_verify_by_command(ran, tmp_path, capsys):
     assert command(["verify", str(folder), "--workers", "1", "--json"]) == 0
     (document,) = json.loads(capsys.readouterr().out)
     assert document == json.loads((tmp_path / "saved" / "rand-a-full.json").read_text())
+    assert command(["verify", str(folder), "--workers", "1"]) == 0
+    assert read_verification(board / "verified" / "rand-a-full.json") == saved
+
+
+@pytest.mark.usefixtures("official")
+def test_a_rerun_of_the_same_files_is_kept_when_they_are_only_scored(ran, tasks, tmp_path, capsys):
+    draft = draft_from_run(ran / "out", tasks, Choice("exact"))
+    write_submission(draft, Words(("A",), "MIT", name="again"), tasks, tmp_path / "submissions")
+    folder, place = str(tmp_path / "submissions" / "again"), tmp_path / "verified" / "again.json"
+    assert command(["verify", folder, "--workers", "1", "--rerun", "1", "--seed", "4"]) == 0
+    assert "verification written to" in " ".join(capsys.readouterr().err.split())
+    first = read_verification(place)
+    assert (first.label, first.rerun.seed, len(first.rerun.official), len(first.rerun.withheld)) == ("re-run", 4, 1, 1)
+    assert command(["verify", folder, "--workers", "1"]) == 0
+    assert "stays as it is: it is of the same files, and has a re-run" in " ".join(capsys.readouterr().err.split())
+    assert read_verification(place) == first
+    manifest = Path(folder) / "submission.yaml"
+    manifest.write_text(manifest.read_text() + "notes: other files\n")
+    assert command(["verify", folder, "--workers", "1"]) == 0
+    assert read_verification(place).label == "re-scored only"
 
 
 @pytest.mark.usefixtures("official")
@@ -353,7 +373,7 @@ def test_one_refusal_is_one_sentence(ran, tasks, tmp_path, capsys):
     [
         (["verify"], "name folders of submissions, or a leaderboard's folder with --all"),
         (["verify", "x", "--all", "y"], "name folders of submissions, or a leaderboard's folder with --all"),
-        (["verify", "x", "--seed", "1"], "--seed has no meaning without --rerun"),
+        (["verify", "x", "--seed", "1"], "--seed, --tolerance and --require-isolation need --rerun"),
         (["verify", "--all", "x", "--save", "y"], "--save has no meaning with --all"),
         (["verify", "--all", "nowhere"], "there is no folder nowhere/submissions"),
         (["verify", "nowhere"], "cannot read nowhere"),

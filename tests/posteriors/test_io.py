@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.posteriors.io import pack_tril, read_posterior, unpack_tril, write_posterior
+from fsvi_bench.posteriors.io import pack_tril, posterior_file, read_posterior, unpack_tril, write_posterior
 
 f64 = torch.float64
 
@@ -154,3 +154,12 @@ def test_unknown_metadata_are_refused(path):
     save_broken(path, "gaussian-ffg", {"author": "me"}, mean=ONE, scale=ONE)
     with pytest.raises(InputError, match="unknown metadata 'author'; expected format, kind, task_sha256"):
         read_posterior(path)
+
+
+def test_equal_posteriors_are_equal_files():
+    """safetensors itself writes metadata in another order each time; a file's hash is its identity in a submission."""
+    q = random_posterior("full", 5, 3)
+    files = {posterior_file(q, "a" * 64) for _ in range(20)}
+    assert len(files) == 1
+    (content,) = files
+    assert int.from_bytes(content[:8], "little") % 8 == 0

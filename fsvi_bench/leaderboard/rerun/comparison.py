@@ -18,7 +18,7 @@ from fsvi_bench.leaderboard.rerun.child import START_SECONDS, Limits, RunFailed,
 from fsvi_bench.leaderboard.rerun.jail import Jail, find_jail
 from fsvi_bench.leaderboard.rerun.withheld import Withheld, ffg_floor, first_certified
 from fsvi_bench.leaderboard.submission import Submission
-from fsvi_bench.leaderboard.verification import OfficialRerun, Rerun, VerifiedCell, Waypoint, WithheldRerun
+from fsvi_bench.leaderboard.verification import TOLERANCE, OfficialRerun, Rerun, VerifiedCell, Waypoint, WithheldRerun
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.running.cell import not_a_number
@@ -45,7 +45,7 @@ class RerunSettings:
 
     count: int  #: official cells, and as many withheld tasks
     seed: int  #: the verifier's, made known afterwards only
-    tolerance: float = 1e-2  #: relative, of the track's score
+    tolerance: float = TOLERANCE  #: relative, of the track's score; under a wider one nothing is ranked
     memory: int = 4 * 2**30  #: bytes, beyond what Python and its libraries take
     patience: float = 10.0  #: times the declared seconds
     require_isolation: bool = False  #: refuse to run where nothing keeps submitted code from the rest
