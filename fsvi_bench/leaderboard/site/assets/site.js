@@ -25,8 +25,8 @@
     refresh(heading.closest("table"));
   };
 
-  // What a table costs is the rows that are laid out: the first hundred that pass the filter, until more are asked for.
-  const AT_FIRST = 100;
+  // What a table costs is the rows that are laid out: the first fifty that pass the filter, until more are asked for.
+  const AT_FIRST = 50;
   const limits = new Map();
   const filter = document.getElementById("filter");
   const rerunOnly = document.getElementById("rerun-only");
