@@ -12,7 +12,7 @@ from fsvi_bench.files import write_atomically
 from fsvi_bench.leaderboard.submission import Sha256, Slug
 from fsvi_bench.scoring.scores import Scores
 
-TOLERANCE = 1e-2  #: relative, of a re-run's score: machines round differently, and training amplifies it
+TOLERANCE = 1e-4  #: relative, of a re-run's scores: machines round differently, and training may amplify it
 
 
 class _Plain(BaseModel):
@@ -68,7 +68,8 @@ class Rerun(_Plain):
     """What came of running the submitted source."""
 
     seed: int  #: the verifier's, from which the withheld tasks were drawn
-    isolation: str  #: how the submitted code was kept from the rest, in words
+    isolated: bool  #: whether a jail kept the submitted code from the verifier's files and from the network
+    isolation: str  #: how, in words
     tolerance: float  #: relative
     hardware: str
     official: tuple[OfficialRerun, ...]

@@ -128,6 +128,7 @@ def rerun(rng, cells, family="full", seconds=10.0):
     )
     return Rerun(
         seed=1,
+        isolated=True,
         isolation="a process",
         tolerance=0.01,
         hardware="one core",

@@ -85,6 +85,7 @@ def rerun(
         progress.advance(STAGE, f"{place[0]} withheld {fresh.draw}", status=withheld[-1].status)
     return Rerun(
         seed=settings.seed,
+        isolated=jail.bwrap is not None,
         isolation=runner.isolation,
         tolerance=settings.tolerance,
         hardware=str(provenance("cpu", 0, datetime.now(UTC))["hardware"]),
