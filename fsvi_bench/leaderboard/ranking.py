@@ -30,7 +30,7 @@ from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS, Track
 from fsvi_bench.leaderboard.tables import HEADLINES, BudgetPoint, Label, Line, Score, Spectrum, TrackTable
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.statistics.bootstrap import bootstrap_ranks, tie_groups
-from fsvi_bench.statistics.ranks import dataset_ranks
+from fsvi_bench.statistics.ranks import critical_difference, dataset_ranks
 from fsvi_bench.statistics.resampled_t import corrected_interval
 
 __all__ = [
@@ -87,15 +87,16 @@ def _table(rows: Sequence[Row], references: References, track: Track | None, sco
     lines.sort(key=lambda line: (line.mean_rank, line.name))
     others = sorted((row for row in rows if row.unranked is not None), key=lambda row: (row.order, row.name))
     lines += [_line(row, None, references, score, ratios) for row in others]
-    return TrackTable(track, score, list(references.datasets), lines, _note(len(references.datasets)))
+    counted = list(references.counted)
+    return TrackTable(track, score, list(references.datasets), counted, lines, _note(len(counted)))
 
 
 def _note(datasets: int) -> str:
     if datasets < FEWEST_DATASETS:
         have = "there is 1" if datasets == 1 else f"there are {datasets}"
-        return f"No intervals and no groups: they need at least {FEWEST_DATASETS} data sets, and {have}."
+        return f"No intervals and no groups: they need at least {FEWEST_DATASETS} data sets, and {have} that count."
     few = f"Intervals from {datasets} data sets are narrow: of nominal 95 %, some 85 to 95 % cover from 8, fewer below."
-    return f"{few} Ranks of methods that are equal in truth move more than their intervals say."
+    return f"{few} Groups differ only where a test for all pairs at once (Nemenyi's) tells them apart."
 
 
 def _ranks(rows: Sequence[Row], references: References, track: Track | None, score: Score) -> list[_Rank]:
@@ -103,7 +104,7 @@ def _ranks(rows: Sequence[Row], references: References, track: Track | None, sco
     if not rows:
         return []
     columns = np.maximum(np.stack([row.columns[score] for row in rows]), CLOSED_FORM)
-    scores = {dataset: columns[:, places] for dataset, places in references.splits.items()}
+    scores = {dataset: columns[:, places] for dataset, places in references.counted.items()}
     ranks = dataset_ranks(np.stack([table.mean(1) for table in scores.values()], 1))
     mean_rank = ranks.mean(1)
     intervals, groups = _intervals(scores, f"{references.protocol} {track or 'across tracks'} {score}")
@@ -127,7 +128,9 @@ def _intervals(
         return [None] * M, [None] * M
     one_seed = {dataset: table[:, :, None] for dataset, table in scores.items()}
     bootstrap = bootstrap_ranks(one_seed, derived_generator("ranks", seed), RESAMPLES)
-    return [found and (found.low, found.high) for found in bootstrap.intervals()], tie_groups(bootstrap)
+    return [found and (found.low, found.high) for found in bootstrap.intervals()], tie_groups(
+        bootstrap, least=critical_difference(M, len(scores))
+    )
 
 
 def _line(row: Row, rank: _Rank | None, references: References, score: Score, ratios: Mapping[str, float]) -> Line:

@@ -21,7 +21,7 @@ from torch import Tensor
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import write_atomically
 from fsvi_bench.leaderboard.entries import Entry
-from fsvi_bench.leaderboard.submission import Sha256, Slug
+from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS, Sha256, Slug
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision, normal_kl
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
@@ -95,6 +95,12 @@ class References(_Strict):
         """By data set, where its tasks stand in `tasks`."""
         return _places(tuple(task.dataset for task in self.tasks))
 
+    @property
+    def counted(self) -> Mapping[str, list[int]]:
+        """`splits` of the data sets that ranks are made of: all but those to tune on, unless there are no others."""
+        others = {name: places for name, places in self.splits.items() if name not in DEVELOPMENT_DATASETS}
+        return others or self.splits
+
     def test_train_ratio(self, dataset: str) -> float:
         """Mean over a data set's splits of n_test/n_train, which is nearly the same for each."""
         return fmean(self.tasks[place].N_test / self.tasks[place].N for place in self.splits[dataset])
@@ -110,7 +116,8 @@ def freeze(tasks: TaskSet, entries: Iterable[Entry]) -> References:
     """References of some tasks, and RANDA's scores from its verified submissions.
 
     Raises:
-        InputError: there are no tasks, or the raw data of one are missing or are not the task's.
+        InputError: there are no tasks, the raw data of one are missing or are not the task's, or RANDA's submission
+            was only scored.
     """
     if not tasks.tasks:
         raise InputError("there are no official tasks to freeze references of; name data sets that have some")
@@ -176,9 +183,14 @@ def condition_number(precision_tril: Float[Tensor, "k k"]) -> float:
 
 
 def _by_task(entry: Entry) -> dict[str, Scores]:
-    """Scores of a verified submission of RANDA by the task's SHA-256; none of another's, or of another family."""
+    """Scores of RANDA's submission by the task's SHA-256, if its source was run again; none of another family's."""
     if entry.verification is None or entry.name != f"rand-a-{entry.manifest.family}":
         return {}
+    if entry.verification.shortfall is not None:
+        raise InputError(
+            f"submission {entry.name} has no re-run to rely on ({entry.verification.shortfall}); verify it with "
+            "--rerun before its scores are frozen"
+        )
     return {cell.task_sha256: cell.scores for cell in entry.verification.cells if cell.scores is not None}
 
 

@@ -19,10 +19,10 @@ from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.references import References, TaskReference
 from fsvi_bench.leaderboard.submission import Track
 from fsvi_bench.leaderboard.tables import HEADLINES, BudgetPoint, Label, Score, Spectrum
-from fsvi_bench.leaderboard.verification import TOLERANCE, OfficialRerun, Verification, VerifiedCell, Waypoint
+from fsvi_bench.leaderboard.verification import OfficialRerun, Verification, VerifiedCell, Waypoint
 from fsvi_bench.tasks.official import Place
 
-MAP = "map-point-mass"  #: name of the row that the references give
+MAP = "MAP (point mass)"  #: the row that the references give; no submission can have this name
 REFERENCE = "a reference, shown to compare with"
 CLOSED_FORM = 1e-6  #: nats; nearer to the truth than this on every cell, a posterior is its closed form to rounding
 FLAT = 1e-3  #: nats added to both sides of a log ratio: below it, differences do not matter
@@ -83,17 +83,14 @@ def map_row(references: References) -> Row:
         "predictive_kl_test": np.array([task.map_predictive_kl_test for task in tasks]),
         "nlpd_gap": np.array([task.map_nlpd - task.nlpd_exact for task in tasks]),
     }
-    spectrum = Spectrum(smallest=0.0, median=0.0, largest=0.0, cells=len(tasks))
+    counted = sum(map(len, references.counted.values()))
+    spectrum = Spectrum(smallest=0.0, median=0.0, largest=0.0, cells=counted, of=counted)
     return Row(None, MAP, "MAP, a point mass", "singular", "closed form", REFERENCE, 0, columns, spectrum, ())
 
 
 def label_of(verification: Verification | None) -> Label:
-    """A re-run is one on official cells and on withheld tasks both, held to no wider a tolerance than ours."""
-    if verification is None:
-        return "not verified"
-    rerun = verification.rerun
-    whole = rerun is not None and rerun.official and rerun.withheld and rerun.tolerance <= TOLERANCE
-    return "re-run" if whole else "re-scored only"
+    """What was done with an entry."""
+    return "not verified" if verification is None else verification.label
 
 
 def verified_cells(entry: Entry, references: References) -> dict[Place, VerifiedCell]:
@@ -142,9 +139,9 @@ def _why_unranked(
     present = headline[~np.isnan(headline)]
     if entry.manifest.track != "singular" and present.size and bool((present <= CLOSED_FORM).all()):
         return 1, "equals the closed form to rounding"
-    if label_of(entry.verification) != "re-run":
-        return 2, "re-scored only: its source was not run again"
-    if lacking := missing_datasets(columns, references):
+    if (shortfall := entry.verification.shortfall) is not None:
+        return 2, shortfall
+    if lacking := [name for name in missing_datasets(columns, references) if name in references.counted]:
         return 3, f"missing: {', '.join(lacking)}"
     return 0, None
 
@@ -161,26 +158,28 @@ def by_dataset(scores: Float[np.ndarray, " T"], references: References) -> dict[
 
 
 def mean_over_datasets(scores: Float[np.ndarray, " T"], references: References) -> float | None:
-    """Mean over data sets of the mean over splits, so that each data set weighs the same; None if a cell is missing."""
-    if bool(np.isnan(scores).any()):
-        return None
-    return fmean(float(part.mean()) for part in by_dataset(scores, references).values())
+    """Mean over the data sets that count of the mean over splits, so that each weighs the same; None if a cell of
+    theirs is missing."""
+    means = [float(scores[places].mean()) for places in references.counted.values()]
+    return None if any(map(math.isnan, means)) else fmean(means)
 
 
 def log_ratio(row: Row, references: References) -> float | None:
     """Median over cells of log10((score + 1e-3)/(RANDA's + 1e-3)), both by the headline of the row's track.
 
     In the factorised track both are KLs above the family's floor. Singular posteriors are held against the full RANDA's
-    `predictive_kl_box`. It is taken over the cells that have a frozen RANDA, which are the same for every row; None if
-    there are none, or if the row lacks any cell.
+    `predictive_kl_box`. It is taken over the cells of the data sets that count, where a frozen RANDA is there: the same
+    for every row. None if there are none, or if the row lacks any cell of these data sets.
     """
-    against = np.array([_rand_a(task, row.track) for task in references.tasks], dtype=float)
-    if bool(np.isnan(row.headline).any()) or bool(np.isnan(against).all()):
+    counted = [place for places in references.counted.values() for place in places]
+    against = np.array([_rand_a(references.tasks[place], row.track) for place in counted], dtype=float)
+    own = row.headline[counted]
+    if bool(np.isnan(own).any()) or bool(np.isnan(against).all()):
         return None
     frozen = ~np.isnan(against)
     # Rounding may put a score some 1e-9 below 0; anything below −1e-3 is a defect, and not a number here.
     with np.errstate(invalid="ignore"):
-        found = float(np.median(np.log10((row.headline[frozen] + FLAT) / (against[frozen] + FLAT))))
+        found = float(np.median(np.log10((own[frozen] + FLAT) / (against[frozen] + FLAT))))
     return None if math.isnan(found) else found
 
 
@@ -193,13 +192,15 @@ def _rand_a(task: TaskReference, track: Track) -> float | None:
 
 
 def _spectrum(cells: Mapping[Place, VerifiedCell], references: References) -> Spectrum | None:
-    """None if a cell is missing or none has a posterior."""
-    found = [cell.scores.overconfidence for cell in cells.values() if cell.scores is not None]
-    if len(cells) < len(references.tasks) or not found:
+    """Over the data sets that count; None if a cell of theirs is missing or none has a posterior."""
+    counted = [references.tasks[place].place for places in references.counted.values() for place in places]
+    own = [cells[place] for place in counted if place in cells]
+    found = [cell.scores.overconfidence for cell in own if cell.scores is not None]
+    if len(own) < len(counted) or not found:
         return None
     numbers = [[each.smallest, each.median, each.largest] for each in found]
     smallest, median, largest = np.median(np.array(numbers), axis=0).tolist()
-    return Spectrum(smallest, median, largest, len(found))
+    return Spectrum(smallest, median, largest, cells=len(found), of=len(counted))
 
 
 def _budgets(entry: Entry, references: References) -> tuple[BudgetPoint, ...]:
@@ -223,7 +224,8 @@ def _waypoint(run: OfficialRerun, fraction: float, declared: int) -> Waypoint | 
     if not run.waypoints:
         return None
     steps = declared if run.rerun is None else max(waypoint.steps for waypoint in run.waypoints)
-    within = [waypoint for waypoint in run.waypoints if waypoint.steps <= fraction * steps]
+    # A re-run looks after whole steps; before the first one there is nothing of the method to see.
+    within = [waypoint for waypoint in run.waypoints if 0 < waypoint.steps <= max(1, round(fraction * steps))]
     return max(within, key=lambda waypoint: waypoint.steps, default=None)
 
 

@@ -22,6 +22,7 @@ class Spectrum:
     median: float
     largest: float
     cells: int  #: those that have a posterior
+    of: int  #: all cells that count
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class BudgetPoint:
 class Line:
     """One entry of a table, ranked or not, or (entry None) a row that the references give.
 
-    Numbers over all data sets are None where a cell is missing: what is missing is never averaged away. A cell that
-    diverged or failed counts as Infinity.
+    Numbers over data sets are of those that count, and None where a cell of theirs is missing: what is missing is never
+    averaged away. A cell that diverged or failed counts as Infinity.
     """
 
     entry: Entry | None
@@ -55,8 +56,8 @@ class Line:
     place: int | None  #: 1 is the best; equal mean ranks share one
     mean_rank: float | None
     interval: tuple[float, float] | None  #: 95 %, see TrackTable.note
-    group: int | None  #: of ties, 1 the leading one
-    ranks: dict[str, float]  #: by data set; empty without a rank
+    group: int | None  #: of ties, 1 the leading one; a family-wise test sets each apart from one before it
+    ranks: dict[str, float]  #: by data set that counts; empty without a rank
     scores: dict[str, float | None]  #: by data set: mean over splits of the table's score
     spread: dict[str, tuple[float, float] | None]  #: Nadeau and Bengio's 95 % interval of that mean
     missing: list[str]  #: data sets of which a cell is missing
@@ -76,5 +77,6 @@ class TrackTable:
     track: Track | None  #: None: all tracks together
     score: Score
     datasets: list[str]
+    ranked: list[str]  #: the data sets that ranks, means and medians are made of: not those to tune on
     lines: list[Line]
     note: str | None  #: what intervals and groups cannot say, or why there are none

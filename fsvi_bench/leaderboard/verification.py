@@ -88,8 +88,23 @@ class Verification(_Plain):
 
     @property
     def label(self) -> Literal["re-run", "re-scored only"]:
-        """Only what was run again is ranked."""
-        return "re-scored only" if self.rerun is None else "re-run"
+        """A re-run is one on official cells and on withheld tasks both."""
+        whole = self.rerun is not None and self.rerun.official and self.rerun.withheld
+        return "re-run" if whole else "re-scored only"
+
+    @property
+    def shortfall(self) -> str | None:
+        """Why what was run again earns no rank; None if it does."""
+        if self.rerun is None or self.label != "re-run":
+            return "re-scored only: its source was not run again"
+        if not self.rerun.isolated:
+            return "re-run without isolation"
+        if not self.rerun.tolerance <= TOLERANCE:
+            return f"re-run under a tolerance of {self.rerun.tolerance:g}, wider than {TOLERANCE:g}"
+        became = [run.status for run in self.rerun.withheld]
+        if "failed" in became or "ok" not in became:
+            return f"its source finished {became.count('ok')} of {len(became)} withheld tasks"
+        return None
 
 
 def verification_path(root: Path, name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
-from scipy.stats import rankdata
+from scipy.stats import rankdata, studentized_range
 
 from fsvi_bench.statistics.arrays import score_table
 
@@ -38,3 +38,15 @@ def mean_ranks(scores: ArrayLike) -> list[float | None]:
     """Mean over data sets of `dataset_ranks`; None for a method that misses a data set."""
     means = dataset_ranks(scores).mean(1)
     return [None if np.isnan(mean) else float(mean) for mean in means]
+
+
+def critical_difference(methods: int, datasets: int, level: float = 0.95) -> float:
+    """How far two of the methods' mean ranks must be apart for Nemenyi's test to separate them (Demšar 2006, §3.2.2).
+
+    q √(k(k+1)/(6N)), q the quantile of the studentized range over √2: with probability `level` no pair at all of k
+    methods that are equal in truth is that far apart on N data sets.
+    """
+    if methods < 2:
+        return 0.0
+    q = float(studentized_range.ppf(level, methods, np.inf)) / np.sqrt(2)
+    return float(q * np.sqrt(methods * (methods + 1) / (6 * datasets)))

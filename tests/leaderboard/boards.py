@@ -19,6 +19,7 @@ from fsvi_bench.leaderboard.references import References, TaskReference
 from fsvi_bench.leaderboard.strict import manifest_yaml
 from fsvi_bench.leaderboard.submission import CELLS_FILE, KINDS, MANIFEST_FILE, Budget, Claim, Claims, Manifest, Source
 from fsvi_bench.leaderboard.verification import (
+    TOLERANCE,
     OfficialRerun,
     Rerun,
     Verification,
@@ -130,7 +131,7 @@ def rerun(rng, cells, family="full", seconds=10.0):
         seed=1,
         isolated=True,
         isolation="a process",
-        tolerance=0.01,
+        tolerance=TOLERANCE,
         hardware="one core",
         official=tuple(official),
         withheld=(withheld,),

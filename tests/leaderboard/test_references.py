@@ -112,8 +112,15 @@ def test_scoring_says_the_same_of_the_map_and_of_the_floor(frozen, number):
         assert score(other, problem).kl > best.kl
 
 
+def test_rand_a_is_not_frozen_from_scores_that_nobody_ran(frozen):
+    with pytest.raises(
+        InputError, match=r"rand-a-full has no re-run to rely on \(re-scored only.*verify it with --rerun"
+    ):
+        freeze(TASKS, [entry("rand-a-full", frozen, again=False)])
+
+
 def test_rand_a_is_frozen_from_its_verified_submissions_alone(frozen):
-    full = entry("rand-a-full", frozen, again=False)
+    full = entry("rand-a-full", frozen)
     ffg = entry("rand-a-ffg", frozen, "ffg", diverged=[("boston", 1)])
     others = [entry("rand-a", frozen), entry("rand-a-full-2", frozen), entry("exact-full", frozen, kl=0.0)]
     found = freeze(TASKS, [*others, ffg, full])

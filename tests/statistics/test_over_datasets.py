@@ -11,7 +11,7 @@ from scipy.stats import rankdata, wilcoxon
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.statistics.multiple import holm
-from fsvi_bench.statistics.ranks import dataset_ranks, mean_ranks
+from fsvi_bench.statistics.ranks import critical_difference, dataset_ranks, mean_ranks
 from fsvi_bench.statistics.wilcoxon import signed_rank_test, wilcoxon_over_datasets
 from tests.maths.draws import PROPERTY
 from tests.statistics.demsar import AS_RANKED, AUC, MEAN_RANKS
@@ -151,3 +151,13 @@ def test_holm_is_the_step_down_procedure(p_values, alpha):
 def test_no_probability(p):
     with pytest.raises(InputError, match="p_values"):
         holm([0.5, p])
+
+
+def test_critical_differences_are_those_of_demsar():
+    """His table 5a, of q at 0.05 for 2 to 10 methods, printed to three digits."""
+    printed = [1.960, 2.343, 2.569, 2.728, 2.850, 2.949, 3.031, 3.102, 3.164]
+    for k, q in enumerate(printed, 2):
+        # CD = q √(k(k+1)/(6N)); with N = k(k+1)/6 it is q itself.
+        assert critical_difference(k, 1) / np.sqrt(k * (k + 1) / 6) == pytest.approx(q, abs=1.1e-3)
+    assert critical_difference(4, 14) == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), rel=1e-3)
+    assert critical_difference(1, 5) == 0.0

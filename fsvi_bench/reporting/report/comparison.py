@@ -17,6 +17,7 @@ from fsvi_bench.reporting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.running.cell import Record
 from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks, tie_groups
 from fsvi_bench.statistics.multiple import holm
+from fsvi_bench.statistics.ranks import critical_difference
 from fsvi_bench.statistics.resampled_t import corrected_paired_test
 from fsvi_bench.statistics.wilcoxon import Comparison, wilcoxon_over_datasets
 from fsvi_bench.tasks.build import split_indices
@@ -108,7 +109,9 @@ def _ranking(study: Study, family: Family, score: str, datasets: Sequence[str], 
     tables = {dataset: _score_table(study, dataset, entries, score) for dataset in datasets}
     ranks = bootstrap_ranks(tables, np.random.default_rng(0))
     compared = _beside_best(np.stack([table.mean((1, 2)) for table in tables.values()], 1), ranks.mean_rank)
-    standings = map(Standing, entries, ranks.intervals(), tie_groups(ranks), compared)
+    ranked = int((~np.isnan(ranks.mean_rank)).sum())
+    groups = tie_groups(ranks, least=critical_difference(ranked, len(datasets)))
+    standings = map(Standing, entries, ranks.intervals(), groups, compared)
     in_order = sorted(standings, key=lambda s: (s.interval is None, s.interval and s.interval.mean_rank, s.entry))
     return Ranking(family, score, list(datasets), in_order)
 
