@@ -12,7 +12,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def resource_dir(name: str) -> Path:
-    """Folder `datasets` or `conf`: inside an installed wheel, or at the top of a checkout."""
+    """Folder `datasets`, `conf` or `leaderboard`: inside an installed wheel, or at the top of a checkout."""
     bundled = _PACKAGE / "_bundled" / name
     return bundled if bundled.is_dir() else _PACKAGE.parent / name
 

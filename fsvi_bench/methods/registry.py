@@ -180,8 +180,11 @@ def _import_source(loader: _Source, path: str, name: str) -> ModuleType:
 
 
 def _require_method(cls: object, spec: str) -> type[Method]:
-    if not (isinstance(cls, type) and issubclass(cls, Method)) or inspect.isabstract(cls):
-        raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement its abstract members")
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise InputError(f"'{spec}' is no subclass of fsvi_bench.methods.base.Method; derive it from that")
+    if inspect.isabstract(cls):
+        lacking = ", ".join(sorted(cls.__abstractmethods__))
+        raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement {lacking}")
     if not (isinstance(cls.Options, type) and issubclass(cls.Options, MethodOptions)):
         raise InputError(f"'{spec}': its Options are not a fsvi_bench.methods.base.MethodOptions; derive them from it")
     return cls

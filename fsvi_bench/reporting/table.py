@@ -27,6 +27,7 @@ COLUMNS = {
 }
 NARROW_COLUMNS = ("kl", "nlpd", "rmse")
 UNLIMITED = 10_000  #: characters
+HUGE = 1e9  #: from here on a number is told by its power of ten
 ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an error bar would say nothing
 
 
@@ -108,15 +109,15 @@ def count_words(row: Row) -> str:
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """`36.71 ± 0.42`: as many decimals as show two digits of the error; small numbers in powers of ten."""
+    """`36.71 ± 0.42`: as many decimals as show two digits of the error; what is small or huge in powers of ten."""
     mean, error = estimate.mean, estimate.standard_error
     if not math.isfinite(mean):
         return "∞" if mean > 0 else str(mean)
     if 0 < abs(mean) < ROUNDING:
         return f"{mean:.0e}"
-    if not error:
+    if not error or not math.isfinite(error):
         return f"{mean:#.4g}" if mean else "0"
-    exponent = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < 1e-3 else 0
+    exponent = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < 1e-3 or abs(mean) >= HUGE else 0
     decimals = max(0, 1 - math.floor(math.log10(error)) + exponent)
     mantissas = f"{mean / 10**exponent:.{decimals}f} ± {error / 10**exponent:.{decimals}f}"
     return f"({mantissas})e{exponent}" if exponent else mantissas

@@ -219,7 +219,8 @@ def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...]
     if not variants:
         own = ", ".join(dict.fromkeys(family for method in methods for family in method.cls.families))
         raise InputError(f"no chosen method has a family among {', '.join(families)}; theirs: {own}")
-    return tuple(variants), tuple(flag for name, (flag, values) in given.items() if values and name not in known)
+    asked = {"M": bool(request.measurement_points), "max_steps": request.max_steps is not None}  # not by a protocol
+    return tuple(variants), tuple(flag for name, (flag, _) in given.items() if asked[name] and name not in known)
 
 
 def _distinct(methods: Sequence[MethodEntry]) -> list[MethodEntry]:

@@ -85,6 +85,9 @@ def test_infinity_makes_the_mean_infinite():
         (37.71165, None, "37.71"),
         (0.0, None, "0"),
         (math.inf, None, "∞"),
+        (7611645.2, 7611625.4, "7611645 ± 7611625"),
+        (1.3e103, 4.1e102, "(1.30 ± 0.41)e103"),
+        (1.2e251, math.inf, "1.200e+251"),
     ],
 )
 def test_numbers_are_written_to_two_digits_of_their_error(mean, error, text):

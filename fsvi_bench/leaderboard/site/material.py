@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from fsvi_bench.files import is_file
 from fsvi_bench.leaderboard.entries import Entry, Unreadable, read_entries
 from fsvi_bench.leaderboard.ranking import rank_across, rank_track
 from fsvi_bench.leaderboard.references import REFERENCE_FILE, References, TaskReference, read_references
 from fsvi_bench.leaderboard.submission import TRACKS
 from fsvi_bench.leaderboard.tables import Line, TrackTable
+from fsvi_bench.resources import resource_dir
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +50,12 @@ def make_material(entries: Sequence[Entry], unreadable: Sequence[Unreadable], re
 
 
 def read_material(root: Path) -> Material:
-    """Everything in a leaderboard's folder.
+    """Everything in a leaderboard's folder; without references of its own it has those of the project's leaderboard.
 
     Raises:
-        InputError: there are no submissions or references in it.
+        InputError: there are no submissions in it, or its references cannot be read.
     """
     board = read_entries(root)
-    return make_material(board.entries, board.unreadable, read_references(root / REFERENCE_FILE))
+    own = root / REFERENCE_FILE
+    references = read_references(own if is_file(own) else resource_dir("leaderboard") / REFERENCE_FILE)
+    return make_material(board.entries, board.unreadable, references)
