@@ -37,7 +37,9 @@ def material(table):
     close = entry("alike", table, kl=lambda task: 5 + 0.001 * task.split, words={"title": "Alike"})
     far = entry("far", table, kl=lambda task: 9 + 0.002 * task.split, words={"title": "Far"})
     both = entry("both", table, diverged={("energy", 1), ("yacht", 0)}, words={"title": "Diverges, too"})
-    return make_material([*every_kind(table), close, far, both], [], table)
+    once = entry("once", table, diverged={("energy", 0)}, words={"title": "Diverges once"})
+    mostly = entry("mostly", table, diverged={("energy", split) for split in range(1, 20)}, words={"title": "Mostly"})
+    return make_material([*every_kind(table), close, far, both, once, mostly], [], table)
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +192,9 @@ def close(expected):
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [("alpha", "beta"), ("alike", "far"), ("gamma", "both"), ("alpha", "gamma"), ("alpha", "epsilon"), ("zeta", "eta")],
-)
+    [("alpha", "beta"), ("alike", "far"), ("gamma", "both"), ("alpha", "gamma"), ("alpha", "epsilon"), ("zeta", "eta"),
+     ("once", "mostly"), ("mostly", "once")],
+)  # fmt: skip
 def test_the_comparison_computes_what_the_harness_does(visit, material, table, a, b):
     page = visit(f"compare.html#a={a}&b={b}")
     page.locator("#result").wait_for()
@@ -207,6 +210,19 @@ def test_the_comparison_computes_what_the_harness_does(visit, material, table, a
             assert found["energy"][-1] == "first"
         if (a, b, score) == ("gamma", "both", None):
             assert math.isinf(number(found["yacht"][0]))
+        if (a, b) == ("once", "mostly"):  # both means are infinite
+            assert found["energy"][-1] == "first"
+        require_sentence(page.locator("#said").inner_text(), expected.differences)
+
+
+def require_sentence(said, differences):
+    """Each data set is counted once: told apart one way or the other, not told apart, or not to be compared."""
+    lacking = [each.dataset for each in differences if each.p_value is None]
+    counts = [sum(each.closer == which for each in differences) for which in ("a", "b", None)]
+    counts[2] -= len(lacking)
+    first, second, neither = counts
+    assert f"First closer on {first}, second on {second}, not told apart on {neither} of 4 data sets" in said
+    assert said.endswith(f"lacks a cell: {', '.join(lacking)}." if lacking else "of 4 data sets.")
 
 
 def require_alike(shown, expected):
@@ -217,8 +233,7 @@ def require_alike(shown, expected):
     assert (None if interval == "–" else [float(end) for end in interval.split(",")]) == (
         expected.interval and [close(end) for end in expected.interval]
     )
-    told = expected.adjusted is not None and expected.adjusted <= 0.05
-    assert closer == (("first" if expected.a < expected.b else "second") if told else "")
+    assert closer == {"a": "first", "b": "second", None: ""}[expected.closer]
 
 
 def test_a_comparison_is_chosen_by_lists_or_address_and_leads_nowhere_else(visit):
@@ -231,6 +246,17 @@ def test_a_comparison_is_chosen_by_lists_or_address_and_leads_nowhere_else(visit
     assert page.url.endswith("compare.html#a=alike&b=far")
     page.locator("#b").select_option("alike")
     page.get_by_text("compared with itself").wait_for()
+
+
+def test_the_compare_link_of_any_entry_opens_it_beside_another(visit, material):
+    plain = visit("compare.html")
+    offered = [plain.locator(f"#{key}").input_value() for key in "ab"]
+    for name in offered:
+        page = visit(f"compare.html#a={name}")
+        page.locator("#result").wait_for()
+        assert page.locator("#a").input_value() == name
+        assert page.locator("#b").input_value() != name
+        assert "itself" not in page.locator("#said").inner_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from fsvi_bench.leaderboard.comparing import LEVEL
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.render import render
 from fsvi_bench.leaderboard.site.tables import SCORES, TABS, make_panels
@@ -71,5 +72,6 @@ def compare_page(material: Material) -> bytes:
         chosen={"a": first, "b": second},
         scores=SCORES,
         ratios=json.dumps(ratios),
+        level=LEVEL,
         development=" ".join(name for name in material.datasets if name in DEVELOPMENT_DATASETS),
     )
