@@ -1,16 +1,22 @@
-"""`fsvi-bench leaderboard build`, `serve` and `freeze`."""
+"""`fsvi-bench leaderboard build`, `serve`, `compare` and `freeze`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fsvi_bench.cli.collector import no_garbage_collection
-from fsvi_bench.cli.options import DataDir
+from fsvi_bench.cli.options import AsJson, DataDir
 
-app = typer.Typer(no_args_is_help=True, help="Make the leaderboard's site, look at it, freeze its references.")
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fsvi_bench.leaderboard.comparing import Comparison
+    from fsvi_bench.leaderboard.entries import Entry
+
+app = typer.Typer(no_args_is_help=True, help="Make the leaderboard's site, look at it, compare entries.")
 DEFAULT_PORT = 8000
 
 Root = Annotated[Path, typer.Option("--root", help="The leaderboard's folder, which holds submissions/.")]
@@ -57,6 +63,65 @@ def serve(
     finally:
         server.server_close()
     return 0
+
+
+@app.command("compare")
+def compare(
+    a: Annotated[str, typer.Argument(help="An entry's name, which is its folder's.")],
+    b: Annotated[str, typer.Argument(help="Another's.")],
+    root: Root = Path("leaderboard"),
+    json: AsJson = False,
+) -> int:
+    """Two verified entries by data set, paired over splits: by their track's headline, else by box inputs."""
+    from dataclasses import asdict
+
+    from fsvi_bench.cli.console import print_json, stdout
+    from fsvi_bench.leaderboard.comparing import comparison
+    from fsvi_bench.leaderboard.entries import read_entries
+    from fsvi_bench.leaderboard.references import REFERENCE_FILE, read_references
+    from fsvi_bench.leaderboard.site.data import plain
+
+    entries = read_entries(root).entries
+    found = comparison(_verified(entries, a), _verified(entries, b), read_references(root / REFERENCE_FILE))
+    if json:
+        print_json({"a": a, "b": b, **plain(asdict(found))})
+    else:
+        stdout.print(_comparison_table(found, a, b))
+    return 0
+
+
+def _verified(entries: list[Entry], name: str) -> Entry:
+    from fsvi_bench.errors import InputError, unknown_name
+
+    by_name = {entry.name: entry for entry in entries}
+    if name not in by_name:
+        raise unknown_name("entry", name, by_name)
+    if by_name[name].verification is None:
+        raise InputError(f"{name} has no scores to compare: {by_name[name].note}")
+    return by_name[name]
+
+
+def _comparison_table(found: Comparison, a: str, b: str) -> Table:
+    from fsvi_bench.leaderboard.comparing import LEVEL
+    from fsvi_bench.leaderboard.site.tables import SCORES
+    from fsvi_bench.reporting.table import plain_table
+
+    closer = {"a": a, "b": b, None: ""}
+    rows = [
+        [
+            each.dataset,
+            *("missing" if mean is None else mean for mean in (each.a, each.b)),
+            each.difference,
+            "–" if each.interval is None else "{:.4g} to {:.4g}".format(*each.interval),
+            each.p_value,
+            each.adjusted,
+            closer[each.closer],
+        ]
+        for each in found.differences
+    ]
+    headings = ["data set", a, b, "difference", "95 % interval", "p", "p (Holm)", "closer"]
+    title = f"{SCORES[found.score]}; lower is closer, said where p (Holm) is at most {LEVEL}"
+    return plain_table(title, headings, rows)
 
 
 @app.command("freeze")

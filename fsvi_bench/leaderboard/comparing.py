@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -13,6 +14,8 @@ from fsvi_bench.leaderboard.rows import by_dataset, column, verified_cells
 from fsvi_bench.leaderboard.tables import HEADLINES, Score
 from fsvi_bench.statistics.multiple import holm
 from fsvi_bench.statistics.resampled_t import corrected_interval, corrected_paired_test, paired_differences
+
+LEVEL = 0.05  #: an adjusted p-value up to it tells two entries apart
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Difference:
     interval: tuple[float, float] | None  #: Nadeau and Bengio's 95 % interval; None where a difference is infinite
     p_value: float | None  #: two-sided, of the corrected resampled paired t test
     adjusted: float | None  #: Holm's, over the data sets that both have
+    closer: Literal["a", "b"] | None = None  #: which is the better, where `adjusted` is at most LEVEL
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,20 @@ def comparison(a: Entry, b: Entry, references: References, score: Score | None =
     found = [_difference(name, of_a[name], of_b[name], references.test_train_ratio(name)) for name in of_a]
     p_values = [each.p_value for each in found if each.p_value is not None]
     adjusted = iter(holm(p_values).tolist() if p_values else [])
-    return Comparison(
-        score, tuple(each if each.p_value is None else replace(each, adjusted=next(adjusted)) for each in found)
-    )
+    told = []
+    for each in found:
+        p = None if each.p_value is None else next(adjusted)
+        closer = None if p is None or p > LEVEL else _closer(of_a[each.dataset], of_b[each.dataset])
+        told.append(replace(each, adjusted=p, closer=closer))
+    return Comparison(score, tuple(told))
+
+
+def _closer(a: Float[np.ndarray, " J"], b: Float[np.ndarray, " J"]) -> Literal["a", "b"] | None:
+    """By the mean of what the test is about: both means may be infinite, and their order says nothing then."""
+    differences = paired_differences(a, b)
+    infinite = np.isinf(differences)
+    mean = float((np.where(infinite, np.sign(differences), 0.0) if infinite.any() else differences).mean())
+    return None if mean == 0 else "a" if mean < 0 else "b"
 
 
 def _difference(dataset: str, a: Float[np.ndarray, " J"], b: Float[np.ndarray, " J"], ratio: float) -> Difference:

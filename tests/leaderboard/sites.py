@@ -8,6 +8,9 @@ from fsvi_bench.leaderboard.references import REFERENCE_FILE, write_references
 from tests.leaderboard.boards import entry, references, save_entry
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>bold</b>"
+MANY = dict.fromkeys(("boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht"), 2)
+FEW = {"boston": 3, "concrete": 1, "energy": 20, "yacht": 2}
+PAGES = ("index.html", "methods/alpha.html", "datasets/boston.html", "compare.html")
 
 
 def every_kind(table):
@@ -59,3 +62,13 @@ class Page(HTMLParser):
     @property
     def words(self):
         return " ".join(" ".join(self.text).split())
+
+
+def heading(page, name, table="#table-full"):
+    return page.locator(f"{table} thead th", has=page.get_by_role("button", name=name, exact=True))
+
+
+def column(page, place, table="#table-full"):
+    """`data-v` of a column, from top to bottom."""
+    cells = page.locator(f"{table} tbody tr > :nth-child({place + 1})")
+    return cells.evaluate_all("cells => cells.map(cell => cell.dataset.v)")

@@ -105,6 +105,25 @@ def test_infinite_scores_lose_where_the_other_is_finite_and_tie_where_it_is_not(
     assert crossed.p_value == pytest.approx(1.0, abs=1e-12)  # +1, -1 and 0
 
 
+def test_which_is_closer_goes_by_what_was_tested():
+    many = references({"energy": 20})
+    near, far = (entry(name, many, kl=lambda task, at=at: at + 0.001 * task.split) for name, at in (("a", 1), ("b", 2)))
+    assert comparison(near, far, many).differences[0].closer == "a"
+    assert comparison(far, near, many).differences[0].closer == "b"
+    assert comparison(near, near, many).differences[0].closer is None
+    once = entry("once", many, diverged=[("energy", 0)])
+    mostly = entry("mostly", many, diverged=[("energy", split) for split in range(1, 20)])
+    found = comparison(once, mostly, many).differences[0]
+    assert (found.a, found.b, found.difference, found.closer) == (math.inf, math.inf, None, "a")
+    assert comparison(mostly, once, many).differences[0].closer == "b"
+    # 19 times −1 and once +1, by hand: mean −0.9, s² = 0.2, s²(1/20 + 1/9) = 0.179²
+    assert found.p_value == pytest.approx(2 * student_t.sf(0.9 / math.sqrt(0.2 * (1 / 20 + RATIO)), 19), rel=1e-10)
+    twice = entry("twice", many, diverged=[("energy", 0), ("energy", 1)])
+    told = comparison(once, twice, many).differences[0]
+    assert told.adjusted > 0.05
+    assert told.closer is None  # one split more is no evidence
+
+
 def splits(each):
     cells = [cell for cell in each.verification.cells if cell.dataset == "energy"]
     return [math.inf if cell.scores is None else cell.scores.kl for cell in cells]

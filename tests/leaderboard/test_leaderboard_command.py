@@ -1,7 +1,8 @@
-"""`fsvi-bench leaderboard` freeze and serve; build is tested where its files are."""
+"""`fsvi-bench leaderboard` freeze, compare and serve; build is tested where its files are."""
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from urllib.request import urlopen
 import pytest
 
 from fsvi_bench.cli.app import main
-from fsvi_bench.leaderboard.references import freeze, read_references
+from fsvi_bench.leaderboard.comparing import comparison
+from fsvi_bench.leaderboard.entries import read_entries
+from fsvi_bench.leaderboard.references import REFERENCE_FILE, freeze, read_references, write_references
 from fsvi_bench.leaderboard.site.output import write_site
 from fsvi_bench.tasks import official
+from tests.leaderboard.boards import references, save_entry
 from tests.leaderboard.planted import planted_tasks
 
 
@@ -42,6 +46,60 @@ def test_freeze_without_a_leaderboard_or_tasks_is_refused(tmp_path, monkeypatch,
     assert run("freeze", "--root", tmp_path) == 2
     assert "there are no official tasks" in capsys.readouterr().err
     assert not (tmp_path / "reference.json").exists()
+
+
+@pytest.fixture
+def board(tmp_path):
+    """Two entries of the full track, of which one diverged on a split, one of another track, one not verified."""
+    table, root = references(), tmp_path / "board"
+    write_references(root / REFERENCE_FILE, table)
+    save_entry(root, "near", table, kl=lambda task: 1 + 0.001 * task.split)
+    save_entry(root, "far", table, kl=lambda task: 2 + 0.002 * task.split, diverged={("yacht", 1)})
+    save_entry(root, "other", table, "ffg", missing=("boston",))
+    save_entry(root, "new", table)
+    (root / "verified" / "new.json").unlink()
+    return root
+
+
+def test_compare_prints_what_the_functions_say(board, capsys):
+    assert run("compare", "near", "far", "--root", board) == 0
+    said = capsys.readouterr().out
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
+    entries = {entry.name: entry for entry in read_entries(board).entries}
+    expected = comparison(entries["near"], entries["far"], read_references(board / REFERENCE_FILE))
+    for each in expected.differences:
+        ends = ["–"] if each.interval is None else [f"{each.interval[0]:.4g}", "to", f"{each.interval[1]:.4g}"]
+        numbers = [f"{number:.4g}" for number in (each.a, each.b, each.difference)]
+        p_values = [f"{number:.4g}" for number in (each.p_value, each.adjusted)]
+        closer = ["near"] if each.closer == "a" else []
+        assert rows[each.dataset] == [each.dataset, *numbers, *ends, *p_values, *closer]
+    assert [each.closer for each in expected.differences] == ["a", "a", None]
+    assert rows["yacht"][2:4] == ["inf", "-inf"]
+    assert said.startswith("KL(q ‖ exact posterior), nats")
+
+
+def test_compare_as_json_has_infinity_as_a_word_and_null_for_what_is_missing(board, capsys):
+    assert run("compare", "near", "far", "--root", board, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["a"], found["b"], found["score"]) == ("near", "far", "kl")
+    yacht = found["differences"][2]
+    assert (yacht["b"], yacht["difference"], yacht["interval"]) == ("Infinity", "-Infinity", None)
+    assert run("compare", "near", "other", "--root", board, "--json") == 0
+    across = json.loads(capsys.readouterr().out)
+    assert across["score"] == "predictive_kl_box"
+    assert (across["differences"][0]["b"], across["differences"][0]["p_value"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fat", "unknown entry 'fat': did you mean 'far'"),
+        ("new", "new has no scores to compare: it has not been verified yet"),
+    ],
+)
+def test_compare_of_what_has_no_scores_is_refused(board, capsys, name, said):
+    assert run("compare", "near", name, "--root", board) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_serve_prints_the_address_and_ends_on_ctrl_c(tmp_path):

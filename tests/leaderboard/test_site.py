@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import posixpath
 import random
 import threading
+import time
 from dataclasses import replace
 from urllib.parse import urldefrag
 from urllib.request import urlopen
@@ -16,6 +18,7 @@ import pytest
 from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.entries import Unreadable
+from fsvi_bench.leaderboard.site import output
 from fsvi_bench.leaderboard.site.build import build_site, site_files
 from fsvi_bench.leaderboard.site.material import make_material
 from fsvi_bench.leaderboard.site.output import write_site
@@ -108,10 +111,10 @@ def test_a_method_page_tells_settings_re_runs_and_how_to_make_it_again(pages, ma
     assert "A. Author, B. Author" in page.words
     assert {"href": "https://example.org/a?b=c", "rel": "nofollow noopener"} in page.all("a")
     assert f"{run.rerun:.6g}"[:6] in page.words
-    assert (
-        "fsvi-bench run --method submissions/alpha/mine.py:Mine --family full --dataset boston --dataset energy "
-        "--dataset yacht --splits 0-3 --set lr=0.01" in page.words
-    )
+    for dataset, splits in (("boston", "0-2"), ("energy", "0-3"), ("yacht", "0-1")):
+        where = f"--dataset {dataset} --splits {splits}"
+        assert f"--method submissions/alpha/mine.py:Mine --family full {where} --set lr=0.01" in page.words
+    assert "draws others than the submission did under the name rand-a" in page.words
     assert "fsvi-bench verify submissions/alpha --rerun 2" in page.words
     assert "class Mine: pass" in page.words
     assert "the covariance lost its rank" in pages["methods/gamma.html"].words
@@ -260,6 +263,42 @@ def test_built_twice_from_disk_it_is_the_same_and_only_its_own_files_go(tmp_path
     build_site(root, site)
     assert {"methods/beta.html", "data/beta.json", "data/beta.js"} == before.keys() - tree(site).keys()
     assert (site / "mine.txt").read_text() == "kept"
+
+
+class Killed(BaseException):
+    """What no build catches, as Ctrl-C."""
+
+
+def test_a_first_build_that_is_cut_short_can_be_made_again(tmp_path, monkeypatch):
+    files = [("a.html", b"1"), ("index.html", b"1"), ("z.html", b"1")]
+    write_site(tmp_path / "whole", files)
+    swap, site = output._swap, tmp_path / "site"
+
+    def cut_short(new, place):
+        if place.name == "z.html":
+            raise Killed
+        swap(new, place)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(output, "_swap", cut_short)
+        with pytest.raises(Killed):
+            write_site(site, files)
+    assert tree(site).keys() == {"a.html", "index.html", "site-files.json"}
+    (site / "mine.html").write_text("kept")
+    write_site(site, files[1:])
+    assert tree(site).keys() == {"index.html", "z.html", "mine.html", "site-files.json"}  # a.html went with its list
+    write_site(site, files)
+    (site / "mine.html").unlink()
+    assert tree(site) == tree(tmp_path / "whole")
+
+
+def test_what_killed_builds_left_goes_and_what_another_build_writes_stays(tmp_path):
+    for name, age in ((".build-old", 7200), (".build-new", 0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").write_text("half")
+        os.utime(tmp_path / name, (time.time() - age, time.time() - age))
+    write_site(tmp_path, [("index.html", b"1")])
+    assert {path.name for path in tmp_path.iterdir()} == {".build-new", "index.html", "site-files.json"}
 
 
 def test_a_site_never_takes_the_place_of_someones_own_files(tmp_path):

@@ -96,6 +96,17 @@ def test_a_spectrum_has_words_and_a_line_at_one():
     assert [lower, upper] == pytest.approx([(least + median) / 2, (median + greatest) / 2], abs=0.1)
 
 
+def test_what_is_beyond_a_spectrums_axis_has_an_arrow_at_its_edge():
+    zero, inside = Strip("zero", (0.0,) * 21), Strip("inside", tuple(10 ** (-1 + 0.05 * place) for place in range(21)))
+    huge = Strip("huge", (1.0,) * 20 + (1e9,))
+    assert "beyond" not in spectrum([inside], "s", "by-c")
+    left = spectrum([zero, inside], "s", "by-c")
+    assert re.findall(r'class="beyond" d="M([\d.]+) [\d.]+l-7 5 7 5z"', left) == ["92.0"]  # the axis starts there
+    assert left.count('class="dot"') == 1  # a median of 0 has no place on the axis
+    right = spectrum([huge], "s", "by-c")
+    assert re.findall(r'class="beyond" d="M([\d.]+) [\d.]+l7 5-7 5z"', right) == ["628.0"]
+
+
 def test_curves_leave_out_the_start_and_rise_upwards():
     svg = curves([Curve("x", ((0.0, 50.0), (1.0, 10.0), (100.0, 1.0), (1000.0, math.inf)))], "c", "steps", "KL", "by")
     places = re.search(r'class="curve" d="M([^"]+)"', svg)[1].split("L")

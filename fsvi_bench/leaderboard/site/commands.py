@@ -2,39 +2,77 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
+from dataclasses import dataclass
+from pathlib import Path
 
 from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.site.material import Material
+from fsvi_bench.methods.registry import built_in_names, load_method
 from fsvi_bench.reporting.report.troubles import ranges
 
 
-def reproduction(entry: Entry, material: Material) -> str | None:
-    """`fsvi-bench run` of the submitted source with all of its settings; None where there is no source."""
-    manifest = entry.manifest
-    if manifest.source is None:
+@dataclass(frozen=True)
+class Reproduction:
+    """Commands that train an entry's cells; `seeds_differ`: by what they draw, not quite the submitted ones."""
+
+    commands: list[str]
+    seeds_differ: bool
+
+
+def reproduction(entry: Entry, material: Material) -> Reproduction | None:
+    """`fsvi-bench run` with all of an entry's settings; None where there is no source.
+
+    Seeds come from the method's name, which is the class's for a method from a file. So a built-in method, where its
+    own file is what was handed in, is run by its name. Data sets that differ in their splits have a command each.
+    """
+    source, manifest = entry.manifest.source, entry.manifest
+    if source is None:
         return None
+    built_in = _is_built_in(entry)
+    method = manifest.method if built_in else f"submissions/{entry.name}/{source.file}:{source.class_}"
+    settings = _settings(entry)
+    commands = [
+        shlex.join(["fsvi-bench", "run", "--method", method, "--family", manifest.family, *where, *settings])
+        for where in _tasks(entry, material)
+    ]
+    return Reproduction(commands, not built_in and source.class_ != manifest.method)
+
+
+def _is_built_in(entry: Entry) -> bool:
+    """Whether the submitted source is, letter by letter, that of the built-in method whose name it has."""
+    name, source = entry.manifest.method, entry.manifest.source
+    if source is None or name not in built_in_names():
+        return False
+    cls = load_method(name).cls
+    return cls.__name__ == source.class_ and Path(inspect.getfile(cls)).read_text(encoding="utf-8") == entry.source
+
+
+def _tasks(entry: Entry, material: Material) -> list[list[str]]:
+    """`--dataset` and `--splits`, once for all data sets of the same splits."""
     covered = {cell.dataset for cell in entry.verification.cells} if entry.verification else set(material.datasets)
     datasets = [name for name in material.datasets if name in covered]
-    splits = {task.split for name in datasets for task in material.tasks[name]}
-    words = ["fsvi-bench", "run", "--method", _file(entry), "--family", manifest.family]
-    words += [word for name in datasets for word in ("--dataset", name)]
-    words += ["--splits", ranges(splits)] if splits else []
-    for name, value in manifest.hyperparameters.items():
+    alike: dict[str, list[str]] = {}
+    for name in datasets:
+        alike.setdefault(ranges(task.split for task in material.tasks[name]), []).append(name)
+    return [
+        [*(word for name in names for word in ("--dataset", name)), "--splits", splits]
+        for splits, names in alike.items()
+    ]
+
+
+def _settings(entry: Entry) -> list[str]:
+    words = []
+    for name, value in entry.manifest.hyperparameters.items():
         if name == "M":
             words += ["--measurement-points", str(value)]
         elif name == "max_steps":
             words += ["--max-steps", str(value)]
         else:
             words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    return shlex.join(words)
-
-
-def _file(entry: Entry) -> str:
-    source = entry.manifest.source
-    assert source is not None
-    return f"submissions/{entry.name}/{source.file}:{source.class_}"
+    return words
 
 
 def verification_command(entry: Entry) -> str:

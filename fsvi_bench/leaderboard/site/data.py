@@ -31,7 +31,7 @@ def entry_json(material: Material, entry: Entry) -> bytes:
     """One entry: what its authors say, where it stands, and what the verifier found."""
     document = {
         "format": "fsvi-leaderboard-entry/1",
-        "submission": _plain(entry.manifest.model_dump(mode="json", by_alias=True)),
+        "submission": plain(entry.manifest.model_dump(mode="json", by_alias=True)),
         "note": entry.note,
         "standings": {
             key: _line(line) for (key, name), line in material.lines.items() if name == entry.name and line.entry
@@ -50,7 +50,7 @@ def entry_script(material: Material, entry: Entry) -> bytes:
     references, cells = material.references, verified_cells(entry, material.references)
     scores = {name: by_dataset(column(cells, references, name), references) for name in get_args(Score)}
     datasets = {
-        dataset: {name: _plain(found[dataset].tolist()) for name, found in scores.items()}
+        dataset: {name: plain(found[dataset].tolist()) for name, found in scores.items()}
         for dataset in material.datasets
     }
     document = {"name": entry.name, "title": entry.manifest.title, "track": entry.manifest.track, "datasets": datasets}
@@ -61,7 +61,7 @@ def _brief(entry: Entry) -> dict[str, Any]:
     manifest, verification = entry.manifest, entry.verification
     cells = [
         {"dataset": cell.dataset, "split": cell.split, "status": cell.status}
-        | ({} if cell.scores is None else {score: _plain(getattr(cell.scores, score)) for score in _BRIEF})
+        | ({} if cell.scores is None else {score: plain(getattr(cell.scores, score)) for score in _BRIEF})
         for cell in (verification.cells if verification else ())
     ]
     return {
@@ -76,30 +76,25 @@ def _brief(entry: Entry) -> dict[str, Any]:
 
 
 def _table(table: TrackTable) -> dict[str, Any]:
-    return {
-        "track": table.track,
-        "score": table.score,
-        "datasets": table.datasets,
-        "note": table.note,
-        "lines": [_line(line) for line in table.lines],
-    }
+    own = {field.name: plain(getattr(table, field.name)) for field in fields(TrackTable) if field.name != "lines"}
+    return own | {"lines": [_line(line) for line in table.lines]}
 
 
 def _line(line: Line) -> dict[str, Any]:
-    own = {field.name: _plain(getattr(line, field.name)) for field in fields(Line) if field.name != "entry"}
+    own = {field.name: plain(getattr(line, field.name)) for field in fields(Line) if field.name != "entry"}
     return own | {"reference_row": line.entry is None}
 
 
-def _plain(value: Any) -> Any:
-    """Numbers as they are written in JSON, dataclasses as objects."""
+def plain(value: Any) -> Any:
+    """Numbers as they are written in JSON (infinity as a word), dataclasses as objects."""
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value)
     if hasattr(value, "__dataclass_fields__"):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 

@@ -13,7 +13,7 @@ from fsvi_bench.leaderboard.site.drawings import score_axis, score_bar
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.render import render
 from fsvi_bench.leaderboard.site.scales import fit
-from fsvi_bench.leaderboard.site.tables import SCORES, TABS
+from fsvi_bench.leaderboard.site.tables import SCORES, TABS, status
 from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS, TRACKS
 from fsvi_bench.leaderboard.tables import Line
 from fsvi_bench.tasks.card import card_names, load_card
@@ -30,6 +30,7 @@ class ScoreRow:
     score: float | None
     spread: tuple[float, float] | None
     drawing: Markup | None
+    status: str
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,6 @@ def _chart(material: Material, dataset: str, track: str) -> Chart:
     for line in table.lines:
         value, spread = values[line.name], line.spread.get(dataset)
         drawing = None if value is None else score_bar(value, spread, scale)
-        rows.append(ScoreRow(line, value, spread, drawing))
+        rows.append(ScoreRow(line, value, spread, drawing, status(line)))
     rows.sort(key=lambda row: (row.score is None, row.score if row.score is not None else math.inf, row.line.name))
     return Chart(track, TABS[track], SCORES[table.score], score_axis(scale), rows)

@@ -69,7 +69,10 @@ class Strip:
 
 
 def spectrum(strips: Sequence[Strip], name: str, colour: str) -> Markup:
-    """A line per data set: all of the spectrum thin, its middle half thick, a dot at the median, a line at 1."""
+    """A line per data set: all of the spectrum thin, its middle half thick, a dot at the median, a line at 1.
+
+    What is 0, or otherwise beyond the axis, has an arrow at its edge.
+    """
     values = [q for strip in strips for q in strip.quantiles if LOWEST_RATIO < q < HIGHEST_RATIO]
     scale = fit([0.2, 5.0, *values], STRIP_LEFT, STRIP_WIDTH - 12)
     bottom = STRIP_ROW * len(strips)
@@ -85,11 +88,15 @@ def _strip(strip: Strip, y: float, scale: LogScale) -> str:
     label = f'<text class="label" x="{STRIP_LEFT - 10}" y="{y + 4:g}" text-anchor="end">{escape(strip.label)}</text>'
     if not strip.quantiles:
         return f'{label}<text x="{STRIP_LEFT + 6}" y="{y + 4:g}">none finished</text>'
-    least, lower, median, upper, greatest = (scale(strip.quantiles[place]) for place in (0, 5, 10, 15, 20))
+    values = [strip.quantiles[place] for place in (0, 5, 10, 15, 20)]
+    least, lower, median, upper, greatest = map(scale, values)
+    # No place on a logarithmic axis is that of 0: an arrow says that there is more beyond the edge.
+    left = f'<path class="beyond" d="M{scale.start:.1f} {y - 5:g}l-7 5 7 5z"/>' if values[0] < scale.low else ""
+    right = f'<path class="beyond" d="M{scale.end:.1f} {y - 5:g}l7 5-7 5z"/>' if values[4] > scale.high else ""
+    dot = f'<circle class="dot" cx="{median:.1f}" cy="{y:g}" r="4"/>' if scale.low <= values[2] <= scale.high else ""
     return (
         f'{label}<path class="thin" d="M{least:.1f} {y:g}H{greatest:.1f}"/>'
-        f'<path class="thick" d="M{lower:.1f} {y:g}H{upper:.1f}"/>'
-        f'<circle class="dot" cx="{median:.1f}" cy="{y:g}" r="4"/>'
+        f'<path class="thick" d="M{lower:.1f} {y:g}H{upper:.1f}"/>{left}{right}{dot}'
     )
 
 

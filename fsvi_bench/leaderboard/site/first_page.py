@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from fsvi_bench.leaderboard.comparing import LEVEL
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.render import render
 from fsvi_bench.leaderboard.site.tables import SCORES, TABS, make_panels
@@ -14,11 +15,11 @@ from fsvi_bench.tasks.card import card_names, load_card
 EXPLANATIONS = {
     "full": "RANDA, which evaluates the functional KL on fresh random inputs at each step, is the frozen reference of "
     "“vs RANDA”: 0 is as near to the exact posterior as RANDA’s own run, −1 ten times nearer.",
-    "ffg": "No factorised q reaches the exact posterior: what the best one keeps of KL, its floor, depends on the root "
-    "of the features that the task fixes rather than on the data, and is subtracted here.",
+    "ffg": "No factorised q reaches the exact posterior: what the best one keeps of KL, its floor, depends on the "
+    "root of the features that the task fixes as well as on the data, and is subtracted here.",
     "singular": "These posteriors put mass on points and have an infinite KL, so that their predictive distributions "
     "are compared; the MAP as a point mass is a row of its own, since a method that is not better has learned no "
-    "more than one good set of weights.",
+    "more than one good set of weights. “vs RANDA” is against RANDA with full covariance, which the family cannot be.",
     "across": "Posteriors of all tracks by the one distance that each of them has: from the exact predictive "
     "distribution to theirs, at 1,000 inputs drawn evenly from the box that holds the training inputs.",
     "across-test": "The same at the test inputs, which lie where the training inputs do.",
@@ -71,5 +72,6 @@ def compare_page(material: Material) -> bytes:
         chosen={"a": first, "b": second},
         scores=SCORES,
         ratios=json.dumps(ratios),
+        level=LEVEL,
         development=" ".join(name for name in material.datasets if name in DEVELOPMENT_DATASETS),
     )

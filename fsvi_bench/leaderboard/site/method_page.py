@@ -9,7 +9,7 @@ from fsvi_bench.leaderboard.site.commands import reproduction, verification_comm
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.pictures import along_the_way, spectrum_strips
 from fsvi_bench.leaderboard.site.render import render
-from fsvi_bench.leaderboard.site.tables import SCORES, TABS, status
+from fsvi_bench.leaderboard.site.tables import SCORES, TABS, status, withheld
 from fsvi_bench.leaderboard.site.words import digits, fixed, full, ordinal, signed
 from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS
 from fsvi_bench.leaderboard.tables import HEADLINES, Line, Score
@@ -92,7 +92,9 @@ def method_page(material: Material, entry: Entry) -> bytes:
         withheld=[] if rerun is None else [_withheld(each, score) for each in rerun.withheld],
         spectrum=spectrum_strips(entry, material.datasets),
         curves=along_the_way(entry, score, _floors(material)),
-        command=reproduction(entry, material),
+        made_by=reproduction(entry, material),
+        partial=_partial(entry, material.datasets),
+        unfinished=withheld(entry),
         verify=verification_command(entry),
     )
 
@@ -133,6 +135,16 @@ def _datasets(material: Material, entry: Entry, line: Line) -> list[DatasetRow]:
             )
         )
     return rows
+
+
+def _partial(entry: Entry, datasets: list[str]) -> list[str]:
+    """Data sets on which some cells have no posterior, with how many have one."""
+    found = []
+    for dataset in datasets:
+        own = [cell for cell in (entry.verification.cells if entry.verification else ()) if cell.dataset == dataset]
+        scored = sum(cell.scores is not None for cell in own)
+        found += [f"{scored} of {len(own)} cells of {dataset}"] if scored < len(own) else []
+    return found
 
 
 def _columns(track: str) -> list[tuple[str, str]]:

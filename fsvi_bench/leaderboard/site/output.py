@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import require_writable_directory
+from fsvi_bench.files import require_writable_directory, write_atomically
 
 MANIFEST = "site-files.json"
 FORMAT = "fsvi-site/1"
+TEMPORARY = ".build-"  #: start of the name of a folder in which a build writes
+LEFT_OVER = 3600  #: seconds; a build that has not ended by then was killed
 
 
 def write_site(folder: Path, files: Iterable[tuple[str, bytes]]) -> list[str]:
@@ -21,7 +25,8 @@ def write_site(folder: Path, files: Iterable[tuple[str, bytes]]) -> list[str]:
 
     All are written beside their places first, so that an error or a full disk leaves the earlier site as it was; then
     each takes its place at once, so that a reader never sees half a file. A file that stays as it was is not touched.
-    Which files are a build's is kept in `site-files.json`: what else lies in the folder is left alone.
+    Which files are a build's is kept in `site-files.json`: what else lies in the folder is left alone. While files take
+    their places it names the old and the new ones, so that a build that is cut short there can be made again.
 
     Raises:
         InputError: the folder cannot be written, or a file that is no build's stands in the way.
@@ -30,14 +35,19 @@ def write_site(folder: Path, files: Iterable[tuple[str, bytes]]) -> list[str]:
     earlier = _earlier(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as temporary:
+        _remove_left_over(folder)
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
             names = _write(Path(temporary), files)
             _require_ours(folder, names, earlier)
+            if earlier != set(names):
+                write_atomically(folder / MANIFEST, _manifest(sorted(earlier | set(names))))
             for name in names:
-                _swap(Path(temporary) / name, folder / name)
+                if name != MANIFEST:
+                    _swap(Path(temporary) / name, folder / name)
+            _remove(folder, earlier - set(names))
+            _swap(Path(temporary) / MANIFEST, folder / MANIFEST)
     except OSError as error:
         raise InputError(f"cannot write the site in {folder}: {error.strerror}; choose another with --out") from error
-    _remove(folder, earlier - set(names))
     return names
 
 
@@ -49,9 +59,20 @@ def _write(temporary: Path, files: Iterable[tuple[str, bytes]]) -> list[str]:
         path.write_bytes(content)
         names.append(name)
     names = sorted([*names, MANIFEST])
-    manifest = {"format": FORMAT, "files": names}
-    (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    (temporary / MANIFEST).write_bytes(_manifest(names))
     return names
+
+
+def _manifest(names: list[str]) -> bytes:
+    return (json.dumps({"format": FORMAT, "files": names}, indent=1) + "\n").encode()
+
+
+def _remove_left_over(folder: Path) -> None:
+    """What killed builds left; by its age, since another build may be at work."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        with contextlib.suppress(OSError):
+            if path.is_dir() and not path.is_symlink() and time.time() - path.stat().st_mtime > LEFT_OVER:
+                shutil.rmtree(path)
 
 
 def _earlier(folder: Path) -> set[str]:

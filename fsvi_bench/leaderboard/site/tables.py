@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from markupsafe import Markup
 
+from fsvi_bench.leaderboard.entries import Entry
+from fsvi_bench.leaderboard.rows import FRACTIONS
 from fsvi_bench.leaderboard.site.drawings import rank_bar
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.words import MISSING, digits, fixed, full, interval, join, signed
@@ -28,12 +29,17 @@ SCORES: dict[Score, str] = {
     "predictive_kl_test": "predictive KL on test inputs, nats",
 }
 DESCRIPTIVE = "descriptive, ranks nothing"
+VERSUS = "median of log10((score + 0.001)/(RANDA’s + 0.001)); 0: as RANDA"
+VERSUS_SINGULAR = f"{VERSUS}; that is RANDA with full covariance, in predictive KL on box inputs"
 VARIANCE = "variance of q over the exact one, median direction; below 1 overconfident"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and what it means; columns of one `group` stand under a heading of their own."""
+    """A heading and what it means; columns of one `group` stand under a heading of their own.
+
+    `sortable`: whether it can order the rows, which numbers that compare no two entries cannot.
+    """
 
     key: str
     heading: str
@@ -41,16 +47,18 @@ class Column:
     kind: Literal["number", "text"] = "number"
     group: str = ""
     development: bool = False
+    sortable: bool = True
 
 
 @dataclass(frozen=True)
 class Cell:
-    """`sort` is a number in full, `Infinity`, or empty where there is none."""
+    """`sort` is a number in full, `Infinity`, or empty where there is none; `part` says of what it is not all."""
 
     text: str
     sort: str
     title: str = ""
     interval: str = ""
+    part: str = ""
     drawing: Markup | None = None
 
 
@@ -89,24 +97,25 @@ class Panel:
 
 def make_panels(material: Material) -> list[Panel]:
     """One per table."""
-    return [_panel(key, material.tables[key]) for key in TABS]
+    return [_panel(key, material.tables[key], len(material.references.tasks)) for key in TABS]
 
 
-def _panel(key: str, table: TrackTable) -> Panel:
+def _panel(key: str, table: TrackTable, tasks: int) -> Panel:
     ranked = sum(line.place is not None for line in table.lines)
     columns = _columns(table)
-    return Panel(key, TABS[key], table, columns, [_row(line, table, columns) for line in table.lines], ranked)
+    rows = [_row(line, [_cell(line, column, ranked, tasks) for column in columns]) for line in table.lines]
+    return Panel(key, TABS[key], table, columns, rows, ranked)
 
 
 def _columns(table: TrackTable) -> list[Column]:
     first = [
         Column("mean-rank", "mean rank", "mean over data sets of the rank there, 1 the closest; bar: 95 % interval"),
-        Column("group", "tie group", "entries of one group are not separated from one another"),
+        Column("group", "tie group", "only different groups are told apart; 1 leads; bars beside the places show them"),
     ]
     if table.track is None:
         first.insert(0, Column("track", "track", "full, ffg or singular", kind="text"))
     else:
-        first.append(Column("log-ratio", "vs RANDA", "median of log10((score + 0.001)/(RANDA’s + 0.001)); 0: as RANDA"))
+        first.append(Column("log-ratio", "vs RANDA", VERSUS_SINGULAR if table.track == "singular" else VERSUS))
     datasets = [
         Column(name, name, f"mean over splits on {name}", group=SCORES[table.score], development=_develops(name))
         for name in table.datasets
@@ -126,13 +135,13 @@ def _further(table: TrackTable) -> list[Column]:
     spread = Column("variance", "variance ratio", VARIANCE, group=DESCRIPTIVE)
     if table.track is None:
         return [box if table.score == "predictive_kl_test" else test, gap, spread]
-    words = "score of the verifier’s re-runs after a part of their steps"
-    along = Column("budgets", "at 1 %, 10 %, all steps", words, group=DESCRIPTIVE)
+    words = "score of the verifier’s re-runs after a part of their steps; each entry’s are of its own cells, so that "
+    words += "two entries cannot be compared, nor the column sorted"
+    along = Column("budgets", "at 1 %, 10 %, all steps", words, group=DESCRIPTIVE, sortable=False)
     return [test, box, gap, spread, along]
 
 
-def _row(line: Line, table: TrackTable, columns: Sequence[Column]) -> Row:
-    cells = [_cell(line, column, table) for column in columns]
+def _row(line: Line, cells: list[Cell]) -> Row:
     names = [line.title, line.name, line.track, line.label]
     if line.entry is not None:
         manifest = line.entry.manifest
@@ -145,17 +154,20 @@ def status(line: Line) -> str:
     words = [line.unranked.removeprefix(f"{line.label}: ")] if line.unranked and line.unranked != line.label else []
     if line.missing and line.label != "not verified" and not any("missing" in word for word in words):
         words.append(f"missing: {join(line.missing)}")
+    if (unfinished := withheld(line.entry)) and not any("withheld" in word for word in words):
+        words.append(unfinished)
     return "; ".join(words)
 
 
-def _cell(line: Line, column: Column, table: TrackTable) -> Cell:
-    if column.key in table.datasets and column.group == SCORES[table.score]:
+def _cell(line: Line, column: Column, ranked: int, tasks: int) -> Cell:
+    """`ranked`: how many lines of the table have a rank; `tasks`: how many there are."""
+    if column.group in SCORES.values():
         return _score(line, column.key)
     match column.key:
         case "track":
             return Cell(line.track, line.track)
         case "mean-rank":
-            return _mean_rank(line, sum(other.place is not None for other in table.lines))
+            return _mean_rank(line, ranked)
         case "group":
             return Cell(MISSING if line.group is None else str(line.group), full(line.group))
         case "log-ratio":
@@ -167,9 +179,17 @@ def _cell(line: Line, column: Column, table: TrackTable) -> Cell:
         case "nlpd-gap":
             return Cell(signed(line.nlpd_gap), full(line.nlpd_gap), full(line.nlpd_gap))
         case "variance":
-            return _variance(line)
+            return _variance(line, tasks)
         case _:
             return _along(line)
+
+
+def withheld(entry: Entry | None) -> str:
+    """How many of its withheld tasks an entry finished; empty if all, or if there were none."""
+    rerun = entry.verification.rerun if entry and entry.verification else None
+    tasks = rerun.withheld if rerun else ()
+    finished = sum(task.status == "ok" for task in tasks)
+    return "" if finished == len(tasks) else f"withheld: {finished} of {len(tasks)} finished"
 
 
 def _number(value: float | None) -> Cell:
@@ -204,17 +224,20 @@ def _mean_rank(line: Line, ranked: int) -> Cell:
     )
 
 
-def _variance(line: Line) -> Cell:
+def _variance(line: Line, tasks: int) -> Cell:
     spectrum = line.overconfidence
     if spectrum is None:
         return Cell(MISSING, "")
     ends = f"{digits(spectrum.smallest, 2)} to {digits(spectrum.largest, 2)}"
-    return Cell(digits(spectrum.median, 2), full(spectrum.median), f"least and greatest direction: {ends}", ends)
+    title = f"least and greatest direction: {ends}; medians over the cells that have a posterior"
+    part = "" if spectrum.cells == tasks else f"{spectrum.cells} of {tasks} cells"
+    return Cell(digits(spectrum.median, 2), full(spectrum.median), title, ends, part)
 
 
 def _along(line: Line) -> Cell:
     if not line.budgets:
         return Cell(MISSING, "")
-    text = " · ".join(digits(point.score, 2) for point in line.budgets)
-    title = "; ".join(f"{point.fraction:.0%}: {full(point.score)}" for point in line.budgets)
-    return Cell(text, full(line.budgets[0].score), title)
+    scores = {point.fraction: point.score for point in line.budgets}
+    text = " · ".join(digits(scores.get(fraction), 2) for fraction in FRACTIONS)
+    title = "; ".join(f"{fraction:.0%}: {full(scores.get(fraction)) or 'none'}" for fraction in FRACTIONS)
+    return Cell(text, "", title)

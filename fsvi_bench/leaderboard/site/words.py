@@ -8,7 +8,6 @@ import unicodedata
 from fsvi_bench.reporting.report.strips import SUPERSCRIPTS
 
 MISSING = "–"
-ROUNDING = 1e-6  #: nats; what is nearer to 0 is rounding
 _KEPT = "\n\t"
 _TURNS_OR_HIDES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -53,11 +52,6 @@ def full(value: float | None) -> str:
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return repr(float(value))
-
-
-def p_value(value: float) -> str:
-    """`< 0.001` or two significant digits."""
-    return "< 0.001" if value < 0.001 else f"{value:.2g}"
 
 
 def ordinal(place: int) -> str:

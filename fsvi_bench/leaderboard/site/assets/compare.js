@@ -5,14 +5,16 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
 
 (() => {
   const HEADLINES = { full: "kl", ffg: "kl_above_floor", singular: "predictive_kl_box" };
-  const LEVEL = 0.05;
   const form = document.getElementById("choice");
   const [first, second, score] = ["a", "b", "score"].map((id) => document.getElementById(id));
   const said = document.getElementById("said");
   const result = document.getElementById("result");
   const ratios = JSON.parse(form.dataset.ratios);
+  const level = Number(form.dataset.level);
   const development = new Set(form.dataset.development.split(" "));
   const waiting = new Map();
+  // As the page offers them, whatever a browser has kept of an earlier visit.
+  const offered = [first, second].map((select) => [...select.options].find((option) => option.defaultSelected)?.value);
 
   const load = (name) => {
     if (!waiting.has(name)) {
@@ -30,10 +32,11 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
   const numbers = (values) => (values.includes(null) ? null : values.map(Number));
   const difference = (name, ofA, ofB) => {
     const [a, b] = [numbers(ofA), numbers(ofB)];
-    const found = { name, a: a && fsviStatistics.mean(a), b: b && fsviStatistics.mean(b), difference: null, interval: null, p: null, adjusted: null };
+    const found = { name, a: a && fsviStatistics.mean(a), b: b && fsviStatistics.mean(b), difference: null, interval: null, p: null, adjusted: null, sign: 0, closer: "" };
     if (!a || !b) return found;
     const differences = a.map((value, place) => (value === b[place] ? 0 : value - b[place]));
     found.p = fsviStatistics.pairedTest(differences, ratios[name]);
+    found.sign = Math.sign(fsviStatistics.mean(fsviStatistics.tested(differences)));
     if (differences.includes(Infinity) && differences.includes(-Infinity)) return found;
     found.difference = fsviStatistics.mean(differences);
     found.interval = fsviStatistics.interval(differences, ratios[name]);
@@ -42,7 +45,11 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
   const compare = (a, b, by) => {
     const rows = Object.keys(ratios).map((name) => difference(name, a.datasets[name][by], b.datasets[name][by]));
     const tested = rows.filter((row) => row.p !== null);
-    fsviStatistics.holm(tested.map((row) => row.p)).forEach((value, place) => { tested[place].adjusted = value; });
+    fsviStatistics.holm(tested.map((row) => row.p)).forEach((value, place) => {
+      const row = tested[place];
+      row.adjusted = value;
+      if (value <= level && row.sign !== 0) row.closer = row.sign < 0 ? "first" : "second";
+    });
     return rows;
   };
 
@@ -88,8 +95,7 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
       cell(row, each.interval ? each.interval.map(signed).join(" to ") : "–", each.interval);
       cell(row, pValue(each.p), each.p);
       cell(row, pValue(each.adjusted), each.adjusted);
-      const closer = row.insertCell();
-      closer.textContent = each.adjusted === null || each.adjusted > LEVEL ? "" : each.a < each.b ? "first" : "second";
+      row.insertCell().textContent = each.closer;
     }
   };
 
@@ -100,6 +106,14 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
       // Only what the list offers: an address must not lead to other files.
       if (value !== null && [...select.options].some((option) => option.value === value)) select.value = value;
     }
+    // An entry's own link names the first alone, which may be the one that stands second.
+    if (first.value === second.value) second.value = offered.find((name) => name !== first.value);
+  };
+  const words = (rows) => {
+    const count = (closer) => rows.filter((row) => row.p !== null && row.closer === closer).length;
+    const lacking = rows.filter((row) => row.p === null).map((row) => row.name);
+    const told = `First closer on ${count("first")}, second on ${count("second")}, not told apart on ${count("")} of ${rows.length} data sets`;
+    return lacking.length ? `${told}; not compared, since one of them lacks a cell: ${lacking.join(", ")}.` : `${told}.`;
   };
   const show = async () => {
     const [a, b, chosen] = [first.value, second.value, score.value];
@@ -109,11 +123,10 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
       const by = chosen || (ofA.track === ofB.track ? HEADLINES[ofA.track] : "predictive_kl_box");
       const rows = compare(ofA, ofB, by);
       draw(rows, ofA, ofB);
-      const better = (sign) => rows.filter((row) => row.adjusted !== null && row.adjusted <= LEVEL && sign * (row.b - row.a) > 0).length;
-      const words = [...score.options].find((option) => option.value === by).textContent;
+      const meaning = [...score.options].find((option) => option.value === by).textContent;
       said.textContent = a === b
         ? "An entry compared with itself: choose another."
-        : `By ${words}. First closer on ${better(1)}, second on ${better(-1)} of ${rows.length} data sets; the others do not tell them apart.`;
+        : `By ${meaning}. ${words(rows)}`;
       result.hidden = false;
     } catch (error) {
       said.textContent = `${error.message}.`;

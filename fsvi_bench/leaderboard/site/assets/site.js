@@ -1,5 +1,6 @@
 "use strict";
 (() => {
+  const announced = document.getElementById("announced");
   const collator = new Intl.Collator("en", { numeric: true });
 
   // Finite numbers first, then infinity, then what is missing, in either direction.
@@ -23,6 +24,7 @@
       body.replaceChildren(...keyed.map((each) => each.row));
     }
     refresh(heading.closest("table"));
+    announced.textContent = `Sorted by ${heading.querySelector("button").textContent}, ${direction}.`;
   };
 
   // What a table costs is the rows that are laid out: the first fifty that pass the filter, until more are asked for.

@@ -69,9 +69,12 @@ const fsviStatistics = (() => {
   };
 
   // Where one of two scores is infinite, the limit in which these differences grow together.
-  const pairedTest = (differences, ratio) => {
+  const tested = (differences) => {
     const infinite = differences.some((value) => !Number.isFinite(value));
-    const row = infinite ? differences.map((v) => (Number.isFinite(v) ? 0 : Math.sign(v))) : differences;
+    return infinite ? differences.map((v) => (Number.isFinite(v) ? 0 : Math.sign(v))) : differences;
+  };
+  const pairedTest = (differences, ratio) => {
+    const row = tested(differences);
     if (row.length === 1 || row.every((value) => value === 0)) return 1;
     const error = standardError(row, ratio);
     return error === 0 ? 0 : twoSided(mean(row) / error, row.length - 1);
@@ -88,5 +91,5 @@ const fsviStatistics = (() => {
     return adjusted;
   };
 
-  return { mean, interval, pairedTest, holm, twoSided, critical };
+  return { mean, interval, tested, pairedTest, holm, twoSided, critical };
 })();
