@@ -56,7 +56,7 @@ class Source(_Strict):
 
 
 class Budget(_Strict):
-    """What training one cell may take at most; a re-run holds it to `steps` and `seconds`.
+    """What training one cell may take at most; a re-run holds it to `steps`, and to `seconds` times its patience.
 
     Rows and samples are what the method says that it used (`Method.work`), the largest over its cells.
     """

@@ -31,23 +31,31 @@ class VerifiedCell(_Plain):
 
 
 class Waypoint(_Plain):
-    """A re-run on its way: what was done until then, by the verifier's clock, and the scores of q there."""
+    """A re-run on its way: what was done until then, and the scores of q there.
 
-    steps: int
-    seconds: float
+    Seconds and scores are the verifier's. That q is what there was after so many steps, and the counts of steps and
+    work, are the word of the submitted code: a verifier sees what it sends and when, not what it computes.
+    """
+
+    steps: int  #: as the code says; ascending, and no more than the budget declares
+    seconds: float  #: by the verifier's clock, from before the submitted file was imported until q came
     kl: float
     predictive_kl_box: float | None
-    work: dict[str, int] | None  #: rows and samples, as the method counts them
+    work: dict[str, int] | None  #: rows and samples, as the code counts them
 
 
 class OfficialRerun(_Plain):
-    """One official cell trained again; it agrees if its score is that of the submitted file within the tolerance."""
+    """One official cell trained again, which agreed: KL (of a factorised q, what is above its floor) and the predictive
+    KLs in the box and on the test inputs were those of the submitted file within the tolerance.
+
+    The scores are the verifier's, of what the code sent last. The waypoints' order and contents are the code's word.
+    """
 
     dataset: Slug
     split: int
-    score: Literal["kl", "predictive_kl_box"]  #: the one compared: the track's
-    submitted: float | None  #: from the submitted file; null where the cell has none
-    rerun: float | None  #: of the posterior that the verifier's run ended with; null where it diverged, too
+    score: Literal["kl", "predictive_kl_box"]  #: the track's, of the three that were compared
+    submitted: float | None  #: from the submitted file; null where a mixture is too spread out to be summed
+    rerun: float | None  #: of the posterior that the verifier's run ended with
     waypoints: tuple[Waypoint, ...]
 
 

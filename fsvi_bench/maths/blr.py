@@ -109,6 +109,15 @@ def mean_field_optimum_scale(precision_tril: Float[Tensor, "*B k k"]) -> Float[T
     return precision_tril.square().sum(-1).rsqrt()
 
 
+def mean_field_optimum_kl(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B"]:
+    """KL(q ‖ N(mean, Λ⁻¹)) in nats of that q, ½(Σ log Λ_ii − log det Λ): no factorised q goes below it.
+
+    Its trace term tr(Λ diag(1/Λ_ii)) is k, whatever Λ. The floor depends on the basis of the weights: another root of
+    the same kernel matrix has the same predictions and another floor.
+    """
+    return 0.5 * (precision_tril.square().sum(-1).log().sum(-1) - logdet_of_tril(precision_tril))
+
+
 def log_evidence(
     Phi: Float[Tensor, "*B N k"],
     y: Float[Tensor, "*B N"],

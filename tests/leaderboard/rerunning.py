@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +78,24 @@ def source_of(name: str) -> tuple[bytes, str]:
 
 def trained_here(name: str, family: Any, settings: Mapping[str, Any], of: Problem) -> Posterior:
     """What a run of the benchmark would leave of a cell of seed 0."""
+    return trained_until(name, family, settings, of, ())[-1]
+
+
+def trained_until(
+    name: str, family: Any, settings: Mapping[str, Any], of: Problem, steps: Sequence[int]
+) -> list[Posterior]:
+    """What there was of it after each of these steps, copied; then what it left."""
     entry = load_method(name)
     seeds = [derive_seed(of.task.sha256, name, family, 0)]
     method = entry.cls(TrainingProblems.of([of]), family, entry.options(settings), seeds)
-    train(method, "cpu")
-    return method.posterior()[0]
+    found: list[Posterior] = []
+
+    def observe(step: int, seconds: float) -> None:
+        if step in steps:
+            found.append(copy.deepcopy(method.posterior()[0]))
+
+    train(method, "cpu", observe, steps)
+    return [*found, method.posterior()[0]]
 
 
 def submission(

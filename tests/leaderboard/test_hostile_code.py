@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import socket
+import subprocess
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 import torch
 
 from fsvi_bench.leaderboard.rerun.child import Limits, RunFailed
+from fsvi_bench.leaderboard.rerun.jail import Jail
 from tests.leaderboard.rerunning import LIMITS, method_that, trained
 
 pytestmark = pytest.mark.slow
@@ -60,6 +64,56 @@ def test_it_reaches_nothing(tmp_path, monkeypatch):
     assert result.confined
 
 
+#: What a process may do to others of its user, `{other}` and its parent among them; each takes nothing but one call.
+MEDDLE = """
+import ctypes, os, resource
+libc = ctypes.CDLL(None, use_errno=True)
+done, parent, other = [], os.getppid(), {other}
+
+def attempt(name, action):
+    try:
+        result = action()
+    except Exception:
+        return
+    if not (isinstance(result, int) and result < 0):
+        done.append(name)
+
+word, info = (ctypes.c_char * 8)(), (ctypes.c_int * 32)(0, 0, -1)  # SI_QUEUE
+piece = (ctypes.c_void_p * 2)(ctypes.addressof(word), 8)
+attempt("kill", lambda: os.kill(other, 0))
+attempt("tkill", lambda: libc.syscall({tkill}, other, 0))
+attempt("tgkill", lambda: libc.syscall({tgkill}, other, other, 0))
+attempt("rt_sigqueueinfo", lambda: libc.syscall({rt_sigqueueinfo}, other, 0, info))
+attempt("rt_tgsigqueueinfo", lambda: libc.syscall({rt_tgsigqueueinfo}, other, other, 0, info))
+attempt("pidfd_open", lambda: libc.syscall(434, other, 0))
+attempt("prlimit of the parent", lambda: resource.prlimit(parent, resource.RLIMIT_CORE))
+attempt("environ of the parent", lambda: open(f"/proc/{{parent}}/environ").read())
+attempt("memory of the parent", lambda: open(f"/proc/{{parent}}/mem", "r+b").close())
+attempt("own limits", lambda: resource.prlimit(0, resource.RLIMIT_CORE))
+raise RuntimeError(f"reached: {{', '.join(done)}}")
+"""
+_NUMBERS = {
+    "x86_64": {"tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297},
+    "aarch64": {"tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240},
+}
+
+
+def test_without_a_jail_it_meddles_with_no_other_process():
+    """A second wall behind the jail; that user's files it can reach. Free, it comes through with all of it but the
+    memory of its parent, which some systems close to everybody."""
+    with subprocess.Popen(["sleep", "300"]) as other:
+        try:
+            lines = MEDDLE.format(other=other.pid, **_NUMBERS[platform.machine()])
+            free = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True)
+            result = trained(method_that(*lines.splitlines()), within=Jail(None))
+        finally:
+            other.kill()
+    for name in ("kill", "tgkill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "prlimit", "environ"):
+        assert name in free.stderr.splitlines()[-1]
+    assert (result.status, result.reason) == ("failed", "RuntimeError: reached: own limits")
+    assert result.confined
+
+
 def test_it_does_what_it_should():
     """The same file without an attack trains: the tests below fail for what they name."""
     result = trained(method_that("pass"))
@@ -104,8 +158,8 @@ def test_it_goes_on_for_ever(code):
     tracemalloc.start()
     began = time.monotonic()
     try:
-        with pytest.raises(RunFailed, match="it was not done within 3 s"):
-            trained(method_that(code), Limits(steps=10, seconds=3.0, memory=LIMITS.memory))
+        with pytest.raises(RunFailed, match=r"it was not done within 3 s \(why\)"):
+            trained(method_that(code), Limits(steps=10, seconds=3.0, memory=LIMITS.memory, seconds_are="why"))
         assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
     finally:
         tracemalloc.stop()

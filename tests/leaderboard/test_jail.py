@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 import fsvi_bench
 from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.rerun.confinement import closed_to_its_user
 from fsvi_bench.leaderboard.rerun.jail import SCRATCH, Jail, environment, find_jail
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.tasks.raw import DATA_VARIABLE
@@ -232,6 +234,14 @@ if closed:
     while True:
         pass
 """
+
+
+def test_a_verifier_is_closed_to_its_user_only_while_it_wants_to_be():
+    dumpable = lambda: ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)  # noqa: E731 (PR_GET_DUMPABLE)
+    assert dumpable() == 1
+    with closed_to_its_user():
+        assert dumpable() == 0
+    assert dumpable() == 1
 
 
 @pytest.mark.slow

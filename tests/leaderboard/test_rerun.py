@@ -5,21 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.rerun import RerunSettings, comparison, rerun
-from fsvi_bench.leaderboard.rerun.child import RunFailed, Snapshot, Trained
+from fsvi_bench.leaderboard.rerun.child import Limits, RunFailed, Trained
 from fsvi_bench.leaderboard.rerun.comparison import draw_cells
+from fsvi_bench.leaderboard.rerun.jail import Jail
 from fsvi_bench.leaderboard.rerun.worker import waypoint_steps
 from fsvi_bench.leaderboard.verification import Rerun
 from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.scoring.scores import score
 from tests.leaderboard.planted import planted_posteriors, planted_tasks
-from tests.leaderboard.rerunning import jail, source_of, submission, trained_here
+from tests.leaderboard.rerunning import jail, source_of, submission, trained_here, trained_until
+from tests.leaderboard.stubbed import (
+    DIVERGED,
+    FAILED,
+    SETTINGS,
+    ends_as_submitted,
+    ends_with,
+    plant,
+    prior,
+    refusal,
+    run,
+)
 
-SETTINGS = RerunSettings(count=2, seed=3)
 RAND_A = {"M": 5, "max_steps": 40, "minibatch": "full", "lr": 0.05}
 CONCRETE = {"max_steps": 30, "minibatch": 10}
 
@@ -58,9 +68,13 @@ def test_a_faithful_submission_agrees_to_the_last_bit(tmp_path, name, family, hy
     assert steps == ([1] if name == "exact" else waypoint_steps(hyperparameters["max_steps"]))
     seconds = [waypoint.seconds for waypoint in official.waypoints]
     assert seconds == sorted(seconds)
-    assert (official.waypoints[-1].kl if family != "bernoulli" else official.waypoints[-1].predictive_kl_box) == (
-        official.rerun
-    )
+    problem = tasks.problem((official.dataset, official.split))
+    *on_the_way, last = trained_until(name, family, hyperparameters, problem, [] if name == "exact" else steps)
+    expected = [score(q, problem) for q in on_the_way or [last]]
+    got = [(waypoint.kl, waypoint.predictive_kl_box) for waypoint in official.waypoints]
+    assert got == [(scores.kl, scores.predictive_kl_box) for scores in expected]
+    assert len(set(got)) == len(got)  # each step its own
+    assert getattr(official.waypoints[-1], official.score) == official.rerun
     if name != "exact":
         assert official.waypoints[-1].work["gradients"] == hyperparameters["max_steps"]
     assert withheld.status == "ok"
@@ -91,102 +105,21 @@ def test_posteriors_copied_from_exact_are_refused_with_both_numbers(tmp_path):
     assert f"is {drawn.scores.kl:.6g}, of its code run again {honest:.6g}," in str(caught.value)
 
 
-class Stub:
-    """In place of the process: ends as told, and keeps the problems that it was given."""
-
-    def __init__(self, ends):
-        self.ends, self.problems, self.limits = ends, [], []
-
-    def __call__(self, manifest, source, problem, seed, limits, jail):
-        self.problems.append(problem)
-        self.limits.append(limits)
-        ended = self.ends(problem)
-        if isinstance(ended, Exception):
-            raise ended
-        return ended
-
-
-def ends_with(q):
-    return Trained("ok", None, 1.0, (Snapshot(1, 1.0, q, {"gradients": 1}),), True)
-
-
-def prior(problem):
-    zero = torch.zeros(problem.task.k, dtype=torch.float64)
-    return FullGaussian(zero, torch.diag(zero + 1))
-
-
-DIVERGED = Trained("diverged", "the loss was not finite at step 3", 1.0, (), True)
-FAILED = Trained("failed", "ValueError: no", 1.0, (), True)
-
-
 @pytest.fixture
 def planted(tmp_path):
-    tasks = planted_tasks()
-    posteriors = planted_posteriors(tasks)
-    words = {"source": {"file": "mine.py", "class": "Mine"}}
-
-    def make(**changes):
-        kept = {place: q for place, q in posteriors.items() if place not in changes.get("without", ())}
-        return submission(tasks, kept, b"class Mine: ...", tmp_path, **words)
-
-    return tasks, posteriors, make
+    return plant(tmp_path)
 
 
-def ends_as_submitted(tasks, posteriors):
-    """Official problems end with their own files, withheld ones with the prior."""
-    own = {task.sha256: posteriors[place] for place, task in tasks.tasks.items() if place in posteriors}
-    return lambda problem: ends_with(own.get(problem.task.sha256) or prior(problem))
-
-
-def run(monkeypatch, ends, whole, tasks, cells, settings=SETTINGS, progress=None):
-    stub = Stub(ends)
-    monkeypatch.setattr(comparison, "train_apart", stub)
-    return rerun(whole, tasks, cells, settings, progress or Silent()), stub
-
-
-def refusal(monkeypatch, ends, whole, tasks, cells, settings=SETTINGS):
-    with pytest.raises(InputError) as caught:
-        run(monkeypatch, ends, whole, tasks, cells, settings)
-    return str(caught.value)
-
-
-def test_only_what_lies_within_the_tolerance_agrees(monkeypatch, planted):
+def test_folders_that_are_named_are_hidden_too(monkeypatch, planted, tmp_path):
+    """Beside all that is hidden anyway."""
     tasks, posteriors, make = planted
     whole, cells = make()
-    settings = RerunSettings(count=3, seed=3, tolerance=1e-2)
-
-    def moved(by):
-        """The files with their scales stretched until their KL has grown by this share (bisection)."""
-
-        def ends(problem):
-            for place, task in tasks.tasks.items():
-                if task.sha256 == problem.task.sha256:
-                    q = posteriors[place]
-                    target = comparison._kl(q, problem) * (1 + by)
-                    low, high = 0.0, 1.0
-                    for _ in range(60):
-                        middle = (low + high) / 2
-                        stretched = FullGaussian(q.mean, q.scale_tril * (1 + middle))
-                        low, high = (middle, high) if comparison._kl(stretched, problem) < target else (low, middle)
-                    return ends_with(stretched)
-            return ends_with(prior(problem))
-
-        return ends
-
-    found, _ = run(monkeypatch, moved(0.0099), whole, tasks, cells, settings)
-    assert all(each.rerun == pytest.approx(each.submitted * 1.0099, rel=1e-9) for each in found.official)
-    words = refusal(monkeypatch, moved(0.0101), whole, tasks, cells, settings)
-    assert "differ by more than 0.01 relative" in words
-    assert refusal(monkeypatch, moved(0.0099), whole, tasks, cells, replace(settings, tolerance=1e-3))
-
-
-def test_rounding_of_a_closed_form_agrees():
-    assert comparison._agree(3e-14, -2e-12, 1e-2)
-    assert not comparison._agree(3e-6, 1e-9, 1e-2)
-    assert comparison._agree(None, None, 1e-2)
-    assert not comparison._agree(None, 1.0, 1e-2)
-    assert not comparison._agree(float("nan"), 1.0, 1e-2)
-    assert not comparison._agree(float("inf"), 1.0, 1e-2)
+    seen = []
+    monkeypatch.setattr(comparison, "find_jail", lambda hidden: seen.append(list(hidden)) or Jail(None))
+    agree = ends_as_submitted(tasks, posteriors)
+    for hidden in ((), (tmp_path / "data",)):
+        run(monkeypatch, agree, whole, tasks, cells, hidden=hidden)
+    assert seen == [own := [tmp_path, tmp_path.parent / "verified"], [*own, tmp_path / "data"]]
 
 
 def test_a_cell_that_is_ok_must_not_come_to_nothing(monkeypatch, planted):
@@ -205,18 +138,25 @@ def test_a_cell_that_is_ok_must_not_come_to_nothing(monkeypatch, planted):
             assert f"the submitted cell stands with kl {drawn.scores.kl:.6g}, " in said
 
 
-def test_a_cell_that_diverged_must_diverge_again(monkeypatch, planted):
+def test_nothing_but_cells_that_are_ok_is_run_again(monkeypatch, planted):
+    """Of a cell that failed there is nothing to compare, and a source that only fails must not pass by it."""
     tasks, posteriors, make = planted
-    whole, cells = make(without=[("energy", 0)])
-    everything = RerunSettings(count=3, seed=3)
-    energy = tasks.tasks["energy", 0].sha256
-    agree = ends_as_submitted(tasks, posteriors)
-    diverges = lambda problem: DIVERGED if problem.task.sha256 == energy else agree(problem)  # noqa: E731
-    found, _ = run(monkeypatch, diverges, whole, tasks, cells, everything)
-    (cell,) = [each for each in found.official if each.dataset == "energy"]
-    assert (cell.submitted, cell.rerun, cell.waypoints) == (None, None, ())
-    words = refusal(monkeypatch, agree, whole, tasks, cells, everything)
-    assert "energy split 0: the submitted cell stands as 'diverged', but its code run again ended with kl" in words
+    for status in ("diverged", "failed"):
+        whole, cells = make(without=[("boston", 0), ("boston", 1)])
+        cells = [cell if cell.scores else cell.model_copy(update={"status": status}) for cell in cells]
+        for seed in range(5):
+            settings = replace(SETTINGS, seed=seed)
+            found, _ = run(monkeypatch, ends_as_submitted(tasks, posteriors), whole, tasks, cells, settings)
+            assert [(each.dataset, each.split) for each in found.official] == [("energy", 0)]
+            assert {each.dataset for each in found.withheld} == {"energy"}
+            assert refusal(monkeypatch, lambda problem: RunFailed("no"), whole, tasks, cells, settings)
+        nothing, none_ok = make(without=list(tasks.tasks))
+        none_ok = [cell.model_copy(update={"status": status}) for cell in none_ok]
+        words = refusal(monkeypatch, ends_as_submitted(tasks, posteriors), nothing, tasks, none_ok)
+        assert words == (
+            "submission planted has no cell that is 'ok', so a re-run has nothing to be compared with; verify it "
+            "without --rerun"
+        )
 
 
 def test_a_posterior_that_overflows_has_diverged(monkeypatch, planted):
@@ -248,7 +188,7 @@ def test_withheld_tasks_go_round_the_data_sets_and_share_no_draw(monkeypatch, pl
     tasks, posteriors, make = planted
     whole, cells = make()
     agree = ends_as_submitted(tasks, posteriors)
-    found, stub = run(monkeypatch, agree, whole, tasks, cells, RerunSettings(count=5, seed=3))
+    found, stub = run(monkeypatch, agree, whole, tasks, cells, replace(SETTINGS, count=5))
     names = [each.dataset for each in found.withheld]
     assert sorted(names[:2]) == ["boston", "energy"]
     assert names[2:] == (names * 2)[: len(names) - 2]
@@ -257,24 +197,38 @@ def test_withheld_tasks_go_round_the_data_sets_and_share_no_draw(monkeypatch, pl
     official = {task.sha256 for task in tasks.tasks.values()}
     fresh = [problem.task.sha256 for problem in stub.problems if problem.task.sha256 not in official]
     assert len(set(fresh)) == 5
-    again, _ = run(monkeypatch, agree, whole, tasks, cells, RerunSettings(count=5, seed=3))
+    again, _ = run(monkeypatch, agree, whole, tasks, cells, replace(SETTINGS, count=5))
     assert again == found
-    other, _ = run(monkeypatch, agree, whole, tasks, cells, RerunSettings(count=5, seed=4))
+    other, _ = run(monkeypatch, agree, whole, tasks, cells, replace(SETTINGS, count=5, seed=4))
     assert [each.scores for each in other.withheld] != [each.scores for each in found.withheld]
 
 
-def test_the_clock_and_the_steps_are_those_of_the_budget(monkeypatch, planted):
+@pytest.mark.parametrize(
+    ("patience", "max_seconds", "seconds", "words"),
+    [
+        (2.5, 3600.0, 155.0, "2.5 times the declared 60 s, and 5 s"),
+        (2.5, 155.0, 155.0, "2.5 times the declared 60 s, and 5 s"),
+        (2.5, 154.0, 154.0, "the verifier's limit for one run"),
+        (1000.0, 3600.0, 3600.0, "the verifier's limit for one run"),
+    ],
+)
+def test_the_clock_and_the_steps_are_those_of_the_budget(monkeypatch, planted, patience, max_seconds, seconds, words):
     tasks, posteriors, make = planted
     whole, cells = make()
-    settings = RerunSettings(count=1, seed=3, patience=2.5, memory=10**9)
+    settings = replace(SETTINGS, patience=patience, memory=10**9, max_seconds=max_seconds)
     _, stub = run(monkeypatch, ends_as_submitted(tasks, posteriors), whole, tasks, cells, settings)
-    assert {(each.steps, each.seconds, each.memory) for each in stub.limits} == {(10, 2.5 * 60 + 120, 10**9)}
+    assert set(stub.limits) == {Limits(10, seconds, 10**9, words)}
 
 
 def test_cells_are_drawn_by_the_hash_and_the_verifiers_seed(planted):
     _, _, make = planted
     _, cells = make()
-    cells = [cell.model_copy(update={"split": split}) for cell in cells for split in range(20)]
+    several = {"boston": 3, "energy": 20, "yacht": 20}
+    cells = [
+        cells[0].model_copy(update={"dataset": dataset, "split": split})
+        for dataset, splits in several.items()
+        for split in range(splits)
+    ]
 
     def drawn(sha256, seed, count=5):
         return [(cell.dataset, cell.split) for cell in draw_cells(cells, sha256, RerunSettings(count, seed))]
@@ -283,10 +237,27 @@ def test_cells_are_drawn_by_the_hash_and_the_verifiers_seed(planted):
     assert drawn("a" * 64, 1) != drawn("b" * 64, 1)
     assert drawn("a" * 64, 1) != drawn("a" * 64, 2)
     assert drawn("a" * 64, 1, 7)[:5] == drawn("a" * 64, 1)
-    assert len(drawn("a" * 64, 1, 1000)) == len(cells)
     assert sorted(drawn("a" * 64, 1, 1000)) == sorted((cell.dataset, cell.split) for cell in cells)
     first = {drawn("a" * 64, seed, 1)[0] for seed in range(300)}
-    assert len(first) > 30  # of 40 places: nobody is out of its reach
+    assert len(first) > 35  # of 43 places: nobody is out of its reach
+    assert {dataset for dataset, _ in first} == set(several)
+
+
+def test_the_data_sets_take_turns(planted):
+    """As many data sets as there are runs; a small one, once used up, is passed over."""
+    _, _, make = planted
+    _, cells = make()
+    several = {"boston": 1, "energy": 3, "yacht": 5}
+    cells = [
+        cells[0].model_copy(update={"dataset": dataset, "split": split})
+        for dataset, splits in several.items()
+        for split in range(splits)
+    ]
+    for seed in range(20):
+        names = [cell.dataset for cell in draw_cells(cells, "a" * 64, RerunSettings(9, seed))]
+        assert set(names[:3]) == set(several)
+        assert set(names[3:5]) == {"energy", "yacht"} == set(names[5:7])
+        assert names[7:] == ["yacht", "yacht"]
 
 
 def test_waypoints_are_a_dozen_and_hold_the_budgets():
@@ -313,7 +284,11 @@ def test_without_a_jail_it_is_run_only_if_nobody_insists(monkeypatch, planted, t
     agree = ends_as_submitted(tasks, posteriors)
     words = refusal(monkeypatch, agree, whole, tasks, cells, replace(SETTINGS, require_isolation=True))
     assert "submission planted is not run: bubblewrap" in words
-    found, _ = run(monkeypatch, agree, whole, tasks, cells)
+    assert (
+        refusal(monkeypatch, agree, whole, tasks, cells, RerunSettings(count=2, seed=3)) == words
+    )  # it is the default
+    found, _ = run(monkeypatch, agree, whole, tasks, cells, replace(SETTINGS, require_isolation=False))
+    assert not found.isolated
     assert found.isolation.startswith("no jail: this user's files were in the submitted code's reach; ")
 
 
@@ -338,6 +313,8 @@ def test_how_it_is_kept_apart_is_said_before_anything_runs(monkeypatch, planted)
     [
         ({"count": 0}, "count of a re-run is 0"),
         ({"patience": 0.0}, "patience of a re-run is 0"),
+        ({"max_seconds": 0.0}, "max_seconds of a re-run is 0"),
+        ({"max_seconds": float("inf")}, "max_seconds of a re-run is inf"),
         ({"memory": -1}, "memory of a re-run is -1"),
         ({"tolerance": 1.0}, "tolerance of a re-run is 1.0"),
         ({"tolerance": float("nan")}, "tolerance of a re-run is nan"),

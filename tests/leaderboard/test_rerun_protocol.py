@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsvi_bench.leaderboard.rerun import worker
-from fsvi_bench.leaderboard.rerun.child import MAX_SNAPSHOTS, Limits, RunFailed, _Heard, printable
+from fsvi_bench.leaderboard.rerun.child import Limits, RunFailed, _Heard, printable
 from fsvi_bench.leaderboard.rerun.protocol import (
+    MAX_WAYPOINTS,
     Final,
     Garbled,
     Job,
@@ -130,10 +131,31 @@ def test_more_steps_than_were_declared(heard):
 def test_more_posteriors_than_anybody_asked_for(tmp_path):
     heard = _Heard(planted_manifest(), 5, Limits(steps=1000, seconds=9.0, memory=1), tmp_path)
     heard.hear(frame(READY) + frame(Started(num_steps=1000)), 1.0)
-    for steps in range(MAX_SNAPSHOTS):
+    for steps in range(12):
         heard.hear(frame(Reached(steps=steps, work=None), Q), 2.0)
-    with pytest.raises(RunFailed, match=f"it sent more than {MAX_SNAPSHOTS} posteriors"):
-        heard.hear(frame(Reached(steps=MAX_SNAPSHOTS, work=None), Q), 2.0)
+    for thirteenth in (Reached(steps=12, work=None), OK.model_copy(update={"steps": 12})):
+        with pytest.raises(RunFailed, match="it sent more than the 12 posteriors that it was asked for"):
+            heard.hear(frame(thirteenth, Q), 2.0)
+    heard.hear(frame(OK.model_copy(update={"steps": 11}), Q), 2.0)  # of the step that was looked at last
+    assert len(heard.outcome().snapshots) == MAX_WAYPOINTS == 12
+
+
+@pytest.mark.parametrize("family", ["full", "ffg"])
+def test_posteriors_on_the_way_stay_what_they_were(tmp_path, family):
+    """Each file is read into tensors of its own: a later one changes nothing in an earlier one."""
+    heard = _Heard(planted_manifest(family=family), 5, Limits(steps=10, seconds=9.0, memory=1), tmp_path)
+    heard.hear(frame(READY) + frame(STARTED), 1.0)
+    for steps in range(4):
+        scale = ZERO + 1 + steps
+        q = (
+            FullGaussian(ZERO + steps, torch.diag(scale))
+            if family == "full"
+            else FactorisedGaussian(ZERO + steps, scale)
+        )
+        heard.hear(frame(Reached(steps=steps, work=None) if steps < 3 else OK, posterior_file(q)), 2.0)
+    posteriors = [snapshot.posterior for snapshot in heard.outcome().snapshots]
+    assert [float(q.mean[0]) for q in posteriors] == [0, 1, 2, 3]
+    assert [float(q.covariance_tril()[0, 0]) for q in posteriors] == [1, 2, 3, 4]
 
 
 def test_messages_are_put_together_from_pieces_of_any_size():

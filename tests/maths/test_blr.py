@@ -15,6 +15,7 @@ from fsvi_bench.maths.blr import (
     expected_log_likelihood,
     expected_log_likelihood_from_statistics,
     log_evidence,
+    mean_field_optimum_kl,
     mean_field_optimum_scale,
     negative_log_predictive_density,
     predictive_variance,
@@ -175,6 +176,15 @@ def test_mean_field_optimum_is_one_over_the_root_of_the_precisions_diagonal():
 
 def mean_field_kl(scale, mean, C):
     return gaussian_kl_to_precision(mean, torch.diag(scale), mean, C).total
+
+
+def test_the_kl_at_the_mean_field_optimum():
+    """½(Σ log Λ_ii − log det Λ) is the KL of the factorised q with those scales; two terms of some nats cancel."""
+    problems = [draw_problem(seed, 9, 4) for seed in (7, 8)]
+    posteriors = [blr_posterior(*each) for each in problems]
+    expected = [mean_field_kl(mean_field_optimum_scale(C), mean, C) for mean, C in posteriors]
+    assert min(expected) > 1e-3
+    close(mean_field_optimum_kl(torch.stack([C for _, C in posteriors])), torch.stack(expected), atol=1e-12)
 
 
 def test_any_change_of_a_mean_field_scale_raises_the_kl():

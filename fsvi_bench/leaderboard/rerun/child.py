@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Literal
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.rerun.confinement import closed_to_its_user
 from fsvi_bench.leaderboard.rerun.jail import Jail, environment
 from fsvi_bench.leaderboard.rerun.protocol import (
+    MAX_WAYPOINTS,
     Final,
     Garbled,
     Job,
@@ -38,8 +40,7 @@ from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.problem import Problem
 
-START_SECONDS = 120.0  #: to import libraries, and again on top of what the budget allows
-MAX_SNAPSHOTS = 64
+START_SECONDS = 120.0  #: until `ready`: to import libraries and read the problem, before anything submitted runs
 _TAIL = 2000  #: bytes kept of what the process writes to stderr
 _PIECE = 2**16
 
@@ -53,8 +54,9 @@ class Limits:
     """What one run may take: steps and seconds by the budget, memory beyond what Python and its libraries take."""
 
     steps: int
-    seconds: float  #: after the libraries are imported
+    seconds: float  #: from `ready` on
     memory: int
+    seconds_are: str = ""  #: where `seconds` come from, for who exceeds them
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,9 @@ def train_apart(manifest: Manifest, source: bytes, problem: Problem, seed: int, 
         scratch.mkdir()
         write_job(folder, job, source, problem)
         heard = _Heard(manifest, problem.task.k, limits, scratch)
-        with _process(folder, jail) as process:
+        # In a jail there is no other process to look into.
+        apart = closed_to_its_user() if jail.bwrap is None else contextlib.nullcontext()
+        with apart, _process(folder, jail) as process:
             _listen(process, heard, limits)
         return heard.outcome()
 
@@ -162,8 +166,9 @@ def _listen(process: _Process, heard: _Heard, limits: Limits) -> None:
             now = time.monotonic()
             start, allowed = (began, START_SECONDS) if heard.ready is None else (heard.ready, limits.seconds)
             if now - start > allowed:
+                source = f" ({limits.seconds_are})" if heard.ready is not None and limits.seconds_are else ""
                 what = "did not get ready" if heard.ready is None else "was not done"
-                raise RunFailed(f"it {what} within {allowed:.0f} s{process.last_words()}")
+                raise RunFailed(f"it {what} within {allowed:.0f} s{source}{process.last_words()}")
             for key, _ in selector.select(min(1.0, start + allowed - now)):
                 piece = os.read(key.fd, _PIECE)
                 if key.fd == process.errors:
@@ -244,8 +249,8 @@ class _Heard:
         before = self._snapshots[-1].steps if self._snapshots else -1
         if self._num_steps is None or not before < message.steps <= self._num_steps:
             raise Garbled(f"q after {message.steps} steps, out of turn")
-        if len(self._snapshots) == MAX_SNAPSHOTS:
-            raise Garbled(f"more than {MAX_SNAPSHOTS} posteriors")
+        if len(self._snapshots) == MAX_WAYPOINTS:
+            raise Garbled(f"more than the {MAX_WAYPOINTS} posteriors that it was asked for")
         self._snapshots.append(Snapshot(message.steps, now - self.ready, self._read(file), message.work))
 
     def _finish(self, message: Final, file: bytes, now: float) -> None:
@@ -267,6 +272,8 @@ class _Heard:
         except InputError as error:
             reason = printable(str(error).replace(f"{self._scratch}/", ""), 300)
             raise RunFailed(f"it sent a posterior that cannot be read: {reason}") from error
+        finally:
+            path.unlink()  # the next one is another file: these tensors may be mapped onto this one
         if posterior.kind != self._kind:
             raise RunFailed(f"it sent a posterior of kind {posterior.kind}, its family's is {self._kind}")
         return posterior

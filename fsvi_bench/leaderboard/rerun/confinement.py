@@ -1,5 +1,7 @@
 """What a process gives up for good before it runs submitted code: memory, processor time, sockets, other processes.
 
+It is a second wall behind `leaderboard.rerun.jail`, not one to stand alone: this user's files stay open to it.
+
 None of it can be taken back without privileges, which `leaderboard.rerun.jail` takes away. The system calls are closed
 with seccomp (kernel.org, userspace-api/seccomp_filter): a filter in classic BPF that makes them fail with EPERM. Linux
 on x86-64 and arm64 has it; elsewhere the limits stand alone, and the verifier is told.
@@ -7,6 +9,7 @@ on x86-64 and arm64 has it; elsewhere the limits stand alone, and the verifier i
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import math
@@ -17,6 +20,7 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,19 +35,22 @@ class _Calls(NamedTuple):
     clone: int
     clone3: int
     seccomp: int
+    prlimit64: int
     refused: dict[str, int]
 
 
 _CALLS = {
-    "x86_64": _Calls(0xC000003E, 56, 435, 317, {
+    "x86_64": _Calls(0xC000003E, 56, 435, 317, 302, {
         "fork": 57, "vfork": 58, "execve": 59, "execveat": 322, "socket": 41, "io_uring_setup": 425, "kill": 62,
+        "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "pidfd_getfd": 438,
         "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_open": 434, "pidfd_send_signal": 424,
         "unshare": 272, "setns": 308, "mount": 165, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323,
         "add_key": 248, "request_key": 249, "keyctl": 250,
         "memfd_create": 319, "memfd_secret": 447, "shmget": 29, "msgget": 68, "mq_open": 240,
     }),
-    "aarch64": _Calls(0xC00000B7, 220, 435, 277, {
+    "aarch64": _Calls(0xC00000B7, 220, 435, 277, 261, {
         "execve": 221, "execveat": 281, "socket": 198, "io_uring_setup": 425, "kill": 129,
+        "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "pidfd_getfd": 438,
         "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "pidfd_open": 434, "pidfd_send_signal": 424,
         "unshare": 97, "setns": 268, "mount": 40, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282,
         "add_key": 217, "request_key": 218, "keyctl": 219,
@@ -63,13 +70,38 @@ def confine(memory: int, cpu_seconds: int) -> bool:
     _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + cpu_seconds)
     if (mapped := _mapped()) is not None:
         _limit(resource.RLIMIT_AS, mapped + memory)
-    return sys.platform == "linux" and _close_system_calls()
+    if sys.platform != "linux":
+        return False
+    _drop_capabilities()
+    return _close_system_calls()
+
+
+@contextlib.contextmanager
+def closed_to_its_user() -> Iterator[None]:
+    """Other processes of this user cannot open this one's memory or environment meanwhile (Linux, PR_SET_DUMPABLE)."""
+    if sys.platform != "linux":
+        yield
+        return
+    get, put, libc = 3, 4, ctypes.CDLL(None)  # PR_GET_DUMPABLE, PR_SET_DUMPABLE
+    before = libc.prctl(get, 0, 0, 0, 0)
+    libc.prctl(put, 0, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(put, before, 0, 0, 0)
 
 
 def end_with_parent() -> None:
     """A verifier that is killed takes its child along (Linux; bubblewrap does the same for what it holds)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+
+
+def _drop_capabilities() -> None:
+    """Those of root, should a verifier be run by it: with them all that is closed to its user would be open (capset(2),
+    version 3 of its structures)."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    ctypes.CDLL(None).capset(header, (ctypes.c_uint32 * 6)())
 
 
 def _limit(what: int, value: int) -> None:
@@ -109,7 +141,7 @@ def _filter(calls: _Calls) -> list[bytes]:
 
     Another architecture's calls (32-bit code in a 64-bit process, x32's numbers above 2³⁰) are refused whole: they have
     other numbers. clone makes threads only; of clone3, whose flags lie where no filter can look, the C library is told
-    that there is no such call, and falls back to clone.
+    that there is no such call, and falls back to clone. prlimit64 is for the caller's own limits alone, as process 0.
     """
     load, equal, at_least, has_bit, answer = 0x20, 0x15, 0x35, 0x45, 0x06
 
@@ -131,11 +163,17 @@ def _filter(calls: _Calls) -> list[bytes]:
     ]
     for number in calls.refused.values():
         program += [instruction(equal, 0, 1, number), fail(errno.EPERM)]
+    allow, first_argument = instruction(answer, 0, 0, 0x7FFF0000), 16  # SECCOMP_RET_ALLOW; its low half
     program += [
+        instruction(equal, 0, 4, calls.prlimit64),
+        instruction(load, 0, 0, first_argument),
+        instruction(equal, 1, 0, 0),
+        fail(errno.EPERM),
+        allow,
         instruction(equal, 0, 3, calls.clone),
-        instruction(load, 0, 0, 16),  # the low half of its first argument, the flags
+        instruction(load, 0, 0, first_argument),
         instruction(has_bit, 1, 0, _THREAD),
         fail(errno.EPERM),
-        instruction(answer, 0, 0, 0x7FFF0000),  # SECCOMP_RET_ALLOW
+        allow,
     ]
     return program

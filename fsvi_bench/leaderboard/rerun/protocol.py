@@ -26,6 +26,7 @@ JOB_FILE, PROBLEM_FILE = "job.json", "problem.safetensors"
 PROBLEM_FORMAT = "fsvi-rerun-problem/1"
 MAX_WORDS = 16 * 2**10  #: bytes of a message's JSON
 MAX_REASON = 300
+MAX_WAYPOINTS = 12  #: posteriors of one run, the final one among them: the verifier scores each
 _HEAD = struct.Struct(">II")  #: lengths of a message's JSON and of the posterior's file behind it
 
 

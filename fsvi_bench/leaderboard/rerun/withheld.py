@@ -19,8 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.errors import TaskRefused
-from fsvi_bench.maths.blr import mean_field_optimum_scale
-from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.maths.blr import mean_field_optimum_kl
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.problem import FeatureMap, Problem
@@ -85,9 +84,7 @@ def draw_withheld(official: Problem, seed: int, draw: int) -> Withheld:
 
 def ffg_floor(problem: Problem) -> float:
     """KL (nats) to the exact posterior of its nearest factorised Gaussian: what the family ffg cannot go below."""
-    exact = problem.truth.posterior
-    scale = mean_field_optimum_scale(exact.precision_tril)
-    return float(gaussian_kl_to_precision(exact.mean, torch.diag(scale), *exact).total)
+    return float(mean_field_optimum_kl(problem.truth.posterior.precision_tril))
 
 
 def _inducing_points(official: Problem, stream: np.random.Generator) -> Float[Tensor, "k D"]:

@@ -15,6 +15,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.rerun.confinement import confine, end_with_parent
 from fsvi_bench.leaderboard.rerun.protocol import (
     MAX_REASON,
+    MAX_WAYPOINTS,
     Final,
     Job,
     Reached,
@@ -31,13 +32,12 @@ from fsvi_bench.running.executors.local import use_one_thread
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trainer import train
 
-WAYPOINTS_PER_DECADE = 4
-WAYPOINTS = 11  #: so they reach back to 10^-2.5 of the steps, by way of 10 % and 1 %
+WAYPOINTS_PER_DECADE = 4  #: so that they reach back to 10^-2.5 of the steps, by way of 10 % and 1 %
 
 
 def waypoint_steps(total: int) -> list[int]:
     """Before the first step, then evenly on a logarithmic scale up to the end; 1 % and 10 % are among them."""
-    steps = {round(total * 10 ** (-place / WAYPOINTS_PER_DECADE)) for place in range(WAYPOINTS)}
+    steps = {round(total * 10 ** (-place / WAYPOINTS_PER_DECADE)) for place in range(MAX_WAYPOINTS - 1)}
     return sorted({0, *steps})
 
 
