@@ -66,6 +66,7 @@ def _closer(a: Float[np.ndarray, " J"], b: Float[np.ndarray, " J"]) -> Literal["
     return None if mean == 0 else "a" if mean < 0 else "b"
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a method that blew up may have a KL of 1e251
 def _difference(dataset: str, a: Float[np.ndarray, " J"], b: Float[np.ndarray, " J"], ratio: float) -> Difference:
     """Not adjusted yet."""
     mean_a, mean_b = (None if np.isnan(values).any() else float(values.mean()) for values in (a, b))

@@ -7,6 +7,7 @@ own seed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -79,6 +80,7 @@ def _rows(entries: Iterable[Entry], references: References, singular: bool) -> l
     return sorted(rows + ([map_row(references)] if singular else []), key=lambda row: row.name)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a method that blew up may have a KL of 1e251
 def _table(rows: Sequence[Row], references: References, track: Track | None, score: Score) -> TrackTable:
     ranked = [row for row in rows if row.unranked is None]
     ranks = _ranks(ranked, references, track, score)
@@ -162,8 +164,8 @@ def _line(row: Row, rank: _Rank | None, references: References, score: Score, ra
 
 
 def _spread(values: Float[np.ndarray, " J"], ratio: float) -> tuple[float, float] | None:
-    """None where a split is missing or infinite, or there is only one."""
+    """None where a split is missing, infinite or too large to be squared, or there is only one."""
     if bool(np.isnan(values).any()):
         return None
     _, low, high = corrected_interval(values, ratio)
-    return None if low is None or high is None else (low, high)
+    return None if low is None or high is None or not math.isfinite(high - low) else (low, high)

@@ -9,6 +9,7 @@ import posixpath
 import random
 import threading
 import time
+import warnings
 from dataclasses import replace
 from urllib.parse import urldefrag
 from urllib.request import urlopen
@@ -52,6 +53,17 @@ def rows(page, tab):
     """Rows of a table of the first page: name in small letters -> what stands in them."""
     content = page.split(f'id="table-{tab}"')[1].split("</table>")[0]
     return [Page(f"<table><tr {row}</table>".encode()).words for row in content.split("<tr ")[1:] if "data-text" in row]
+
+
+def test_a_method_that_blew_up_breaks_no_page(table):
+    """Divergences so large that their squares, or what stands beside them on an axis, are no numbers any more."""
+    entries = [entry("plain", table), entry("huge", table, kl=1e251), entry("largest", table, kl=1.7e308)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pages = dict(site_files(make_material(entries, [], table)))
+    assert "10²⁵¹" in pages["index.html"].decode()
+    for dataset in table.datasets:
+        assert "nan" not in pages[f"datasets/{dataset}.html"].decode().lower().split()
 
 
 def test_every_row_says_what_it_is(files):

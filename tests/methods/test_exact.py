@@ -101,7 +101,7 @@ def test_names_and_refusals(tmp_path):
 def test_a_method_from_a_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from fsvi_bench.methods.base import Method\nclass Half(Method):\n    pass\nboom = 1\n")
-    with pytest.raises(InputError, match="is not a complete .*; implement num_steps, posterior, training_step"):
+    with pytest.raises(InputError, match=r"is not a complete .*; implement num_steps, posterior, training_step"):
         load_method(f"{path}:Half")
     with pytest.raises(InputError, match="has no class 'Whole'"):
         load_method(f"{path}:Whole")

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+LARGEST = 1e12
+
 
 @dataclass(frozen=True)
 class LogScale:
@@ -41,8 +43,11 @@ def _log10(value: float) -> float:
 
 
 def fit(values: Iterable[float], start: float, end: float, smallest: float = 1e-6) -> LogScale:
-    """A scale that shows all finite values from `smallest` on, with some room at both ends."""
-    shown = [value for value in values if math.isfinite(value) and value >= smallest] or [1.0]
+    """A scale that shows all values from `smallest` to `LARGEST`, with some room at both ends.
+
+    A method that blew up may have a KL of 1e251; it would press all others into a point.
+    """
+    shown = [value for value in values if smallest <= value <= LARGEST] or [1.0]
     low, high = min(shown) / 1.4, max(shown) * 1.4
     if high / low < 10:
         middle = math.sqrt(low * high)
