@@ -17,7 +17,7 @@ from fsvi_bench.methods.registry import MethodDefaults, MethodEntry, load_method
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.variational.autograd import AutogradGaussian
 from tests.conformance import broken
-from tests.conformance.broken import BROKEN, Sound
+from tests.conformance.broken import BROKEN, Descends, Sound
 
 
 def subject_of(cls, **options):
@@ -42,13 +42,25 @@ def test_every_check_has_a_method_that_fails_it():
     assert {check for _, check, _ in BROKEN} == set(CHECKS) - {"the same on a GPU"}
 
 
-def test_a_sound_method_passes_all():
-    report = check_method([subject_of(Sound)])
+@pytest.mark.parametrize("cls", [Sound, Descends])
+def test_a_sound_method_passes_all(cls):
+    """Whether it draws or not: what trains is looked at on the way and held to its budget."""
+    report = check_method([subject_of(cls)])
     assert [each.message for each in report.findings if each.status == "failed"] == []
     skipped = {each.check for each in report.findings if each.status == "not applicable"}
     assert skipped == {"reaches its exact limit", "the same on a GPU"}
     assert report.ok
-    assert report.verdict == "Sound conforms: 17 ok, 2 not applicable"
+    assert report.verdict == f"{cls.__name__} conforms: 17 ok, 2 not applicable"
+    (budget,) = [each for each in report.findings if each.check == "keeps to its budget"]
+    assert budget.message == (
+        "the steps are those declared (20, each once); what is done within a step cannot be seen from here"
+    )
+    assert {each.message for each in report.findings if each.status == "ok"} == {"", budget.message}
+
+
+def test_a_named_number_of_steps_is_kept_and_else_late_steps_are_seen():
+    assert subject_of(Sound).for_long.options.max_steps == 100
+    assert subject_of(Sound, settings={"max_steps": 8}).for_long.options.max_steps == 8
 
 
 def test_on_a_gpu_numbers_may_differ_by_a_millionth(monkeypatch):
