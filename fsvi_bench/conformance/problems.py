@@ -54,4 +54,4 @@ def take(data: TrainingProblems, places: Sequence[int]) -> TrainingProblems:
 
 def toy_batch(count: int = TOYS) -> TrainingProblems:
     """A fresh copy of the first toy problems side by side."""
-    return TrainingProblems.of(toy_problems()[:count])
+    return TrainingProblems.of(toy_problems(count))
