@@ -99,13 +99,13 @@ def _from_files(
 ) -> Draft:
     from fsvi_bench.errors import InputError, unknown_name
     from fsvi_bench.leaderboard.drafting import draft_from_files
-    from fsvi_bench.leaderboard.submission import KINDS
+    from fsvi_bench.posteriors.base import KIND_OF
 
     if method is None or family is None or not {"steps", "seconds"} <= set(budget):
         raise InputError("--posteriors needs to be told what made them; give --method, --family, --steps and --seconds")
-    for known in KINDS:
+    for known in KIND_OF:
         if known == family:
             return draft_from_files(
                 folder, tasks, method, known, budget, hyperparameters=settings, source=source, workers=workers
             )
-    raise unknown_name("family", family, KINDS)
+    raise unknown_name("family", family, KIND_OF)

@@ -12,16 +12,9 @@ from fsvi_bench.conformance.subject import Subject
 from fsvi_bench.conformance.verdict import Failed, NotApplicable
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method
-from fsvi_bench.posteriors.base import Family, Posterior, defect, divergence, unstack
+from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior, defect, divergence, unstack
 from fsvi_bench.training.trainer import train
 
-#: The kind of posterior that each family is made of, as files name it.
-KINDS: dict[Family, str] = {
-    "full": "gaussian-full",
-    "ffg": "gaussian-ffg",
-    "bernoulli": "bernoulli-dropout",
-    "spike-slab": "spike-slab",
-}
 _STRANGER = "no_method_has_this_option"
 _B = 3
 
@@ -61,9 +54,9 @@ def _accepts(subject: Subject, change: dict[str, Any]) -> bool:
 
 def posterior_before_training(subject: Subject) -> None:
     """Before the first step there is a posterior of the right kind: where traces begin."""
-    if subject.deterministic:
-        raise NotApplicable("it is declared deterministic: there is no way to the posterior")
     method, seen = subject.make(toy_batch(_B)), []
+    if not method.trains:
+        raise NotApplicable("it takes one step: there is no way to the posterior")
 
     def look(steps: int, seconds: float) -> None:
         seen.append(method.posterior())
@@ -87,9 +80,9 @@ def require_posterior(q: Posterior, family: Family, B: int, k: int, diverged: Se
     Raises:
         Failed: it is not; what has diverged by its own account may hold any number.
     """
-    if not isinstance(q, Posterior) or q.kind != KINDS[family]:
+    if not isinstance(q, Posterior) or q.kind != KIND_OF[family]:
         got = q.kind if isinstance(q, Posterior) else type(q).__name__
-        raise Failed(f"{when} posterior() is {got}, expected {KINDS[family]} for --family {family}")
+        raise Failed(f"{when} posterior() is {got}, expected {KIND_OF[family]} for --family {family}")
     for name, tensor in q.tensors().items():
         if not tensor.shape or tensor.shape[0] != B:
             raise Failed(f"{when} {name} has shape {list(tensor.shape)} for {B} problems; put an axis of B in front")

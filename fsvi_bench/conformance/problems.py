@@ -14,16 +14,22 @@ from fsvi_bench.tasks.problem import FeatureMap, Problem, load_problem
 from fsvi_bench.tasks.training_problems import TrainingProblems
 
 TOYS = 7
+ALL_TOYS = 20  #: as many as the data set has splits, each with data of its own
+ODD_N = 67  #: prime, and more than a minibatch of 64
 
 
 @cache
+def _toy_problem(split: int) -> Problem:
+    return load_problem(build_task(load_card("toy"), split).task)
+
+
 def toy_problems(count: int = TOYS) -> tuple[Problem, ...]:
     """Problems with k = 20 and N = 40, whose weights differ as well as their data."""
-    return tuple(load_problem(build_task(load_card("toy"), split).task) for split in range(count))
+    return tuple(map(_toy_problem, range(count)))
 
 
 @cache
-def odd_problems(B: int = 8, N: int = 31, k: int = 7, D: int = 3) -> TrainingProblems:
+def odd_problems(B: int = 8, N: int = ODD_N, k: int = 7, D: int = 3) -> TrainingProblems:
     """No side is a multiple of a cache line; the features are whitened."""
     g, f64 = torch.Generator().manual_seed(0), torch.float64
     X = torch.rand(B, N, D, generator=g, dtype=f64) * 4 - 2
@@ -48,4 +54,4 @@ def take(data: TrainingProblems, places: Sequence[int]) -> TrainingProblems:
 
 def toy_batch(count: int = TOYS) -> TrainingProblems:
     """A fresh copy of the first toy problems side by side."""
-    return TrainingProblems.of(toy_problems()[:count])
+    return TrainingProblems.of(toy_problems(count))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fsvi_bench.conformance.problems import odd_problems, take, toy_batch, toy_problems
+from fsvi_bench.conformance.problems import ALL_TOYS, ODD_N, odd_problems, take, toy_batch, toy_problems
 from fsvi_bench.conformance.subject import Numbers, Subject, apart, numbers, same
 from fsvi_bench.conformance.verdict import Failed, NotApplicable
 from fsvi_bench.errors import InputError
@@ -19,17 +19,17 @@ _ROUNDING = 1e-9
 
 
 def batch_on_toys(subject: Subject) -> None:
-    """A problem alone gives the same bits as among others."""
-    _require_same(subject, toy_batch())
+    """A problem alone gives the same bits as among nineteen others, after a hundred steps."""
+    _require_same(subject.for_long, toy_batch(ALL_TOYS))
 
 
 def batch_on_odd_shapes(subject: Subject) -> None:
-    """Likewise where k = 7, N = 31 and D = 3 suit no cache line."""
+    """Likewise where k = 7, N = 67 and D = 3 suit no cache line."""
     data = odd_problems()
     try:
         subject.entry.cls.check(subject.options, data.only(0))
     except InputError as error:
-        raise NotApplicable(f"the settings do not fit a problem with 31 rows: {error}") from error
+        raise NotApplicable(f"the settings do not fit a problem with {ODD_N} rows: {error}") from error
     _require_same(subject, data)
 
 
@@ -95,10 +95,10 @@ def another_seed(subject: Subject) -> None:
 
 def looking(subject: Subject) -> None:
     """Being asked for its posterior on the way, as traces and waypoints do, moves nothing."""
-    if subject.deterministic:
-        raise NotApplicable("it is declared deterministic: nobody looks on the way")
     problems = toy_problems()[:2]
     watched, alone = (subject.make(toy_batch(2)) for _ in range(2))
+    if not watched.trains:
+        raise NotApplicable("it takes one step: nobody looks on the way")
     tracer = Tracer(watched, problems)
 
     def look(steps: int, seconds: float) -> None:

@@ -18,6 +18,7 @@ from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trainer import Device, train
 
 STEPS = 20
+MANY_STEPS = 100  #: of the checks that look for what a method does late
 MEASUREMENT_POINTS = 10  #: fewer than any problem of the suite has rows
 
 #: Mean and covariance factor of one problem's posterior.
@@ -49,6 +50,11 @@ class Subject:
         """
         budget = {"max_steps": self.steps} if self.has("max_steps") else {}
         return self.entry.options({**budget, **self.settings})
+
+    @property
+    def for_long(self) -> Subject:
+        """With `MANY_STEPS`, unless its settings name a number of their own."""
+        return replace(self, steps=max(self.steps, MANY_STEPS))
 
     @property
     def deterministic(self) -> bool:

@@ -11,7 +11,7 @@ from fsvi_bench.conformance import conduct, form, repeating, scoring
 from fsvi_bench.conformance.subject import Subject
 from fsvi_bench.conformance.verdict import Failed, Finding, NotApplicable, Report, told
 
-Check = Callable[[Subject], None]
+Check = Callable[[Subject], str | None]  #: what it returns is said beside its "ok"
 
 #: By the names that reports have for them. Whoever does not train has nothing to be checked for.
 FIRST: Mapping[str, Check] = {"trains": form.trains}
@@ -67,11 +67,11 @@ def _finding(name: str, subject: Subject) -> Finding:
     """Whatever a method raises is its failing, not the suite's."""
     try:
         with conduct.kept_state():
-            CHECKS[name](subject)
+            remark = CHECKS[name](subject)
     except NotApplicable as why:
         return Finding(name, subject.family, "not applicable", str(why))
     except Failed as found:
         return Finding(name, subject.family, "failed", str(found))
     except (Exception, SystemExit) as error:
         return Finding(name, subject.family, "failed", told(error, inspect.getfile(subject.entry.cls)))  # type: ignore[arg-type]
-    return Finding(name, subject.family, "ok", "")
+    return Finding(name, subject.family, "ok", remark or "")

@@ -26,7 +26,7 @@ class Finding:
     check: str
     family: Family
     status: Status
-    message: str  #: what was found, where it is not ok
+    message: str  #: what was found; where it is ok, what that does not cover, or nothing
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.files import canonical_json, is_directory, sha256_of_json
 from fsvi_bench.leaderboard.rescoring import score_all
 from fsvi_bench.leaderboard.strict import load_yaml
-from fsvi_bench.leaderboard.submission import KINDS
 from fsvi_bench.leaderboard.submitting import Draft, DraftCell, MethodSource, as_line, require_whole
 from fsvi_bench.methods.registry import MethodEntry, load_installed, load_method, method_names
-from fsvi_bench.posteriors.base import Family
+from fsvi_bench.posteriors.base import KIND_OF, Family
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.reporting.cell_files import load_posterior
 from fsvi_bench.running.archive import read_archive
@@ -209,9 +208,9 @@ def _cell(record: Record, root: Path, tasks: TaskSet) -> DraftCell:
     if record.status != "ok" or record.scores is None:
         return DraftCell(record.status, record.reason)
     posterior = load_posterior(record, root, tasks.tasks[record.dataset, record.split])
-    if posterior.kind != KINDS[record.family]:
+    if posterior.kind != KIND_OF[record.family]:
         raise InputError(
-            f"{record.method} gives a posterior of kind {posterior.kind}, expected {KINDS[record.family]} for the "
+            f"{record.method} gives a posterior of kind {posterior.kind}, expected {KIND_OF[record.family]} for the "
             f"family {record.family}: only those have scores that are no estimates"
         )
     return DraftCell("ok", None, posterior, record.scores.kl, record.scores.predictive_kl_box)
@@ -243,10 +242,10 @@ def draft_from_files(
     posteriors = {}
     for place, path in files.items():
         posteriors[place] = read_posterior(path, tasks.tasks[place].k, tasks.tasks[place].sha256)
-        if posteriors[place].kind != KINDS[family]:
+        if posteriors[place].kind != KIND_OF[family]:
             raise InputError(
-                f"{path}: kind: got {quoted(posteriors[place].kind)}, expected {quoted(KINDS[family])} for the family "
-                f"{family}; correct the family or the file"
+                f"{path}: kind: got {quoted(posteriors[place].kind)}, expected {quoted(KIND_OF[family])} for the "
+                f"family {family}; correct the family or the file"
             )
     scores = score_all({place: (str(files[place]), q) for place, q in posteriors.items()}, tasks, workers)
     cells = {

@@ -25,7 +25,6 @@ from fsvi_bench.leaderboard.strict import (
 )
 from fsvi_bench.leaderboard.submission import (
     CELLS_FILE,
-    KINDS,
     MANIFEST_FILE,
     POSTERIORS,
     Claim,
@@ -33,7 +32,7 @@ from fsvi_bench.leaderboard.submission import (
     Manifest,
     Submission,
 )
-from fsvi_bench.posteriors.base import Family, Posterior
+from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.official import Place, TaskSet
 
@@ -269,9 +268,9 @@ def _checked_sha256(path: Path, claim: Claim, family: Family, tasks: TaskSet, fi
 def _read_posterior(path: Path, claim: Claim, family: Family, tasks: TaskSet) -> Posterior:
     task = tasks.tasks[claim.dataset, claim.split]
     posterior = read_posterior(path, task.k, task.sha256, must_name_task=True)
-    if posterior.kind != KINDS[family]:
+    if posterior.kind != KIND_OF[family]:
         raise InputError(
-            f"{path}: kind: got {quoted(posterior.kind)}, expected {quoted(KINDS[family])} for the family "
+            f"{path}: kind: got {quoted(posterior.kind)}, expected {quoted(KIND_OF[family])} for the family "
             f"{family}; correct the family or the file"
         )
     return posterior

@@ -22,13 +22,6 @@ DEVELOPMENT_DATASETS = ("boston", "concrete")  #: the ones to tune on; the table
 
 Track = Literal["full", "ffg", "singular"]
 TRACKS: tuple[Track, ...] = ("full", "ffg", "singular")
-#: The kind of posterior file that each family has.
-KINDS: dict[Family, str] = {
-    "full": "gaussian-full",
-    "ffg": "gaussian-ffg",
-    "bernoulli": "bernoulli-dropout",
-    "spike-slab": "spike-slab",
-}
 
 #: No markup, no double quotes, no control characters, nothing that turns text around; letters of any script.
 _NO_MARKUP = r"[^<>\"`\\\p{C}\p{Zl}\p{Zp}]"

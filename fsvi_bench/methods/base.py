@@ -55,7 +55,7 @@ class Method(pl.LightningModule, ABC):
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     families: ClassVar[tuple[Family, ...]] = ("full", "ffg")
-    deterministic: ClassVar[bool] = False  #: True: nothing is trained; one cell whatever the seeds say
+    deterministic: ClassVar[bool] = False  #: True: nothing is drawn; one cell whatever the seeds say
     #: How many steps one call of `training_step` may do. Lightning costs a tenth of a millisecond a call.
     steps_per_call: ClassVar[int] = 1
     #: By family: where the method's own optimum is the exact posterior (`full`) or its best factorised approximation
@@ -78,13 +78,21 @@ class Method(pl.LightningModule, ABC):
 
     @classmethod
     def is_deterministic(cls, options: MethodOptions) -> bool:
-        """Whether nothing is trained under these options, so that there is one cell whatever the seeds say."""
+        """Whether nothing is drawn under these options, so that there is one cell whatever the seeds say.
+
+        It says nothing about training: gradients of the full batch are deterministic, too. See `trains`.
+        """
         return cls.deterministic
 
     @property
     @abstractmethod
     def num_steps(self) -> int:
-        """How many steps the whole training takes."""
+        """How many steps the whole training takes; 1 for a formula, which has no trace and no posterior before it."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a way to the posterior that can be looked at: more than one step."""
+        return self.num_steps > 1
 
     @abstractmethod
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:

@@ -12,6 +12,13 @@ from torch import Tensor
 
 #: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab.
 Family = Literal["full", "ffg", "bernoulli", "spike-slab"]
+#: The kind of posterior that each family is made of, as files name it.
+KIND_OF: Mapping[Family, str] = {
+    "full": "gaussian-full",
+    "ffg": "gaussian-ffg",
+    "bernoulli": "bernoulli-dropout",
+    "spike-slab": "spike-slab",
+}
 
 Q = TypeVar("Q", bound="Posterior")
 

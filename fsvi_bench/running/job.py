@@ -92,7 +92,7 @@ def _train(job: Job) -> _Trained:
     problems, cells = [problem for problem, _ in job.batch], [cell for _, cell in job.batch]
     seeds = [derive_seed(c.task_sha256, c.method, c.family, c.seed) for c in cells]
     method = job.variant.method.cls(TrainingProblems.of(problems), job.variant.family, job.variant.options, seeds)
-    tracer = None if job.variant.deterministic else Tracer(method, problems)
+    tracer = Tracer(method, problems) if method.trains else None
     seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
     trained = _Trained(
         posteriors=unstack(method.posterior().cpu()),

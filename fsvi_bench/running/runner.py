@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -14,7 +14,7 @@ from fsvi_bench.running.cell import Cell, Record
 from fsvi_bench.running.executors import Executor, LocalExecutor
 from fsvi_bench.running.grid import Planned, batches, expand, parts, plan_file
 from fsvi_bench.running.job import Job, Outcome, failed, run_job
-from fsvi_bench.running.plan import Plan
+from fsvi_bench.running.plan import Plan, Variant
 from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.rows import Rows, Watcher
@@ -120,19 +120,33 @@ def _compute(
     missing: Sequence[Planned], loader: _Loader, resources: Resources, progress: Progress
 ) -> Iterator[Outcome]:
     """Outcomes as jobs finish. Every batch is split over the workers, which moves no result on a CPU."""
-    executor = _executor(missing, resources)
+    formulas = _formulas(missing, loader)
+    executor = _executor(missing, resources, formulas)
     workers = executor.workers  # of a cluster, as it is now: to ask again for each batch might meet it in a bad moment
     progress.start("cells", len(missing), Counter(_group(item.cell) for item in missing))
     jobs = (
         Job(part[0].variant, [(loader(task), cell) for _, task, cell in part], resources.device)
         for batch in batches(missing)
-        for part in parts(batch, 1 if batch[0].variant.deterministic else workers)
+        for part in parts(batch, 1 if id(batch[0].variant) in formulas else workers)
     )
     for job, outcome in executor.map(run_job, jobs):
         yield from failed(job, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
 
 
-def _executor(missing: Sequence[Planned], resources: Resources) -> Executor:
+def _formulas(missing: Sequence[Planned], loader: _Loader) -> set[int]:
+    """Ids of the variants that draw nothing and take one step, by their own word on one problem of theirs."""
+    first = {id(item.variant): item for item in reversed(missing) if item.variant.deterministic}
+    return {key for key, item in first.items() if not _trains(item.variant, loader(item.task))}
+
+
+def _trains(variant: Variant, problem: Problem) -> bool:
+    try:
+        return variant.method.cls(TrainingProblems.of([problem]), variant.family, variant.options, [0]).trains
+    except Exception:
+        return True  # its job says what it raised
+
+
+def _executor(missing: Sequence[Planned], resources: Resources, formulas: Set[int]) -> Executor:
     """What takes no training costs less than to send it anywhere."""
-    here = resources.device == "cpu" and all(item.variant.deterministic for item in missing)
+    here = resources.device == "cpu" and all(id(item.variant) in formulas for item in missing)
     return LocalExecutor() if here else resources.executor.on(resources.device)

@@ -48,6 +48,19 @@ class Sound(Method):
         return [{"likelihood_rows": self.done}] * len(self.problems)
 
 
+class Descends(Sound):
+    """Full-batch gradient steps: trained, and nothing drawn."""
+
+    deterministic = True
+
+    def training_step(self, batch, batch_idx):
+        for place in range(len(self.problems)):
+            one = self.problems.only(place)
+            residual = one.y - (one.Phi * self.walked[place]).sum(-1)
+            self.walked[place] += 1e-4 * (residual[..., None] * one.Phi).sum((0, 1))
+        self.done += 1
+
+
 class Raises(Sound):
     def training_step(self, batch, batch_idx):
         raise ValueError("planted")
@@ -121,6 +134,18 @@ class AveragesOddShapesOnly(Sound):
         return FactorisedGaussian(self.walked - shift, torch.ones_like(self.walked))
 
 
+class AveragesLate(Sound):
+    def training_step(self, batch, batch_idx):
+        super().training_step(batch, batch_idx)
+        if self.done > 50:
+            self.walked -= self.walked.mean(0)
+
+
+class AnotherInLargeBatches(Sound):
+    def posterior(self):
+        return FactorisedGaussian(self.walked + 0.1 * (len(self.problems) > 8), torch.ones_like(self.walked))
+
+
 class DrawsAnew(Sound):
     def __init__(self, problems, family, options, seeds):
         super().__init__(problems, family, options, seeds)
@@ -140,6 +165,16 @@ class DrawsWhenLookedAt(Sound):
     def posterior(self):
         self.streams[0].standard_normal()
         return super().posterior()
+
+
+class StepsWhenLookedAt(Descends):
+    def posterior(self):
+        self.walked += 1e-6
+        return super().posterior()
+
+
+class IgnoresMaxStepsAndDrawsNothing(Descends):
+    num_steps = 777
 
 
 class IgnoresMaxSteps(Sound):
@@ -206,6 +241,13 @@ class DrawsGlobally(Sound):
         torch.rand(1)
 
 
+class DrawsGloballyLate(Sound):
+    def training_step(self, batch, batch_idx):
+        super().training_step(batch, batch_idx)
+        if self.done > 50:
+            torch.randn(1)
+
+
 class SeedsNumPy(Sound):
     def training_step(self, batch, batch_idx):
         super().training_step(batch, batch_idx)
@@ -268,12 +310,16 @@ BROKEN = [
     (UpperTriangular, "posterior after training", "above the diagonal"),
     (TooFewEntries, "one entry per problem", r"work\(\) has 1 entries for 3 problems"),
     (Averages, "the same in any batch", "averaged"),
+    (AveragesLate, "the same in any batch", "averaged"),
+    (AnotherInLargeBatches, "the same in any batch", "problem 1 among 6 others differs"),
     (AveragesOddShapesOnly, "the same in any batch, odd shapes", "averaged"),
     (DrawsAnew, "the same seed, the same bits", "trained twice"),
     (IgnoresSeeds, "another seed, other numbers", "the same numbers"),
     (FalselyDeterministic, "another seed, other numbers", "declared deterministic, but"),
     (DrawsWhenLookedAt, "looking moves nothing", "looked at on the way, problem 0"),
+    (StepsWhenLookedAt, "looking moves nothing", "looked at on the way, problem 0"),
     (IgnoresMaxSteps, "keeps to its budget", "num_steps is 7 where max_steps is 20"),
+    (IgnoresMaxStepsAndDrawsNothing, "keeps to its budget", "num_steps is 777 where max_steps is 20"),
     (SecondEpoch, "keeps to its budget", "for 40 steps"),
     (PlannedWork, "counts its work", "halfway and at the end"),
     (NegativeWork, "counts its work", "has -20 for 'likelihood_rows'"),
@@ -281,6 +327,7 @@ BROKEN = [
     (NegativeKL, "scores are numbers", "no KL is negative"),
     (ClaimsTooMuch, "reaches its exact limit", "claims 0.001"),
     (DrawsGlobally, "leaves random generators alone", "generator of torch"),
+    (DrawsGloballyLate, "leaves random generators alone", "generator of torch"),
     (SeedsNumPy, "leaves random generators alone", "generator of NumPy"),
     (DrawsFromPython, "leaves random generators alone", "generator of Python's random"),
     (LeavesDtype, "leaves the process as it was", "default dtype"),

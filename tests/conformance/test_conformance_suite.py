@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fsvi_bench.conformance import CHECKS, Subject, check_method
+from fsvi_bench.conformance import CHECKS, Subject, check_method, conduct
 from fsvi_bench.conformance import repeating as repeating_checks
 from fsvi_bench.conformance.conduct import random_state, settings_of_process
 from fsvi_bench.conformance.verdict import Failed
@@ -17,7 +17,7 @@ from fsvi_bench.methods.registry import MethodDefaults, MethodEntry, load_method
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.variational.autograd import AutogradGaussian
 from tests.conformance import broken
-from tests.conformance.broken import BROKEN, Sound
+from tests.conformance.broken import BROKEN, Descends, Sound
 
 
 def subject_of(cls, **options):
@@ -42,13 +42,25 @@ def test_every_check_has_a_method_that_fails_it():
     assert {check for _, check, _ in BROKEN} == set(CHECKS) - {"the same on a GPU"}
 
 
-def test_a_sound_method_passes_all():
-    report = check_method([subject_of(Sound)])
+@pytest.mark.parametrize("cls", [Sound, Descends])
+def test_a_sound_method_passes_all(cls):
+    """Whether it draws or not: what trains is looked at on the way and held to its budget."""
+    report = check_method([subject_of(cls)])
     assert [each.message for each in report.findings if each.status == "failed"] == []
     skipped = {each.check for each in report.findings if each.status == "not applicable"}
     assert skipped == {"reaches its exact limit", "the same on a GPU"}
     assert report.ok
-    assert report.verdict == "Sound conforms: 17 ok, 2 not applicable"
+    assert report.verdict == f"{cls.__name__} conforms: 17 ok, 2 not applicable"
+    (budget,) = [each for each in report.findings if each.check == "keeps to its budget"]
+    assert budget.message == (
+        "the steps are those declared (20, each once); what is done within a step cannot be seen from here"
+    )
+    assert {each.message for each in report.findings if each.status == "ok"} == {"", budget.message}
+
+
+def test_a_named_number_of_steps_is_kept_and_else_late_steps_are_seen():
+    assert subject_of(Sound).for_long.options.max_steps == 100
+    assert subject_of(Sound, settings={"max_steps": 8}).for_long.options.max_steps == 8
 
 
 def test_on_a_gpu_numbers_may_differ_by_a_millionth(monkeypatch):
@@ -69,10 +81,16 @@ def test_on_a_gpu_numbers_may_differ_by_a_millionth(monkeypatch):
         repeating_checks.on_gpu(subject_of(Sound, gpu=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", method_names())
-def test_our_own_methods_conform(name):
+def test_our_own_methods_conform(name, monkeypatch):
+    # Beartype, which checks shapes while tests run, chooses by Python's generator which items of a list it looks at.
+    kept = {"torch", "NumPy"}
+    states = lambda: {each: state for each, state in random_state().items() if each in kept}  # noqa: E731
+    monkeypatch.setattr(conduct, "random_state", states)
     entry = load_method(name)
-    points = {"M": 10} if "M" in entry.cls.Options.model_fields else {}
+    small = {"M": 10, "S": 20}  # SSGE's time goes with the cube of its function samples
+    points = {option: value for option, value in small.items() if option in entry.cls.Options.model_fields}
     gpu = torch.cuda.is_available()
     report = check_method([Subject(entry, family, points, gpu=gpu) for family in entry.cls.families])
     assert [(each.check, each.message) for each in report.findings if each.status == "failed"] == []

@@ -17,7 +17,7 @@ from fsvi_bench.files import write_atomically
 from fsvi_bench.leaderboard.entries import SUBMISSIONS, Entry, folder_sha256
 from fsvi_bench.leaderboard.references import References, TaskReference
 from fsvi_bench.leaderboard.strict import manifest_yaml
-from fsvi_bench.leaderboard.submission import CELLS_FILE, KINDS, MANIFEST_FILE, Budget, Claim, Claims, Manifest, Source
+from fsvi_bench.leaderboard.submission import CELLS_FILE, MANIFEST_FILE, Budget, Claim, Claims, Manifest, Source
 from fsvi_bench.leaderboard.verification import (
     TOLERANCE,
     OfficialRerun,
@@ -29,6 +29,7 @@ from fsvi_bench.leaderboard.verification import (
     verification_path,
     write_verification,
 )
+from fsvi_bench.posteriors.base import KIND_OF
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.io import posterior_file
@@ -178,7 +179,7 @@ def entry(name, table, family="full", again=True, verified=True, words=None, **c
 def save_entry(root: Path, name, table, family="full", words=None, again=True, **cells):
     """Writes `submissions/<name>` and its verification beneath a leaderboard's folder; returns the submission's."""
     folder, posterior = root / SUBMISSIONS / name, POSTERIORS_OF_ALL_ONES[family]
-    assert posterior.kind == KINDS[family]
+    assert posterior.kind == KIND_OF[family]
     found, claims = verified_cells(name, table, family, **cells), []
     for cell in found:
         claim = cell.model_dump(include={"dataset", "split", "task_sha256", "status", "reason"})

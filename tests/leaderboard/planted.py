@@ -21,14 +21,13 @@ import yaml
 
 from fsvi_bench.leaderboard.submission import (
     CELLS_FILE,
-    KINDS,
     MANIFEST_FILE,
     PROTOCOL,
     Claim,
     Claims,
     Manifest,
 )
-from fsvi_bench.posteriors.base import Family, Posterior
+from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.io import posterior_file
@@ -168,7 +167,7 @@ def plant_submission(
         path = folder / claims[-1].file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        assert posteriors[place].kind == KINDS[manifest.family]
+        assert posteriors[place].kind == KIND_OF[manifest.family]
     write_manifest(folder, manifest)
     write_claims(folder, Claims(format="fsvi-cells/1", cells=claims))
     if source is not None:

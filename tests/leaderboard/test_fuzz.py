@@ -10,7 +10,7 @@ import pytest
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.reading import read_submission
 from fsvi_bench.leaderboard.rescoring import rescore
-from fsvi_bench.leaderboard.submission import KINDS
+from fsvi_bench.posteriors.base import KIND_OF
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.seeds import derived_generator
@@ -66,7 +66,7 @@ def require_honest(submission, cells, known):
             continue
         if claim.posterior_sha256 not in known:
             posterior = read_posterior(folder / claim.file)
-            assert posterior.kind == KINDS[submission.manifest.family]
+            assert posterior.kind == KIND_OF[submission.manifest.family]
             known[claim.posterior_sha256] = score(posterior, tasks().problem(place))
         scored = known[claim.posterior_sha256]
         assert cell.scores == scored

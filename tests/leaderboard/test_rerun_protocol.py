@@ -256,8 +256,10 @@ def test_a_method_that_says_it_diverged_has(tmp_path):
     assert (final.status, final.reason) == ("diverged", "why")
 
 
-def test_the_worker_looks_on_the_way_and_at_the_end(tmp_path):
-    source = method_that("pass").replace(b"num_steps = 1\n", b"num_steps = 300\n")
+@pytest.mark.parametrize("more", [b"", b"    deterministic = True\n"])
+def test_the_worker_looks_on_the_way_and_at_the_end(tmp_path, more):
+    """Whether seeds matter or not."""
+    source = method_that("pass").replace(b"num_steps = 1\n", b"num_steps = 300\n" + more)
     (started, _), *on_the_way, (final, file) = sent_by_worker(tmp_path, source)
     assert started.num_steps == 300
     assert [message.steps for message, _ in on_the_way] == worker.waypoint_steps(300)

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from fsvi_bench.conformance import Subject
-from fsvi_bench.conformance.form import KINDS
 from fsvi_bench.conformance.repeating import in_any_company
 from fsvi_bench.conformance.subject import numbers, same
 from fsvi_bench.methods.base import Method, TrainingProblems
 from fsvi_bench.methods.registry import load_method, method_names
-from fsvi_bench.posteriors.base import defect, divergence, unstack
+from fsvi_bench.posteriors.base import KIND_OF, defect, divergence, unstack
 from fsvi_bench.running.job import _score_cell
 from fsvi_bench.training.trace import Tracer, trace_steps
 from fsvi_bench.training.trainer import train
@@ -85,7 +84,7 @@ def test_the_posterior_is_one_of_its_family_over_the_weights(row, settings):
     train(method, "cpu")
     q = method.posterior()
     tril = q.covariance_tril()
-    assert q.kind == KINDS[row.family]
+    assert q.kind == KIND_OF[row.family]
     assert all(defect(one, 20) is None and divergence(one) is None for one in unstack(q))
     assert tuple(q.mean.shape) == (3, 20)
     assert tuple(tril.shape) == (3, 20, 20)

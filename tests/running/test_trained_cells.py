@@ -95,6 +95,18 @@ def test_workers_do_not_change_what_is_trained(tmp_path):
         assert comparable(first) == comparable(second)
 
 
+def test_what_draws_nothing_and_trains_is_one_cell_with_a_trace_and_shared_out(tmp_path):
+    path = tmp_path / "walker.py"
+    walker = TRAINING.replace("automatic_optimization = False", "automatic_optimization, deterministic = False, True")
+    path.write_text(walker.replace(" + noise)", ")"))
+    request = replace(RANDA, methods=[f"{path}:Walker"], measurement_points=[], max_steps=10, seeds="0-1")
+    records = execute(tmp_path / "out", request, workers=2).records
+    assert [(record.split, record.seed, record.status) for record in records] == [(s, 0, "ok") for s in range(3)]
+    assert sorted(record.seconds.batch_size for record in records) == [1, 2, 2]
+    found = traces(tmp_path / "out")
+    assert [[point[0] for point in points] for points in found.values()] == [trace_steps(10)] * 3
+
+
 def test_the_same_command_in_another_folder_gives_the_same(tmp_path):
     request = replace(
         RANDA, methods=["rand-a", "mean-field-vi"], families=["ffg"], seeds="0-1", options={"minibatch": 7}

@@ -35,8 +35,8 @@ from fsvi_bench.leaderboard.rerun.protocol import (
     Started,
     write_job,
 )
-from fsvi_bench.leaderboard.submission import KINDS, Manifest
-from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.leaderboard.submission import Manifest
+from fsvi_bench.posteriors.base import KIND_OF, Posterior
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.problem import Problem
 
@@ -201,7 +201,7 @@ class _Heard:
     """What the process has said so far, in the only order that our worker says it."""
 
     def __init__(self, manifest: Manifest, k: int, limits: Limits, scratch: Path) -> None:
-        self._kind, self._k, self._limits, self._scratch = KINDS[manifest.family], k, limits, scratch
+        self._kind, self._k, self._limits, self._scratch = KIND_OF[manifest.family], k, limits, scratch
         self._reader = Reader(largest_file=8 * (k * k + 3 * k) + 4096)
         self._num_steps: int | None = None
         self._snapshots: list[Snapshot] = []

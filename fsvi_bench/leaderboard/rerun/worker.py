@@ -69,8 +69,8 @@ def _train(folder: Path, job: Job, problem: TrainingProblems, pipe: int) -> None
         if _trouble(q, problem.k) is None:
             send(pipe, Reached(steps=steps, work=_work(method)), posterior_file(q))
 
-    # A method that is not trained has nothing to show before its one step.
-    looks = [] if entry.cls.is_deterministic(options) else waypoint_steps(method.num_steps)
+    # A formula has nothing to show before its one step.
+    looks = waypoint_steps(method.num_steps) if method.trains else []
     train(method, "cpu", observe if looks else None, looks)
     _finish(method, last, problem.k, pipe)
 
