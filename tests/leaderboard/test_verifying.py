@@ -25,7 +25,8 @@ from fsvi_bench.leaderboard.verifying import keep, require_isolation_works, veri
 from fsvi_bench.running.progress import Silent
 from tests.leaderboard.planted import edit_claim, plant_submission, planted_manifest
 
-STRICT = RerunSettings(count=2, seed=1)
+ASKED = {"count": 2, "seed": 1, "require_isolation": True}
+STRICT = RerunSettings(**ASKED)
 
 
 def ran(submission, tasks, cells, settings, progress, hidden=()):
@@ -72,11 +73,10 @@ WEAKER = [
 
 @pytest.mark.parametrize("change", WEAKER)
 def test_a_weaker_rerun_is_not_taken_for_the_one_that_is_asked_for(change, board, planted_set):
-    asked = {"count": 2, "seed": 1}
-    weak = verify(board, planted_set, RerunSettings(**{**asked, **change}))
-    again = verify(board, planted_set, RerunSettings(**{**asked, "seed": 2}))
+    weak = verify(board, planted_set, RerunSettings(**{**ASKED, **change}))
+    again = verify(board, planted_set, RerunSettings(**{**ASKED, "seed": 2}))
     assert (weak.kept, again.kept, again.verification.rerun.seed) == (False, False, 2)
-    once_more = verify(board, planted_set, RerunSettings(**{**asked, **change, "seed": 3}))
+    once_more = verify(board, planted_set, RerunSettings(**{**ASKED, **change, "seed": 3}))
     assert once_more.kept
     assert once_more.verification == again.verification
 
@@ -84,7 +84,7 @@ def test_a_weaker_rerun_is_not_taken_for_the_one_that_is_asked_for(change, board
 @pytest.mark.parametrize("change", [*WEAKER, None])
 def test_nothing_weaker_replaces_a_verification_of_the_same_files(change, board, planted_set):
     first = verify(board, planted_set, STRICT).verification
-    settings = None if change is None else RerunSettings(**{"count": 2, "seed": 3, **change})
+    settings = None if change is None else RerunSettings(**{**ASKED, "seed": 3, **change})
     assert verify(board, planted_set, settings, again=True).verification == first
     place = verification_path(board, "mine")
     submission = verifying.read_submission(board / "submissions" / "mine", planted_set)
@@ -95,7 +95,7 @@ def test_nothing_weaker_replaces_a_verification_of_the_same_files(change, board,
 
 def test_what_is_as_strict_replaces_it_and_what_is_of_other_files_too(board, planted_set):
     verify(board, planted_set, STRICT)
-    assert verify(board, planted_set, RerunSettings(count=2, seed=9), again=True).verification.rerun.seed == 9
+    assert verify(board, planted_set, RerunSettings(**{**ASKED, "seed": 9}), again=True).verification.rerun.seed == 9
     source = board / "submissions" / "mine" / "mine.py"
     source.write_bytes(b"y")
     assert verify(board, planted_set, None).verification.rerun is None
