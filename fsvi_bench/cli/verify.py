@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -151,19 +152,19 @@ def _settings(
 ) -> RerunSettings | None:
     from fsvi_bench.errors import InputError
 
-    given = {"seed": seed, "tolerance": tolerance, "max_seconds": max_seconds}
-    given = {name: value for name, value in given.items() if value is not None}
     if not count:
-        if given or without_isolation:
+        if without_isolation or any(value is not None for value in (seed, tolerance, max_seconds)):
             raise InputError("--seed, --tolerance, --max-seconds and --without-isolation need --rerun; add it")
         return None
     import secrets
 
     from fsvi_bench.leaderboard.rerun import RerunSettings
 
-    return RerunSettings(
-        **{"count": count, "seed": secrets.randbits(63), "require_isolation": not without_isolation, **given}
-    )
+    seed = secrets.randbits(63) if seed is None else seed
+    settings = RerunSettings(count=count, seed=seed, require_isolation=not without_isolation)
+    if tolerance is not None:
+        settings = replace(settings, tolerance=tolerance)
+    return settings if max_seconds is None else replace(settings, max_seconds=max_seconds)
 
 
 def _show(verified: Verified) -> None:
