@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, plain, quoted
@@ -62,31 +64,49 @@ def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def read_tensor_file(path: Path, expected_format: str, required_metadata: Iterable[str]) -> TensorFile:
+def read_tensor_file(
+    path: Path, expected_format: str, required_metadata: Iterable[str], content: bytes | None = None
+) -> TensorFile:
     """Reads a safetensors file of at most 256 MiB whose metadata hold `format` = `expected_format`.
+
+    The tensors are copies: the file may be rewritten or cut short afterwards. They lie in memory of torch's own, whose
+    alignment is always the same: linear algebra rounds differently for numbers that lie elsewhere, so that a score
+    would depend on whether a worker had it from a file or from another process.
+
+    Args:
+        content: the file's bytes, where they have been read already; `path` then is but its name.
 
     Raises:
         InputError: no such file, too large, not safetensors (a pickle, say), another format, or metadata missing.
     """
+    content = _read(path) if content is None else content
     try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    if not path.is_file():
-        raise InputError(f"cannot read {path}: not a file")
-    if size > MAX_BYTES:
-        raise InputError(f"{path} has {size} bytes, expected at most {MAX_BYTES}; is it the right file?")
-    try:
-        with safe_open(path, framework="pt") as stream:  # type: ignore[no-untyped-call]
-            metadata = dict(stream.metadata() or {})
-            tensors = {name: stream.get_tensor(name) for name in list(stream.keys())}
-    except (SafetensorError, ValueError, OSError, MemoryError) as error:
+        tensors = {name: tensor.clone() for name, tensor in load(content).items()}
+        length = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
+    except (SafetensorError, ValueError, KeyError, RuntimeError, AssertionError, MemoryError) as error:
         raise InputError(
             f"{path} is not a safetensors file ({plain(str(error))}); expected format {expected_format}, save it with "
             "safetensors"
         ) from error
     _check_metadata(path, metadata, expected_format, required_metadata)
     return TensorFile(path, tensors, metadata)
+
+
+def _read(path: Path) -> bytes:
+    """All of a plain file, once. Nothing that could block is opened, and no more is read than it had when it was."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError(f"cannot read {path}: not a file")
+            if status.st_size > MAX_BYTES:
+                raise InputError(
+                    f"{path} has {status.st_size} bytes, expected at most {MAX_BYTES}; is it the right file?"
+                )
+            return stream.read(status.st_size)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _check_metadata(path: Path, metadata: Mapping[str, str], expected_format: str, required: Iterable[str]) -> None:

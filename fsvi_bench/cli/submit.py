@@ -38,6 +38,7 @@ def submit(
     measurement_rows: Annotated[int | None, typer.Option("--measurement-rows", min=0, help="With --posteriors, if known.")] = None,
     function_samples: Annotated[int | None, typer.Option("--function-samples", min=0, help="With --posteriors, if known.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of submissions.")] = DEFAULT_OUT,
+    allow_other_sources: Annotated[bool, typer.Option("--allow-other-sources", help="Though the run's sources are not those installed; the notes say so.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Write anew a submission that is there.")] = False,
     workers: Workers = None,
     data_dir: DataDir = None,
@@ -70,9 +71,14 @@ def submit(
         if given:
             flag = next(iter(given)).replace("_", "-")
             raise InputError(f"--{flag} has no meaning with a run's folder, which says it itself; drop it")
-        draft = draft_from_run(rundir, tasks, Choice(method, family, chosen), source)
+        choice = Choice(method, family, chosen)
+        draft = draft_from_run(rundir, tasks, choice, source, allow_other_sources=allow_other_sources)
     else:
         assert posteriors is not None
+        if allow_other_sources:
+            raise InputError(
+                "--allow-other-sources has no meaning with --posteriors, which no source is held to; drop it"
+            )
         draft = _from_files(posteriors, tasks, method, family, given, chosen, source, processes)
     if draft.left_out:
         stderr.print(f"left out, having no cell there: {', '.join(draft.left_out)}; all are needed for a rank")
@@ -83,7 +89,7 @@ def submit(
         stdout.print("it has no source, so it can be scored again but not run again: it will be shown without a rank")
         stdout.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}")
     else:
-        stdout.print(f"next: fsvi-bench verify {shlex.quote(str(folder))} --rerun 1")
+        stdout.print(f"next: fsvi-bench verify {shlex.quote(str(folder))} --rerun 2")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from fsvi_bench.leaderboard.rerun import RerunSettings
     from fsvi_bench.leaderboard.submission import Submission
     from fsvi_bench.leaderboard.verifying import Refused, Verified
+    from fsvi_bench.running.progress import Progress
+    from fsvi_bench.tasks.official import TaskSet
 
 Seed = Annotated[
     int | None,
@@ -44,11 +47,16 @@ def verify(
         float | None,
         typer.Option(
             "--tolerance",
-            help="With --rerun: how far a score may be off. Default: 0.01, the widest that is ranked.",
+            help="With --rerun: how far a score may be off, relative. Default: 0.0001, the widest that is ranked.",
         ),
     ] = None,
-    require_isolation: Annotated[
-        bool, typer.Option("--require-isolation", help="With --rerun: run nothing where bubblewrap cannot confine it.")
+    max_seconds: Annotated[
+        float | None,
+        typer.Option("--max-seconds", help="With --rerun: of one run, whatever its budget says. Default: 3600."),
+    ] = None,
+    without_isolation: Annotated[
+        bool,
+        typer.Option("--without-isolation", help="With --rerun: do without bubblewrap. What is run so is not ranked."),
     ] = False,
     workers: Workers = None,
     data_dir: DataDir = None,
@@ -60,48 +68,72 @@ def verify(
     """
     from fsvi_bench.cli.console import print_json, stderr
     from fsvi_bench.cli.progress import RichProgress
-    from fsvi_bench.errors import InputError
+    from fsvi_bench.errors import InputError, plain
     from fsvi_bench.leaderboard.protocol import protocol_tasks
-    from fsvi_bench.leaderboard.reading import read_submission
-    from fsvi_bench.leaderboard.verifying import Refused, Verified, keep, verify_all, verify_submission
+    from fsvi_bench.leaderboard.verifying import Refused, Verified, keep, require_isolation_works, verify_all
     from fsvi_bench.running.executors import available_cores, use_one_thread
 
     if (all_in is None) == (not submissions):
         raise InputError("name folders of submissions, or a leaderboard's folder with --all; one of the two")
     if all_in is not None and save is not None:
         raise InputError("--save has no meaning with --all, which writes ROOT/verified; drop it")
-    if not rerun and (seed is not None or tolerance is not None or require_isolation):
-        raise InputError("--seed, --tolerance and --require-isolation need --rerun; add it or drop them")
+    settings = _settings(rerun, seed, tolerance, max_seconds, without_isolation)
+    if settings is not None:
+        require_isolation_works(settings)
     use_one_thread()
-    tasks, settings = protocol_tasks(data_dir), _settings(rerun, seed, tolerance, require_isolation)
-    processes = workers or available_cores()
+    tasks, processes = protocol_tasks(data_dir), workers or available_cores()
+    hidden = [] if data_dir is None else [data_dir]
     found: list[Verified | Refused] = []
     with RichProgress() as progress:
         if settings is not None:
             progress.note(f"seed {settings.seed}: --seed {settings.seed} draws the same cells and tasks again")
         if all_in is not None:
-            for each in verify_all(all_in, tasks, settings, processes, progress, again=again):
-                found.append(each)
-                if isinstance(each, Verified) and not json:
-                    _show(each)
-        for folder in submissions or ():
-            submission = read_submission(folder, tasks)
-            done = Verified(submission, verify_submission(submission, tasks, settings, processes, progress))
-            found.append(done)
+            each_one = verify_all(all_in, tasks, settings, processes, progress, again=again, hidden=hidden)
+        else:
+            each_one = _named(submissions or [], tasks, settings, processes, progress, hidden)
+        for each in each_one:
+            found.append(each)
+            if isinstance(each, Refused):
+                continue
             if not json:
-                _show(done)
-            if (place := _place(submission, save)) is not None:
-                stderr.print(keep(done.verification, place), soft_wrap=True)
+                _show(each)
+            if all_in is None and (place := _place(each.submission, save)) is not None:
+                stderr.print(keep(each.verification, place)[1], soft_wrap=True)
     if json:
         print_json([each.verification for each in found if isinstance(each, Verified)])
     refused = [each for each in found if isinstance(each, Refused)]
     for refusal in refused:
-        stderr.print(f"refused: {' '.join(refusal.reason.split())}", style="red")
+        stderr.print(f"refused: {plain(refusal.reason, 2000)}", style="red")
     if all_in is not None:
         stderr.print(
             f"{len(found) - len(refused)} of {len(found)} submissions hold; verifications in {all_in / 'verified'}"
         )
     return 1 if refused else 0
+
+
+def _named(
+    folders: list[Path],
+    tasks: TaskSet,
+    settings: RerunSettings | None,
+    workers: int,
+    progress: Progress,
+    hidden: list[Path],
+) -> Iterator[Verified | Refused]:
+    """Each folder in turn; of several, one that is refused costs the others nothing."""
+    from fsvi_bench.errors import InputError, TaskRefused
+    from fsvi_bench.leaderboard.reading import read_submission
+    from fsvi_bench.leaderboard.verifying import Refused, Verified, verify_submission
+
+    for folder in folders:
+        try:
+            submission = read_submission(folder, tasks)
+            verification = verify_submission(submission, tasks, settings, workers, progress, hidden=hidden)
+        except (InputError, TaskRefused) as error:
+            if len(folders) == 1:
+                raise
+            yield Refused(folder, str(error))
+        else:
+            yield Verified(submission, verification)
 
 
 def _place(submission: Submission, save: Path | None) -> Path | None:
@@ -115,17 +147,24 @@ def _place(submission: Submission, save: Path | None) -> Path | None:
     return verification_path(shelf.parent, name) if shelf.name == SUBMISSIONS else None
 
 
-def _settings(count: int, seed: int | None, tolerance: float | None, require_isolation: bool) -> RerunSettings | None:
+def _settings(
+    count: int, seed: int | None, tolerance: float | None, max_seconds: float | None, without_isolation: bool
+) -> RerunSettings | None:
+    from fsvi_bench.errors import InputError
+
     if not count:
+        if without_isolation or any(value is not None for value in (seed, tolerance, max_seconds)):
+            raise InputError("--seed, --tolerance, --max-seconds and --without-isolation need --rerun; add it")
         return None
     import secrets
 
     from fsvi_bench.leaderboard.rerun import RerunSettings
 
-    settings = RerunSettings(
-        count=count, seed=secrets.randbits(63) if seed is None else seed, require_isolation=require_isolation
-    )
-    return settings if tolerance is None else replace(settings, tolerance=tolerance)
+    seed = secrets.randbits(63) if seed is None else seed
+    settings = RerunSettings(count=count, seed=seed, require_isolation=not without_isolation)
+    if tolerance is not None:
+        settings = replace(settings, tolerance=tolerance)
+    return settings if max_seconds is None else replace(settings, max_seconds=max_seconds)
 
 
 def _show(verified: Verified) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fsvi_bench
 from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.files import canonical_json, is_directory, sha256_of_json
 from fsvi_bench.leaderboard.rescoring import score_all
@@ -51,25 +52,23 @@ def parse_setting(text: str) -> tuple[str, Any]:
     return key.strip(), load_yaml(Path(f"--set {key.strip()}"), value.encode())
 
 
-def draft_from_run(root: Path, tasks: TaskSet, choice: Choice, source: str | None = None) -> Draft:
+def draft_from_run(
+    root: Path, tasks: TaskSet, choice: Choice, source: str | None = None, *, allow_other_sources: bool = False
+) -> Draft:
     """The cells of one method in a run's folder, with seed 0 and on official tasks.
 
     Args:
         source: `path/file.py:Class`, for a method that came from a file; it is run, being the submitter's own.
+        allow_other_sources: submit, and say so in the notes, though the package's sources are not those of the run.
 
     Raises:
-        InputError: nothing there fits, several things do, official splits are missing, or the source is another than
-            the one that was run.
+        InputError: nothing there fits, several things do, official splits are missing, or the sources are others than
+            those that were run.
     """
     records = _chosen(root, tasks, choice)
     first = next(iter(records.values()))
     entry = _entry(first, source)
-    made_by = {record.code_sha256 for record in records.values()}
-    if source is not None and made_by != {_code_sha256(entry)}:
-        raise InputError(
-            f"{source} is not what made these results, or fsvi-bench has been changed since; run it again "
-            f"(fsvi-bench run --method {shlex.quote(source)} ... --out {shlex.quote(str(root))}), then submit"
-        )
+    remark = _require_made_by(entry, records, source, root, allow_other_sources)
     command = _command(first, entry, source, root)
     left_out = require_whole(
         set(records), tasks, lambda dataset, splits: f"run them with: {command(dataset, splits)}, then submit again"
@@ -84,6 +83,32 @@ def draft_from_run(root: Path, tasks: TaskSet, choice: Choice, source: str | Non
         title=as_line(entry.defaults.title),
         hardware=_hardware(first),
         left_out=left_out,
+        remark=remark,
+    )
+
+
+def _require_made_by(
+    entry: MethodEntry, records: Mapping[Place, Record], source: str | None, root: Path, allow: bool
+) -> str:
+    """What is to be said of a source that goes with results of other sources; empty if it made them itself.
+
+    Raises:
+        InputError: it did not, and that is not allowed.
+    """
+    made_by = {record.code_sha256 for record in records.values()}
+    if made_by == {_code_sha256(entry)}:
+        return ""
+    if allow:
+        return (
+            f"Run with other sources of {entry.name} or of fsvi-bench than those of version {fsvi_bench.__version__}, "
+            "with which it was submitted."
+        )
+    what = source if source is not None else entry.name
+    # A record has one hash of the method's file and of the package's sources together: which of them is not known.
+    raise InputError(
+        f"{what} as it is now is not what made these results: its file, or fsvi-bench itself, is another since; run "
+        f"it again (fsvi-bench run --method {shlex.quote(what)} ... --out {shlex.quote(str(root))}), then submit, or "
+        "give --allow-other-sources, which submits them all the same and says so in the notes"
     )
 
 

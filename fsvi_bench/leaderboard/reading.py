@@ -16,11 +16,12 @@ from pathlib import Path
 
 from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.leaderboard.strict import (
-    CELLS_BYTES,
+    MANIFEST_BYTES,
     SOURCE_BYTES,
+    cells_bytes,
+    parse_claims,
+    parse_manifest,
     read_at_most,
-    read_claims,
-    read_manifest,
     too_large,
 )
 from fsvi_bench.leaderboard.submission import (
@@ -35,37 +36,55 @@ from fsvi_bench.leaderboard.submission import (
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.official import Place, TaskSet
+from fsvi_bench.tasks.task import Task
 
 HEADER_BYTES = 16 * 2**10  #: of a posterior's file, generously: names, shapes and three words of metadata
 _SPLIT_FILE = re.compile(r"split-[0-9]{2}\.safetensors")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_NAME_WORDS = "lower-case letters, digits and hyphens, at most 63"
 _PYTHON_FILE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}\.py")
 
 
 def read_submission(folder: Path, tasks: TaskSet) -> Submission:
     """Reads a submission and checks all that can be checked without scoring it.
 
+    Every file is read once, and its hash is of the very bytes that were understood: what becomes of it afterwards
+    changes nothing.
+
     Raises:
         InputError: something is not as it should be: one sentence that names the file and the field.
     """
-    files = _walk(folder, tasks)
-    manifest = read_manifest(_required(folder, MANIFEST_FILE, files))
-    name = Path(os.path.abspath(folder)).name  # noqa: PTH100 -- `resolve` would follow links
+    name = _require_name(folder)
+    files, most = _walk(folder, tasks), cells_bytes(len(tasks.tasks))
+    contents: dict[str, bytes | str] = {}  # or the SHA-256 of it
+    text = contents[MANIFEST_FILE] = read_at_most(_required(folder, MANIFEST_FILE, files), MANIFEST_BYTES + 1)
+    manifest = parse_manifest(folder / MANIFEST_FILE, text)
     if manifest.name != name:
         raise InputError(
             f"{folder / MANIFEST_FILE}: name: got {quoted(manifest.name)}, expected the folder's name, "
             f"{quoted(name)}; rename one of them"
         )
     source = _read_source(folder, manifest, files)
-    if files.get(CELLS_FILE, 0) > CELLS_BYTES:
-        raise too_large(folder / CELLS_FILE, CELLS_BYTES)
-    claims = read_claims(_required(folder, CELLS_FILE, files))
+    if source is not None and manifest.source is not None:
+        contents[manifest.source.file] = source
+    if files.get(CELLS_FILE, 0) > most:
+        raise too_large(folder / CELLS_FILE, most)
+    text = contents[CELLS_FILE] = read_at_most(_required(folder, CELLS_FILE, files), most + 1)
+    claims = parse_claims(folder / CELLS_FILE, text, len(tasks.tasks))
     _check_claims(folder / CELLS_FILE, claims, tasks)
     _check_files(folder, manifest, claims, files, tasks)
     posteriors, sha256s = _read_posteriors(folder, manifest.family, claims, tasks)
-    texts = {each: read_at_most(folder / each, files[each]) for each in (MANIFEST_FILE, CELLS_FILE)}
-    if source is not None and manifest.source is not None:
-        texts[manifest.source.file] = source
-    return Submission(folder, manifest, claims, source, posteriors, submission_sha256({**texts, **sha256s}))
+    return Submission(folder, manifest, claims, source, posteriors, submission_sha256({**contents, **sha256s}))
+
+
+def _require_name(folder: Path) -> str:
+    """The folder's name, by which a submission goes; it is a stranger's, and what is no plain name is not repeated."""
+    name = Path(os.path.abspath(folder)).name  # noqa: PTH100 -- `resolve` would follow links
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{quoted(name)} is no name of a submission's folder, expected {_NAME_WORDS}; name the folder of one"
+        )
+    return name
 
 
 def submission_sha256(files: Mapping[str, bytes | str]) -> str:
@@ -252,22 +271,23 @@ def _read_posteriors(
     for number, claim in enumerate(claims.cells):
         if claim.status == "ok":
             field = f"{folder / CELLS_FILE}: cells.{number}"
-            sha256s[claim.file] = _checked_sha256(folder / claim.file, claim, family, tasks, field)
-            posteriors[claim.dataset, claim.split] = _read_posterior(folder / claim.file, claim, family, tasks)
+            path, task = folder / claim.file, tasks.tasks[claim.dataset, claim.split]
+            content = read_at_most(path, _limit(claim, family, tasks))
+            sha256s[claim.file] = _checked_sha256(path, content, claim, field)
+            posteriors[claim.dataset, claim.split] = _parsed_posterior(path, content, task, family)
     return posteriors, sha256s
 
 
-def _checked_sha256(path: Path, claim: Claim, family: Family, tasks: TaskSet, field: str) -> str:
-    sha256 = hashlib.sha256(read_at_most(path, _limit(claim, family, tasks))).hexdigest()
+def _checked_sha256(path: Path, content: bytes, claim: Claim, field: str) -> str:
+    sha256 = hashlib.sha256(content).hexdigest()
     if sha256 != claim.posterior_sha256:
         said = str(claim.posterior_sha256)[:12]
         raise InputError(f"{field}.posterior_sha256: got {said}..., but {path} has {sha256[:12]}...; submit it again")
     return sha256
 
 
-def _read_posterior(path: Path, claim: Claim, family: Family, tasks: TaskSet) -> Posterior:
-    task = tasks.tasks[claim.dataset, claim.split]
-    posterior = read_posterior(path, task.k, task.sha256, must_name_task=True)
+def _parsed_posterior(path: Path, content: bytes, task: Task, family: Family) -> Posterior:
+    posterior = read_posterior(path, task.k, task.sha256, must_name_task=True, content=content)
     if posterior.kind != KIND_OF[family]:
         raise InputError(
             f"{path}: kind: got {quoted(posterior.kind)}, expected {quoted(KIND_OF[family])} for the family "

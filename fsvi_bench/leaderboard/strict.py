@@ -30,7 +30,8 @@ from fsvi_bench.leaderboard.submission import (
     Text,
 )
 
-MANIFEST_BYTES, CELLS_BYTES, SOURCE_BYTES = 64 * 2**10, 4 * 2**20, 2**20
+MANIFEST_BYTES, SOURCE_BYTES = 2**16, 2**20
+MAX_KEYS = 64  #: of one object of a JSON text; what is not known is not kept
 MAX_DEPTH = 6  #: of lists and mappings; the formats need 4
 MAX_DIGITS = 19  #: of an integer, its sign included: more than any field means; Python cannot print 5,000
 SCORES = ("kl", "predictive_kl_box")  #: may be the string "Infinity"
@@ -39,12 +40,16 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_manifest(path: Path) -> Manifest:
-    """`submission.yaml`.
+    """`parse_manifest` of what stands in a file."""
+    return parse_manifest(path, read_at_most(path, MANIFEST_BYTES + 1))
+
+
+def parse_manifest(path: Path, content: bytes) -> Manifest:
+    """The content of `submission.yaml`, or as much of it as tells that it is too large.
 
     Raises:
         InputError: it is too large, not plain YAML, or not a manifest; says which field, what was got and expected.
     """
-    content = read_at_most(path, MANIFEST_BYTES + 1)
     if len(content) > MANIFEST_BYTES:
         key = _last_key(content[:MANIFEST_BYTES].decode(errors="ignore"))
         where = "" if key is None else f"{_word(key)}: "
@@ -54,17 +59,23 @@ def read_manifest(path: Path) -> Manifest:
     return validated(Manifest, load_yaml(path, content), path)
 
 
-def read_claims(path: Path) -> Claims:
-    """`cells.json`.
+def cells_bytes(count: int) -> int:
+    """The most that a `cells.json` of so many cells may have: each may give its reason at length."""
+    return 2**16 + 5 * 2**10 * count
+
+
+def parse_claims(path: Path, content: bytes, most: int) -> Claims:
+    """The content of `cells.json`, of at most so many cells.
 
     Raises:
         InputError: it is too large, not plain JSON, or not a list of cells; says which field is wrong, and how.
     """
-    content = read_at_most(path, CELLS_BYTES + 1)
-    if len(content) > CELLS_BYTES:
-        raise too_large(path, CELLS_BYTES)
+    if len(content) > cells_bytes(most):
+        raise too_large(path, cells_bytes(most))
     value = load_json(path, content)
     cells = value.get("cells") if isinstance(value, dict) else None
+    if isinstance(cells, list) and len(cells) > most:
+        raise InputError(f"{path}: cells: got {len(cells)} cells, expected at most {most}, one for each official task")
     for cell in cells if isinstance(cells, list) else ():
         if isinstance(cell, dict):
             cell.update({name: math.inf for name in SCORES if cell.get(name) == "Infinity"})
@@ -90,7 +101,7 @@ def too_large(path: Path, limit: int) -> InputError:
 
 
 class _Refused(Exception):
-    """Part of a YAML text that has no place here."""
+    """Part of a text that has no place here."""
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -172,8 +183,8 @@ def load_json(path: Path, content: bytes) -> Any:
     """Plain values of a JSON text.
 
     Raises:
-        InputError: it is not JSON in UTF-8, a key stands twice in an object, a number is NaN or infinite, or it is
-            nested too deep.
+        InputError: it is not JSON in UTF-8, a key stands twice in an object, an object has too many of them, a number
+            is NaN or infinite, or it is nested too deep.
     """
     try:
         value = json.loads(content.decode(), object_pairs_hook=_unique, parse_int=_integer, parse_constant=float)
@@ -181,6 +192,8 @@ def load_json(path: Path, content: bytes) -> Any:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else _short_reason(error)
         line = f" in line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise InputError(f"{path} is not plain JSON: {reason}{line}; mend the file") from error
+    except _Refused as error:
+        raise InputError(f"{path}: {error}") from error
     _require_plain(path, value)
     return value
 
@@ -196,6 +209,8 @@ class _Twice(dict[str, Any]):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_KEYS:
+        raise _Refused(f"an object has {len(pairs)} keys, expected at most {MAX_KEYS}; remove what does not belong")
     made = dict(pairs)
     if len(made) == len(pairs):
         return made

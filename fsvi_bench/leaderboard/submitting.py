@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 import shutil
@@ -62,7 +63,8 @@ class DraftCell:
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """A submission before it is written; `left_out` are data sets of which there was no cell."""
+    """A submission before it is written; `left_out` are data sets of which there was no cell, `remark` what the tool
+    itself has to say of it, which goes into the notes."""
 
     method: str
     family: Family
@@ -73,6 +75,7 @@ class Draft:
     title: str
     hardware: str | None
     left_out: tuple[str, ...]
+    remark: str = ""
 
 
 def write_submission(
@@ -95,14 +98,27 @@ def write_submission(
             write_atomically(made / name, content)
         submission = read_submission(made, tasks)
         cells = rescore(submission, tasks, workers)
-        if folder.exists():
-            folder.rename(workshop / "earlier")
-        made.rename(folder)
+        _put_in_place(made, folder, workshop / "earlier")
+    except InputError as error:  # the workshop is gone by the time that anybody could look there
+        raise InputError(str(error).replace(str(made), str(folder))) from error
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror}; choose another folder with --out") from error
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
-    return submission, cells
+    return dataclasses.replace(submission, folder=folder), cells
+
+
+def _put_in_place(made: Path, folder: Path, aside: Path) -> None:
+    """Renames a folder, what lies there first being put aside; that comes back if the other cannot take its place."""
+    if not folder.exists():
+        made.rename(folder)
+        return
+    folder.rename(aside)
+    try:
+        made.rename(folder)
+    except BaseException:
+        aside.rename(folder)
+        raise
 
 
 def make_manifest(draft: Draft, words: Words) -> Manifest:
@@ -129,7 +145,7 @@ def make_manifest(draft: Draft, words: Words) -> Manifest:
         "hyperparameters": dict(draft.hyperparameters),
         "budget": dict(draft.budget),
         "hardware": hardware,
-        "notes": words.notes,
+        "notes": "\n".join(part for part in (words.notes, draft.remark) if part),
         "reference": words.reference,
     }
     return validated(Manifest, content, Path(MANIFEST_FILE))

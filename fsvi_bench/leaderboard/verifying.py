@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,15 +52,24 @@ class Refused:
 
 
 def verify_submission(
-    submission: Submission, tasks: TaskSet, settings: RerunSettings | None, workers: int, progress: Progress
+    submission: Submission,
+    tasks: TaskSet,
+    settings: RerunSettings | None,
+    workers: int,
+    progress: Progress,
+    *,
+    hidden: Sequence[Path] = (),
 ) -> Verification:
     """Scores every cell again and, with settings for it, runs the submitted source.
+
+    Args:
+        hidden: folders that submitted code must not see, such as the raw data's.
 
     Raises:
         InputError: a claim differs from its score, or what the source makes from the submitted files.
     """
     cells = rescore(submission, tasks, workers)
-    again = None if settings is None else _rerun(submission, tasks, cells, settings, progress)
+    again = None if settings is None else _rerun(submission, tasks, cells, settings, progress, hidden)
     return Verification(
         submission=submission.manifest.name,
         submission_sha256=submission.sha256,
@@ -76,19 +85,44 @@ def _rerun(
     cells: tuple[VerifiedCell, ...],
     settings: RerunSettings,
     progress: Progress,
+    hidden: Sequence[Path],
 ) -> Rerun:
     from fsvi_bench.leaderboard.rerun import rerun  # imported by nobody who only scores
 
-    return rerun(submission, tasks, cells, settings, progress)
+    return rerun(submission, tasks, cells, settings, progress, hidden=hidden)
+
+
+def require_isolation_works(settings: RerunSettings) -> None:
+    """Before any submission is looked at: that this machine has no jail is no fault of theirs.
+
+    Raises:
+        InputError: a jail is wanted, and there is none.
+    """
+    from fsvi_bench.leaderboard.rerun.jail import find_jail
+
+    if settings.require_isolation and find_jail().bwrap is None:
+        raise InputError(
+            "submitted code is run in a jail alone, and bubblewrap, which makes it, does not work here; install it "
+            "(apt-get install bubblewrap) and allow user namespaces (docs/submitting.md), or give --without-isolation "
+            "if you trust the code: what is run so has no rank"
+        )
 
 
 def verify_all(
-    root: Path, tasks: TaskSet, settings: RerunSettings | None, workers: int, progress: Progress, *, again: bool = False
+    root: Path,
+    tasks: TaskSet,
+    settings: RerunSettings | None,
+    workers: int,
+    progress: Progress,
+    *,
+    again: bool = False,
+    hidden: Sequence[Path] = (),
 ) -> Iterator[Verified | Refused]:
     """Every folder of `root/submissions`, sorted; what holds is written to `root/verified` as soon as it is known.
 
-    A verification that is there is kept if it is of these files and this version and has as many re-runs as are asked
-    for, unless `again`. One of a submission that is refused is removed. A submission without a source is scored alone.
+    A verification that is there is kept if it is of these files and this version and came about as strictly as is asked
+    for, unless `again`; a stricter one of these files is kept in any case. One of a submission that is refused is
+    removed. A submission without a source is scored alone.
 
     Raises:
         InputError: there is no such folder, or `verified` cannot be written.
@@ -101,32 +135,51 @@ def verify_all(
             submission = read_submission(folder, tasks)
             wanted = None if submission.manifest.source is None else settings
             earlier = None if again else _still_good(place, submission, wanted)
-            verification = earlier or verify_submission(submission, tasks, wanted, workers, progress)
+            found = earlier or verify_submission(submission, tasks, wanted, workers, progress, hidden=hidden)
         except (InputError, TaskRefused) as error:
             with suppress(OSError):  # a name too long for one, say
                 place.unlink(missing_ok=True)
             yield Refused(folder, str(error))
             continue
-        if earlier is None:
-            write_verification(place, verification)
-        yield Verified(submission, verification, kept=earlier is not None)
+        stands = found if earlier else keep(found, place)[0]
+        yield Verified(submission, stands, kept=stands is not found or earlier is not None)
 
 
-def keep(verification: Verification, place: Path) -> str:
-    """Writes a verification, unless a re-run of these very files is there and this is none; says what became of it.
+def keep(verification: Verification, place: Path) -> tuple[Verification, str]:
+    """Writes a verification, unless one of these very files is there that came about more strictly.
+
+    Returns:
+        The one that lies there now, and what became of the new one, in words.
 
     Raises:
         InputError: the place is not writable.
     """
-    try:
-        earlier = read_verification(place)
-    except InputError:  # it is written anew
-        earlier = None
-    same = earlier is not None and earlier.submission_sha256 == verification.submission_sha256
-    if same and earlier is not None and earlier.rerun is not None and verification.rerun is None:
-        return f"{place} stays as it is: it is of the same files, and has a re-run"
+    earlier = _found(place)
+    if earlier is not None and earlier.submission_sha256 == verification.submission_sha256:
+        if earlier.rerun is not None and verification.rerun is None:
+            return earlier, f"{place} stays as it is: it is of the same files, and has a re-run"
+        if (short := _falls_short(verification.rerun, earlier.rerun)) is not None:
+            said = f"{place} stays as it is: it is of the same files, and the new one has {short}"
+            return earlier, f"{said}; save that elsewhere with --save, or remove {place.name} first"
     write_verification(place, verification)
-    return f"verification written to {place}"
+    return verification, f"verification written to {place}"
+
+
+def _falls_short(rerun: Rerun | None, of: Rerun | None) -> str | None:
+    """In what a re-run is less strict than another; None if in nothing."""
+    if of is None:
+        return None
+    if rerun is None:
+        return "no re-run"
+    if rerun.tolerance > of.tolerance:
+        return f"a wider tolerance ({rerun.tolerance:g}, not {of.tolerance:g})"
+    if of.isolated and not rerun.isolated:
+        return "no isolation"
+    if len(rerun.official) < len(of.official):
+        return f"fewer official cells ({len(rerun.official)}, not {len(of.official)})"
+    if len(rerun.withheld) < len(of.withheld):
+        return f"fewer withheld tasks ({len(rerun.withheld)}, not {len(of.withheld)})"
+    return None
 
 
 def _may_be_a_submission(path: Path) -> bool:
@@ -134,15 +187,25 @@ def _may_be_a_submission(path: Path) -> bool:
     return not _HIDDEN.fullmatch(path.name) and (path.is_symlink() or not path.is_file())
 
 
-def _still_good(place: Path, submission: Submission, settings: RerunSettings | None) -> Verification | None:
+def _found(place: Path) -> Verification | None:
     try:
-        found = read_verification(place)
+        return read_verification(place)
     except InputError:  # it is written anew
         return None
+
+
+def _still_good(place: Path, submission: Submission, settings: RerunSettings | None) -> Verification | None:
+    """What is there, if it is of these files and this version and no less strict than the settings would make it."""
+    found = _found(place)
     if found is None or (found.submission_sha256, found.fsvi_bench) != (submission.sha256, fsvi_bench.__version__):
         return None
-    wanted = 0 if settings is None else min(settings.count, len(found.cells))
-    return found if wanted <= (0 if found.rerun is None else len(found.rerun.official)) else None
+    if settings is None:
+        return found
+    if (ran := found.rerun) is None or ran.tolerance > settings.tolerance:
+        return None
+    official = min(settings.count, sum(cell.status == "ok" for cell in found.cells))  # there may be no more
+    enough = len(ran.official) >= official and len(ran.withheld) >= settings.count
+    return found if enough and (ran.isolated or not settings.require_isolation) else None
 
 
 def score_name(track: Track) -> str:

@@ -64,26 +64,34 @@ def posterior_file(posterior: Posterior, task_sha256: str | None = None) -> byte
 
 
 def read_posterior(
-    path: Path, k: int | None = None, task_sha256: str | None = None, *, must_name_task: bool = False
+    path: Path,
+    k: int | None = None,
+    task_sha256: str | None = None,
+    *,
+    must_name_task: bool = False,
+    content: bytes | None = None,
 ) -> Posterior:
     """Reads and checks one posterior; with `k` given it must have that many weights.
 
     A file may name its task in the metadata `task_sha256`, or must; one that names another than the one given is
     refused.
 
+    Args:
+        content: the file's bytes, where they have been read already; `path` then is but its name.
+
     Raises:
         InputError: it is not a valid `fsvi-posterior/1` file of a kind that this version scores, or has another k, or
             belongs to another task.
     """
     required = ("format", "kind", "task_sha256") if must_name_task else ("format", "kind")
-    content = read_tensor_file(path, FORMAT, required)
-    _check_metadata(content, task_sha256)
-    kind = content.metadata["kind"]
+    file = read_tensor_file(path, FORMAT, required, content)
+    _check_metadata(file, task_sha256)
+    kind = file.metadata["kind"]
     if kind not in _READERS:
-        raise content.error(f"kind {quoted(kind)} is not one that this version scores; expected {' or '.join(KINDS)}")
-    posterior = _READERS[kind](content)
+        raise file.error(f"kind {quoted(kind)} is not one that this version scores; expected {' or '.join(KINDS)}")
+    posterior = _READERS[kind](file)
     if k is not None and posterior.k != k:
-        raise content.error(f"task has k={k} features, posterior has {posterior.k}; was it trained on another task?")
+        raise file.error(f"task has k={k} features, posterior has {posterior.k}; was it trained on another task?")
     return posterior
 
 

@@ -175,7 +175,7 @@ def test_a_method_from_a_file_needs_that_file(ran, tasks, tmp_path):
     assert submission.manifest.name == "guess-ffg"
     other = tmp_path / "other.py"
     other.write_text(OWN + "# changed since\n")
-    with pytest.raises(InputError, match="is not what made these results"):
+    with pytest.raises(InputError, match="as it is now is not what made these results"):
         draft_from_run(ran / "out", tasks, choice, f"{other}:Guess")
     with pytest.raises(InputError, match="is Guess, but the run's method is exact"):
         draft_from_run(ran / "out", tasks, Choice("exact"), source)
@@ -286,7 +286,7 @@ def test_submit_and_verify_by_command(ran, tmp_path, capsys):
                  "--out", str(board / "submissions"), "--workers", "1", "--notes", "by command"]  # fmt: skip
     assert command(arguments) == 0
     folder = board / "submissions" / "rand-a-full"
-    assert f"next: fsvi-bench verify {folder} --rerun 1" in capsys.readouterr().out
+    assert f"next: fsvi-bench verify {folder} --rerun 2" in capsys.readouterr().out
     assert yaml.safe_load((folder / "submission.yaml").read_text())["notes"] == "by command"
     assert command(["verify", str(folder), "--workers", "1", "--save", str(tmp_path / "saved")]) == 0
     out = capsys.readouterr().out
@@ -305,7 +305,7 @@ def test_a_rerun_of_the_same_files_is_kept_when_they_are_only_scored(ran, tasks,
     draft = draft_from_run(ran / "out", tasks, Choice("exact"))
     write_submission(draft, Words(("A",), "MIT", name="again"), tasks, tmp_path / "submissions")
     folder, place = str(tmp_path / "submissions" / "again"), tmp_path / "verified" / "again.json"
-    assert command(["verify", folder, "--workers", "1", "--rerun", "1", "--seed", "4"]) == 0
+    assert command(["verify", folder, "--workers", "1", "--rerun", "1", "--seed", "4", "--without-isolation"]) == 0
     assert "verification written to" in " ".join(capsys.readouterr().err.split())
     first = read_verification(place)
     assert (first.label, first.rerun.seed, len(first.rerun.official), len(first.rerun.withheld)) == ("re-run", 4, 1, 1)
@@ -373,7 +373,7 @@ def test_one_refusal_is_one_sentence(ran, tasks, tmp_path, capsys):
     [
         (["verify"], "name folders of submissions, or a leaderboard's folder with --all"),
         (["verify", "x", "--all", "y"], "name folders of submissions, or a leaderboard's folder with --all"),
-        (["verify", "x", "--seed", "1"], "--seed, --tolerance and --require-isolation need --rerun"),
+        (["verify", "x", "--seed", "1"], "--seed, --tolerance, --max-seconds and --without-isolation need --rerun"),
         (["verify", "--all", "x", "--save", "y"], "--save has no meaning with --all"),
         (["verify", "--all", "nowhere"], "there is no folder nowhere/submissions"),
         (["verify", "nowhere"], "cannot read nowhere"),

@@ -128,9 +128,19 @@ def test_a_file_that_does_not_say_its_task(folder, tasks):
 
 def test_duplicate_cell(folder, tasks):
     content = json.loads((folder / "cells.json").read_text())
-    content["cells"].append(content["cells"][0])
+    content["cells"][2] = content["cells"][0]
     (folder / "cells.json").write_text(json.dumps(content))
-    refused(folder, tasks, "cells.json: cells.3: boston split 0 stands twice")
+    refused(folder, tasks, "cells.json: cells.2: boston split 0 stands twice")
+    content["cells"] *= 2
+    (folder / "cells.json").write_text(json.dumps(content))
+    refused(folder, tasks, "cells.json: cells: got 6 cells, expected at most 3")
+
+
+def test_more_keys_than_any_field_is_for(folder, tasks):
+    edit_claim(folder, **{f"x{number}": 0 for number in range(56)})
+    refused(folder, tasks, "cells.json: cells.0.x0 is not a field")  # 64 keys are looked at
+    edit_claim(folder, x=0)
+    refused(folder, tasks, "cells.json: an object has 65 keys, expected at most 64")
 
 
 def test_missing_cell(folder, tasks):

@@ -91,7 +91,13 @@ def test_no_folder(tasks, tmp_path):
     refused(tmp_path / "nowhere", tasks, "cannot read", "No such file")
     (tmp_path / "file").touch()
     refused(tmp_path / "file", tasks, "is a file, expected a submission's folder")
-    refused(tmp_path / ("x" * 300), tasks, "too long")
+    refused(tmp_path / ("x" * 300), tasks, "is no name of a submission's folder")
+
+
+@pytest.mark.parametrize("name", ["\x1b[31m", "two\nlines", os.fsdecode(b"\xff"), "Upper", "a b", "-x", "x" * 64])
+def test_the_folders_name_reaches_no_terminal(name, template, tmp_path, tasks):
+    said = refused(Path(shutil.copytree(template, tmp_path / name)), tasks, "is no name of a submission's folder")
+    assert said.startswith(repr(name[:60]))
 
 
 def test_the_folder_has_the_submissions_name(folder, tasks, monkeypatch):
@@ -160,7 +166,9 @@ import resource, sys
 from pathlib import Path
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.reading import read_submission
+from fsvi_bench.leaderboard.strict import cells_bytes, parse_claims
 from tests.leaderboard.planted import planted_tasks
+MANY = 200  # tasks, whose cells.json may have a mebibyte
 tasks = planted_tasks()
 read_submission(Path(sys.argv[1]), tasks)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -170,15 +178,23 @@ for folder in sys.argv[2:]:
         read_submission(Path(folder), tasks)
     except InputError as error:
         refusals += 1
+keys = ",".join(f'"{number:x}":0' for number in range(100_000))
+objects = ["{%s}" % ",".join(f'"{chr(256 + key)}":0' for key in range(count)) for count in (0, 1, 60, 64)]
+for pieces in (["0"], ["[]"], ['""'], [f"{{{keys}}}"], *([each] for each in objects)):
+    count = (cells_bytes(MANY) - 100) // (len(pieces[0].encode()) + 1)
+    text = '{"cells":[%s]}' % ",".join(pieces * count)
+    try:
+        parse_claims(Path("cells.json"), text.encode(), MANY)
+    except InputError as error:
+        refusals += 1
 print(refusals, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
 @pytest.mark.slow
 def test_nothing_that_is_refused_takes_memory(template, tmp_path, tasks):
-    """A gigabyte in any of the files, a bomb, ten megabytes in a field: all in 64 MiB more than an honest one takes.
-
-    Four mebibytes of JSON are at most that many small objects, of about ten times their text.
+    """A gigabyte in any of the files, a bomb, ten megabytes in a field, a mebibyte of small lists, objects or keys: all
+    in 64 MiB more than an honest one takes.
     """
     folders = []
 
@@ -198,5 +214,5 @@ def test_nothing_that_is_refused_takes_memory(template, tmp_path, tasks):
         [sys.executable, "-c", MEASURED, template, *folders], capture_output=True, text=True, check=True
     )
     refusals, kibibytes = map(int, ran.stdout.split())
-    assert refusals == len(folders)
+    assert refusals == len(folders) + 8
     assert kibibytes < 64 * 1024

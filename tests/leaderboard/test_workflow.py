@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fsvi_bench.leaderboard.rerun import RerunSettings
+
 CI = Path(__file__).parents[2] / "leaderboard" / "ci"
 TEXT = (CI / "verify.yml").read_text()
 WORKFLOW = yaml.safe_load(TEXT)
@@ -71,6 +73,25 @@ def test_bubblewrap_is_there_wherever_code_is_run():
     for job in RUNS_SUBMITTED_CODE:
         assert "bubblewrap" in commands(job)
         assert "kernel.apparmor_restrict_unprivileged_userns=0" in commands(job)
+
+
+def test_submitted_code_is_isolated_and_run_often_enough():
+    """Isolation is the default of `verify`, which no job may do without; see docs/submitting.md on how many runs."""
+    assert "isolation" not in "".join(commands(job) for job in JOBS)
+    assert RerunSettings(count=1, seed=0).require_isolation
+    assert commands("rerun").rstrip().endswith('fsvi-bench verify "$SUBMISSION" --rerun 2')
+    assert commands("verify-all").rstrip().endswith("fsvi-bench verify --all leaderboard --rerun 5")
+
+
+def test_the_site_is_built_of_what_holds_though_some_submission_is_refused():
+    *before, upload = steps("verify-all")
+    assert "--all" in before[-1]["run"]
+    assert before[-1]["timeout-minutes"] < JOBS["verify-all"]["timeout-minutes"]
+    assert "continue-on-error" not in TEXT  # the run shows red
+    assert upload["if"] == "${{ !cancelled() }}"
+    assert JOBS["site"]["if"] == "${{ !cancelled() && github.event_name == 'push' }}"
+    names = [step.get("uses", step.get("run", "")) for step in steps("site")]
+    assert names.index("rm -rf leaderboard/verified") < names.index("actions/download-artifact@v4")
 
 
 @pytest.mark.parametrize("job", JOBS)

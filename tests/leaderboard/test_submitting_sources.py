@@ -1,0 +1,102 @@
+"""An earlier submission is never lost, and results go with the sources that made them, or with a word that they do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsvi_bench.cli.app import main
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.drafting import Choice, draft_from_run
+from fsvi_bench.leaderboard.reading import read_submission
+from fsvi_bench.leaderboard.submitting import Draft, DraftCell, Words, write_submission
+from fsvi_bench.scoring.scores import score
+from fsvi_bench.tasks.build import build_task
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.official import TaskSet
+from tests.leaderboard.planted import planted_posteriors
+
+WORDS = Words(("A",), "MIT", name="mine")
+
+
+@pytest.fixture
+def draft(planted_set):
+    cells = {}
+    for place, q in planted_posteriors(planted_set).items():
+        scores = score(q, planted_set.problem(place))
+        cells[place] = DraftCell("ok", None, q, scores.kl, scores.predictive_kl_box)
+    return Draft("m", "full", {}, {"steps": 1, "seconds": 1.0}, None, cells, "A title", "a desk", ())
+
+
+def test_the_earlier_submission_comes_back_if_the_new_one_cannot_take_its_place(
+    draft, planted_set, tmp_path, monkeypatch
+):
+    first, _ = write_submission(draft, WORDS, planted_set, tmp_path)
+    real = Path.rename
+
+    def fails(path, target):
+        if path.parent.name.startswith(".mine.") and path.name == "mine":
+            raise OSError(28, "No space left on device")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(InputError, match=r"cannot write .*/mine: No space left on device"):
+        write_submission(draft, WORDS, planted_set, tmp_path, replace=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert read_submission(tmp_path / "mine", planted_set).sha256 == first.sha256
+
+
+def test_a_refusal_names_the_place_that_was_asked_for(draft, planted_set, tmp_path):
+    place = ("boston", 0)
+    draft.cells[place] = DraftCell("ok", None, draft.cells[place].posterior, 1.0, 1.0)
+    with pytest.raises(InputError) as caught:
+        write_submission(draft, WORDS, planted_set, tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'mine' / 'cells.json'}: cells.0.kl: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_submission_that_was_written_says_where_it_lies(draft, planted_set, tmp_path):
+    submission, _ = write_submission(draft, WORDS, planted_set, tmp_path)
+    assert submission.folder == tmp_path / "mine"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    out = tmp_path_factory.mktemp("ran") / "out"
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--dataset", "toy", "--splits", "0", "--method", "exact", "--family", "full", "--wandb", "off",
+              "--workers", "1", "--out", str(out)])  # fmt: skip
+    assert ended.value.code == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return TaskSet({("toy", 0): build_task(load_card("toy"), 0).task})
+
+
+def test_results_of_other_sources_are_submitted_with_a_word_or_not_at_all(ran, toy, tmp_path, monkeypatch):
+    draft = draft_from_run(ran, toy, Choice())
+    assert (draft.method, draft.remark) == ("exact", "")
+    monkeypatch.setattr("fsvi_bench.leaderboard.drafting.source_sha256", lambda *parts: "0" * 64)  # as after an update
+    with pytest.raises(InputError) as caught:
+        draft_from_run(ran, toy, Choice())
+    said = str(caught.value)
+    assert said.startswith(
+        "exact as it is now is not what made these results: its file, or fsvi-bench itself, is another"
+    )
+    assert f"fsvi-bench run --method exact ... --out {ran}" in said
+    assert "--allow-other-sources" in said
+    allowed = draft_from_run(ran, toy, Choice(), allow_other_sources=True)
+    words = Words(("A",), "MIT", notes="A note.")
+    submission, _ = write_submission(allowed, words, toy, tmp_path / "submissions")
+    note, remark = submission.manifest.notes.split("\n")
+    assert (note, remark.startswith("Run with other sources of exact or of fsvi-bench than")) == ("A note.", True)
+
+
+def test_the_flag_has_no_meaning_for_posterior_files(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", "--posteriors", str(tmp_path), "--author", "A", "--licence", "MIT", "--allow-other-sources"])
+    assert ended.value.code == 2
+    assert "--allow-other-sources has no meaning with --posteriors" in capsys.readouterr().err
