@@ -97,13 +97,13 @@ class Panel:
 
 def make_panels(material: Material) -> list[Panel]:
     """One per table."""
-    return [_panel(key, material.tables[key], len(material.references.tasks)) for key in TABS]
+    return [_panel(key, material.tables[key]) for key in TABS]
 
 
-def _panel(key: str, table: TrackTable, tasks: int) -> Panel:
+def _panel(key: str, table: TrackTable) -> Panel:
     ranked = sum(line.place is not None for line in table.lines)
     columns = _columns(table)
-    rows = [_row(line, [_cell(line, column, ranked, tasks) for column in columns]) for line in table.lines]
+    rows = [_row(line, [_cell(line, column, ranked) for column in columns]) for line in table.lines]
     return Panel(key, TABS[key], table, columns, rows, ranked)
 
 
@@ -159,8 +159,8 @@ def status(line: Line) -> str:
     return "; ".join(words)
 
 
-def _cell(line: Line, column: Column, ranked: int, tasks: int) -> Cell:
-    """`ranked`: how many lines of the table have a rank; `tasks`: how many there are."""
+def _cell(line: Line, column: Column, ranked: int) -> Cell:
+    """`ranked`: how many lines of the table have a rank."""
     if column.group in SCORES.values():
         return _score(line, column.key)
     match column.key:
@@ -179,7 +179,7 @@ def _cell(line: Line, column: Column, ranked: int, tasks: int) -> Cell:
         case "nlpd-gap":
             return Cell(signed(line.nlpd_gap), full(line.nlpd_gap), full(line.nlpd_gap))
         case "variance":
-            return _variance(line, tasks)
+            return _variance(line)
         case _:
             return _along(line)
 
@@ -224,13 +224,13 @@ def _mean_rank(line: Line, ranked: int) -> Cell:
     )
 
 
-def _variance(line: Line, tasks: int) -> Cell:
+def _variance(line: Line) -> Cell:
     spectrum = line.overconfidence
     if spectrum is None:
         return Cell(MISSING, "")
     ends = f"{digits(spectrum.smallest, 2)} to {digits(spectrum.largest, 2)}"
     title = f"least and greatest direction: {ends}; medians over the cells that have a posterior"
-    part = "" if spectrum.cells == tasks else f"{spectrum.cells} of {tasks} cells"
+    part = "" if spectrum.cells == spectrum.of else f"{spectrum.cells} of {spectrum.of} cells"
     return Cell(digits(spectrum.median, 2), full(spectrum.median), title, ends, part)
 
 
