@@ -230,7 +230,7 @@ def test_unknown_names_and_usage(refused):
     )
     assert "--foo" in refused("run", "--foo")
     assert "requires an argument" in refused("run", "--splits")
-    assert "'--task'" in refused("score")
+    assert "score takes --task FILE with --posterior FILE, or --posteriors FOLDER" in refused("score")
     assert "expected auto, cpu or cuda" in refused("run", "--device", "tpu")
     assert "expected local" in refused("run", "--executor", "slurm")
     assert "expected auto, online, offline or off" in refused("run", "--wandb", "maybe")

@@ -105,7 +105,9 @@ def test_compare_of_what_has_no_scores_is_refused(board, capsys, name, said):
 def test_serve_prints_the_address_and_ends_on_ctrl_c(tmp_path):
     write_site(tmp_path / "site", [("index.html", b"<p>here</p>")])
     command = [sys.executable, "-m", "fsvi_bench", "leaderboard", "serve", "--root", str(tmp_path), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as serving:
+    # A CI job may itself run with interrupts ignored, which children would inherit.
+    settings = {"text": True, "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings) as serving:
         try:
             address = serving.stdout.readline().strip()
             assert address.startswith("http://127.0.0.1:")

@@ -353,10 +353,25 @@ def test_links_in_the_site_folder_are_not_followed(tmp_path):
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-@pytest.mark.parametrize(("missing", "said"), [("submissions", "submissions"), ("reference.json", "reference.json")])
-def test_a_folder_that_is_no_leaderboard_is_refused_in_one_sentence(tmp_path, capsys, missing, said):
+def test_without_references_of_its_own_a_board_has_the_projects(tmp_path, capsys):
     root = save_board(tmp_path / "board")
-    (root / missing).rename(tmp_path / "away")
+    (root / "reference.json").unlink()
+    with pytest.raises(SystemExit) as ended:
+        main(["leaderboard", "build", "--root", str(root)])
+    assert ended.value.code == 0
+    assert (root / "site" / "datasets" / "concrete.html").is_file()  # which the board's own references did not have
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda root: (root / "submissions").rename(root / "away"), "submissions"),
+        (lambda root: (root / "reference.json").write_text("{}"), "reference.json"),
+    ],
+)
+def test_a_folder_that_is_no_leaderboard_is_refused_in_one_sentence(tmp_path, capsys, damage, said):
+    root = save_board(tmp_path / "board")
+    damage(root)
     with pytest.raises(SystemExit) as ended:
         main(["leaderboard", "build", "--root", str(root)])
     error = capsys.readouterr().err

@@ -28,7 +28,7 @@ def tasks(planted_set) -> TaskSet:
         ('{"cells": [{"kl": 1e999}]}', "cells.json: cells.0.kl: got inf"),
         ('{"cells": [{"kl": 1, "kl": 2}]}', "cells.json: cells.0: the key 'kl' stands twice"),
         ('{"cells": [{"split": ' + "9" * 6000 + "}]}", "cells.json: cells.0.split: an integer of more than 19 digits"),
-        ('{"cells": ' + "[" * 100_000, "cells.json is not plain JSON: nested too deep"),
+        ('{"cells": ' + "[" * 50_000, "cells.json is not plain JSON: nested too deep"),
         ('{"cells": [[[[[[[[1]]]]]]]]}', "cells.json: cells.0.0.0.0.0.0: nested more than 6 deep"),
         ('{"cells": [', "cells.json is not plain JSON"),
         ("[]", "cells.json holds a list, expected a mapping"),
@@ -140,4 +140,4 @@ def test_a_field_of_ten_megabytes(name, style, folder, tasks):
 
 def test_a_cells_file_of_ten_megabytes(folder, tasks):
     edit_claim(folder, reason="x" * 10_000_000)
-    refused(folder, tasks, "cells.json is larger than the 4194304 bytes")
+    refused(folder, tasks, "cells.json is larger than the 80896 bytes")
