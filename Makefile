@@ -1,5 +1,6 @@
 # The two commands of the README are `make run` and `make test`; CI adds `make check`.
 PYTHON ?= python3
+PROCESSES ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -10,7 +11,7 @@ run: $(VENV)/.installed
 	$(BIN)/fsvi-bench run --protocol quick
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
