@@ -23,6 +23,7 @@ functions whose vectorised tails round differently (`sigmoid`, `logaddexp`) are 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -179,10 +180,12 @@ def chernoff_distances(
     return distances[0], distances[1]
 
 
-def grid(s: IndependentSum, tilted: Tilt) -> tuple[Float[Tensor, " P"], Int[Tensor, " P"]]:
-    """Step and number of nodes of the trapezoidal rule."""
+def grid(
+    s: IndependentSum, tilted: Tilt, reach: Float[Tensor, " P"] | float = 0.0
+) -> tuple[Float[Tensor, " P"], Int[Tensor, " P"]]:
+    """Step and number of nodes of the trapezoidal rule that serves every target within `reach` of y."""
     level = NEGLIGIBLE + 0.5 * (tilted.variance / s.noise).log()
-    step = 2 * math.pi / alias_distance(s, tilted, level)
+    step = 2 * math.pi / (alias_distance(s, tilted, level) + reach)
     return step, whole_blocks((2 * level / s.noise).sqrt() / step)
 
 
@@ -205,44 +208,72 @@ def invert(s: IndependentSum, tilted: Tilt, wanted: Bool[Tensor, " P"] | None = 
     feasible = (nodes > 0) & (nodes <= MAX_NODES) & (tilted.rounding < 1)
     if wanted is not None:
         feasible &= wanted
-    for n in torch.unique(nodes[feasible]).tolist():
-        rows = (nodes == n).nonzero()[:, 0]
-        for part in rows.split(max(1, CHUNK // (n * s.location.shape[1]))):
-            log_density[part], log_error[part] = _invert_equal_grids(
-                take_rows(s, part), take_rows(tilted, part), step[part], n
-            )
+    here = torch.zeros_like(s.y)[:, None]
+    for part, n in _parts_of_equal_grids(nodes, feasible, s.location.shape[1]):
+        density, error = _invert_equal_grids(take_rows(s, part), take_rows(tilted, part), step[part], n, here[part])
+        log_density[part], log_error[part] = density[:, 0], error[:, 0]
     return Inverted(log_density, log_error, torch.where(feasible, nodes, 0).to(step.dtype) * s.location.shape[1])
 
 
+def invert_around(
+    s: IndependentSum, tilted: Tilt, offsets: Float[Tensor, "P m"]
+) -> tuple[Float[Tensor, "P m"], Float[Tensor, "P m"]]:
+    """Log densities at y + offset from one tilt and one evaluation of ψ, and the logs of their absolute errors.
+
+    A fine enough step for y is fine enough for y + δ once the aliases' distance has grown by |δ|. Digits are lost as
+    f_ξ falls off from its mean y. Where `invert` would give none: −∞, and ∞ for the error.
+    """
+    step, nodes = grid(s, tilted, offsets.abs().amax(-1))
+    log_density, log_error = torch.full_like(offsets, -torch.inf), torch.full_like(offsets, torch.inf)
+    feasible = (nodes > 0) & (nodes <= MAX_NODES) & (tilted.rounding < 1)
+    for part, n in _parts_of_equal_grids(nodes, feasible, max(s.location.shape[1], offsets.shape[1])):
+        log_density[part], log_error[part] = _invert_equal_grids(
+            take_rows(s, part), take_rows(tilted, part), step[part], n, offsets[part]
+        )
+    return log_density, log_error
+
+
+def _parts_of_equal_grids(
+    nodes: Int[Tensor, " P"], feasible: Bool[Tensor, " P"], width: int
+) -> Iterator[tuple[Int[Tensor, " rows"], int]]:
+    """Feasible rows with the same number n of nodes, as many at a time as memory is meant to hold."""
+    for n in torch.unique(nodes[feasible]).tolist():
+        rows = (feasible & (nodes == n)).nonzero()[:, 0]
+        for part in rows.split(max(1, CHUNK // (n * width))):
+            yield part, n
+
+
 def _invert_equal_grids(
-    s: IndependentSum, tilted: Tilt, step: Float[Tensor, " P"], n: int
-) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
-    density, rounding = torch.zeros_like(step), torch.zeros_like(step)
+    s: IndependentSum, tilted: Tilt, step: Float[Tensor, " P"], n: int, offsets: Float[Tensor, "P m"]
+) -> tuple[Float[Tensor, "P m"], Float[Tensor, "P m"]]:
+    density, rounding = torch.zeros_like(offsets), torch.zeros_like(offsets)
     nodes = torch.arange(n, dtype=step.dtype, device=step.device) + 0.5
-    at_once = max(FINE, CHUNK // s.location.shape[1] // FINE * FINE)
+    at_once = max(FINE, CHUNK // max(s.location.shape[1], offsets.shape[1]) // FINE * FINE)
     for part in torch.split(nodes, at_once):
-        real, error = _integrand(s, tilted, part * step[:, None])
-        density += real.sum(-1) * step / math.pi
-        rounding += error.sum(-1) * step / math.pi
+        real, error = _integrand(s, tilted, part * step[:, None], offsets)
+        density += real.sum(-1) * step[:, None] / math.pi
+        rounding += error.sum(-1) * step[:, None] / math.pi
     # See `grid`: two aliases, and what is cut off, each relative to a Gaussian's peak.
     discretisation = math.exp(-NEGLIGIBLE) * (2 / math.sqrt(2 * math.pi) + 4) / tilted.variance.sqrt()
-    log_error = (rounding + discretisation + density.clamp(max=0).abs()).log()
-    return tilted.log_factor + density.clamp(min=0).log(), tilted.log_factor + log_error
+    log_error = (rounding + discretisation[:, None] + density.clamp(max=0).abs()).log()
+    log_factor = tilted.log_factor[:, None] - tilted.xi[:, None] * offsets
+    return log_factor + density.clamp(min=0).log(), log_factor + log_error
 
 
 def _integrand(
-    s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"]
-) -> tuple[Float[Tensor, "P n"], Float[Tensor, "P n"]]:
-    """Re ψ(t) exp(−ity) and its estimated rounding error."""
+    s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"], offsets: Float[Tensor, "P m"]
+) -> tuple[Float[Tensor, "P m n"], Float[Tensor, "P m n"]]:
+    """Re ψ(t) exp(−it(y + offset)) and its estimated rounding error."""
     product = characteristic_product(s, tilted, t)
-    centre = s.y - s.noise * tilted.xi
+    centre = (s.y - s.noise * tilted.xi)[:, None] + offsets
     noise = (-0.5 * s.noise[:, None] * t * t).exp()
-    angle = centre[:, None] * t
-    real = (product.real * angle.cos() + product.imag * angle.sin()) * noise
+    angle = centre[:, :, None] * t[:, None]
+    real = (product.real[:, None] * angle.cos() + product.imag[:, None] * angle.sin()) * noise[:, None]
     # Phases have relative errors of eps; the product of k factors adds some more, at random.
-    magnitude = (product.real.abs() + product.imag.abs()) * noise
-    phase = centre.abs() + (tilted.on * tilted.location.abs()).sum(-1)
-    return real, EPS * magnitude * (4 + 2 * math.sqrt(s.location.shape[1]) + phase[:, None] * t)
+    magnitude = EPS * (product.real.abs() + product.imag.abs()) * noise
+    phase = centre.abs() + (tilted.on * tilted.location.abs()).sum(-1)[:, None]
+    many = 4 + 2 * math.sqrt(s.location.shape[1])
+    return real, magnitude[:, None] * (many + phase[:, :, None] * t[:, None])
 
 
 def characteristic_product(s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"]) -> Complex[Tensor, "P n"]:

@@ -20,6 +20,7 @@ from fsvi_bench.maths.mixture_density import (
     SwitchedWeights,
     bernoulli_dropout_weights,
     mixture_log_density,
+    mixture_log_density_along,
     spike_and_slab_weights,
 )
 from fsvi_bench.posteriors.base import Posterior
@@ -37,7 +38,8 @@ COARSE, FINE, REFINE = 1.0, 1 / 16, 1e-6
 #: at 400 and 30 ms at 4,000, and an integral over 1,000 inputs needs 30,000 of them.
 FAR, FAR_IN_INTEGRALS = 5000.0, 500.0
 
-LogDensity = Callable[[Float[Tensor, " P"], Float[Tensor, "P k"]], Float[Tensor, " P"]]  #: at (y, φ), noise included
+#: At m ascending targets for each row of features, noise included.
+LogDensity = Callable[[Float[Tensor, "P m"], Float[Tensor, "P k"]], Float[Tensor, "P m"]]
 
 
 class Predictive(NamedTuple):
@@ -107,8 +109,8 @@ def predictive_kl(
     if spread_in_noise(problem, Phi, tril) > FAR_IN_INTEGRALS:
         return None
 
-    def log_density(y: Float[Tensor, " P"], rows: Float[Tensor, "P k"]) -> Float[Tensor, " P"]:
-        return mixture_log_density(y, rows, weights, problem.task.noise_variance).log_density
+    def log_density(y: Float[Tensor, "P m"], rows: Float[Tensor, "P k"]) -> Float[Tensor, "P m"]:
+        return mixture_log_density_along(y, rows, weights, problem.task.noise_variance).log_density
 
     return kl_from_normal(exact, Phi, log_density)
 
@@ -144,8 +146,7 @@ def _weighted_sum(
 ) -> Float[Tensor, " rows"]:
     """Σ_j φ(z_j) log q(mean + sd z_j), φ the standard normal density."""
     y = exact.mean[rows, None] + exact.variance[rows, None].sqrt() * z
-    values = log_density(y.flatten(), Phi[rows].repeat_interleave(len(z), 0)).view(len(rows), -1)
-    return (values * standard_normal(z)).sum(-1)
+    return (log_density(y, Phi[rows]) * standard_normal(z)).sum(-1)
 
 
 def standard_normal(z: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:

@@ -103,7 +103,7 @@ def test_the_rule_integrates_smooth_densities_to_rounding_and_halves_where_it_mu
 
     def log_density(y, rows):
         calls.append(len(y))
-        return normal_log_density(y, rows[:, 0], rows[:, 1])
+        return normal_log_density(y, rows[:, :1].expand_as(y), rows[:, 1:].expand_as(y))
 
     others = torch.tensor([[0.5, 2.0], [0.0, 1.0], [-1.0, 0.3]], dtype=torch.float64)
     kl = kl_from_normal(exact, others, log_density)
@@ -115,7 +115,7 @@ def test_the_rule_integrates_smooth_densities_to_rounding_and_halves_where_it_mu
     assert len(calls) == 2  # a parabola needs no more than one halving, by which it is found out
 
     def wiggly(y, rows):
-        return normal_log_density(y, rows[:, 0], rows[:, 1]) + (9 * y).cos()
+        return normal_log_density(y, rows[:, :1].expand_as(y), rows[:, 1:].expand_as(y)) + (9 * y).cos()
 
     calls.clear()
     # E cos(9(μ + sd z)) = cos 9μ · exp(−81 sd²/2)
