@@ -21,6 +21,7 @@ from fsvi_bench.maths.bernoulli_dropout import (
     optimal_m,
 )
 from fsvi_bench.maths.domain import require_positive
+from fsvi_bench.maths.elementwise import on_and_off, sigmoid
 
 SATURATION = 40.0  #: from this logit on, 1 − p is lost against p in float64
 GRID = 64  #: intervals on [0, SATURATION] in which the slope's changes of sign are looked for
@@ -56,10 +57,10 @@ class RetainProfile(NamedTuple):
 
     def objective(self, logit: Float[Tensor, "*B n"]) -> Float[Tensor, "*B n"]:
         """The objective at (m*(p), p) for n values of p each."""
-        drop = torch.sigmoid(-logit)[..., None]
-        excess = (self.u[..., None, :].square() * drop / self._denominator(logit)).sum(-1)
+        p, drop = on_and_off(logit)
+        excess = (self.u[..., None, :].square() * drop[..., None] / self._denominator(logit)).sum(-1)
         misfit = (self.residual_square[..., None] + excess) / (2 * self.noise_variance[..., None])
-        return misfit - self.s.shape[-1] * bernoulli_entropy(torch.sigmoid(logit))
+        return misfit - self.s.shape[-1] * bernoulli_entropy(p)
 
     def slope(self, logit: Float[Tensor, "*B n"]) -> Float[Tensor, "*B n"]:
         """d objective/dp = k logit p − ½ Σ m_i²(φ_iᵀφ_i/σ² + l²) at m = m*(p); of the sign of d objective/d logit."""
@@ -67,8 +68,8 @@ class RetainProfile(NamedTuple):
         return self.s.shape[-1] * logit - ratio.square().sum(-1) / (2 * self.noise_variance[..., None])
 
     def _denominator(self, logit: Float[Tensor, "*B n"]) -> Float[Tensor, "*B n k"]:
-        p, drop = torch.sigmoid(logit)[..., None], torch.sigmoid(-logit)[..., None]
-        return drop + p * self.s[..., None, :].square()
+        p, drop = on_and_off(logit)
+        return drop[..., None] + p[..., None] * self.s[..., None, :].square()
 
 
 def retain_profile(
@@ -121,7 +122,7 @@ def optimal_shared_retain(
     values = torch.where(descends_then_rises, profile.objective(low), torch.inf)
     best = values.argmin(-1, keepdim=True)
     logit = low.gather(-1, best)
-    return BernoulliOptimum(profile.m(logit[..., 0]), logit.sigmoid(), logit, values.gather(-1, best)[..., 0])
+    return BernoulliOptimum(profile.m(logit[..., 0]), sigmoid(logit), logit, values.gather(-1, best)[..., 0])
 
 
 def optimal_retain_logits(
@@ -193,12 +194,12 @@ def optimal_retain_per_weight(
     start = optimal_shared_retain(rows, targets, noise_variance, prior_lengthscale)
 
     def step(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
-        p = logit.sigmoid()
+        p = sigmoid(logit)
         mean = p * optimal_m(rows, targets, noise_variance, p, prior_lengthscale)
         return optimal_retain_logits(mean, rows, noise_variance, prior_lengthscale)
 
     logit = fixed_point(step, start.logit.expand_as(start.m), tolerance, max_iterations)
-    p = logit.sigmoid()
+    p = sigmoid(logit)
     m = optimal_m(rows, targets, noise_variance, p, prior_lengthscale)
     return BernoulliOptimum(m, p, logit, bernoulli_objective(rows, targets, noise_variance, m, p, prior_lengthscale))
 
@@ -231,13 +232,13 @@ def coordinate_ascent_masks(
     offset = -0.5 * (squares / noise + prior_lengthscale**2 * m.square())
 
     def sweep(current: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
-        logit, retain = current.clone(), current.sigmoid()
+        logit, retain = current.clone(), sigmoid(current)
         rest = residual - (columns @ retain[..., None])[..., 0]
         for i in range(m.shape[-1]):
             column, old = columns[..., i], retain[..., i]
             pull = (column * rest).sum(-1) + squares[..., i] * old
             logit[..., i] = pull / noise_variance + offset[..., i]
-            rest = rest - column * (logit[..., i].sigmoid() - old)[..., None]
+            rest = rest - column * (sigmoid(logit[..., i]) - old)[..., None]
         return logit
 
     return fixed_point(sweep, start, tolerance, max_sweeps)

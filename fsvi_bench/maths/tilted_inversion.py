@@ -17,7 +17,7 @@ digits are lost where f_ξ(y) is far below its peak, between atoms far apart (`f
 mends that). The saddle point is that of Daniels (1954), who replaces f_ξ(y) by 1/√(2πK''(ξ)); here it is computed.
 
 Every row is computed alone: its result has the same bits whatever shares the batch (on a CPU, with one thread). So
-functions whose vectorised tails round differently (`sigmoid`, `logaddexp`) are written out.
+its functions are those of `fsvi_bench.maths.elementwise`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
+from fsvi_bench.maths.elementwise import on_and_off, softplus
 from fsvi_bench.maths.gaussian import LOG_2PI
 
 EPS = torch.finfo(torch.float64).eps
@@ -82,19 +83,6 @@ class Inverted(NamedTuple):
 def take_rows(fields: Fields, rows: Tensor | slice) -> Fields:
     """The same rows of every field."""
     return type(fields)(*(field[rows] for field in fields))
-
-
-def on_and_off(log_odds: Float[Tensor, "*B"]) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-    """Probabilities (r, 1 − r), both to full relative precision."""
-    small = (-log_odds.abs()).exp()
-    larger = 1 / (1 + small)
-    smaller, positive = small * larger, log_odds > 0
-    return torch.where(positive, larger, smaller), torch.where(positive, smaller, larger)
-
-
-def softplus(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-    """log(1 + eˣ)."""
-    return x.clamp(min=0) + (-x.abs()).exp().log1p()
 
 
 def tilted_log_odds(s: IndependentSum, xi: Float[Tensor, " P"]) -> Float[Tensor, "P k"]:

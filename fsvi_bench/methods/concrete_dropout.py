@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
-import torch
 from jaxtyping import Float
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
+from fsvi_bench.maths.elementwise import sigmoid
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.dropping import NoisyMethod, PriorLengthscale, SteppingOptions, mean_retain_probabilities
 from fsvi_bench.posteriors.base import Family
@@ -51,9 +51,9 @@ class ConcreteDropout(NoisyMethod):
             rows.advance()
             m, logit = q.m, q.logit.expand(B, k)
             u = uniform(rows.targets.shape[1] if per_point else 1, k).to(self.device)
-            masks = torch.sigmoid((logit[:, None] + u.logit()) / options.temperature)
+            masks = sigmoid((logit[:, None] + u.logit()) / options.temperature)
             of_w = error_gradient(rows.rows, rows.targets, m[:, None] * masks)
-            p = logit.sigmoid()
+            p = sigmoid(logit)
             of_m = (of_w * masks).sum(-2) + options.l**2 * p * m
             through_masks = (of_w * masks * (1 - masks)).sum(-2) * m / options.temperature
             # d/d(logit p) of ½l²pm² − H(p), where dH/dp = −logit p.

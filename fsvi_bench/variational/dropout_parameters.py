@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fsvi_bench.maths.elementwise import sigmoid
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.variational.parameters import PosteriorParameters, rounded_up, widened
@@ -73,7 +74,7 @@ class ConcreteParameters(PosteriorParameters):
     @property
     def mean(self) -> Float[Tensor, "B k"]:
         """E w = p m."""
-        return self.logit.sigmoid() * self.m
+        return sigmoid(self.logit) * self.m
 
     def set_gradient(self, m: Float[Tensor, "B k"], logit: Float[Tensor, "B k"]) -> None:
         """Takes ∂loss/∂m and ∂loss/∂logit for each weight, which is summed if the logit is shared."""
@@ -81,7 +82,7 @@ class ConcreteParameters(PosteriorParameters):
         self._logit.grad = widened(logit.sum(-1, keepdim=True) if self.shared else logit)
 
     def posterior(self, k: int) -> BernoulliDropoutPosterior:
-        p = self.logit.sigmoid()
+        p = sigmoid(self.logit)
         return BernoulliDropoutPosterior(self.m[:, :k].clone(), p[:, 0] if self.shared else p[:, :k].clone())
 
 
