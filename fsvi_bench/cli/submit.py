@@ -53,8 +53,14 @@ def submit(
 
     if (rundir is None) == (posteriors is None):
         raise InputError("name the folder of a run, or posterior files with --posteriors; one of the two")
-    if not author or not licence:
-        raise InputError("a submission has authors and a licence; give --author (it may be repeated) and --licence")
+    said: dict[str, object] = {"--author": author, "--licence": licence}
+    if posteriors is not None:  # a run says all this itself
+        made = {"--method": method, "--family": family, "--steps": steps, "--seconds": seconds, "--hardware": hardware}
+        said.update(made)
+    if missing := [flag for flag, value in said.items() if value in (None, [])]:
+        raise InputError(f"a submission says by whom it is and what made it; give {', '.join(missing)} too")
+    assert author is not None
+    assert licence is not None
     words = Words(tuple(author), licence, name, title, link, hardware, notes, reference)
     chosen = dict(parse_setting(text) for text in settings or ())
     budget = {
@@ -75,6 +81,8 @@ def submit(
         draft = draft_from_run(rundir, tasks, choice, source, allow_other_sources=allow_other_sources)
     else:
         assert posteriors is not None
+        assert method is not None
+        assert family is not None
         if allow_other_sources:
             raise InputError(
                 "--allow-other-sources has no meaning with --posteriors, which no source is held to; drop it"
@@ -96,19 +104,17 @@ def submit(
 def _from_files(
     folder: Path,
     tasks: TaskSet,
-    method: str | None,
-    family: str | None,
+    method: str,
+    family: str,
     budget: dict[str, int | float],
     settings: dict[str, object],
     source: str | None,
     workers: int,
 ) -> Draft:
-    from fsvi_bench.errors import InputError, unknown_name
+    from fsvi_bench.errors import unknown_name
     from fsvi_bench.leaderboard.drafting import draft_from_files
     from fsvi_bench.posteriors.base import KIND_OF
 
-    if method is None or family is None or not {"steps", "seconds"} <= set(budget):
-        raise InputError("--posteriors needs to be told what made them; give --method, --family, --steps and --seconds")
     for known in KIND_OF:
         if known == family:
             return draft_from_files(

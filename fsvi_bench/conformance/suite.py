@@ -13,13 +13,12 @@ from fsvi_bench.conformance.verdict import Failed, Finding, NotApplicable, Repor
 
 Check = Callable[[Subject], str | None]  #: what it returns is said beside its "ok"
 
-#: By the names that reports have for them. Whoever does not train has nothing to be checked for.
-FIRST: Mapping[str, Check] = {"trains": form.trains}
+#: By the names that reports have for them. What has no posterior in the end has nothing else to be checked for.
+FIRST: Mapping[str, Check] = {"trains": form.trains, "posterior after training": form.posterior_after_training}
 CHECKS: Mapping[str, Check] = {
     **FIRST,
     "options are checked": form.options_are_checked,
     "posterior before the first step": form.posterior_before_training,
-    "posterior after training": form.posterior_after_training,
     "one entry per problem": form.one_entry_per_problem,
     "the same in any batch": repeating.batch_on_toys,
     "the same in any batch, odd shapes": repeating.batch_on_odd_shapes,
@@ -51,16 +50,15 @@ def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECK
 
 
 def _findings(subject: Subject, names: Sequence[str]) -> Iterator[Finding]:
-    for name in FIRST:
-        first = _finding(name, subject)
-        yield first
-    for name in names:
-        if name in FIRST:
+    rest = [name for name in names if name not in FIRST]
+    failed: str | None = None
+    for name in (*FIRST, *rest):
+        if failed is not None:
+            yield Finding(name, subject.family, "not applicable", f"first this has to be mended: {failed}")
             continue
-        if first.status == "failed":
-            yield Finding(name, subject.family, "not applicable", "it has to train first")
-        else:
-            yield _finding(name, subject)
+        yield (found := _finding(name, subject))
+        if name in FIRST and found.status == "failed":
+            failed = name
 
 
 def _finding(name: str, subject: Subject) -> Finding:

@@ -304,7 +304,6 @@ BROKEN = [
     (NoBatchAxis, "posterior after training", "for 3 problems"),
     (OneWeightTooFew, "posterior after training", r"shape \[19\], expected \[20\]"),
     (NotANumber, "posterior after training", "NaN or infinity"),
-    (NotANumber, "scores are numbers", "reach nan"),
     (NegativeScale, "posterior after training", "standard deviation .* is -1"),
     (WrongKind, "posterior after training", "gaussian-full, expected gaussian-ffg"),
     (UpperTriangular, "posterior after training", "above the diagonal"),

@@ -368,33 +368,6 @@ def test_one_refusal_is_one_sentence(ran, tasks, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("official")
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["verify"], "name folders of submissions, or a leaderboard's folder with --all"),
-        (["verify", "x", "--all", "y"], "name folders of submissions, or a leaderboard's folder with --all"),
-        (["verify", "x", "--seed", "1"], "--seed, --tolerance, --max-seconds and --without-isolation need --rerun"),
-        (["verify", "--all", "x", "--save", "y"], "--save has no meaning with --all"),
-        (["verify", "--all", "nowhere"], "there is no folder nowhere/submissions"),
-        (["verify", "nowhere"], "cannot read nowhere"),
-        (["submit"], "name the folder of a run, or posterior files"),
-        (["submit", "x", "--licence", "MIT"], "give --author"),
-        (["submit", "x", "--author", "A"], "give --author"),
-        (["submit", "x", "--author", "A", "--licence", "MIT"], "there is no folder x"),
-        (["submit", "x", "--author", "A", "--licence", "MIT", "--steps", "3"], "--steps has no meaning with a run's folder"),
-        (["submit", "x", "--author", "A", "--licence", "MIT", "--set", "lr"], "--set 'lr' is not understood"),
-        (["submit", "--posteriors", "x", "--author", "A", "--licence", "MIT"], "give --method, --family, --steps and"),
-    ],
-)  # fmt: skip
-def test_usage(arguments, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert command(arguments) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.usefixtures("official")
 def test_posterior_files_by_command(tasks, tmp_path, capsys):
     write_posteriors(tmp_path / "files", tasks)
     arguments = ["submit", "--posteriors", str(tmp_path / "files"), "--author", "A", "--licence", "MIT", "--method",

@@ -97,6 +97,7 @@ def test_results_of_other_sources_are_submitted_with_a_word_or_not_at_all(ran, t
 
 def test_the_flag_has_no_meaning_for_posterior_files(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["submit", "--posteriors", str(tmp_path), "--author", "A", "--licence", "MIT", "--allow-other-sources"])
+        main(["submit", "--posteriors", str(tmp_path), "--author", "A", "--licence", "MIT", "--method", "m", "--family",
+              "full", "--steps", "1", "--seconds", "1", "--hardware", "h", "--allow-other-sources"])  # fmt: skip
     assert ended.value.code == 2
     assert "--allow-other-sources has no meaning with --posteriors" in capsys.readouterr().err
