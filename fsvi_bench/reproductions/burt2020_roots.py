@@ -91,12 +91,14 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     for dataset in settings.datasets:
         splits = official_splits(dataset)[: settings.splits]
         if len(splits) < 2:
-            laboratory.note(f"{dataset} has no official tasks: left out")
+            laboratory.note(f"{dataset} has less than two official tasks: left out")
             continue
         problems = (load_problem(read_official(dataset, split).task, laboratory.data_dir) for split in splits)
         found[dataset] = [examine(problem, settings) for problem in problems]
     if not found:
-        raise InputError(f"none of {', '.join(settings.datasets)} has official tasks; build some or install them")
+        raise InputError(
+            f"none of {', '.join(settings.datasets)} has two official tasks or more; name data sets that have"
+        )
     every = [split for splits in found.values() for split in splits]
     return Findings(
         figure=_draw(found),

@@ -256,21 +256,10 @@ def _table(cases: Sequence[Case]) -> ResultTable:
             rows.append((case.name, rank, S, slope.value, slope.high - slope.value, *numbers, *rest))
     return ResultTable(
         title="Slope of the estimated score on the true one: mean over seeds, half its interval; KLs at rest [nats]",
-        columns=(
-            "marginal",
-            "rank",
-            "S",
-            "slope",
-            "±",
-            "unwhitened",
-            "error",
-            "J",
-            "bandwidth",
-            "KL at rest",
-            "by direction",
-        ),
+        columns=("marginal", "rank", "S", "slope", "±", "unwhitened", "error", "J", "bandwidth", "KL at rest",
+                 "by direction"),
         rows=tuple(rows),
-    )
+    )  # fmt: skip
 
 
 def _direction_table(cases: Sequence[Case]) -> ResultTable:
@@ -297,7 +286,10 @@ def _draw(cases: Sequence[Case]) -> Figure:
         look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": dashes, "markersize": 4}
         left.errorbar(counts, [s.value for s in slopes], yerr=bars, capsize=2, linewidth=1.3, label=case.name, **look)
         by_direction, shares = case.directions(FBNN_SAMPLES).mean(0), case.shares(FBNN_SAMPLES)
-        right.plot(shares, by_direction, color=colour, linestyle="", marker=marker, markersize=3, alpha=0.8)
+        filling = "none" if dashes == "--" else colour
+        right.plot(
+            shares, by_direction, marker, color=colour, markersize=3, markerfacecolor=filling, markeredgewidth=0.7
+        )
     for axes in (left, right):
         axes.set_xscale("log")
     left.set_xticks(counts, [str(S) for S in counts])
@@ -306,7 +298,7 @@ def _draw(cases: Sequence[Case]) -> Figure:
         axes.axhline(1, color="0.5", linewidth=0.8)
         axes.set_ylim(min(-0.02, axes.get_ylim()[0]), 1.08)
     dress(left, "Slope of the whitened score", "function samples S", "slope (1: the true score)", legend=False)
-    dress(right, f"Each principal direction, S = {FBNN_SAMPLES}", "standard deviation over bandwidth h", "slope")
+    dress(right, f"Each principal direction, S = {FBNN_SAMPLES}", "standard deviation over bandwidth", "")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
     return figure
 

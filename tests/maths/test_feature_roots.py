@@ -153,6 +153,12 @@ def test_what_is_level_already_stays(factor):
     assert torch.equal(levelled(factor), factor)
 
 
+def test_rows_that_are_all_but_level_and_opposite_are_levelled():
+    """a = −b = −1e-9 beside c = −1: of the two tangents one is a/(c + √(c² − ab)), whose denominator would cancel to 0."""
+    rows = levelled(f64([[-math.sqrt(1 - 1e-9), 0.0], [math.sqrt(1 + 1e-9), 0.0]]))
+    close(rows.square().sum(-1), [1.0, 1.0], rtol=1e-14, atol=0)
+
+
 def test_largest_floor_of_two_weights_by_hand():
     """Λ = diag(1, 9): rotated by 45°, both diagonal entries are 5 and the floor ½ log(25/9)."""
     C = f64([[1.0, 0.0], [0.0, 3.0]])

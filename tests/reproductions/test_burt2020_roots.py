@@ -179,9 +179,9 @@ def test_data_sets_without_official_tasks_are_left_out_and_named():
     class Told:
         note, data_dir = notes.append, None
 
-    with pytest.raises(InputError, match="none of toy has official tasks"):
+    with pytest.raises(InputError, match="none of toy has two official tasks"):
         investigate(settings(datasets=["toy"]), Told())
-    assert notes == ["toy has no official tasks: left out"]
+    assert notes == ["toy has less than two official tasks: left out"]
     result = investigate(settings(datasets=["toy", "diabetes"], permutations=2), Told())
     assert [row[0] for row in result.tables[0].rows] == ["diabetes"]
     assert [(s["dataset"], s["split"]) for s in result.numbers["splits"]] == [("diabetes", 0), ("diabetes", 1)]
