@@ -1,0 +1,306 @@
+"""What Burt et al. (2020) do not show: how far the spectral Stein estimate of a score falls short of it.
+
+For f ~ N(m, C), C = USUᵀ on its range of dimension r, the score −C⁺(f − m) has the whitened components t_i = −z_i,
+z = S^(−½)Uᵀ(f − m) standard normal, and the estimate e the components ẽ_i = √S_ii u_iᵀe. The slope of ẽ on t through
+the origin, over samples and components, weighs all directions alike; without whitening, that of e on the score, a
+direction counts by the inverse of its variance.
+
+What it means: the derivative of KL(Q_A ‖ P_A) by a common log scale of q's deviations is the mean of
+(score_q − score_P)ᵀ(f − m). Its entropy part is −r, and with the estimate, but for sampling, −ρr with the slope ρ of
+the whitened score. With the exact score of the prior, SSGE so descends an objective whose entropy is weighted with ρ:
+at q = prior, where the KL's gradient is 0, it still pulls q's scale down by (1 − ρ)r, and rest is where q's covariance
+is about ρ times what it should be, at a KL of ½r(ρ − 1 − log ρ) or, with slopes ρ_i of the principal directions' own,
+½ Σ (ρ_i − 1 − log ρ_i), which is more, as x − 1 − log x is convex. That takes the slopes as they are at this q. They do
+not depend on its scale, but a direction of little variance beside the others has a small slope: one that has begun to
+shrink is held open less still.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+
+from fsvi_bench.maths.projection import RANK_TOLERANCE
+from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stein_score, squared_distances
+from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
+from fsvi_bench.reproductions.base import CellValue, ResultTable
+from fsvi_bench.reproductions.claims import Statistic
+from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.reproductions.hron2018_panels import dress
+from fsvi_bench.reproductions.intervals import greatest, least, of_difference
+from fsvi_bench.seeds import derive_seed
+from fsvi_bench.tasks.build import build_task
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.official import find_task
+from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.tasks.training_problems import TrainingProblems
+from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream, stream_generator
+
+FBNN_SAMPLES = 100  #: Sun et al. (2019), and the methods' default
+CONTROL = "standard normal"
+LOOKS = (
+    (BLUE, "o", "-"),
+    (BLUE, "s", "--"),
+    (VERMILLION, "o", "-"),
+    (VERMILLION, "s", "--"),
+    (GREEN, "^", "-"),
+    (GREEN, "v", "--"),
+    (PURPLE, "D", "-"),
+)
+
+
+class Settings(BaseModel):
+    """Function marginals at M measurement points of each data set's split; S ascending, 100 among them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    datasets: tuple[str, ...] = Field(min_length=1)
+    split: int = Field(ge=0)
+    M: int = Field(ge=2)
+    S: tuple[Annotated[int, Field(ge=3)], ...] = Field(min_length=2)
+    eigen_share: float = Field(gt=0, le=1)
+    seeds: int = Field(ge=2)
+
+    @model_validator(mode="after")
+    def _counts_are_in_order(self) -> Settings:
+        if list(self.S) != sorted(set(self.S)) or FBNN_SAMPLES not in self.S:
+            raise ValueError(f"S is {list(self.S)}, expected rising numbers with {FBNN_SAMPLES} among them")
+        return self
+
+
+class Marginal(NamedTuple):
+    """N(0, FFᵀ) with F = U diag(s) Wᵀ: f = U(s·z), z = Wᵀw. Scores do not depend on the mean."""
+
+    U: Float[Tensor, "M r"]
+    s: Float[Tensor, " r"]  #: standard deviations along the principal directions, falling
+    W: Float[Tensor, "k r"]
+
+    @staticmethod
+    def of(factor: Float[Tensor, "M k"]) -> Marginal:
+        """What is below the methods' rank tolerance is no direction of the marginal."""
+        U, s, Wt = torch.linalg.svd(factor, full_matrices=False)
+        r = int((s > RANK_TOLERANCE * s[0]).sum())
+        return Marginal(U[:, :r], s[:r], Wt[:r].mT)
+
+
+class Shrinkage(NamedTuple):
+    """Of one marginal, one number of samples and one seed."""
+
+    S: int
+    rank: int
+    J: int
+    bandwidth: float
+    whitened: float  #: slope of the whitened estimate on the whitened score
+    raw: float  #: slope of the estimate on the score
+    error: float  #: mean square of the whitened estimate's error over the score's own; 1 is an estimate of 0
+    directions: list[float]  #: slope by principal direction, that of most variance first
+    share: list[float]  #: standard deviation in each direction over the bandwidth
+
+
+def shrinkage(marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float) -> Shrinkage:
+    """Regression through the origin of the estimate at its own samples, as the method takes it."""
+    z = w @ marginal.W
+    f = (z * marginal.s) @ marginal.U.mT
+    estimate = (spectral_stein_score(f, share=eigen_share) @ marginal.U) * marginal.s
+    J, bandwidth = count_and_bandwidth(f, eigen_share)
+    return regress(estimate, z, marginal.s, J, bandwidth)
+
+
+def regress(
+    estimate: Float[Tensor, "S r"], z: Float[Tensor, "S r"], s: Float[Tensor, " r"], J: int, bandwidth: float
+) -> Shrinkage:
+    """Slopes of a whitened estimate on the whitened score −z; both over s are as they are without whitening."""
+    products, squares = (-estimate * z).sum(0), z.square().sum(0)
+    weights = (s[-1] / s).square()  # s⁻², free of overflow
+    return Shrinkage(
+        S=len(z),
+        rank=z.shape[1],
+        J=J,
+        bandwidth=bandwidth,
+        whitened=float(products.sum() / squares.sum()),
+        raw=float((weights * products).sum() / (weights * squares).sum()),
+        error=float((estimate + z).square().sum() / squares.sum()),
+        directions=(products / squares).tolist(),
+        share=(s / bandwidth).tolist(),
+    )
+
+
+def count_and_bandwidth(f: Float[Tensor, "S M"], share: float) -> tuple[int, float]:
+    """J and h that the estimator takes, which it keeps to itself."""
+    squared = squared_distances(f, f).fill_diagonal_(0.0)
+    h = median_bandwidth(squared)
+    eigenvalues = torch.linalg.eigvalsh(torch.exp(-0.5 * squared / h.square())).flip(-1)
+    return int(leading_count(eigenvalues, share)), float(h)
+
+
+def kl_at_rest(slopes: Sequence[float]) -> float:
+    """½ Σ (ρ_i − 1 − log ρ_i): KL(N(0, diag ρ) ‖ N(0, I)); infinite if a ρ_i ≤ 0, where nothing holds q open."""
+    return 0.5 * sum(slope - 1 - math.log(slope) for slope in slopes) if min(slopes) > 0 else math.inf
+
+
+class Case(NamedTuple):
+    """One kind of marginal: by S, what each seed found."""
+
+    name: str
+    k: int | None  #: features behind it; none behind the standard normal
+    found: dict[int, list[Shrinkage]]
+
+    def values(self, S: int, field: str) -> list[float]:
+        return [float(getattr(one, field)) for one in self.found[S]]
+
+    def mean(self, S: int, field: str) -> Statistic:
+        return Statistic.of_mean(self.values(S, field))
+
+    def directions(self, S: int) -> Float[Tensor, "seeds r"]:
+        """Slopes by principal direction, up to the lowest rank of any seed."""
+        r = min(one.rank for one in self.found[S])
+        return torch.tensor([one.directions[:r] for one in self.found[S]], dtype=torch.float64)
+
+    def shares(self, S: int) -> Float[Tensor, " r"]:
+        """Mean standard deviation in these directions over the bandwidth."""
+        r = min(one.rank for one in self.found[S])
+        return torch.tensor([one.share[:r] for one in self.found[S]], dtype=torch.float64).mean(0)
+
+
+def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+    """Prior and exact posterior of each data set, and the standard normal."""
+    cases = []
+    for dataset in settings.datasets:
+        found = find_task(dataset, settings.split)
+        certified = found or build_task(load_card(dataset), settings.split, laboratory.data_dir)
+        cases += function_cases(load_problem(certified.task, laboratory.data_dir), settings)
+    identity = Marginal.of(torch.eye(settings.M, dtype=torch.float64))
+    control = [identity] * settings.seeds
+    cases.append(Case(CONTROL, None, _all_S(CONTROL, control, settings)))
+    return Findings(
+        figure=_draw(cases),
+        tables=[_table(cases), _direction_table(cases)],
+        statistics=_statistics(cases),
+        numbers={case.name: {str(S): [one._asdict() for one in found] for S, found in case.found.items()}
+                 for case in cases},
+    )  # fmt: skip
+
+
+def function_cases(problem: Problem, settings: Settings) -> list[Case]:
+    """Function marginals of a problem's prior and exact posterior, at one measurement set for each seed."""
+    sets = [measurement_features(problem, settings.M, seed) for seed in range(settings.seeds)]
+    factors = {
+        "prior": [Marginal.of(Phi_A) for Phi_A in sets],
+        "posterior": [Marginal.of(Phi_A @ problem.truth.covariance_tril) for Phi_A in sets],
+    }
+    dataset = problem.task.dataset
+    cases = []
+    for q, marginals in factors.items():
+        name = f"{dataset} {q}"
+        cases.append(Case(name, problem.task.k, _all_S(name, marginals, settings)))
+    return cases
+
+
+def measurement_features(problem: Problem, M: int, seed: int) -> Float[Tensor, "M k"]:
+    """Features at a set that the methods' own stream draws: half training inputs, half of their box."""
+    problems = TrainingProblems.of([problem])
+    own = derive_seed("burt2020-shrinkage", problem.task.sha256, seed)
+    return MeasurementStream(problems, MeasurementDesign(M), [own]).draw(1)[0, 0, :, : problem.task.k].clone()
+
+
+def _all_S(name: str, marginals: Sequence[Marginal], settings: Settings) -> dict[int, list[Shrinkage]]:
+    found: dict[int, list[Shrinkage]] = {S: [] for S in settings.S}
+    for seed, marginal in enumerate(marginals):
+        generator = stream_generator(derive_seed("burt2020-shrinkage", name, seed), "function samples")
+        w = torch.from_numpy(generator.standard_normal((max(settings.S), len(marginal.W))))
+        for S in settings.S:
+            found[S].append(shrinkage(marginal, w[:S], settings.eigen_share))
+    return found
+
+
+def _statistics(cases: Sequence[Case]) -> dict[str, Statistic]:
+    functions, control = [case for case in cases if case.k is not None], cases[-1]
+    counts = list(control.found)
+    whitened, raw, rises = [], [], []
+    for case in functions:
+        whitened.append(case.mean(FBNN_SAMPLES, "whitened"))
+        raw.append(of_difference(case.values(FBNN_SAMPLES, "raw"), case.values(FBNN_SAMPLES, "whitened")))
+    for case in cases:
+        by_count = [case.values(S, "whitened") for S in counts]
+        rises += [of_difference(more, fewer) for fewer, more in itertools.pairwise(by_count)]
+    by_direction = [case.directions(FBNN_SAMPLES) for case in functions]
+    lower = [Statistic.of_mean(d[:, d.shape[1] // 2 :].mean(1).tolist()) for d in by_direction]
+    first = [Statistic.of_mean(d[:, 0].tolist()) for d in by_direction]
+    large = [case.mean(counts[-1], "whitened") for case in functions if case.k == 100]
+    of_functions = "of all function marginals"
+    return {
+        f"slope of the whitened score at S = 100, greatest {of_functions}": greatest(whitened),
+        f"slope of the score as it is less that of the whitened one at S = 100, greatest {of_functions}": greatest(raw),
+        "rise of the slope from one S to the next, least of all": least(rises),
+        "slope of the whitened score at the largest S, greatest of all k = 100 function marginals": greatest(large),
+        "slope at the largest S, standard normal": control.mean(counts[-1], "whitened"),
+        f"slope in the first principal direction at S = 100, least {of_functions}": least(first),
+        f"slope in the lower half of the principal directions at S = 100, greatest {of_functions}": greatest(lower),
+    }
+
+
+def _table(cases: Sequence[Case]) -> ResultTable:
+    rows: list[tuple[CellValue, ...]] = []
+    for case in cases:
+        for S in case.found:
+            slope, rank = case.mean(S, "whitened"), round(case.mean(S, "rank").value)
+            numbers = (case.mean(S, field).value for field in ("raw", "error", "J", "bandwidth"))
+            rest = kl_at_rest([slope.value] * rank), kl_at_rest(case.directions(S).mean(0).tolist())
+            rows.append((case.name, rank, S, slope.value, slope.high - slope.value, *numbers, *rest))
+    return ResultTable(
+        title="Slope of the estimated score on the true one: mean over seeds, half its interval; KLs at rest [nats]",
+        columns=("marginal", "rank", "S", "slope", "±", "unwhitened", "error", "J", "bandwidth", "KL at rest",
+                 "by direction"),
+        rows=tuple(rows),
+    )  # fmt: skip
+
+
+def _direction_table(cases: Sequence[Case]) -> ResultTable:
+    """At S = 100, quarter by quarter of the principal directions."""
+    rows: list[tuple[CellValue, ...]] = []
+    for case in cases:
+        slopes, shares = case.directions(FBNN_SAMPLES).mean(0), case.shares(FBNN_SAMPLES)
+        quarters = zip(slopes.tensor_split(4), shares.tensor_split(4), strict=True)
+        rows += [(case.name, place, *(float(part.mean()) for part in two)) for place, two in enumerate(quarters, 1)]
+    return ResultTable(
+        title="Mean slope at S = 100 by quarter of the principal directions, the first of most variance",
+        columns=("marginal", "quarter", "slope", "deviation over bandwidth"),
+        rows=tuple(rows),
+    )
+
+
+def _draw(cases: Sequence[Case]) -> Figure:
+    figure = Figure(figsize=(PAGE_WIDTH, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for case, (colour, marker, dashes) in zip(cases, LOOKS, strict=False):
+        counts = list(case.found)
+        slopes = [case.mean(S, "whitened") for S in counts]
+        bars = [[s.value - s.low for s in slopes], [s.high - s.value for s in slopes]]
+        look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": dashes, "markersize": 4}
+        left.errorbar(counts, [s.value for s in slopes], yerr=bars, capsize=2, linewidth=1.3, label=case.name, **look)
+        by_direction, shares = case.directions(FBNN_SAMPLES).mean(0), case.shares(FBNN_SAMPLES)
+        filling = "none" if dashes == "--" else colour
+        right.plot(
+            shares, by_direction, marker, color=colour, markersize=3, markerfacecolor=filling, markeredgewidth=0.7
+        )
+    for axes in (left, right):
+        axes.set_xscale("log")
+    left.set_xticks(counts, [str(S) for S in counts])
+    left.minorticks_off()
+    for axes in (left, right):
+        axes.axhline(1, color="0.5", linewidth=0.8)
+        axes.set_ylim(min(-0.02, axes.get_ylim()[0]), 1.08)
+    dress(left, "Slope of the whitened score", "function samples S", "slope (1: the true score)", legend=False)
+    dress(right, f"Each principal direction, S = {FBNN_SAMPLES}", "standard deviation over bandwidth", "")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
+    return figure
+
+
+BURT2020_SHRINKAGE = Experiment("burt2020-shrinkage", Settings, investigate)

@@ -1,0 +1,198 @@
+"""SSGE's score shrinkage: slopes against a regression written out, planted estimates, and the method's own gradient."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fsvi_bench.maths.gaussian import gaussian_kl
+from fsvi_bench.maths.measurement import measure
+from fsvi_bench.methods import ssge
+from fsvi_bench.reproductions import burt2020_shrinkage as module
+from fsvi_bench.reproductions.burt2020_shrinkage import (
+    CONTROL,
+    Case,
+    Marginal,
+    Shrinkage,
+    function_cases,
+    kl_at_rest,
+    measurement_features,
+    regress,
+    shrinkage,
+)
+from fsvi_bench.reproductions.registry import REPRODUCTIONS
+from fsvi_bench.variational.measurement import MeasuredSet
+from tests import reference
+from tests.maths.draws import close, f64
+
+
+def settings(**values):
+    found = REPRODUCTIONS["burt2020-shrinkage"]._settings(quick=True)
+    return type(found).model_validate(found.model_dump() | values)
+
+
+def normals(seed, *shape):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
+
+
+def factor_of(seed, M, k):
+    """With deviations over three decades."""
+    return normals(seed, M, k) * torch.logspace(0, -3, M, dtype=torch.float64)[:, None]
+
+
+# --- One marginal -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("M", "k", "rank"), [(5, 7, 5), (6, 3, 3)], ids=["regular", "degenerate"])
+@pytest.mark.parametrize("share", [0.99, 0.7])
+def test_equals_a_regression_written_out(M, k, rank, share):
+    """Score by a pseudo-inverse of the covariance, estimate eigenfunction by eigenfunction, lstsq over all entries."""
+    factor, w = factor_of(1, M, k), normals(2, 12, k)
+    found = shrinkage(Marginal.of(factor), w, share)
+    f = (w @ factor.mT).numpy()
+    covariance = (factor @ factor.mT).numpy()
+    score = -f @ np.linalg.pinv(covariance, rcond=1e-12, hermitian=True)
+    estimate, J = reference.spectral_stein_score(f, f, share=share)
+    eigenvalues, U = np.linalg.eigh(covariance)
+    eigenvalues, U = eigenvalues[::-1][:rank], U[:, ::-1][:, :rank]
+    whitened, target = ((values @ U) * np.sqrt(eigenvalues) for values in (estimate, score))
+
+    def slope(y, x):
+        return np.linalg.lstsq(x.reshape(-1, 1), y.reshape(-1), rcond=None)[0][0]
+
+    assert (found.S, found.rank, found.J) == (12, rank, J)
+    assert found.bandwidth == pytest.approx(reference.median_distance(f), rel=1e-12)
+    # Covariances by products lose eps · cond(C), 1e-16 · 1e6 and more, where the code has singular values of the factor.
+    assert found.whitened == pytest.approx(slope(whitened, target), rel=1e-7)
+    assert found.raw == pytest.approx(slope(estimate, score), rel=1e-6)
+    assert found.error == pytest.approx(((whitened - target) ** 2).sum() / (target**2).sum(), rel=1e-7)
+    by_direction = [slope(whitened[:, i], target[:, i]) for i in range(rank)]
+    assert found.directions == pytest.approx(by_direction, rel=1e-5, abs=1e-9)
+    assert found.share == pytest.approx(np.sqrt(eigenvalues) / found.bandwidth, rel=1e-7)
+
+
+def test_planted_slopes_are_found():
+    z, slopes, s = normals(3, 50, 3), f64([0.9, 0.5, -0.1]), f64([1.0, 0.1, 1e-200])
+    found = regress(-slopes * z, z, s, 7, 2.0)
+    assert found.directions == pytest.approx(slopes.tolist(), rel=1e-13)
+    squares = z.square().sum(0)
+    assert found.whitened == pytest.approx(float((slopes * squares).sum() / squares.sum()), rel=1e-13)
+    assert found.raw == pytest.approx(-0.1, rel=1e-13)  # of the direction with the least variance alone
+    assert found.error == pytest.approx(float(((1 - slopes) ** 2 * squares).sum() / squares.sum()), rel=1e-13)
+    exact = regress(-z, z, s, 7, 2.0)
+    assert (exact.whitened, exact.raw, exact.error) == (1.0, 1.0, 0.0)
+
+
+def test_slopes_do_not_depend_on_scale_or_rotation():
+    factor, w = factor_of(4, 5, 5), normals(5, 20, 5)
+    rotation = torch.linalg.qr(normals(6, 5, 5)).Q
+    one = shrinkage(Marginal.of(factor), w, 0.99)
+    # W, and with it z, is the same up to signs; what is left is rounding, divided by the least eigenvalue kept.
+    other = shrinkage(Marginal.of(1e3 * rotation @ factor), w, 0.99)
+    assert other.whitened == pytest.approx(one.whitened, rel=1e-9)
+    assert other.directions == pytest.approx(one.directions, rel=1e-7)
+    assert other.bandwidth == pytest.approx(1e3 * one.bandwidth, rel=1e-12)
+    assert other.J == one.J
+
+
+# --- What it means for the gradient -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("M", [8, 24], ids=["A sees part", "A sees all"])
+def test_the_methods_own_gradient_rests_where_the_covariance_is_the_slope_times_the_priors(M):
+    """The derivative by a common log scale of q is (v − ρ)Σz² at q = N(0, vI): (1 − ρ)Σz² at the prior, 0 at v = ρ.
+
+    `stein_gradient` is what the method trains with; its derivative by a scale of w_s = √v z_s is Σ w_s · gradient_s.
+    """
+    k, S = 16, 40
+    Phi_A, w = normals(7, M, k), normals(8, S, k)
+    found = shrinkage(Marginal.of(Phi_A), w, 0.99)
+    assert 0.1 < found.whitened < 0.95
+    W = Marginal.of(Phi_A).W
+    squares = float((w @ W).square().sum())
+    options = ssge.SsgeOptions(M=M, S=S)
+    samples = ssge.FunctionSamples(options, [0], k, torch.device("cpu"))
+    A = MeasuredSet(Phi_A[None], measure(Phi_A[None]))
+    for variance in (1.0, found.whitened):
+        scaled = math.sqrt(variance) * w
+        derivative = float((scaled * ssge.stein_gradient(scaled[None], A, samples)[0]).sum())
+        expected = (variance - found.whitened) * squares
+        assert derivative == pytest.approx(expected, rel=1e-9, abs=1e-9 * squares)
+
+
+@pytest.mark.parametrize("slopes", [[0.2] * 6, [1.0] * 6, [0.9, 1.7, 0.3, 0.01, 1.0, 0.5]])
+def test_kl_at_rest_is_that_of_shrunken_variances(slopes):
+    """In any coordinates: C = LLᵀ, and q's covariance L diag(ρ) Lᵀ."""
+    tril, zero = (
+        torch.tril(normals(9, 6, 6)) + 3 * torch.eye(6, dtype=torch.float64),
+        torch.zeros(6, dtype=torch.float64),
+    )
+    expected = float(gaussian_kl(zero, tril * f64(slopes).sqrt(), zero, tril))
+    assert kl_at_rest(slopes) == pytest.approx(expected, rel=1e-12, abs=1e-13)
+
+
+def test_without_any_pull_there_is_no_rest():
+    assert kl_at_rest([0.0]) == kl_at_rest([0.5, -0.1]) == math.inf
+
+
+# --- The experiment ---------------------------------------------------------------------------------------------------
+
+
+def test_measurement_features_are_of_distinct_training_inputs_and_others(toy):
+    Phi_A = measurement_features(toy, 20, 0)
+    nearest = (Phi_A[:, None] - toy.Phi).abs().amax(-1).min(1)
+    assert Phi_A.shape == (20, 20)
+    assert (nearest.values[:10] == 0).all()
+    assert len(set(nearest.indices[:10].tolist())) == 10
+    assert (nearest.values[10:] > 0).all()
+    assert not torch.equal(Phi_A, measurement_features(toy, 20, 1))
+
+
+def test_cases_of_a_problem_have_its_marginals(toy):
+    prior, posterior = function_cases(toy, settings(M=10, seeds=2, S=[5, 100]))
+    assert (prior.name, posterior.name, prior.k) == ("toy prior", "toy posterior", 20)
+    for case in (prior, posterior):
+        assert {S: [one.S for one in found] for S, found in case.found.items()} == {5: [5, 5], 100: [100, 100]}
+    for seed in range(2):
+        Phi_A = measurement_features(toy, 10, seed)
+        covariance = Phi_A @ torch.cholesky_inverse(toy.truth.posterior.precision_tril) @ Phi_A.mT
+        for case, values in ((prior, Phi_A @ Phi_A.mT), (posterior, covariance)):
+            one = case.found[100][seed]
+            deviations = torch.tensor(one.share, dtype=torch.float64) * one.bandwidth
+            close(deviations.square(), torch.linalg.eigvalsh(values).flip(0), rtol=1e-9, atol=1e-12)
+
+
+def planted(name, k, slopes, raw, directions):
+    """Two seeds, a hundredth apart."""
+
+    def one(S, slope, sign):
+        shifted = [d + 0.01 * sign for d in directions]
+        return Shrinkage(S, len(directions), 3, 1.0, slope + 0.01 * sign, raw + 0.01 * sign, 0.5, shifted, [1.0] * 4)
+
+    return Case(name, k, {S: [one(S, slope, sign) for sign in (-1, 1)] for S, slope in slopes.items()})
+
+
+def test_statistics_of_planted_slopes():
+    cases = [
+        planted("a prior", 20, {100: 0.5, 400: 0.85}, 0.4, [0.9, 0.8, 0.4, 0.2]),
+        planted("b prior", 100, {100: 0.3, 400: 0.5}, 0.25, [0.95, 0.3, 0.2, 0.1]),
+        planted(CONTROL, None, {100: 0.6, 400: 0.7}, 0.6, [0.1, 0.6, 0.6, 0.6]),
+    ]
+    found = {name: statistic.value for name, statistic in module._statistics(cases).items()}
+    expected = {
+        "slope of the whitened score at S = 100": 0.5, "slope of the score as it is": -0.05, "rise": 0.1,
+        "slope of the whitened score at the largest S": 0.5, "slope at the largest S, standard normal": 0.7,
+        "slope in the first": 0.9, "slope in the lower half": 0.3,
+    }  # fmt: skip
+    for start, value in expected.items():
+        (name,) = [name for name in found if name.startswith(start)]
+        assert found[name] == pytest.approx(value)
+    assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize("counts", [[100, 50], [25, 50], [100, 100]])
+def test_counts_that_do_not_rise_or_lack_the_claims_own_are_refused(counts):
+    with pytest.raises(ValidationError, match="expected rising numbers with 100 among them"):
+        settings(S=counts)
