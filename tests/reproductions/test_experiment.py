@@ -256,8 +256,12 @@ def test_both_scales_of_every_reproduction_validate(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["gal2016-6.3", "ksw2015-fig2", "hron2018-fig1-3", "hron2018-moments", "hron2018-limits", "hron2018-fig5"]
-)
+    "name",
+    [
+        "burt2020-theory", "gal2016-6.3", "ksw2015-fig2", "hron2018-fig1-3", "hron2018-moments", "hron2018-limits",
+        "hron2018-fig5",
+    ],
+)  # fmt: skip
 def test_a_quick_look_runs_twice_alike(name, tmp_path):
     first, second = (REPRODUCTIONS[name].make(workshop(tmp_path / each, quick=True)) for each in ("a", "b"))
     assert first.claims == second.claims
