@@ -7,6 +7,7 @@ from fsvi_bench.reproductions.base import Reproduction
 from fsvi_bench.reproductions.burt2020 import draw_figure_1, draw_figure_2
 from fsvi_bench.reproductions.burt2020_roots import BURT2020_ROOTS
 from fsvi_bench.reproductions.burt2020_shrinkage import BURT2020_SHRINKAGE
+from fsvi_bench.reproductions.burt2020_theory.experiment import BURT2020_THEORY
 from fsvi_bench.reproductions.from_records import FromRecords
 from fsvi_bench.reproductions.gal2016_63.experiment import GAL2016_63
 from fsvi_bench.reproductions.gal2016_elbo import GAL2016_ELBO
@@ -24,6 +25,7 @@ _ALL: tuple[Reproduction, ...] = (
     FromRecords("burt2020-fig2", {"max_steps": 1000, "splits": "0-1"}, draw_figure_2),
     BURT2020_ROOTS,
     BURT2020_SHRINKAGE,
+    BURT2020_THEORY,
     KSW2015_VARIANCE,
     KSW2015_FIG1,
     KSW2015_FIG2,

@@ -258,8 +258,8 @@ def test_both_scales_of_every_reproduction_validate(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "burt2020-roots", "burt2020-shrinkage", "gal2016-6.3", "ksw2015-fig2", "hron2018-fig1-3", "hron2018-moments",
-        "hron2018-limits", "hron2018-fig5",
+        "burt2020-roots", "burt2020-shrinkage", "burt2020-theory", "gal2016-6.3", "ksw2015-fig2", "hron2018-fig1-3",
+        "hron2018-moments", "hron2018-limits", "hron2018-fig5",
     ],
 )  # fmt: skip
 def test_a_quick_look_runs_twice_alike(name, tmp_path):

@@ -1,0 +1,198 @@
+"""f-divergences of two Gaussians in closed form, total variation by one integral, and their values for singular laws.
+
+D_f(Q, P) = ∫ f(q/p) dP over {p > 0}, plus f'(∞) Q(p = 0), for f convex with f(1) = 0 (Burt et al. 2020, definition 2).
+It is the same under any invertible affine map, so two Gaussians enter by what is left: coordinates in which
+p = N(0, I) and q = N(shift, diag(variance)), see `relative`. A variance of 0 is a q without a density.
+
+If Q ⊥ P, then D_f(Q, P) = f(0) + f'(∞): on {p > 0} the ratio is 0 and contributes f(0). The paper's appendix B and
+propositions 7 and 8 have f'(∞) alone, which is right only where f(0) = 0, as for f = z log z. It cannot be right in
+general: f(z) + c(z − 1) gives the same D_f with another f'(∞). Total variation with f = ½|z − 1| has f'(∞) = ½, but is
+1 between singular laws; KL(P, Q) as an f-divergence of (Q, P), f = −log z, has f'(∞) = 0, but is infinite. That the
+value is the same for all Q ⊥ P, and the largest that there is, is true of f(0) + f'(∞).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fsvi_bench.maths.linalg import solve_tril
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+#: Where the integral for ∫ min(q, p) stops: with many variances other than 1, with few (its integrand falls more
+#: slowly), with none (then it may not fall at all, but does not turn either, and panels may widen).
+_MANY, _FEW, _FAR = 200.0, 2e4, 1e9
+
+
+class Relative(NamedTuple):
+    """q seen from p: independent coordinates, each N(shift, variance) under q and N(0, 1) under p."""
+
+    shift: Float[Tensor, " M"]
+    variance: Float[Tensor, " M"]
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A convex f with f(1) = 0, continued to 0, its slope at infinity, and D_f of two Gaussians."""
+
+    name: str
+    f: Callable[[float], float]
+    at_zero: float  #: f(0), which may be infinite
+    slope_at_infinity: float  #: f'(∞) = lim f(z)/z
+    divergence: Callable[[Relative], Tensor]
+
+    @property
+    def between_singular(self) -> float:
+        """D_f(Q, P) for Q ⊥ P, which is also the least upper bound of D_f."""
+        return self.at_zero + self.slope_at_infinity
+
+
+def relative(
+    mean_q: Float[Tensor, " M"],
+    factor_q: Float[Tensor, "M c"],
+    mean_p: Float[Tensor, " M"],
+    tril_p: Float[Tensor, "M M"],
+) -> Relative:
+    """q = N(mean_q, FFᵀ) seen from p = N(mean_p, LLᵀ); with fewer columns than rows, M − c variances are exactly 0."""
+    whitened = solve_tril(tril_p, torch.cat([factor_q, (mean_q - mean_p)[:, None]], dim=1))
+    left, singular, _ = torch.linalg.svd(whitened[:, :-1], full_matrices=True)
+    missing = max(len(mean_q) - len(singular), 0)
+    return Relative(left.mT @ whitened[:, -1], pad(singular.square(), (0, missing)))
+
+
+def swapped(of: Relative) -> Relative:
+    """p seen from q.
+
+    Raises:
+        ValueError: q has no density, so p cannot be seen from it.
+    """
+    if not bool((of.variance > 0).all()):
+        raise ValueError("q has a variance of 0, expected positive ones")
+    return Relative(-of.shift / of.variance.sqrt(), 1 / of.variance)
+
+
+def kl(of: Relative) -> Float[Tensor, ""]:
+    """KL(q‖p); infinity where q has no density."""
+    shift, variance = of
+    return 0.5 * (variance - 1 - variance.log() + shift.square()).sum()
+
+
+def reverse_kl(of: Relative) -> Float[Tensor, ""]:
+    """KL(p‖q); infinity where q has no density."""
+    if not bool((of.variance > 0).all()):
+        return of.shift.new_full((), math.inf)
+    return kl(swapped(of))
+
+
+def log_chernoff(of: Relative, alpha: float) -> Float[Tensor, ""]:
+    """log ∫ q^α p^(1−α): −∞ for a q without density and 0 < α < 1; +∞ where the integral diverges.
+
+    In one coordinate, by completing the square, with λ = (1 − α)v + α for q's variance v and shift m,
+
+        ∫ q^α p^(1−α) = v^((1−α)/2) λ^(−½) exp(−½ α(1−α) m²/λ)        (infinite unless λ > 0).
+    """
+    shift, variance = of
+    mixed = (1 - alpha) * variance + alpha
+    if not bool((mixed > 0).all()):
+        return shift.new_full((), math.inf)
+    terms = (1 - alpha) * variance.log() - mixed.log() - alpha * (1 - alpha) * shift.square() / mixed
+    return 0.5 * terms.sum()
+
+
+def alpha_divergence(of: Relative, alpha: float) -> Float[Tensor, ""]:
+    """(∫ q^α p^(1−α) − 1) / (α(α − 1)), α neither 0 nor 1; its f is (z^α − αz − 1 + α)/(α(α − 1))."""
+    return torch.expm1(log_chernoff(of, alpha)) / (alpha * (alpha - 1))
+
+
+def squared_hellinger(of: Relative) -> Float[Tensor, ""]:
+    """1 − ∫ √(qp), between 0 and 1."""
+    return -torch.expm1(log_chernoff(of, 0.5))
+
+
+def log_overlap(of: Relative) -> Float[Tensor, ""]:
+    """log ∫ min(q, p) = log(1 − TV), to about 10 digits however small the overlap is.
+
+    With the log ratio ℓ = log q/p, min(q, p) = p·min(1, e^ℓ), and min(1, e^ℓ) has the Mellin transform 1/(α(1 − α)):
+
+        ∫ min(q, p) = (1/2π) ∫ c(α + it) / ((α + it)(1 − α − it)) dt,    c(z) = ∫ q^z p^(1−z),    0 < α < 1.
+
+    At the α of least c, Chernoff's, e^(itℓ) turns slowest. The integrand has modulus at most c(α)/|…| and falls like
+    |t|^(−2−M/2) where all M variances differ from 1.
+    """
+    shift, variance = of
+    if not bool((variance > 0).all()):
+        return shift.new_full((), -math.inf)
+    alpha = _least_chernoff(of)
+    t, weights = _line(of, min(alpha, 1 - alpha))
+    z = torch.complex(torch.full_like(t, alpha), t)[:, None]
+    mixed = (1 - z) * variance + z
+    log_c = 0.5 * ((1 - z) * variance.log() - mixed.log() - z * (1 - z) * shift.square() / mixed).sum(-1)
+    level = log_chernoff(of, alpha)
+    integrand = (torch.exp(log_c - level) / (z * (1 - z))[:, 0]).real
+    return level + ((integrand * weights).sum() / math.pi).log()
+
+
+def total_variation(of: Relative) -> Float[Tensor, ""]:
+    """sup |Q(E) − P(E)| over events E, between 0 and 1; see `log_overlap`."""
+    return -torch.expm1(log_overlap(of))
+
+
+def generators(alphas: tuple[float, ...] = (0.25, 0.75, 2.0)) -> tuple[Generator, ...]:
+    """KL both ways, total variation, squared Hellinger distance and α-divergences for α > 0 other than 1."""
+    return (
+        Generator("KL(Q, P)", lambda z: z * math.log(z), 0.0, math.inf, kl),
+        Generator("KL(P, Q)", lambda z: -math.log(z), math.inf, 0.0, reverse_kl),
+        Generator("total variation", lambda z: 0.5 * abs(z - 1), 0.5, 0.5, total_variation),
+        Generator("squared Hellinger", lambda z: 1 - math.sqrt(z), 1.0, 0.0, squared_hellinger),
+        *map(_alpha_generator, alphas),
+    )
+
+
+def _alpha_generator(alpha: float) -> Generator:
+    def f(z: float) -> float:
+        return (z**alpha - alpha * z - 1 + alpha) / (alpha * (alpha - 1))
+
+    slope = math.inf if alpha > 1 else 1 / (1 - alpha)
+    return Generator(f"alpha = {alpha:g}", f, 1 / alpha, slope, lambda of: alpha_divergence(of, alpha))
+
+
+def _least_chernoff(of: Relative) -> float:
+    """α in (0, 1) of least log ∫ q^α p^(1−α), which is convex, by bisection of its derivative."""
+    shift, variance = of
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        alpha = 0.5 * (low + high)
+        mixed = (1 - alpha) * variance + alpha
+        # d/dα of α(1−α)/λ is ((1−α)²v − α²)/λ², since λ' = 1 − v.
+        bend = ((1 - alpha) ** 2 * variance - alpha**2) / mixed.square()
+        slope = -variance.log() - (1 - variance) / mixed - shift.square() * bend
+        low, high = (alpha, high) if float(slope.sum()) < 0 else (low, alpha)
+    # Equal laws have no least value; and a hair from the poles at 0 and 1 nothing is gained.
+    return min(max(0.5 * (low + high), 1e-3), 1 - 1e-3) if bool((shift != 0).any() | (variance != 1).any()) else 0.5
+
+
+def _line(of: Relative, pole: float) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]:
+    """Gauss–Legendre panels on (0, ∞), fine at the distance of the poles, then short beside the integrand's turns.
+
+    For large t, log c(α + it) → it · ½Σ [m²/(1 − v) − log v] + less, over the variances v other than 1 (the other
+    coordinates let it fall like exp(−½t²m²)).
+    """
+    turning = (of.variance.log().abs() > 0.1).nonzero()[:, 0]
+    shift, variance = of.shift[turning], of.variance[turning]
+    frequency = 0.5 * abs(float((shift.square() / (1 - variance) - variance.log()).sum()))
+    end = _MANY if len(turning) > 4 else _FEW
+    width = max(min(6.0, 40 / max(frequency, 1e-9)), 0.5)  # 24 nodes follow a phase of 40
+    near = np.geomspace(pole / 4, 2.0, max(2, math.ceil(2 * math.log2(8 / pole))))
+    beyond = np.empty(0) if len(turning) else np.geomspace(end, _FAR, 24)
+    edges = np.concatenate([[0.0], near, np.arange(4.0, end, width), beyond])
+    middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
+    t, weights = middle[:, None] + half[:, None] * _NODES, half[:, None] * _WEIGHTS
+    return torch.from_numpy(t.ravel()), torch.from_numpy(weights.ravel())

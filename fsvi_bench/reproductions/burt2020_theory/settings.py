@@ -1,0 +1,41 @@
+"""What the propositions are shown on."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fsvi_bench.seeds import derive_seed
+
+
+class Settings(BaseModel):
+    """Sizes of the models, how far noise falls, how many networks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    seed: int
+    features: int = Field(ge=2)
+    extra_points: int = Field(ge=1)
+    draws: int = Field(ge=1)
+    folded_mean: float
+    cases: list[tuple[int, int]] = Field(min_length=1)
+    smallest_noise: float = Field(ge=1e-14, lt=1)
+    steps: int = Field(ge=3)
+    curve_points: int = Field(ge=2)
+    curve_draws: int = Field(ge=2)
+    widths: list[int] = Field(min_length=1)
+    networks: int = Field(ge=1)
+    zero_probability: float = Field(gt=0, lt=1)
+    pairs: list[tuple[int, int]] = Field(min_length=1)
+    seen_networks: int = Field(ge=1)
+    finest: int = Field(ge=2, le=12)
+
+    @field_validator("cases", "pairs")
+    @classmethod
+    def _rising(cls, value: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        if any(not 1 <= fewer < more for fewer, more in value):
+            raise ValueError("expected pairs of positive numbers, the second larger: points than parameters, or widths")
+        return value
+
+    def generator(self, *purpose: str | int) -> torch.Generator:
+        """A stream for one purpose."""
+        return torch.Generator().manual_seed(derive_seed("burt2020-theory", *purpose, self.seed) % 2**63)

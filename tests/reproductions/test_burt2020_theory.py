@@ -1,0 +1,258 @@
+"""Propositions 3 to 9 of Burt et al. (2020): what is shown, against something independent."""
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from scipy import integrate, stats
+
+from fsvi_bench.maths.relu_pieces import linear_pieces
+from fsvi_bench.reproductions.burt2020_theory import networks, singular
+from fsvi_bench.reproductions.burt2020_theory.data_processing import (
+    data_processing_values,
+    folded_shortfall,
+    indicator_kls,
+    measure_nested,
+)
+from fsvi_bench.reproductions.registry import REPRODUCTIONS
+from tests.maths.draws import close, f64
+
+
+def settings_of(**changes):
+    settings = REPRODUCTIONS["burt2020-theory"]._settings(quick=True)
+    return type(settings).model_validate(settings.model_dump() | changes)
+
+
+# --- Propositions 3 and 6 ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nested():
+    return measure_nested(settings_of(draws=2))
+
+
+def test_first_functional_divergences_are_one_dimensional_integrals(nested, monkeypatch):
+    """M = 1: the value at the first point is normal under both laws; the same draws, the features looked up on the way."""
+    from fsvi_bench.reproductions.burt2020_theory import data_processing
+
+    calls = []
+    original = data_processing._seen
+
+    def keep(mean, factor, Phi_A):
+        calls.append((mean, factor, Phi_A))
+        return original(mean, factor, Phi_A)
+
+    monkeypatch.setattr(data_processing, "_seen", keep)
+    again = measure_nested(settings_of(draws=1))
+    mean, factor, phi = next(call for call in calls if len(call[2]) == 1)
+    close(again.values[:, 0], nested.values[:, 0], rtol=0, atol=0)
+    q = stats.norm(float(phi[0] @ mean), float((phi[0] @ factor).norm()))
+    p = stats.norm(0, float(phi[0].norm()))
+    ends = p.ppf(1e-17), -p.ppf(1e-17)
+    for generator, found in zip(nested.generators, nested.values[:, 0, 0].tolist(), strict=True):
+        expected, _ = integrate.quad(
+            lambda y, f=generator.f: f(math.exp(q.logpdf(y) - p.logpdf(y))) * p.pdf(y), *ends, limit=1000, epsabs=1e-13
+        )
+        assert found == pytest.approx(expected, rel=1e-6), generator.name
+
+
+def test_ranks_rise_to_k_and_stay(nested):
+    k = settings_of().features
+    assert nested.rank.tolist() == [[min(M, k) for M in range(1, k + settings_of().extra_points + 1)]] * 2
+
+
+def test_repeated_points_show_what_they_show_once(nested):
+    """21 rows of rank 7: the same divergences as the 7 points, which is why the number of points is not what counts."""
+    k = settings_of().features
+    close(nested.repeated, nested.values[:, :, k - 2], rtol=1e-9)
+
+
+def test_claims_on_data_processing_notice_a_breach(nested):
+    """A functional KL above the weights', or one that falls, or one that differs at full rank, is seen as such."""
+    settings = settings_of()
+    worse = nested._replace(values=nested.values.clone())
+    worse.values[0, 1, 3] = nested.weights[0, 1] + 0.5
+    found = data_processing_values(settings, worse)
+    assert found["proposition 3: largest excess of the functional over the weight KL [nats]"] == pytest.approx(0.5)
+    assert found["proposition 3: least shortfall where the rank is below k [nats]"] == pytest.approx(-0.5)
+    fall = float(worse.values[0, 1, 3] - worse.values[0, 1, 4])
+    assert found["proposition 2: largest fall of the functional KL as points are added [nats]"] == pytest.approx(fall)
+    other = nested._replace(values=nested.values.clone())
+    other.values[2, 0, -1] *= 0.9
+    found = data_processing_values(settings, other)
+    name = "proposition 6: largest difference of the two where the features' rank is k, share"
+    assert found[name] == pytest.approx(0.1, rel=1e-9)
+
+
+@pytest.mark.parametrize(("mean", "scale"), [(3.0, 1.0), (0.7, 0.5), (-1.0, 2.0)])
+def test_shortfall_of_a_fold_is_the_difference_of_two_kls(mean, scale):
+    """KL of w in closed form less KL of |w| from densities on the half-line, where they are sums of two."""
+
+    def integrand(t):
+        q = stats.norm.pdf(t, mean, scale) + stats.norm.pdf(-t, mean, scale)
+        return q * math.log(q / (2 * stats.norm.pdf(t))) if q > 0 else 0.0
+
+    folded = integrate.quad(integrand, 0, abs(mean) + 12 * scale, limit=400, epsabs=1e-13)[0]
+    weight = 0.5 * (scale**2 + mean**2 - 1) - math.log(scale)
+    assert folded_shortfall(mean, scale) == pytest.approx(weight - folded, abs=1e-9)
+
+
+def test_a_fold_far_out_costs_one_bit_and_a_symmetric_one_nothing():
+    """Far from 0 the sign is all that is lost: log 2."""
+    assert folded_shortfall(9.0, 1.0) == pytest.approx(math.log(2), rel=1e-9)
+    assert folded_shortfall(0.0, 2.0) == pytest.approx(0, abs=1e-12)
+
+
+def test_indicators_lose_everything_as_their_cells_shrink():
+    """Eleven cells by SciPy; halving a small cell halves the KL; without width nothing is left, exactly."""
+    edges = np.arange(-4.5, 6.0)
+    q, p = (np.append(np.diff(stats.norm.cdf(edges, mean)), 0) for mean in (1, 0))
+    q[-1], p[-1] = 1 - q.sum(), 1 - p.sum()
+    functional, weight = indicator_kls(1.0)
+    assert functional == pytest.approx(float((q * np.log(q / p)).sum()), rel=1e-9)
+    assert weight == 0.5
+    assert indicator_kls(1e-6)[0] / indicator_kls(5e-7)[0] == pytest.approx(2, rel=1e-6)
+    assert indicator_kls(0.0) == (0.0, 0.5)
+    with pytest.raises(ValueError, match="expected between 0 and 1"):
+        indicator_kls(1.5)
+
+
+# --- Propositions 4 and 8 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "M"), [(2, 8), (10, 11)])
+def test_the_model_is_a_subset_of_regressors_narrower_than_its_process(k, M):
+    """K − FFᵀ is positive definite; FFᵀ has rank k, twice as many parameters change neither rank nor reach."""
+    problem = singular.draw_problem(settings_of(), k, M)
+    K = problem.tril @ problem.tril.mT
+    grid = np.arange(M)
+    close(K, np.exp(-0.5 * (grid[:, None] - grid) ** 2), rtol=1e-12)
+    assert float(torch.linalg.eigvalsh(K - problem.factor @ problem.factor.mT).min()) > 0
+    twice = singular.draw_problem(settings_of(), k, M, twice=True)
+    assert twice.factor.shape == (M, 2 * k)
+    assert int(torch.linalg.matrix_rank(problem.factor)) == int(torch.linalg.matrix_rank(twice.factor)) == k
+
+
+@pytest.fixture(scope="module")
+def case():
+    return singular.follow(settings_of(steps=5), 2, 5)
+
+
+def test_slopes_are_read_off_the_last_step(case):
+    assert case.missing == 3
+    assert case.slope(2.5 * (1 / case.noise).log()) == pytest.approx(2.5, rel=1e-12)
+    bent = torch.where(case.noise > case.noise[-2], 7.0, 2.5) * (1 / case.noise).log()
+    assert case.slope(bent) == pytest.approx(2.5, rel=1e-12)
+
+
+def test_divergences_of_a_case_fit_together(case):
+    """Le Cam: H² ≤ TV ≤ √(1 − (1 − H²)²), in logarithms, at every noise; and exact values without noise."""
+    affinity = case.log_affinities[0.5]
+    assert bool((case.log_overlap <= affinity).all())
+    assert bool((case.log_overlap >= 2 * affinity - math.log(2)).all())
+    assert case.without_noise == {
+        "KL(Q, P)": math.inf, "KL(P, Q)": math.inf, "total variation": 1.0, "squared Hellinger": 1.0,
+        "alpha = 0.25": pytest.approx(16 / 3), "alpha = 0.75": pytest.approx(16 / 3), "alpha = 2": math.inf,
+    }  # fmt: skip
+
+
+def test_claims_on_singular_laws_notice_a_breach(case):
+    """A KL of another slope, a value without noise that is not the largest, an event that shows too much."""
+    settings, curve = settings_of(), singular.Curve(3, 0.0, {}, singular.Statistic(1.1, 1.0, 1.3))
+    doubled = case._replace(
+        kl=2 * case.kl, without_noise={**case.without_noise, "squared Hellinger": 0.75, "KL(P, Q)": 9.0}
+    )
+    found = singular.singular_values(settings, [doubled], curve)
+    prefix = "proposition 4: "
+    assert found[prefix + "KL(Q_e, P), largest distance of its slope from (M - k)/2, share"].value == pytest.approx(
+        1, rel=1e-3
+    )
+    assert found[prefix + "least KL without noise, either way [nats]"].value == 9.0
+    # KL(P, Q) should be infinite and is 9: infinitely far.
+    assert found["proposition 8: without noise, largest distance from f(0) + f'(infinity)"].value == math.inf
+    nonlinear = found[prefix + "a nonlinear model with one parameter, distance of its slope from (M - 1)/2, share"]
+    assert tuple(nonlinear) == pytest.approx((0.1, 0.0, 0.3))
+    events = [event._replace(under_q=1.0, under_p=0.0) for event in case.events]
+    shown = singular.singular_values(settings, [case._replace(events=events)], curve)
+    excess = shown["proposition 8: explicit event, largest excess over the total variation"].value
+    assert excess == pytest.approx(math.exp(float(case.log_overlap.max())), rel=1e-9)
+
+
+def test_the_curve_has_the_slope_of_one_parameter():
+    curve = singular.follow_curve(settings_of(curve_draws=40, curve_points=3))
+    assert curve.slope.value == pytest.approx(1.0, rel=1e-3)
+    assert set(curve.left) == set(singular.CURVE_NOISE)
+
+
+# --- Proposition 9 ----------------------------------------------------------------------------------------------------
+
+
+def test_interval_of_a_share_by_its_definition():
+    """Clopper and Pearson: at the ends, as many or more (fewer) successes have probability 2.5%."""
+    found = networks.share(7, 40)
+    assert stats.binom.sf(6, 40, found.low) == pytest.approx(0.025, rel=1e-9)
+    assert stats.binom.cdf(7, 40, found.high) == pytest.approx(0.025, rel=1e-9)
+    assert networks.share(0, 40)[:2] == (0.0, 0.0)
+    assert networks.share(40, 40).low == pytest.approx(0.025 ** (1 / 40), rel=1e-9)
+    assert networks.share(40, 40).high == 1.0
+
+
+def test_points_are_quantiles_and_nested():
+    coarse, fine = networks.places(3), networks.places(5)
+    assert len(coarse) == 7
+    assert coarse == fine[3::4]
+    close(f64([float(x) for x in coarse]), stats.cauchy.ppf(np.arange(1, 8) / 8), rtol=1e-12, atol=1e-12)
+
+
+def test_networks_have_what_is_asked_for():
+    generator = torch.Generator().manual_seed(0)
+    bare = networks.draw_network(5, generator, biases=False)
+    assert set(bare.input_biases) == {Fraction(0)}
+    drawn = [networks.draw_network(10, generator, zero_probability=0.3) for _ in range(200)]
+    zeros = sum(weight == 0 for network in drawn for weight in network.output_weights)
+    assert abs(zeros - 600) < 4 * math.sqrt(2000 * 0.3 * 0.7)
+
+
+def test_pieces_of_pruned_networks_follow_the_binomial_law():
+    """A weight of 0 removes a bend: pieces − 1 is binomial(6, 0.8); χ² of 500 networks against it."""
+    settings = settings_of(networks=500, widths=[1], pairs=[[1, 2]], seen_networks=2, finest=2)
+    counts = networks.count_pieces(settings).pruned
+    expected = 500 * stats.binom.pmf(np.arange(7), 6, 0.8)
+    observed = np.array([counts[pieces] for pieces in range(1, 8)])
+    merged = [np.append(numbers[:3].sum(), numbers[3:]) for numbers in (observed, expected)]
+    assert stats.chisquare(*merged).pvalue > 1e-3
+
+
+def test_wider_networks_are_seen_and_narrow_ones_never():
+    found = networks.see(settings_of(seen_networks=30, finest=6), 1, 2)
+    assert found.points == [3, 7, 15, 31, 63]
+    assert found.found == sorted(found.found)
+    assert found.narrow_found == 0
+    generator = settings_of().generator("seen", 1, 2)
+    assert all(linear_pieces(networks.draw_network(2, generator)) == 3 for _ in range(30))
+    assert found.shares[-1].value > 0.5
+
+
+def test_claims_on_networks_notice_a_breach():
+    settings = settings_of(networks=10)
+    seen = networks.Seen(1, 2, [3], [9], 10, 0)
+    fine = networks.Pieces({2: Counter({3: 10})}, {2: Counter({2: 10})}, Counter({6: 4}), Counter({7: 10}), [seen])
+    found = networks.pieces_values(settings, fine)
+    assert found["proposition 9: most pieces in excess of width + 1"].value == 0
+    bad = fine._replace(counts={2: Counter({3: 9, 5: 1})}, seen=[seen._replace(narrow_found=1)])
+    found = networks.pieces_values(settings, bad)
+    assert found["proposition 9: least share of networks with exactly width + 1 pieces"].value == 0.9
+    assert found["proposition 9: most pieces in excess of width + 1"].value == 2
+    assert math.isnan(
+        found["proposition 9: least total variation that finitely many values show between two widths"].low
+    )
+
+
+@pytest.mark.parametrize(("field", "value"), [("cases", [[3, 3]]), ("pairs", [[6, 5]]), ("cases", [[0, 2]])])
+def test_points_no_more_than_parameters_and_equal_widths_are_refused(field, value):
+    with pytest.raises(ValidationError, match="the second larger"):
+        settings_of(**{field: value})
