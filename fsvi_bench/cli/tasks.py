@@ -10,6 +10,8 @@ import typer
 from fsvi_bench.cli.options import AsJson, DataDir, Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fsvi_bench.tasks.task import Task
 
 app = typer.Typer(no_args_is_help=True, help="Frozen tasks: fit them, check them, look at them.")
@@ -18,15 +20,17 @@ Files = Annotated[list[Path], typer.Argument(help="Task files (fsvi-task/1).")]
 
 @app.command()
 def build(
-    out: Annotated[Path, typer.Option("--out", help="Folder; files go to OUT/<data set>/split-00.safetensors.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder; files go to OUT/<data set>/split-00.safetensors.")] = None,
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Data set; may be repeated. Default: diabetes.")] = None,
-    splits: Annotated[str | None, typer.Option("--splits", help="0-19 or 0,3,5; default: all.")] = None,
+    splits: Annotated[str | None, typer.Option("--splits", help="0-19 or 0,3,5; default: all, with --check 0.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing: fit again, compare with the official task. Status 1 if it departs.")] = False,
     workers: Workers = None,
     data_dir: DataDir = None,
 ) -> int:  # fmt: skip
     """Fit the sparse GP of each split (or take it from the cache) and write task and certificate."""
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.cli.progress import RichProgress
+    from fsvi_bench.errors import InputError
     from fsvi_bench.files import require_writable_directory
     from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.plan import Plan, Request, chosen_splits
@@ -34,7 +38,11 @@ def build(
     from fsvi_bench.tasks.build import load_cached, save
     from fsvi_bench.tasks.card import load_card
 
-    chosen = chosen_splits(Request(datasets=dataset or (), splits=splits))
+    if check == (out is not None):
+        raise InputError("tasks build takes either --out FOLDER, which it writes to, or --check, which writes nothing")
+    chosen = chosen_splits(Request(datasets=dataset or (), splits=splits or ("0" if check else None)))
+    if out is None:
+        return _check(chosen, workers, data_dir)
     require_data(Plan(splits=chosen, tasks=(), variants=()), data_dir)
     require_writable_directory(out, "output folder", "choose another with --out")
     with RichProgress() as progress:
@@ -48,6 +56,28 @@ def build(
     for (name, split), reason in refusals.items():
         stderr.print(f"{name} split {split}: {reason}", style="red")
     return 1 if refusals else 0
+
+
+def _check(chosen: Sequence[tuple[str, int]], workers: int | None, data_dir: Path | None) -> int:
+    """Fits official tasks again and says how far from the frozen ones that ends."""
+    from fsvi_bench.cli.console import stderr, stdout
+    from fsvi_bench.cli.progress import RichProgress
+    from fsvi_bench.reporting.table import refit_lines
+    from fsvi_bench.running.executors import LocalExecutor, available_cores
+    from fsvi_bench.running.refitting import refit_official
+
+    with RichProgress() as progress:
+        refits = refit_official(chosen, LocalExecutor(workers or available_cores()), data_dir, progress)
+    departed = False
+    for (name, split), found in refits.items():
+        if isinstance(found, str):
+            stderr.print(f"{name} split {split}: {found}", style="red")
+            departed = True
+            continue
+        departed = departed or not found.holds
+        for line in refit_lines(found):
+            stdout.print(line, soft_wrap=True)
+    return 1 if departed else 0
 
 
 @app.command()

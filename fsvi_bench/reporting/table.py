@@ -15,6 +15,7 @@ from fsvi_bench.reporting.summary import Estimate, Row
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Scores
 from fsvi_bench.tasks.certificate import Certificate
+from fsvi_bench.tasks.refit import Distance, Refit
 
 COLUMNS = {
     "kl": "KL(q‖P_D)",
@@ -171,6 +172,25 @@ def task_table(path: Path, certificate: Certificate) -> Table:
     for name, value in lines.items():
         table.add_row(name, str(value))
     return table
+
+
+def refit_lines(refit: Refit) -> Iterator[str]:
+    """What became of a second fit of an official task: the verdict, then each quantity of both with its tolerance."""
+    place = f"{refit.dataset} split {refit.split}"
+    if refit.identical:
+        yield f"{place}: the refit is the official task, to the last bit"
+    else:
+        yield f"{place}: the refit {'agrees with' if refit.holds else 'DEPARTS from'} the official task"
+    for distance in refit.distances:
+        yield f"    {_distance_words(distance)}"
+    if refit.other_versions:
+        yield f"    fitted with other versions: {'; '.join(refit.other_versions)}"
+
+
+def _distance_words(distance: Distance) -> str:
+    values = f"official {distance.frozen:.6f}, refitted {distance.refitted:.6f}"
+    apart = f"{distance.apart:.2g} {distance.unit} apart, tolerance {distance.tolerance:g}"
+    return f"{distance.what}: {values}; {apart}{'' if distance.holds else ', which is exceeded'}"
 
 
 def failures(records: Sequence[Record]) -> Iterator[str]:

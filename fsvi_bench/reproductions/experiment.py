@@ -31,6 +31,7 @@ class Findings:
     tables: Sequence[ResultTable]
     statistics: Mapping[str, Statistic]  #: one for each claim, by its name
     numbers: dict[str, Any] = field(default_factory=dict)  #: whatever was drawn, plain data
+    page: Callable[[Sequence[Verdict]], str] | None = None  #: a page of Markdown about all this, given the verdicts
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,10 @@ class Experiment(Reproduction, Generic[Settings]):
         )
         written = []
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
-        for suffix, text in ((".json", numbers.model_dump_json(indent=2) + "\n"), (".csv", _csv(findings.tables))):
+        texts = {".json": numbers.model_dump_json(indent=2) + "\n", ".csv": _csv(findings.tables)}
+        if findings.page is not None:
+            texts[".md"] = findings.page(verdicts)
+        for suffix, text in texts.items():
             path = stem.with_name(stem.name + suffix)
             write_atomically(path, text.encode())
             written.append(path)

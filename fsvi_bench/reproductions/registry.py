@@ -19,6 +19,7 @@ from fsvi_bench.reproductions.hron2018_moments import HRON2018_MOMENTS
 from fsvi_bench.reproductions.ksw2015_fig1 import KSW2015_FIG1
 from fsvi_bench.reproductions.ksw2015_fig2 import KSW2015_FIG2
 from fsvi_bench.reproductions.ksw2015_variance import KSW2015_VARIANCE
+from fsvi_bench.reproductions.validation import VALIDATION
 
 _ALL: tuple[Reproduction, ...] = (
     FromRecords("burt2020-fig1", {"max_steps": 500}, draw_figure_1),
@@ -36,6 +37,7 @@ _ALL: tuple[Reproduction, ...] = (
     HRON2018_FIG5,
     GAL2016_ELBO,
     GAL2016_UNCERTAINTY,
+    VALIDATION,
 )
 REPRODUCTIONS = {reproduction.name: reproduction for reproduction in _ALL}
 

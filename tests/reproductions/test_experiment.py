@@ -222,6 +222,16 @@ def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, t
     assert made.make(workshop(tmp_path / "out")).computed == 0
 
 
+def test_a_page_is_written_with_the_verdicts(made, tmp_path):
+    def with_page(settings, laboratory):
+        found = investigate(settings, laboratory)
+        return replace(found, page=lambda verdicts: f"{found.numbers['drawn']} {[v.holds for v in verdicts]}\n")
+
+    outcome = Experiment("made", Number, with_page).make(workshop(tmp_path / "out"))
+    assert outcome.files[-1] == tmp_path / "out" / "made.md"
+    assert outcome.files[-1].read_text() == "[0.25] [True]\n"
+
+
 def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path):
     path = tmp_path / "conf" / "reproductions" / "made.yaml"
     path.write_text(path.read_text().replace("statistic: reciprocal", "statistic: recipe"))

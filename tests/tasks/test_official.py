@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.maths import features
 from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.plan import Request, load_protocol, make_plan
 from fsvi_bench.running.prepare import known_tasks, prepare
@@ -35,6 +37,47 @@ def test_every_split_of_a_data_set_is_frozen_with_its_standard_rows_and_a_certif
             assert np.array_equal(index.numpy(), expected)
         assert certificate.fit is not None
         assert certificate.fit.settings == card.fit
+        assert (float(task.jitter), certificate.jitter) == (card.fit.jitter, card.fit.jitter)
+        # At the floor the card, not the data, would have chosen the noise.
+        assert certificate.noise_variance == float(task.noise_variance) > 1.1 * card.fit.noise_floor
+        certificate.require_limits()
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", FROZEN)
+def test_the_certificate_of_the_worst_conditioned_split_holds(name):
+    """`fsvi-bench tasks verify` looks at all of them."""
+    found = max((read_official(name, split) for split in official_splits(name)), key=worst_condition)
+    task, stored = found.task, found.certificate
+    assert differences(stored, certify(load_problem(task), stored.fit)) == []
+    assert departures(task) == []
+
+
+def worst_condition(found):
+    return found.certificate.condition_precision
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_certificate_holds_though_every_kernel_value_were_rounded_otherwise(name, monkeypatch):
+    """Another machine's exponential function may be wrong in the last bit, each value otherwise: every kernel value is
+    multiplied by 1 + u, |u| ≤ 2⁻⁵³, symmetrically in k(Z,Z)."""
+    found = max((read_official(name, split) for split in official_splits(name)), key=worst_condition)
+    generator = torch.Generator().manual_seed(0)
+    exact_kernel = features.rbf_kernel
+
+    def rounded(*arguments):
+        kernel = exact_kernel(*arguments)
+        error = (2 * torch.rand(kernel.shape, generator=generator, dtype=torch.float64) - 1) * 2**-53
+        if kernel.shape[-1] == kernel.shape[-2]:
+            error = error.tril() + error.tril(-1).mT
+        return kernel * (1 + error)
+
+    monkeypatch.setattr(features, "rbf_kernel", rounded)
+    fresh = certify(load_problem(found.task), found.certificate.fit)
+    assert fresh != found.certificate
+    assert differences(found.certificate, fresh) == []
+    fresh.require_limits()
 
 
 def test_the_certificates_of_diabetes_hold():

@@ -1,0 +1,109 @@
+"""A frozen task beside another fit of the same split: how far apart their bounds and exact predictions lie.
+
+The start of a fit is the same bytes everywhere, and on one machine so is its end. Elsewhere it is not: L-BFGS makes
+thousands of steps on a bound with condition numbers of 1e4 to 1e8, and with another BLAS, which rounds otherwise, its
+path parts from the first. Both ends are good fits. `benchmarks/refit_kernels.py` measures how far apart they come out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.blr import predictive_variance
+from fsvi_bench.tasks.build import CertifiedTask
+from fsvi_bench.tasks.certificate import Certificate
+from fsvi_bench.tasks.problem import Problem, bind
+from fsvi_bench.tasks.raw import RawData
+
+#: How far a refit may end from the frozen task: three to six times the most that was found with other kernels of BLAS,
+#: 0.0016, 0.066 and 0.019 (`benchmarks/README.md`).
+BOUND_TOLERANCE = 0.01  #: nats per training point
+MEAN_TOLERANCE = 0.2  #: predictive standard deviations of the frozen task, root mean square over test inputs
+SPREAD_TOLERANCE = 0.1  #: log ratio of predictive standard deviations, root mean square over test inputs
+
+
+@dataclass(frozen=True)
+class Distance:
+    """One quantity of both fits, and how far apart they are."""
+
+    what: str
+    unit: str  #: of `apart` and `tolerance`
+    frozen: float  #: of a field over test inputs, its mean in standardised units
+    refitted: float
+    apart: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """NaN does not hold."""
+        return self.apart <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Refit:
+    """What a second fit of one split says of the frozen task."""
+
+    dataset: str
+    split: int
+    identical: bool  #: to the last bit
+    distances: tuple[Distance, ...]
+    other_versions: tuple[str, ...]  #: "scipy 1.17.0, then 1.16.3", of what is not what the frozen task was fitted with
+
+    @property
+    def holds(self) -> bool:
+        return self.identical or all(distance.holds for distance in self.distances)
+
+
+def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Refit:
+    """The frozen task against a fit of the same split.
+
+    Raises:
+        ValueError: they are not of one split, or one of them was not fitted.
+        InputError: the raw data are not the tasks'.
+    """
+    task, other = frozen.task, refitted.task
+    if (task.dataset, task.split) != (other.dataset, other.split):
+        raise ValueError(f"{task.dataset} split {task.split} against {other.dataset} split {other.split}")
+    bounds = _bound_per_point(frozen.certificate), _bound_per_point(refitted.certificate)
+    mean, deviation = _predictions(bind(task, raw))
+    other_mean, other_deviation = _predictions(bind(other, raw))
+    centres = float(mean.mean()), float(other_mean.mean())
+    averages = float(deviation.mean()), float(other_deviation.mean())
+    mean_apart = _root_mean_square((other_mean - mean) / deviation)
+    spread_apart = _root_mean_square((other_deviation / deviation).log())
+    bound_apart = abs(bounds[0] - bounds[1])
+    distances = (
+        Distance("bound per training point", "nats", *bounds, bound_apart, BOUND_TOLERANCE),
+        Distance("predictive means at test inputs (r.m.s.)", "predictive sd", *centres, mean_apart, MEAN_TOLERANCE),
+        Distance("predictive sds at test inputs (r.m.s.)", "in logarithm", *averages, spread_apart, SPREAD_TOLERANCE),
+    )
+    versions = _other_versions(frozen.certificate, refitted.certificate)
+    return Refit(task.dataset, task.split, task.sha256 == other.sha256, distances, versions)
+
+
+def _predictions(problem: Problem) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Mean and standard deviation, noise included, of the exact posterior's predictions at the test inputs."""
+    truth, Phi = problem.truth, problem.Phi_test
+    variance = predictive_variance(Phi, truth.covariance_tril, problem.task.noise_variance)
+    return (Phi @ truth.posterior.mean[:, None])[:, 0], variance.sqrt()
+
+
+def _root_mean_square(values: Float[Tensor, " n"]) -> float:
+    return float(torch.linalg.vector_norm(values)) / len(values) ** 0.5
+
+
+def _bound_per_point(certificate: Certificate) -> float:
+    if certificate.fit is None:
+        raise ValueError(f"{certificate.dataset} split {certificate.split} was not fitted")
+    return certificate.fit.bound_per_point
+
+
+def _other_versions(frozen: Certificate, refitted: Certificate) -> tuple[str, ...]:
+    then = frozen.fit.versions if frozen.fit else {}
+    now = refitted.fit.versions if refitted.fit else {}
+    names = sorted(then.keys() | now.keys())
+    return tuple(f"{name} {now.get(name)}, then {then.get(name)}" for name in names if now.get(name) != then.get(name))

@@ -1,0 +1,107 @@
+"""`fsvi-bench tasks build --check`: an official task fitted again, compared, and never written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fsvi_bench.errors import TaskRefused
+from fsvi_bench.running import refitting
+from fsvi_bench.tasks.build import CertifiedTask
+from fsvi_bench.tasks.official import official_path, official_splits, read_official
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*") if path.is_file()}
+
+
+def plant(monkeypatch, change):
+    """In place of a fit: the official task itself, changed."""
+
+    def build_from(card, split, raw):
+        found = read_official(card.name, split)
+        return change(found)
+
+    monkeypatch.setattr(refitting, "build_from", build_from)
+
+
+def worse(found):
+    fit = found.certificate.fit
+    fit = fit.model_copy(update={"bound_per_point": fit.bound_per_point - 1})
+    task = replace(found.task, noise_variance=2 * found.task.noise_variance)
+    return CertifiedTask(task, found.certificate.model_copy(update={"fit": fit}))
+
+
+def test_the_official_fit_of_diabetes_comes_out_again(cli):
+    """A real fit, with whatever kernels and versions this machine has: within the tolerances, and nothing is written."""
+    folders = official_path("diabetes", 0).parent, Path(os.environ["FSVI_BENCH_CACHE"])
+    before = [contents(folder) for folder in folders]
+    status, out, err = cli("tasks", "build", "--check", "--dataset", "diabetes", "--workers", "1")
+    assert (status, err.count("Traceback")) == (0, 0), out
+    assert out.splitlines()[0] in {
+        "diabetes split 0: the refit is the official task, to the last bit",
+        "diabetes split 0: the refit agrees with the official task",
+    }
+    bound = read_official("diabetes", 0).certificate.fit.bound_per_point
+    assert f"bound per training point: official {bound:.6f}, refitted {bound:.2f}" in out
+    assert out.count("tolerance") == 3
+    assert "exceeded" not in out
+    assert [contents(folder) for folder in folders] == before
+
+
+def test_a_refit_that_departs_has_status_1_and_says_by_how_much(cli, monkeypatch):
+    plant(monkeypatch, worse)
+    status, out, _ = cli("tasks", "build", "--check", "--dataset", "diabetes", "--splits", "2,0", "--workers", "1")
+    assert status == 1
+    lines = out.splitlines()
+    assert [line for line in lines if "split" in line] == [
+        f"diabetes split {split}: the refit DEPARTS from the official task" for split in (0, 2)
+    ]
+    bound = read_official("diabetes", 0).certificate.fit.bound_per_point
+    values = f"official {bound:.6f}, refitted {bound - 1:.6f}; 1 nats apart"
+    assert f"bound per training point: {values}, tolerance 0.01, which is exceeded" in lines[1]
+
+
+def test_a_refit_without_a_certificate_is_a_departure(cli, monkeypatch):
+    def refuse(found):
+        raise TaskRefused("planted: the condition number is too large")
+
+    plant(monkeypatch, refuse)
+    status, out, err = cli("tasks", "build", "--check", "--dataset", "diabetes", "--workers", "1")
+    assert (status, out) == (1, "")
+    assert "diabetes split 0: planted: the condition number is too large" in err
+
+
+def test_split_0_is_checked_unless_another_is_named(cli, monkeypatch):
+    plant(monkeypatch, lambda found: found)
+    checked = [
+        line.split(":")[0]
+        for line in cli("tasks", "build", "--check", "--workers", "1")[1].splitlines()
+        if "split" in line
+    ]
+    assert checked == ["diabetes split 0"]
+    out = cli("tasks", "build", "--check", "--splits", "0-19", "--workers", "1")[1]
+    assert out.count("to the last bit") == len(official_splits("diabetes")) == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "takes either --out FOLDER, which it writes to, or --check, which writes nothing"),
+        (("--check", "--out", "x"), "takes either --out FOLDER, which it writes to, or --check, which writes nothing"),
+        (("--check", "--dataset", "toy"), "toy has no official tasks to be compared with"),
+        (("--check", "--dataset", "diabetes", "--splits", "20"), "diabetes has no split 20"),
+        (("--check", "--dataset", "diabetis"), "did you mean 'diabetes'"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_sentence(cli, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = cli("tasks", "build", *arguments)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

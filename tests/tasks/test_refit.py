@@ -1,0 +1,107 @@
+"""A refit against the frozen task: distances against dense NumPy, and what counts as agreement."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fsvi_bench.tasks import build
+from fsvi_bench.tasks.card import FitSettings, load_card
+from fsvi_bench.tasks.problem import bind
+from fsvi_bench.tasks.raw import load_raw
+from fsvi_bench.tasks.refit import BOUND_TOLERANCE, Distance, Refit, compare
+
+
+@pytest.fixture(scope="module")
+def card():
+    """Diabetes with few inducing points and iterations: seconds become a fraction of one."""
+    return load_card("diabetes").model_copy(update={"fit": FitSettings(k=8, max_iterations=40)})
+
+
+@pytest.fixture(scope="module")
+def raw(card):
+    return load_raw(card, 1)
+
+
+@pytest.fixture(scope="module")
+def frozen(card, raw):
+    return build.build_from(card, 1, raw)
+
+
+def with_fit(built, task=None, **changes):
+    """The same certified task with other fit figures, and perhaps another task's tensors."""
+    fit = built.certificate.fit.model_copy(update=changes)
+    return build.CertifiedTask(task or built.task, built.certificate.model_copy(update={"fit": fit}))
+
+
+def predictions(task, raw):
+    """Through the N×N covariance of the linear model's targets: no weights, no posterior."""
+    problem = bind(task, raw)
+    Phi, Phi_test, noise = problem.Phi.numpy(), problem.Phi_test.numpy(), float(task.noise_variance)
+    covariance = Phi @ Phi.T + noise * np.eye(len(Phi))
+    cross = Phi_test @ Phi.T
+    mean = cross @ np.linalg.solve(covariance, problem.y.numpy())
+    reduced = np.einsum("nm,mn->n", cross, np.linalg.solve(covariance, cross.T))
+    return mean, np.sqrt((Phi_test**2).sum(1) - reduced + noise)
+
+
+def test_the_same_fit_is_identical(card, raw, frozen):
+    refit = compare(frozen, build.build_from(card, 1, raw), raw)
+    assert refit.identical
+    assert refit.holds
+    assert refit.other_versions == ()
+    assert [distance.apart for distance in refit.distances] == [0.0, 0.0, 0.0]
+    assert refit.distances[0].frozen == frozen.certificate.fit.bound_per_point
+
+
+def test_distances_are_what_dense_numpy_says(raw, frozen):
+    """Λ has a condition number below 1e4 here: the two routes agree to 1e-10."""
+    task = replace(
+        frozen.task, noise_variance=1.3 * frozen.task.noise_variance, lengthscales=1.1 * frozen.task.lengthscales
+    )
+    bound = frozen.certificate.fit.bound_per_point
+    refit = compare(frozen, with_fit(frozen, task, bound_per_point=bound - 0.25), raw)
+    (mean, sd), (other_mean, other_sd) = predictions(frozen.task, raw), predictions(task, raw)
+    bounds, means, sds = refit.distances
+    assert not refit.identical
+    assert (bounds.frozen, bounds.refitted, bounds.apart) == (bound, bound - 0.25, pytest.approx(0.25, rel=1e-12))
+    assert (means.frozen, means.refitted) == pytest.approx((mean.mean(), other_mean.mean()), rel=1e-8)
+    assert means.apart == pytest.approx(np.sqrt((((other_mean - mean) / sd) ** 2).mean()), rel=1e-8)
+    assert (sds.frozen, sds.refitted) == pytest.approx((sd.mean(), other_sd.mean()), rel=1e-8)
+    assert sds.apart == pytest.approx(np.sqrt((np.log(other_sd / sd) ** 2).mean()), rel=1e-8)
+    assert sds.apart > 0.05
+    assert not refit.holds
+
+
+@pytest.mark.parametrize(("apart", "holds"), [(0.5, True), (1.0, True), (1.5, False), (math.nan, False)])
+def test_a_refit_holds_if_every_distance_is_within_its_tolerance(apart, holds):
+    near, far = Distance("a", "nats", 0.0, 0.0, 0.0, 1.0), Distance("b", "nats", 0.0, apart, apart, 1.0)
+    assert Refit("x", 0, False, (near, far), ()).holds is holds
+
+
+@pytest.mark.parametrize(("step", "holds"), [(0.9, True), (-0.9, True), (1.1, False), (-1.1, False)])
+def test_a_better_bound_departs_as_well_as_a_worse_one(raw, frozen, step, holds):
+    """The question is whether the task comes out again, not whether another were better."""
+    bound = frozen.certificate.fit.bound_per_point + step * BOUND_TOLERANCE
+    nearly = replace(frozen.task, noise_variance=frozen.task.noise_variance * (1 + 1e-12))
+    assert compare(frozen, with_fit(frozen, nearly, bound_per_point=bound), raw).holds is holds
+
+
+def test_other_versions_are_named(raw, frozen):
+    versions = {**frozen.certificate.fit.versions, "scipy": "9.9"}
+    del versions["gpytorch"]
+    was = frozen.certificate.fit.versions
+    found = compare(frozen, with_fit(frozen, versions=versions), raw).other_versions
+    assert found == (f"gpytorch None, then {was['gpytorch']}", f"scipy 9.9, then {was['scipy']}")
+
+
+def test_only_fits_of_one_split_are_compared(raw, frozen, card):
+    other = build.build_task(card, 2)
+    with pytest.raises(ValueError, match="diabetes split 1 against diabetes split 2"):
+        compare(frozen, other, raw)
+    drawn = build.build_task(load_card("toy"), 0)
+    with pytest.raises(ValueError, match="toy split 0 was not fitted"):
+        compare(drawn, drawn, load_raw(load_card("toy"), 0))
