@@ -188,6 +188,15 @@ def test_the_curve_has_the_slope_of_one_parameter():
     assert set(curve.left) == set(singular.CURVE_NOISE)
 
 
+def test_a_curve_that_fills_the_square_is_told_from_one_that_does_not():
+    rounded = singular.follow_rounded(settings_of(finest=5))
+    assert rounded.orders == [1, 2, 3, 4, 5]
+    assert rounded.hilbert[-1] == pytest.approx(math.log(2 * math.pi) + 1 / 3, abs=1e-3)
+    found = list(singular.rounded_values(rounded._replace(hilbert=rounded.diagonal, diagonal=rounded.hilbert)).values())
+    assert found[0] == pytest.approx(math.log(2), rel=1e-2)
+    assert found[1] == pytest.approx(1, abs=1e-2)
+
+
 # --- Proposition 9 ----------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,16 @@ from fsvi_bench.reproductions.burt2020_theory.data_processing import (
 from fsvi_bench.reproductions.burt2020_theory.figure import draw
 from fsvi_bench.reproductions.burt2020_theory.networks import Pieces, count_pieces, pieces_values
 from fsvi_bench.reproductions.burt2020_theory.settings import Settings
-from fsvi_bench.reproductions.burt2020_theory.singular import Case, Curve, follow, follow_curve, singular_values
+from fsvi_bench.reproductions.burt2020_theory.singular import (
+    Case,
+    Curve,
+    Rounded,
+    follow,
+    follow_curve,
+    follow_rounded,
+    rounded_values,
+    singular_values,
+)
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 
@@ -25,8 +34,8 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """All in this process: it is a matter of seconds."""
     nested = measure_nested(settings)
     cases, curve = [follow(settings, k, M) for k, M in settings.cases], follow_curve(settings)
-    pieces = count_pieces(settings)
-    exact = data_processing_values(settings, nested)
+    rounded, pieces = follow_rounded(settings), count_pieces(settings)
+    exact = {**data_processing_values(settings, nested), **rounded_values(rounded)}
     return Findings(
         figure=draw(nested, cases, pieces),
         tables=[
@@ -34,6 +43,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             _indicator_table(),
             _cases_table(cases),
             _curve_table(curve),
+            _rounded_table(rounded),
             _singular_table(cases),
             _pieces_table(settings, pieces),
             _seen_table(pieces),
@@ -94,6 +104,14 @@ def _curve_table(curve: Curve) -> ResultTable:
         title=f"Proposition 4, one parameter, nonlinear, M = {curve.points}: KL(Q_e, P) - (M - 1)/2 log(1/e^2) [nats]",
         columns=("e^2", "mean over draws", "low", "high", "limit"),
         rows=tuple(rows),
+    )
+
+
+def _rounded_table(rounded: Rounded) -> ResultTable:
+    return ResultTable(
+        title="Proposition 4: one continuous parameter at two points, rounded to cells of width 2^-n: KL [nats]",
+        columns=("n", "Hilbert's curve, not Lipschitz", "diagonal, Lipschitz"),
+        rows=tuple(zip(rounded.orders, rounded.hilbert, rounded.diagonal, strict=True)),
     )
 
 

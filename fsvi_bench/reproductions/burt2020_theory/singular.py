@@ -25,6 +25,7 @@ from fsvi_bench.maths.degenerate import (
 from fsvi_bench.maths.f_divergence import generators, log_chernoff, log_overlap, relative
 from fsvi_bench.maths.features import inducing_tril, nystrom_features, rbf_kernel
 from fsvi_bench.maths.smoothed_curve import smoothed_curve_kl_constant, smoothed_curve_log_ratio
+from fsvi_bench.maths.space_filling import hilbert_cells, rounded_kl
 from fsvi_bench.reproductions.burt2020_theory.settings import Settings
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.intervals import magnitude
@@ -74,6 +75,14 @@ class Curve(NamedTuple):
     limit: float
     left: dict[float, Statistic]
     slope: Statistic
+
+
+class Rounded(NamedTuple):
+    """KLs of a law at two points, rounded to cells of width 2^−n, for models with one parameter that are continuous."""
+
+    orders: list[int]
+    hilbert: list[float]  #: not Lipschitz
+    diagonal: list[float]  #: Lipschitz
 
 
 def draw_problem(settings: Settings, k: int, M: int, *, twice: bool = False) -> Problem:
@@ -136,6 +145,30 @@ def follow_curve(settings: Settings) -> Curve:
         left={e: Statistic.of_mean(values) for e, values in left.items()},
         slope=Statistic.of_mean(rise.tolist()),
     )
+
+
+def follow_rounded(settings: Settings) -> Rounded:
+    """Hilbert's curve and the diagonal of the unit square against N(0, I₂)."""
+    orders = list(range(1, settings.finest + 1))
+    diagonals = [torch.arange(2**n)[:, None].expand(-1, 2) for n in orders]
+    return Rounded(
+        orders,
+        [float(rounded_kl(hilbert_cells(n), n)) for n in orders],
+        [float(rounded_kl(cells, n)) for n, cells in zip(orders, diagonals, strict=True)],
+    )
+
+
+def rounded_values(rounded: Rounded) -> dict[str, float]:
+    """One number for each claim on what proposition 4 asks of g."""
+    start = "proposition 4, rounded to cells: "
+    return {
+        start + "rise of KL over the last halving, Hilbert's curve, not Lipschitz [nats]": (
+            rounded.hilbert[-1] - rounded.hilbert[-2]
+        ),
+        start + "rise of KL over the last halving, a Lipschitz curve, distance from log 2, share": _off(
+            rounded.diagonal[-1] - rounded.diagonal[-2], math.log(2)
+        ),
+    }
 
 
 def _off(found: float, expected: float) -> float:
