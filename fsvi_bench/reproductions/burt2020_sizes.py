@@ -73,21 +73,13 @@ def draw_sizes(name: str) -> Callable[..., tuple[Figure, ScoreNumbers]]:
         records: Sequence[Record], store: Store, quick: bool, missing: Sequence[Place] = ()
     ) -> tuple[Figure, ScoreNumbers]:
         rows = rows_of(records, missing)
-        datasets = sorted({row.dataset for row, _ in rows})
-        methods = list(dict.fromkeys(row.method for row, _ in rows))
-        figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT * len(datasets) + 1.1), layout="constrained")
-        panels = figure.subplots(len(datasets), len(SCORES), squeeze=False)
-        for line, dataset in enumerate(datasets):
-            here = [(row, lacking) for row, lacking in rows if row.dataset == dataset]
-            own = [record for record in records if record.dataset == dataset]
-            for axes, (score, _, logarithmic) in zip(panels[line], SCORES, strict=True):
-                _draw_panel(axes, methods, list(_marks(methods, here, own, score)), logarithmic)
-                _draw_levels(axes, here, score)
-            panels[line, 0].set_ylabel(dataset, fontsize=LARGE, fontweight="bold")
-            panels[line, 1].set_title(_words(here), loc="right", fontsize=SMALL, style="italic")
-        for axes, (_, label, _) in zip(panels[0], SCORES, strict=True):
-            axes.set_title(label, loc="left", fontsize=NORMAL)
-        _legend(figure, [row.hyperparameters for row, _ in rows], len(records), quick, missing)
+
+        def scores(row: Row, score: str) -> list[float]:
+            key = (row.dataset, row.method, row.family, row.hyperparameters)
+            own = [r for r in records if (r.dataset, r.method, r.family, r.hyperparameters) == key]
+            return [getattr(r.scores, score) for r in own if r.scores is not None]
+
+        figure = draw_size_panels(rows, scores, f"{len(records):,} cells{incompleteness(missing)}", quick)
         return figure, ScoreNumbers(
             figure=name,
             quick=quick,
@@ -98,27 +90,50 @@ def draw_sizes(name: str) -> Callable[..., tuple[Figure, ScoreNumbers]]:
     return draw
 
 
+def draw_size_panels(
+    rows: Sequence[tuple[Row, int]], scores: Callable[[Row, str], list[float]], count: str, quick: bool
+) -> Figure:
+    """The panels from rows, each with how many of its cells are missing.
+
+    Args:
+        scores: a row's finished cells' values of `kl` or `nlpd`.
+        count: how many cells there are, in words.
+    """
+    datasets = sorted({row.dataset for row, _ in rows})
+    methods = list(dict.fromkeys(row.method for row, _ in rows))
+    figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT * len(datasets) + 1.1), layout="constrained")
+    panels = figure.subplots(len(datasets), len(SCORES), squeeze=False)
+    for line, dataset in enumerate(datasets):
+        here = [(row, lacking) for row, lacking in rows if row.dataset == dataset]
+        for axes, (score, _, logarithmic) in zip(panels[line], SCORES, strict=True):
+            _draw_panel(axes, methods, list(_marks(methods, here, scores, score)), logarithmic)
+            _draw_levels(axes, here, score)
+        panels[line, 0].set_ylabel(dataset, fontsize=LARGE, fontweight="bold")
+        panels[line, 1].set_title(_words(here), loc="right", fontsize=SMALL, style="italic")
+    for axes, (_, label, _) in zip(panels[0], SCORES, strict=True):
+        axes.set_title(label, loc="left", fontsize=NORMAL)
+    _legend(figure, [row.hyperparameters for row, _ in rows], count, quick)
+    return figure
+
+
 def _marks(
-    methods: Sequence[str], rows: Sequence[tuple[Row, int]], records: Sequence[Record], score: str
+    methods: Sequence[str],
+    rows: Sequence[tuple[Row, int]],
+    scores: Callable[[Row, str], list[float]],
+    score: str,
 ) -> Iterator[_Mark]:
     for row, lacking in rows:
         size, jittered = row.hyperparameters.get("M"), is_jittered(row.hyperparameters)
         place = _place(size)
         family: Family = row.family  # type: ignore[assignment]
         offset = 0.0 if size is None else (len(SIZES) if jittered else place) - len(SIZES) / 2
-        found = [
-            getattr(r.scores, score)
-            for r in records
-            if (r.method, r.family, r.hyperparameters) == (row.method, row.family, row.hyperparameters)
-            and r.scores is not None
-        ]
         yield _Mark(
             x=methods.index(row.method) + BLOCK[family] + APART * offset,
             family=family,
             colour=TINTS[family][place],
             filled=not jittered,
             estimate=row.scores.get(score),
-            middle=median(found) if score in row.scores else None,
+            middle=median(scores(row, score)) if score in row.scores else None,
             complete=not lacking and row.finished == row.cells,
         )
 
@@ -194,9 +209,7 @@ def _words(rows: Sequence[tuple[Row, int]]) -> str:
     return "; ".join([*only, *([f"{nothing} of {len(rows)} without a result"] if nothing else [])])
 
 
-def _legend(
-    figure: Figure, settings: Sequence[dict[str, Any]], records: int, quick: bool, missing: Sequence[Place]
-) -> None:
+def _legend(figure: Figure, settings: Sequence[dict[str, Any]], count: str, quick: bool) -> None:
     handles = []
     families: tuple[tuple[Family, str], ...] = (("full", "full"), ("ffg", "ffg"))
     for family, words in families:
@@ -218,5 +231,7 @@ def _legend(
         handletextpad=0.3,
     )
     words = f"mean ± standard error over splits; arrows: below {LOWEST:g} nats, or infinite"
-    count = f"{records:,} cells, up to {values(settings, 'max_steps')} steps{incompleteness(missing)}"
-    figure.suptitle(f"{'quick look: ' if quick else ''}{count}\n{words}", fontsize=NORMAL)
+    figure.suptitle(
+        f"{'quick look: ' if quick else ''}{count}, up to {values(settings, 'max_steps')} steps\n{words}",
+        fontsize=NORMAL,
+    )

@@ -17,6 +17,7 @@ from fsvi_bench.reproductions.hron2018_moments import HRON2018_MOMENTS
 from fsvi_bench.reproductions.ksw2015_fig1 import KSW2015_FIG1
 from fsvi_bench.reproductions.ksw2015_fig2 import KSW2015_FIG2
 from fsvi_bench.reproductions.ksw2015_variance import KSW2015_VARIANCE
+from fsvi_bench.reproductions.study.reproduction import BURT2020_STUDY
 
 
 def _sizes(name: str, datasets: tuple[str, ...]) -> Reproduction:
@@ -30,6 +31,7 @@ _ALL: tuple[Reproduction, ...] = (
     FromRecords("burt2020-fig2", {"max_steps": 1000, "splits": "0-1"}, draw_figure_2),
     _sizes("burt2020-fig3", ("boston", "concrete", "energy", "kin8nm")),
     _sizes("burt2020-fig4", ("naval", "power", "wine", "yacht")),
+    BURT2020_STUDY,
     KSW2015_VARIANCE,
     KSW2015_FIG1,
     KSW2015_FIG2,
