@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -79,13 +80,11 @@ def cell_numbers(record: Record) -> CellNumbers:
 
 def rows_of(records: Sequence[Record], missing: Sequence[Place]) -> list[tuple[Row, int]]:
     """Rows with how many of their cells are missing; a row of which all are has no estimates."""
-    rows = [(row, _count(row, missing)) for row in summarise(records)]
-    known = {_key(row) for row, _ in rows}
+    lacking = Counter(map(_key, missing))
+    rows = [(row, lacking.pop(_key(row), 0)) for row in summarise(records)]
     for place in missing:
-        if (key := _key(place)) not in known:
-            known.add(key)
-            row = Row(place.dataset, place.method, place.family, dict(place.hyperparameters), 0, 0, 0, {})
-            rows.append((row, _count(row, missing)))
+        if count := lacking.pop(_key(place), 0):
+            rows.append((_row_of(place), count))
     return rows
 
 
@@ -137,8 +136,8 @@ def incompleteness(missing: Sequence[Place]) -> str:
     return f"; {len(missing):,} cells still missing" if missing else ""
 
 
-def _count(row: Row, missing: Sequence[Place]) -> int:
-    return sum(_key(place) == _key(row) for place in missing)
+def _row_of(place: Place) -> Row:
+    return Row(place.dataset, place.method, place.family, dict(place.hyperparameters), 0, 0, 0, {})
 
 
 def _key(of: Row | Place) -> tuple[str, str, str, str]:

@@ -13,7 +13,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import write_atomically
 from fsvi_bench.reporting.figures import write_figure
 from fsvi_bench.reproductions.base import Outcome, Reproduction, Workshop
-from fsvi_bench.reproductions.places import Place, find_records
+from fsvi_bench.reproductions.places import Found, Place, find_records, holds_records
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Plan, Request, load_protocol, make_plan
 from fsvi_bench.running.prepare import require_data
@@ -104,7 +104,7 @@ def run_or_find(plan: Plan, store: Store, workshop: Workshop, name: str) -> tupl
             len(result.computed),
             len(result.records) - len(result.computed) - len(result.refused),
         )
-    records, missing = find_records(plan, store.root)
+    records, missing = find_records(plan, store.root) if holds_records(store.root) else Found([], [])
     if not records:
         raise InputError(
             f"{store.root} holds no record of {name}; name the folder of the study's runs with --out, or let --compute "

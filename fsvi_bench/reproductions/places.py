@@ -54,6 +54,11 @@ def find_records(plan: Plan, root: Path) -> Found:
     return sort_records(plan, read_archive(root).records)
 
 
+def holds_records(root: Path) -> bool:
+    """Whether a folder is a run's."""
+    return any((root / name).is_dir() for name in ("cells", "plans"))
+
+
 def sort_records(plan: Plan, records: Sequence[Record]) -> Found:
     """Those of the records that are of a plan's cells, and the cells that have none.
 

@@ -110,7 +110,7 @@ def _time(points: Sequence[CurvePoint]) -> Figure:
         for entry in entries:
             _draw_curve(axes, _of(points, dataset, entry), lambda p: p.seconds, look(entry.method).light, entry.family)
         _finish_curves(axes, dataset)
-    _label(figure, "seconds of training per cell (median over splits)")
+    _label(figure, panels, len(datasets), "seconds per cell")
     methods = list(dict.fromkeys(entry.method for entry in entries))
     handles = [Line2D([], [], color=look(m).light, label=title_of(m)) for m in methods]
     figure.legend(
@@ -129,7 +129,7 @@ def _drift(points: Sequence[CurvePoint]) -> Figure:
                 colour = TINTS[entry.family][SIZES.index(entry.M)]
                 _draw_curve(axes, _of(points, dataset, entry), lambda p: p.steps, colour, entry.family, quartiles=True)
         _finish_curves(axes, dataset)
-    _label(figure, "steps of L-BFGS")
+    _label(figure, panels, len(datasets), "steps of L-BFGS")
     handles: list[Line2D | Patch] = [
         Patch(color=TINTS[family][place], label=f"{family}, M = {size}")
         for place, size in enumerate(SIZES)
@@ -165,8 +165,10 @@ def _finish_curves(axes: Axes, dataset: str) -> None:
     _quiet(axes)
 
 
-def _label(figure: Figure, across: str) -> None:
-    figure.supxlabel(across, fontsize=SMALL)
+def _label(figure: Figure, panels: Sequence[Axes], count: int, across: str) -> None:
+    """Beneath the lowest panel of each column: a figure's own label would stand in the legend."""
+    for axes in panels[max(count - ACROSS, 0) : count]:
+        axes.set_xlabel(across, fontsize=SMALL)
     figure.supylabel("KL(q ‖ exact) [nats]", fontsize=SMALL)
 
 

@@ -13,6 +13,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import write_atomically
 from fsvi_bench.reporting.figures import write_figure
 from fsvi_bench.reproductions.base import ResultTable
+from fsvi_bench.reproductions.burt2020_sizes import LOWEST
 from fsvi_bench.reproductions.claims import Verdict
 from fsvi_bench.reproductions.experiment import ExperimentNumbers
 from fsvi_bench.reproductions.study import summary
@@ -60,6 +61,7 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
     return environment.get_template(TEMPLATE).render(
         **_tables(tables, judged),
         quick=quick,
+        lowest=f"{LOWEST:g}",
         folder=folder.name,
         command=f"fsvi-bench reproduce burt2020-study{' --quick' if quick else ''} --out DIR",
         figures=figures,
@@ -94,7 +96,7 @@ def _tables(tables: Tables, judged: list[Judged]) -> dict[str, ResultTable]:
         "judgements": summary.judgement_table(judged),
         "spectrum": summary.spectrum_table(cells),
         "optimum": summary.optimum_table(cells),
-        "drift": summary.drift_table(curves),
+        "drift": summary.drift_table(cells, curves),
         "jitter": summary.jitter_table(cells),
     }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from fsvi_bench.errors import InputError
 from fsvi_bench.reproductions.base import Outcome, Reproduction, Workshop
 from fsvi_bench.reproductions.from_records import run_or_find
+from fsvi_bench.reproductions.places import holds_records
 from fsvi_bench.reproductions.study.claims import NAME, judge_study, load_study_file
 from fsvi_bench.reproductions.study.collect import collect
 from fsvi_bench.reproductions.study.page import write_page
@@ -24,7 +25,8 @@ class Study(Reproduction):
     """The whole protocol as a page.
 
     A folder with records gives `study/scores.csv` and `curves.csv` from these; in one without, such as `docs`, they are
-    read. `study.md` and its figures are made from these two files alone.
+    read. `study.md` and its figures are made from these two files alone. To publish a study, copy both into `docs`, and
+    what other experiments have to say: `reproduce burt2020-roots --out docs/study`.
     """
 
     name, shows_unfinished, takes_days = NAME, True, True
@@ -45,7 +47,7 @@ class Study(Reproduction):
         stem = workshop.stem(PAGE)
         folder = workshop.root / stem.name
         written, records, computed, reused = [], list[Record](), 0, 0
-        if workshop.compute or _holds_records(workshop.root):
+        if workshop.compute or holds_records(workshop.root):
             store, plan = Store(workshop.root), self.plan(workshop.quick)
             records, missing, computed, reused = run_or_find(plan, store, workshop, self.name)
             resources = workshop.resources
@@ -75,10 +77,6 @@ class Study(Reproduction):
         """What the study consists of."""
         file = load_study_file()
         return make_plan(Request(protocol=file.protocol, **(file.quick if quick else {})))
-
-
-def _holds_records(root: Path) -> bool:
-    return any((root / name).is_dir() for name in ("cells", "plans"))
 
 
 BURT2020_STUDY = Study()

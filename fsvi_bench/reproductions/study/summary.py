@@ -132,7 +132,7 @@ def sizes_table(cells: Cells) -> ResultTable:
         for entry in entries_of(cells, lambda e: at_the_papers_setting(e) and e.M is not None):
             groups = [of_entry(cells, dataset, entry._replace(M=size)) for size in sizes]
             if sum(map(bool, groups)) > 1:
-                rows.append((dataset, words_of(entry)[0], *(_median(g, lambda c: c.kl) for g in groups)))
+                rows.append((dataset, words_of(entry)[0], *(_known(g, lambda c: c.kl) for g in groups)))
     columns = ("data set", "method", *(f"M = {size}" for size in sizes))
     return ResultTable(title="KL by size of A, medians over splits", columns=columns, rows=tuple(rows))
 
@@ -145,13 +145,13 @@ def jitter_table(cells: Cells) -> ResultTable:
             pairs = _pairs(cells, dataset, entry, entry._replace(kl_jitter=0.0))
             ratios = [a.kl / b.kl for a, b in pairs if a.kl and b.kl and b.kl > NO_LOGARITHM]
             nlpd = [a.nlpd - b.nlpd for a, b in pairs if a.nlpd is not None and b.nlpd is not None]
-            planned = len(of_entry(cells, dataset, entry))
-            rows.append((dataset, *words_of(entry), _spread(ratios, planned), _spread(nlpd, planned)))
+            if planned := len(of_entry(cells, dataset, entry)):
+                rows.append((dataset, *words_of(entry), _spread(ratios, planned), _spread(nlpd, planned)))
     columns = ("data set", "method", "M", "jitter", "KL over that without", "NLPD above that without")
     return ResultTable(title="Jitter, paired by split: median [quartiles]", columns=columns, rows=tuple(rows))
 
 
-def drift_table(curves: Sequence[CurvePoint]) -> ResultTable:
+def drift_table(cells: Cells, curves: Sequence[CurvePoint]) -> ResultTable:
     """FIXEDA's KL at its least and at the end, of the median over splits."""
     rows = []
     for dataset in sorted({point.dataset for point in curves}):
@@ -162,9 +162,10 @@ def drift_table(curves: Sequence[CurvePoint]) -> ResultTable:
             if points:
                 least, last = min(points, key=lambda p: (p.kl, p.steps)), max(points, key=lambda p: p.steps)
                 grown = number(last.kl / least.kl) if least.kl > NO_LOGARITHM else "–"
-                here = (number(least.kl), least.steps, number(last.kl), last.steps, grown, last.cells)
+                counted = f"{last.cells} of {len(of_entry(cells, dataset, entry))}"
+                here = (number(least.kl), least.steps, number(last.kl), last.steps, grown, counted)
                 rows.append((dataset, *words_of(entry)[:2], *here))
-    columns = ("data set", "method", "M", "least KL", "at step", "last KL", "at step ", "last / least", "splits")
+    columns = ("data set", "method", "M", "least KL", "at step", "last KL", "last step", "last / least", "splits")
     return ResultTable(title="FIXEDA's KL along the way, median over splits", columns=columns, rows=tuple(rows))
 
 
@@ -204,7 +205,8 @@ def size_rows(cells: Cells, datasets: Sequence[str]) -> list[tuple[Row, int]]:
             missing = sum(cell.status == "missing" for cell in group)
             scores = {}
             for name in ("kl", "nlpd") if finished else ():
-                scores[name] = estimate([value for cell in finished if (value := getattr(cell, name)) is not None])
+                if values := [value for cell in finished if (value := getattr(cell, name)) is not None]:
+                    scores[name] = estimate(values)
             if group:
                 settings = {"M": entry.M, "kl_jitter": entry.kl_jitter, "max_steps": group[0].max_steps}
                 own: dict[str, object] = {name: value for name, value in settings.items() if value is not None}
@@ -215,11 +217,9 @@ def size_rows(cells: Cells, datasets: Sequence[str]) -> list[tuple[Row, int]]:
 
 
 def number(value: float) -> str:
-    """Three significant digits, more of large ones, with a true minus."""
+    """Three significant digits, more of large ones, with a true minus. Rounding errors about 0 are not hidden."""
     if not math.isfinite(value):
         return "∞" if value > 0 else "−∞"
-    if abs(value) < NO_LOGARITHM:
-        return "0"
     words = f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
     return words.replace("e+0", "e").replace("e+", "e").replace("e-0", "e-").replace("-", "−")
 

@@ -10,6 +10,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
@@ -77,7 +78,7 @@ class StudyCell(_Line):
     spectrum_95: float | None = None
     spectrum_100: float | None = None
 
-    @property
+    @cached_property
     def entry(self) -> Entry:
         return Entry(self.method, self.family, self.M, self.kl_jitter)
 
@@ -97,7 +98,7 @@ class CurvePoint(_Line):
     kl: float  #: the median
     kl_upper_quartile: float
 
-    @property
+    @cached_property
     def entry(self) -> Entry:
         return Entry(self.method, self.family, self.M, self.kl_jitter)
 
@@ -167,6 +168,6 @@ def _read(path: Path, kind: type[Line]) -> list[Line]:
             return [kind.model_validate(line) for line in lines]
     except FileNotFoundError as error:
         raise InputError(f"there is no {path}; give the folder of a study's records with --out") from error
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError, KeyError) as error:
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise InputError(f"{path} is not a study's table ({plain(why)}); make it again from the records") from error
