@@ -220,7 +220,7 @@ def number(value: float) -> str:
     """Three significant digits, more of large ones, with a true minus. Rounding errors about 0 are not hidden."""
     if not math.isfinite(value):
         return "∞" if value > 0 else "−∞"
-    words = f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+    words = f"{value:,.0f}" if 999.5 <= abs(value) < 999_999.5 else f"{value + 0.0:.3g}"
     return words.replace("e+0", "e").replace("e+", "e").replace("e-0", "e-").replace("-", "−")
 
 

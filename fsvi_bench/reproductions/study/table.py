@@ -164,10 +164,13 @@ def _read(path: Path, kind: type[Line]) -> list[Line]:
             if reader.fieldnames != list(kind.model_fields):
                 raise ValueError("its columns are others")
             empty = {name: "" if field.annotation is str else None for name, field in kind.model_fields.items()}
-            lines = [{name: word or empty[name] for name, word in row.items()} for row in reader]
-            return [kind.model_validate(line) for line in lines]
+            rows = list(reader)
+            # Where a line is cut short, what it lacks must not pass for a score that does not apply.
+            if any(None in row or None in row.values() for row in rows):
+                raise ValueError("a line has too few or too many columns")
+            return [kind.model_validate({name: word or empty[name] for name, word in row.items()}) for row in rows]
     except FileNotFoundError as error:
         raise InputError(f"there is no {path}; give the folder of a study's records with --out") from error
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError, KeyError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise InputError(f"{path} is not a study's table ({plain(why)}); make it again from the records") from error
