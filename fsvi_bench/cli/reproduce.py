@@ -18,6 +18,13 @@ OUT = Path("fsvi-bench-results")
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which figure; without it, what there is.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and splits: a look, not the result.")] = False,
+    compute: Annotated[
+        bool | None,
+        typer.Option(
+            "--compute/--no-compute",
+            help="Compute what the folder lacks, or show only what it holds. Default: compute, unless it takes days.",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     workers: Workers = None,
     out: Annotated[
@@ -29,6 +36,7 @@ def reproduce(
     """Run a published experiment: figure (PNG, SVG), tables, the numbers behind them, and what became of its claims."""
     from fsvi_bench.cli.console import print_json, stderr
     from fsvi_bench.cli.progress import RichProgress
+    from fsvi_bench.errors import InputError
     from fsvi_bench.files import require_writable_directory
     from fsvi_bench.reporting.table import failures
     from fsvi_bench.reproductions.base import Workshop
@@ -41,14 +49,18 @@ def reproduce(
     if name is None:
         return _list(json)
     reproduction = find_reproduction(name)
-    reproduction.check(quick, data_dir)
+    wanted = quick or not reproduction.takes_days if compute is None else compute
+    if wanted:
+        reproduction.check(quick, data_dir)
+    elif not reproduction.shows_unfinished:
+        raise InputError(f"{name} computes all that it shows; leave --no-compute out")
     resources = Resources(choose_device(device), LocalExecutor(workers or available_cores()), data_dir)
     root = out or OUT / name
     require_writable_directory(root, "output folder", "choose another with --out")
     use_one_thread()
     try:
         with RichProgress() as progress:
-            outcome = reproduction.make(Workshop(root, quick, resources, progress))
+            outcome = reproduction.make(Workshop(root, quick, resources, progress, wanted))
     except PartFailed as error:
         stderr.print(f"{error}; what was finished is kept in {root}, the same command goes on from there", style="red")
         return 1
@@ -61,6 +73,8 @@ def reproduce(
         f"{outcome.computed} computed, {outcome.reused} found finished; " if outcome.computed + outcome.reused else ""
     )
     stderr.print(f"{counts}results lie in {root}")
+    if outcome.missing:
+        stderr.print(f"{outcome.missing} cells are not there yet and stand in no mean; --compute computes them")
     if not outcome.files:
         stderr.print("nothing is drawn: no cell has a certified task", style="red")
     for line in failures(outcome.records):

@@ -123,6 +123,7 @@ class Mark:
     estimate: Estimate | None
     finished: int = 1
     cells: int = 1
+    missing: int = 0  #: cells that have yet to be computed
 
 
 def draw_marks(axes: Axes, marks: Sequence[Mark], logarithmic: bool = False) -> None:
@@ -173,7 +174,8 @@ def _draw_mark(axes: Axes, mark: Mark, x: float, logarithmic: bool) -> None:
     look["markerfacecolor"] = colour if mark.filled else "white"
     value, across = mark.estimate, axes.get_xaxis_transform()
     if value is None:
-        _say_at_edge(axes, x, 0.02, "none finished", colour)
+        words = "none finished" if mark.cells or not mark.missing else f"{mark.missing} missing"
+        _say_at_edge(axes, x, 0.02, words, colour)
         return
     if _on_axis(value.mean, logarithmic):
         axes.errorbar(x, value.mean, yerr=value.standard_error, capsize=2, elinewidth=1, **look)
@@ -184,8 +186,10 @@ def _draw_mark(axes: Axes, mark: Mark, x: float, logarithmic: bool) -> None:
         axes.annotate("", xy=(x, edge), xytext=(x, tail), xycoords=across, arrowprops=arrow)
         axes.plot([x], [tail], transform=across, **look)
         _say_at_edge(axes, x, edge + inwards * 0.17, words, colour)
-    if mark.finished < mark.cells:
-        _say_at_edge(axes, x, 0.02, f"{mark.cells - mark.finished} of {mark.cells} not ok", colour)
+    planned = mark.cells + mark.missing
+    lacks = {"not ok": mark.cells - mark.finished, "missing": mark.missing}
+    if said := [f"{count} of {planned} {what}" for what, count in lacks.items() if count]:
+        _say_at_edge(axes, x, 0.02, ", ".join(said), colour)
 
 
 def _say_at_edge(axes: Axes, x: float, y: float, words: str, colour: str) -> None:

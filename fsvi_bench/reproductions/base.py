@@ -38,6 +38,7 @@ class Outcome(BaseModel):
     tables: tuple[ResultTable, ...] = ()
     claims: tuple[Verdict, ...] = ()
     records: Sequence[Record] = ()
+    missing: int = 0  #: planned cells without a record, which were not asked to be computed
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Workshop:
     quick: bool
     resources: Resources
     progress: Progress
+    compute: bool = True  #: else only what the folder holds is shown
 
     def stem(self, name: str) -> Path:
         """Path of what is written, without a suffix; a quick look never takes the place of a result."""
@@ -58,6 +60,8 @@ class Reproduction(ABC):
     """A published experiment that can be made again, at the paper's scale or for a quick look."""
 
     name: str
+    shows_unfinished = False  #: it can be shown as far as its folder goes, without computing anything
+    takes_days = False  #: unless told so, or for a quick look, it computes nothing
 
     @property
     @abstractmethod

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.reporting.cell_files import load_posterior
 from fsvi_bench.reporting.figures import (
@@ -35,40 +32,32 @@ from fsvi_bench.reporting.figures import (
     draw_outline,
     draw_training_data,
 )
-from fsvi_bench.reporting.summary import Row, summarise
+from fsvi_bench.reporting.summary import Row
+from fsvi_bench.reproductions.burt2020_numbers import (
+    CellNumbers,
+    Numbers,
+    ScoreNumbers,
+    budget,
+    cell_numbers,
+    incompleteness,
+    is_jittered,
+    jitter_label,
+    row_numbers,
+    rows_of,
+    title_of,
+    values,
+)
+from fsvi_bench.reproductions.places import Place
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.problem import Problem, load_problem
 
-JITTER = "kl_jitter"
 OUTLINE: Dashes = (0, (1, 1.2))  #: the dots of a curve trained with jitter
 EXACT_LINE: Dashes = (0, (4, 2))
 
 
-class _Numbers(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-
-
-class CellNumbers(_Numbers):
-    """One record, without what the figure does not need."""
-
-    dataset: str
-    split: int
-    seed: int
-    method: str
-    family: Family
-    hyperparameters: dict[str, Any]
-    task_sha256: str | None
-    cell: str
-    status: str
-    reason: str | None
-    kl: float | None
-    kl_mean_term: float | None
-    nlpd: float | None
-
-
-class CurveNumbers(_Numbers):
+class CurveNumbers(Numbers):
     """A cell and its posterior of f at `ToyNumbers.x`: nothing where the cell is not ok."""
 
     cell: CellNumbers
@@ -76,7 +65,7 @@ class CurveNumbers(_Numbers):
     sd: list[float] | None
 
 
-class ToyNumbers(_Numbers):
+class ToyNumbers(Numbers):
     """Figure 1. `mean` and `sd` are of f without noise; nothing is standardised."""
 
     format: Literal["fsvi-reproduction/1"] = "fsvi-reproduction/1"
@@ -89,61 +78,13 @@ class ToyNumbers(_Numbers):
     curves: list[CurveNumbers]
 
 
-class RowNumbers(_Numbers):
-    """One mark of each panel: mean and standard error over splits; null where nothing finished."""
-
-    dataset: str
-    method: str
-    family: Family
-    hyperparameters: dict[str, Any]
-    cells: int
-    finished: int
-    kl: dict[str, float | None] | None
-    nlpd: dict[str, float | None] | None
+def _settings(records: Sequence[Record]) -> list[dict[str, Any]]:
+    return [record.hyperparameters for record in records]
 
 
-class ScoreNumbers(_Numbers):
-    """Figure 2, KL in nats, NLPD in nats per test point in the target's original unit."""
-
-    format: Literal["fsvi-reproduction/1"] = "fsvi-reproduction/1"
-    figure: Literal["burt2020-fig2"] = "burt2020-fig2"
-    quick: bool
-    rows: list[RowNumbers]
-    cells: list[CellNumbers]
-
-
-def _cell_numbers(record: Record) -> CellNumbers:
-    scores = {name: getattr(record.scores, name, None) for name in ("kl", "kl_mean_term", "nlpd")}
-    return CellNumbers.model_validate(
-        {name: getattr(record, name) for name in CellNumbers.model_fields if name not in scores} | scores
-    )
-
-
-def _title(method: str) -> str:
-    return load_method(method).defaults.title
-
-
-def _jittered(hyperparameters: dict[str, Any]) -> bool:
-    return bool(hyperparameters.get(JITTER, 0))
-
-
-def _jitter_label(records: Sequence[Record]) -> str:
-    jitters = {r.hyperparameters[JITTER] for r in records if _jittered(r.hyperparameters)}
-    return " or ".join(f"{value:g}".replace("e-0", "e-") for value in sorted(jitters))
-
-
-def _budget(records: Sequence[Record], quick: bool) -> str:
-    """What the records say about measurement points and steps, in a few words."""
-    words = f"M = {_values(records, 'M')}, up to {_values(records, 'max_steps')} steps"
-    return f"{words} (quick look: the paper takes more)" if quick else words
-
-
-def _values(records: Sequence[Record], option: str) -> str:
-    values = dict.fromkeys(r.hyperparameters[option] for r in records if option in r.hyperparameters)
-    return " or ".join(f"{value:,}" if isinstance(value, int) else str(value) for value in values) or "–"
-
-
-def draw_figure_1(records: Sequence[Record], store: Store, quick: bool) -> tuple[Figure, ToyNumbers]:
+def draw_figure_1(
+    records: Sequence[Record], store: Store, quick: bool, missing: Sequence[Place] = ()
+) -> tuple[Figure, ToyNumbers]:
     """Four panels on the toy problem, one per method: f's mean ± 2 sd, the data, and the exact posterior for reference.
 
     Raises:
@@ -167,7 +108,7 @@ def draw_figure_1(records: Sequence[Record], store: Store, quick: bool) -> tuple
         axes.set_xlabel("x (dimensionless)", fontsize=NORMAL)
     for axes in panels[::2]:
         axes.set_ylabel("f(x) (dimensionless)", fontsize=NORMAL)
-    _toy_legend(figure, records, quick)
+    _toy_legend(figure, records, quick, missing)
     return figure, _toy_numbers(problem, curves, quick)
 
 
@@ -199,8 +140,8 @@ def _draw_toy_panel(
 ) -> None:
     said = []
     for record, drawn in curves:
-        jittered = _jittered(record.hyperparameters)
-        prefix = f"jitter {_jitter_label([record])}: " if jittered else "KL = "
+        jittered = is_jittered(record.hyperparameters)
+        prefix = f"jitter {jitter_label([record.hyperparameters])}: " if jittered else "KL = "
         if drawn is None or record.scores is None:
             said.append(f"{prefix}{record.status}")
             continue
@@ -213,22 +154,22 @@ def _draw_toy_panel(
         for line in (exact.mean - 2 * exact.sd, exact.mean, exact.mean + 2 * exact.sd):
             axes.plot(exact.x, line, color="black", linewidth=0.7, linestyle=EXACT_LINE)
     draw_training_data(axes, problem, size=4)
-    axes.set_title(_title(curves[0][0].method), loc="left", fontsize=LARGE, fontweight="bold")
+    axes.set_title(title_of(curves[0][0].method), loc="left", fontsize=LARGE, fontweight="bold")
     kl, *others = said
     axes.set_title(f"{kl} nats" + (f" ({', '.join(others)})" if others else ""), loc="right", fontsize=SMALL)
     axes.tick_params(labelsize=SMALL)
 
 
-def _toy_legend(figure: Figure, records: Sequence[Record], quick: bool) -> None:
+def _toy_legend(figure: Figure, records: Sequence[Record], quick: bool, missing: Sequence[Place]) -> None:
     handles: list[Any] = [
         Line2D([], [], marker=".", linestyle="", color="black", label="training data"),
         Patch(facecolor="0.8", edgecolor="0.4", label="mean ± 2 sd of f"),
-        Line2D([], [], color="0.3", linestyle=OUTLINE, label=f"the same, KL jitter {_jitter_label(records)}"),
+        Line2D([], [], color="0.3", linestyle=OUTLINE, label=f"the same, KL jitter {jitter_label(_settings(records))}"),
         Line2D([], [], color="black", linewidth=0.7, linestyle=EXACT_LINE, label="exact posterior"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)
-    settings = f"lr = {_values(records, 'lr')}, minibatch = {_values(records, 'minibatch')}"
-    figure.suptitle(f"Toy problem: {settings}, {_budget(records, quick)}", fontsize=NORMAL)
+    settings = f"lr = {values(_settings(records), 'lr')}, minibatch = {values(_settings(records), 'minibatch')}"
+    figure.suptitle(f"Toy problem: {settings}, {_budget(records, quick, missing)}", fontsize=NORMAL)
 
 
 def _toy_numbers(problem: Problem, curves: Sequence[tuple[Record, Curve | None]], quick: bool) -> ToyNumbers:
@@ -241,7 +182,7 @@ def _toy_numbers(problem: Problem, curves: Sequence[tuple[Record, Curve | None]]
         y_train=problem.y.tolist(),
         curves=[
             CurveNumbers(
-                cell=_cell_numbers(record),
+                cell=cell_numbers(record),
                 mean=None if drawn is None else drawn.mean.tolist(),
                 sd=None if drawn is None else drawn.sd.tolist(),
             )
@@ -250,25 +191,30 @@ def _toy_numbers(problem: Problem, curves: Sequence[tuple[Record, Curve | None]]
     )
 
 
-def draw_figure_2(records: Sequence[Record], store: Store, quick: bool) -> tuple[Figure, ScoreNumbers]:
+def draw_figure_2(
+    records: Sequence[Record], store: Store, quick: bool, missing: Sequence[Place] = ()
+) -> tuple[Figure, ScoreNumbers]:
     """KL on a logarithmic axis above NLPD, a column of panels per data set: mean ± standard error over splits."""
-    rows = summarise(records)
-    datasets = list(dict.fromkeys(row.dataset for row in rows))
+    rows = rows_of(records, missing)
+    datasets = list(dict.fromkeys(row.dataset for row, _ in rows))
     figure = Figure(figsize=(PAGE_WIDTH, 4.8), layout="constrained")
     panels = figure.subplots(2, len(datasets), squeeze=False)
     for column, dataset in enumerate(datasets):
-        here = [row for row in rows if row.dataset == dataset]
-        draw_marks(panels[0, column], [_mark(row, "kl") for row in here], logarithmic=True)
-        draw_marks(panels[1, column], [_mark(row, "nlpd") for row in here])
-        for row in here:
+        here = [(row, lacking) for row, lacking in rows if row.dataset == dataset]
+        draw_marks(panels[0, column], [_mark(row, lacking, "kl") for row, lacking in here], logarithmic=True)
+        draw_marks(panels[1, column], [_mark(row, lacking, "nlpd") for row, lacking in here])
+        for row, _ in here:
             if row.method == "exact" and row.finished:
                 _draw_levels(panels[0, column], panels[1, column], row)
         panels[0, column].set_title(dataset, fontsize=LARGE, fontweight="bold")
     panels[0, 0].set_ylabel("KL(q ‖ exact posterior)\n[nats]", fontsize=NORMAL)
     panels[1, 0].set_ylabel("NLPD, target's own units\n[nats per test point]", fontsize=NORMAL)
-    _score_legend(figure, records, quick)
+    _score_legend(figure, records, quick, missing)
     numbers = ScoreNumbers(
-        quick=quick, rows=[_row_numbers(row) for row in rows], cells=[_cell_numbers(record) for record in records]
+        figure="burt2020-fig2",
+        quick=quick,
+        rows=[row_numbers(row, lacking) for row, lacking in rows],
+        cells=[cell_numbers(record) for record in records],
     )
     return figure, numbers
 
@@ -281,40 +227,33 @@ def _draw_levels(of_kl: Axes, of_nlpd: Axes, exact: Row) -> None:
     draw_level(of_nlpd, exact.scores["nlpd"].mean, family)
 
 
-def _mark(row: Row, score: str) -> Mark:
+def _mark(row: Row, missing: int, score: str) -> Mark:
     return Mark(
-        column=_title(row.method),
+        column=title_of(row.method),
         family=row.family,  # type: ignore[arg-type]
-        filled=not _jittered(row.hyperparameters),
+        filled=not is_jittered(row.hyperparameters),
         estimate=row.scores.get(score),
         finished=row.finished,
         cells=row.cells,
+        missing=missing,
     )
 
 
-def _row_numbers(row: Row) -> RowNumbers:
-    estimates = {name: asdict(row.scores[name]) if name in row.scores else None for name in ("kl", "nlpd")}
-    return RowNumbers(
-        dataset=row.dataset,
-        method=row.method,
-        family=row.family,  # type: ignore[arg-type]
-        hyperparameters=row.hyperparameters,
-        cells=row.cells,
-        finished=row.finished,
-        **estimates,
-    )
-
-
-def _score_legend(figure: Figure, records: Sequence[Record], quick: bool) -> None:
+def _score_legend(figure: Figure, records: Sequence[Record], quick: bool, missing: Sequence[Place]) -> None:
     handles = []
     families: tuple[tuple[Family, str], ...] = (("full", "full covariance"), ("ffg", "fully factorised"))
     for family, words in families:
         colour, marker = FAMILY_STYLE[family]
-        for face, jitter in ((colour, "no jitter"), ("white", f"KL jitter {_jitter_label(records)}")):
+        for face, jitter in ((colour, "no jitter"), ("white", f"KL jitter {jitter_label(_settings(records))}")):
             look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "markerfacecolor": face}
             handles.append(Line2D([], [], linestyle="", label=f"{words}, {jitter}", **look))
         level = "same NLPD" if family == "full" else "same KL or NLPD"
         handles.append(Line2D([], [], color=colour, linewidth=0.8, linestyle=LEVEL_LINE, label=f"{level} as EXACT"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL)
     splits = len({record.split for record in records})
-    figure.suptitle(f"Mean ± standard error over {splits} splits; {_budget(records, quick)}", fontsize=NORMAL)
+    words = _budget(records, quick, missing)
+    figure.suptitle(f"Mean ± standard error over {splits} splits; {words}", fontsize=NORMAL)
+
+
+def _budget(records: Sequence[Record], quick: bool, missing: Sequence[Place]) -> str:
+    return budget(_settings(records), quick) + incompleteness(missing)

@@ -59,7 +59,7 @@ class _File(BaseModel):
     claims: tuple[Claim, ...]
 
 
-class _Numbers(BaseModel):
+class ExperimentNumbers(BaseModel):
     """The JSON file of an experiment."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
@@ -97,7 +97,7 @@ class Experiment(Reproduction, Generic[Settings]):
         laboratory = Laboratory(parts, workshop.resources.data_dir, workshop.quick, workshop.progress.note)
         findings = self.investigate(settings, laboratory)
         verdicts, stem = self._judge(findings), workshop.stem(self.name)
-        numbers = _Numbers(
+        numbers = ExperimentNumbers(
             figure=self.name,
             quick=workshop.quick,
             settings=settings.model_dump(mode="json"),

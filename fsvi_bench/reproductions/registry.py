@@ -7,6 +7,7 @@ from fsvi_bench.reproductions.base import Reproduction
 from fsvi_bench.reproductions.burt2020 import draw_figure_1, draw_figure_2
 from fsvi_bench.reproductions.burt2020_roots import BURT2020_ROOTS
 from fsvi_bench.reproductions.burt2020_shrinkage import BURT2020_SHRINKAGE
+from fsvi_bench.reproductions.burt2020_sizes import draw_sizes
 from fsvi_bench.reproductions.burt2020_theory.experiment import BURT2020_THEORY
 from fsvi_bench.reproductions.from_records import FromRecords
 from fsvi_bench.reproductions.gal2016_63.experiment import GAL2016_63
@@ -19,11 +20,22 @@ from fsvi_bench.reproductions.hron2018_moments import HRON2018_MOMENTS
 from fsvi_bench.reproductions.ksw2015_fig1 import KSW2015_FIG1
 from fsvi_bench.reproductions.ksw2015_fig2 import KSW2015_FIG2
 from fsvi_bench.reproductions.ksw2015_variance import KSW2015_VARIANCE
+from fsvi_bench.reproductions.study.reproduction import BURT2020_STUDY
 from fsvi_bench.reproductions.validation import VALIDATION
+
+
+def _sizes(name: str, datasets: tuple[str, ...]) -> Reproduction:
+    summary = f"Burt et al. (2020), figure {name[-1]}: {', '.join(datasets)} by size of A, from a study's records"
+    quick = {"max_steps": 300, "splits": "0-1"}
+    return FromRecords(name, quick, draw_sizes(name), "burt2020", {"datasets": datasets}, summary, takes_days=True)
+
 
 _ALL: tuple[Reproduction, ...] = (
     FromRecords("burt2020-fig1", {"max_steps": 500}, draw_figure_1),
     FromRecords("burt2020-fig2", {"max_steps": 1000, "splits": "0-1"}, draw_figure_2),
+    _sizes("burt2020-fig3", ("boston", "concrete", "energy", "kin8nm")),
+    _sizes("burt2020-fig4", ("naval", "power", "wine", "yacht")),
+    BURT2020_STUDY,
     BURT2020_ROOTS,
     BURT2020_SHRINKAGE,
     BURT2020_THEORY,

@@ -107,6 +107,7 @@ def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Pa
         (Group(dataset, variant.method, variant.family), "missing")
         for dataset, _ in unfitted
         for variant in plan.variants
+        if variant.is_for(dataset)
         for _ in variant.seeds
     )
     return Status(_count([*fitted, *refused, *later]), 0)

@@ -43,6 +43,8 @@ def expand(variants: Sequence[Variant], tasks: Sequence[Task]) -> Iterator[Plann
         by_dataset[task.dataset].append(task)
     for of_dataset in by_dataset.values():
         for variant in variants:
+            if variant.datasets is not None and of_dataset[0].dataset not in variant.datasets:
+                continue
             code, options = code_sha256(variant), variant.options.model_dump(mode="json")
             for task in of_dataset:
                 for seed in variant.seeds:
@@ -91,6 +93,7 @@ def plan_file(plan: Plan, tasks: list[Task], refusals: Mapping[tuple[str, int], 
                 hyperparameters=variant.options.model_dump(mode="json"),
                 seeds=variant.seeds,
                 code_sha256=code_sha256(variant),
+                datasets=variant.datasets,
             )
             for variant in plan.variants
         ),

@@ -26,6 +26,21 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 DEFAULT_DATASET = "diabetes"
 
 
+class SubGrid(BaseModel):
+    """A part of a protocol on some of its data sets; what it leaves out is as the protocol has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    datasets: tuple[str, ...]
+    measurement_points: tuple[int, ...] = ()
+    grid: dict[str, tuple[Any, ...]] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SubGrid:
+        if not self.measurement_points and not self.grid:
+            raise ValueError("a sub-grid has neither measurement_points nor grid; it would add nothing")
+        return self
+
+
 class Protocol(BaseModel):
     """`conf/protocols/<name>.yaml`: a whole experiment. What the command line gives takes its place."""
 
@@ -41,16 +56,21 @@ class Protocol(BaseModel):
     options: dict[str, Any] = {}
     method_options: dict[str, dict[str, Any]] = {}  #: of single methods; they go before `options`
     grid: dict[str, tuple[Any, ...]] = {}  #: option -> values; every method that has the option runs with each of them
+    sub_grids: tuple[SubGrid, ...] = ()  #: run besides, each on its own data sets
 
     @model_validator(mode="after")
     def _consistent(self) -> Protocol:
         strangers = [name for name in self.method_options if self.methods != "all" and name not in self.methods]
         if strangers:
             raise ValueError(f"method_options has '{strangers[0]}', which is not among the methods")
-        if {"M", "max_steps"} & {*self.grid, *self.options, *(n for own in self.method_options.values() for n in own)}:
+        grids = [self.grid, *(each.grid for each in self.sub_grids)]
+        named = {name for options in (*grids, self.options, *self.method_options.values()) for name in options}
+        if {"M", "max_steps"} & named:
             raise ValueError("M and max_steps are not options here; give measurement_points and max_steps")
-        if empty := [name for name, values in self.grid.items() if not values]:
+        if empty := [name for grid in grids for name, values in grid.items() if not values]:
             raise ValueError(f"grid has no values for '{empty[0]}'")
+        if others := [name for each in self.sub_grids for name in each.datasets if name not in self.datasets]:
+            raise ValueError(f"sub_grids has '{others[0]}', which is not among the data sets")
         return self
 
 
@@ -72,12 +92,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its family, settings and seeds; one row of the result table."""
+    """A method with its family, settings and seeds; one row of the result table per data set."""
 
     method: MethodEntry
     family: Family
     options: MethodOptions
     seeds: tuple[int, ...]
+    datasets: tuple[str, ...] | None = None  #: on which it is run; None for all of the plan's
 
     @property
     def deterministic(self) -> bool:
@@ -85,11 +106,17 @@ class Variant:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As plain data: a class that came from a file can be found by its path in another process, not by its name."""
-        return _rebuild_variant, (self.method, self.family, self.options.model_dump(), self.seeds)
+        return _rebuild_variant, (self.method, self.family, self.options.model_dump(), self.seeds, self.datasets)
 
 
-def _rebuild_variant(method: MethodEntry, family: Family, options: dict[str, Any], seeds: tuple[int, ...]) -> Variant:
-    return Variant(method, family, method.options(options), seeds)
+def _rebuild_variant(
+    method: MethodEntry,
+    family: Family,
+    options: dict[str, Any],
+    seeds: tuple[int, ...],
+    datasets: tuple[str, ...] | None,
+) -> Variant:
+    return Variant(method, family, method.options(options), seeds, datasets)
 
 
 @dataclass(frozen=True)
@@ -134,7 +161,9 @@ def make_plan(request: Request) -> Plan:
     splits = chosen_splits(request, protocol)
     _refuse_mixed_tasks(splits, tasks)
     variants, unused = _variants(request, protocol)
-    return Plan(splits, tasks, variants, unused)
+    planned = {name for name, _ in splits} | {task.dataset for task in tasks}
+    here = tuple(v for v in variants if v.datasets is None or planned.intersection(v.datasets))
+    return Plan(splits, tasks, here, unused)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -196,6 +225,7 @@ def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...]
     families = _families(request.families or protocol.families)
     seeds = tuple(parse_ranges(protocol.seeds if request.seeds is None else request.seeds, "seeds"))
     points = _positive(request.measurement_points or protocol.measurement_points, "--measurement-points")
+    grids = [protocol.grid, *(each.grid for each in protocol.sub_grids)]
     if request.max_steps is not None and "max_steps" in request.options:
         raise InputError("the number of steps is given twice, by --max-steps and by --set max_steps; drop one of them")
     planned_steps = None if "max_steps" in request.options else protocol.max_steps
@@ -204,17 +234,18 @@ def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...]
     known = {name for method in methods for name in method.cls.Options.model_fields}
     _require_known(request.options, known, methods)
     if not request.methods:  # a protocol's options are meant for its own methods
-        _require_known({**protocol.options, **protocol.grid}, known, methods)
-    given = {"M": ("--measurement-points", points), "max_steps": ("--max-steps", steps)}
+        _require_known({**protocol.options, **{name: None for grid in grids for name in grid}}, known, methods)
+    given: dict[str, tuple[str, Sequence[int]]] = {
+        "M": ("--measurement-points", points),
+        "max_steps": ("--max-steps", steps),
+    }
     axes: dict[str, Sequence[Any]] = {name: values for name, (_, values) in given.items() if values}
-    axes = {**axes, **protocol.grid, **{name: [value] for name, value in request.options.items()}, **axes}
-
     variants = [
-        Variant(method, family, options, (0,) if method.cls.is_deterministic(options) else seeds)
+        Variant(method, family, options, (0,) if method.cls.is_deterministic(options) else seeds, datasets)
         for method in methods
         for family in families
         if family in method.cls.families
-        for options in map(method.options, _grid(protocol, axes, method))
+        for options, datasets in _settings(request, protocol, axes, method)
     ]
     if not variants:
         own = ", ".join(dict.fromkeys(family for method in methods for family in method.cls.families))
@@ -230,6 +261,28 @@ def _distinct(methods: Sequence[MethodEntry]) -> list[MethodEntry]:
         if by_name.setdefault(method.name, method).code_sha256 != method.code_sha256:
             raise InputError(f"two different methods are called '{method.name}'; rename one of the classes")
     return list(by_name.values())
+
+
+def _settings(
+    request: Request, protocol: Protocol, axes: Mapping[str, Sequence[Any]], method: MethodEntry
+) -> list[tuple[MethodOptions, tuple[str, ...] | None]]:
+    """A method's settings, each once, with the data sets whose grid has them; None for all."""
+    fixed = {name: [value] for name, value in request.options.items()}
+    grids: list[tuple[tuple[str, ...] | None, Mapping[str, Sequence[Any]]]] = [
+        (None, {**axes, **protocol.grid, **fixed, **axes})
+    ]
+    for each in protocol.sub_grids:
+        own = {"M": each.measurement_points} if each.measurement_points and not request.measurement_points else {}
+        on = {**axes, **own}
+        grids.append((each.datasets, {**on, **protocol.grid, **each.grid, **fixed, **on}))
+    found: dict[str, tuple[MethodOptions, tuple[str, ...] | None]] = {}
+    for datasets, grid in grids:
+        for options in map(method.options, _grid(protocol, grid, method)):
+            key = options.model_dump_json()
+            _, before = found.get(key, (options, ()))
+            both = None if before is None or datasets is None else tuple(dict.fromkeys([*before, *datasets]))
+            found[key] = (options, both)
+    return list(found.values())
 
 
 def _grid(protocol: Protocol, axes: Mapping[str, Sequence[Any]], method: MethodEntry) -> list[dict[str, Any]]:

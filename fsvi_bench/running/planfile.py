@@ -37,6 +37,16 @@ class PlannedVariant(_Plain):
     hyperparameters: dict[str, Any]
     seeds: tuple[int, ...]
     code_sha256: str
+    datasets: tuple[str, ...] | None = None  #: on which it is run; None for all of the plan's
+
+    def is_for(self, dataset: str) -> bool:
+        """Whether the plan has it on a data set."""
+        return self.datasets is None or dataset in self.datasets
+
+    def asked(self) -> dict[str, Any]:
+        """What was asked for, apart from the code; without `datasets` where these are all, as in older plans."""
+        left_out = {"code_sha256"} | ({"datasets"} if self.datasets is None else set())
+        return self.model_dump(mode="json", exclude=left_out)
 
 
 class PlanFile(_Plain):
@@ -52,13 +62,15 @@ class PlanFile(_Plain):
     def name(self) -> str:
         """The same for the same command: neither the code nor what its tasks turned out to be is part of it."""
         asked = sorted([t.dataset, t.split] for t in self.tasks)
-        return sha256_of_json([asked, [v.model_dump(mode="json", exclude={"code_sha256"}) for v in self.variants]])[:16]
+        return sha256_of_json([asked, [variant.asked() for variant in self.variants]])[:16]
 
     def cells(self) -> Iterator[Cell]:
         """Every cell that has a task."""
         for task in self.tasks:
             if task.task_sha256 is not None:
                 for variant in self.variants:
+                    if not variant.is_for(task.dataset):
+                        continue
                     for seed in variant.seeds:
                         yield Cell.model_construct(  # all of it is validated already, and there may be 100,000
                             task_sha256=task.task_sha256,
@@ -92,6 +104,6 @@ class PlanFile(_Plain):
             )
             for variant in self.variants
             for task in self.tasks
-            if task.task_sha256 is None
+            if task.task_sha256 is None and variant.is_for(task.dataset)
             for seed in variant.seeds
         ]

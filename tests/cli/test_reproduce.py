@@ -234,9 +234,9 @@ def test_a_part_that_fails_is_one_sentence_and_status_1(cli, tmp_path, monkeypat
 
 def test_unknown_names_are_refused_with_the_nearest(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    status, out, err = cli("reproduce", "burt2020-fig3")
+    status, out, err = cli("reproduce", "burt2020-fig9")
     assert (status, out) == (2, "")
-    assert err.startswith("fsvi-bench: unknown reproduction 'burt2020-fig3': did you mean 'burt2020-fig")
+    assert err.startswith("fsvi-bench: unknown reproduction 'burt2020-fig9': did you mean 'burt2020-fig")
     assert err.count("\n") == 1
     assert "expected auto, cpu or cuda" in cli("reproduce", "burt2020-fig1", "--device", "tpu")[2]
     assert list(tmp_path.iterdir()) == []

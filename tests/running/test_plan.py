@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.files import sha256_of_json
 from fsvi_bench.methods.registry import load_method, method_names
-from fsvi_bench.running.plan import FAMILIES, Request, load_protocol, make_plan, parse_setting, protocol_names
+from fsvi_bench.running.grid import expand, plan_file
+from fsvi_bench.running.plan import FAMILIES, Protocol, Request, load_protocol, make_plan, parse_setting, protocol_names
+from fsvi_bench.running.planfile import PlanFile
+from fsvi_bench.tasks.official import read_official
 from tests.conftest import REFERENCE
 
 BOSTON = REFERENCE / "tasks" / "boston-00.safetensors"
@@ -159,3 +164,71 @@ def test_two_methods_of_one_name_are_refused_and_one_given_twice_is_one(tunable,
 def test_options_are_finite(tunable, value):
     with pytest.raises(InputError, match="option 'lr'"):
         make_plan(Request(methods=[tunable], options=dict([parse_setting(f"lr={value}")])))
+
+
+def cells_of(**request):
+    plan = make_plan(Request(protocol="burt2020", **request))
+    return [
+        (name, split, variant.method.name, variant.family, variant.options.model_dump())
+        for name, split in plan.splits
+        for variant in plan.variants
+        if variant.datasets is None or name in variant.datasets
+    ]
+
+
+def settings_of(dataset, method="rand-a", **request):
+    found = (c for c in cells_of(splits="0", **request) if c[0] == dataset and c[2:4] == (method, "full"))
+    return {(options["M"], options["kl_jitter"]) for *_, options in found}
+
+
+def test_a_study_has_sub_grids_on_some_of_its_data_sets():
+    """M = 80 on all eight, the other sizes on five, jitter on three: 20 splits, five methods, two families."""
+    cells = cells_of()
+    assert len(cells) == len({repr(cell) for cell in cells}) == 20 * (8 * 10 + 5 * 3 * 8 + 3 * 8)
+    assert settings_of("boston") == {(20, 0), (40, 0), (80, 0), (160, 0), (80, 1e-6)}
+    assert settings_of("wine") == {(20, 0), (40, 0), (80, 0), (160, 0)}
+    assert settings_of("naval") == {(80, 0)}
+    assert sum(cell[2] == "exact" for cell in cells) == 20 * 8 * 2
+
+
+def test_what_the_command_line_gives_takes_the_place_of_sub_grids_too():
+    assert settings_of("boston", options={"kl_jitter": 0}) == {(20, 0), (40, 0), (80, 0), (160, 0)}
+    assert settings_of("boston", measurement_points=[30]) == {(30, 0), (30, 1e-6)}
+    assert settings_of("diabetes", datasets=["diabetes"]) == {(80, 0)}
+    assert all(v.datasets is None for v in make_plan(Request(protocol="burt2020", datasets=["power"])).variants)
+
+
+@pytest.mark.parametrize(
+    ("sub_grid", "message"),
+    [
+        ({"datasets": ["boston"]}, "it would add nothing"),
+        ({"datasets": ["wine"], "measurement_points": [20]}, "'wine', which is not among the data sets"),
+        ({"datasets": ["boston"], "grid": {"M": [20]}}, "give measurement_points and max_steps"),
+        ({"datasets": ["boston"], "grid": {"kl_jitter": []}}, "grid has no values for 'kl_jitter'"),
+    ],
+)
+def test_sub_grids_that_contradict_their_protocol_are_refused(sub_grid, message):
+    with pytest.raises(ValueError, match=message):
+        Protocol(summary="s", datasets=["boston"], sub_grids=[sub_grid])
+
+
+def test_a_plans_file_keeps_which_variants_are_for_which_data_sets():
+    plan = make_plan(Request(protocol="burt2020", datasets=["boston", "naval"], splits="0", methods=["rand-a"]))
+    tasks = [read_official("boston", 0).task]
+    tasks.append(replace(tasks[0], dataset="naval"))
+    kept = plan_file(plan, tasks, {}, "cpu")
+    expanded = list(expand(plan.variants, tasks))
+    assert {item.cell.key for item in expanded} == {cell.key for cell in kept.cells()}
+    assert [cell.dataset for cell in kept.cells()].count("naval") == 2
+    assert [cell.dataset for cell in kept.cells()].count("boston") == 10
+    assert PlanFile.model_validate_json(kept.model_dump_json()) == kept
+    refused = plan_file(plan, tasks[:1], {("naval", 0): "no"}, "cpu").refused_records()
+    assert len(refused) == 2
+
+
+def test_a_plan_without_sub_grids_keeps_its_name():
+    """That of a file from before there were any."""
+    plan = make_plan(Request(datasets=["boston"], splits="0", methods=["exact"]))
+    kept = plan_file(plan, [read_official("boston", 0).task], {}, "cpu")
+    before = [v.model_dump(mode="json", exclude={"code_sha256", "datasets"}) for v in kept.variants]
+    assert kept.name == sha256_of_json([[["boston", 0]], before])[:16]

@@ -1,0 +1,129 @@
+"""The study's page, `study.md`: made from its table and nothing else, so that equal tables give equal bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import ValidationError
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.files import write_atomically
+from fsvi_bench.reporting.figures import write_figure
+from fsvi_bench.reproductions.base import ResultTable
+from fsvi_bench.reproductions.burt2020_sizes import LOWEST
+from fsvi_bench.reproductions.claims import Verdict
+from fsvi_bench.reproductions.experiment import ExperimentNumbers
+from fsvi_bench.reproductions.study import summary
+from fsvi_bench.reproductions.study.claims import Judged
+from fsvi_bench.reproductions.study.figures import study_figures
+from fsvi_bench.reproductions.study.table import Tables
+
+TEMPLATE = "study.md.j2"
+#: Experiments of their own whose numbers the page shows, if `reproduce NAME --out FOLDER` has left them there.
+EXPERIMENTS = {
+    "burt2020-roots": "The KL of EXACT-FFG by feature root",
+    "burt2020-shrinkage": "SSGE's score against the true one",
+}
+MOST_ROWS = 40  #: of an experiment's table that the page repeats
+FIGURE_DOTS_PER_INCH = 120
+
+
+def write_page(tables: Tables, judged: list[Judged], stem: Path, folder: Path, quick: bool) -> list[Path]:
+    """Writes `stem`.md, with figures and what else it shows in `folder`.
+
+    Raises:
+        InputError: a folder cannot be written, or an experiment's numbers there are not what their name says.
+    """
+    figures = {}
+    for name, figure in study_figures(tables, quick):
+        path, _ = write_figure(figure, folder / name, FIGURE_DOTS_PER_INCH)
+        figures[name] = path
+    page = stem.with_name(stem.name + ".md")
+    text = render(tables, judged, list(figures), folder, quick)
+    write_atomically(page, text.encode())
+    return [page, *figures.values()]
+
+
+def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Path, quick: bool) -> str:
+    """The page's text; `folder` is named in links, and looked through for experiments.
+
+    Raises:
+        InputError: an experiment's file is not one.
+    """
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["markdown"] = markdown
+    return environment.get_template(TEMPLATE).render(
+        **_tables(tables, judged),
+        quick=quick,
+        lowest=f"{LOWEST:g}",
+        folder=folder.name,
+        command=f"fsvi-bench reproduce burt2020-study{' --quick' if quick else ''} --out DIR",
+        figures=figures,
+        statuses=Counter(cell.status for cell in tables.cells),
+        planned=len(tables.cells),
+        hardware=sorted({cell.hardware for cell in tables.cells if cell.hardware}),
+        steps=sorted({cell.max_steps for cell in tables.cells if cell.max_steps is not None}),
+        experiments=[_experiment(name, title, folder) for name, title in EXPERIMENTS.items()],
+    )
+
+
+def markdown(table: ResultTable) -> str:
+    """A table in GitHub's Markdown; None as a dash."""
+    lines = [table.columns, ["---"] * len(table.columns), *table.rows]
+    return "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return summary.number(value)
+    return "–" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _tables(tables: Tables, judged: list[Judged]) -> dict[str, ResultTable]:
+    cells, curves = tables
+    return {
+        "progress": summary.progress_table(cells),
+        "lacking": summary.missing_table(cells),
+        "results": summary.results_table(cells),
+        "sizes": summary.sizes_table(cells),
+        "verdicts": summary.verdict_table(judged),
+        "judgements": summary.judgement_table(judged),
+        "spectrum": summary.spectrum_table(cells),
+        "optimum": summary.optimum_table(cells),
+        "drift": summary.drift_table(cells, curves),
+        "jitter": summary.jitter_table(cells),
+    }
+
+
+def _experiment(name: str, title: str, folder: Path) -> dict[str, Any]:
+    """What an experiment left in the folder, or that it has yet to be made."""
+    path = folder / f"{name}.json"
+    here = {"name": name, "title": title, "found": path.is_file()}
+    if not here["found"]:
+        return here
+    try:
+        numbers = ExperimentNumbers.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise InputError(
+            f"{path} is not the numbers of {name} ({type(error).__name__}); make them again with `reproduce {name}`"
+        ) from error
+    short = [table for table in numbers.tables if len(table.rows) <= MOST_ROWS]
+    long = [(table.title, len(table.rows)) for table in numbers.tables if len(table.rows) > MOST_ROWS]
+    figure = f"{name}.png" if (folder / f"{name}.png").is_file() else None
+    claims = _claims(numbers.claims)
+    return {**here, "quick": numbers.quick, "claims": claims, "tables": short, "long": long, "figure": figure}
+
+
+def _claims(verdicts: tuple[Verdict, ...]) -> ResultTable:
+    rows = []
+    for v in verdicts:
+        outcome = "held" if v.holds else "undecided" if v.undecided else "did not hold"
+        interval = "" if v.low == v.high else f" [{summary.number(v.low)}, {summary.number(v.high)}]"
+        rows.append((v.says, summary.number(v.value) + interval, f"{v.side} {v.threshold:g}", outcome))
+    return ResultTable(title="Claims", columns=("claim", "found", "claimed", "outcome"), rows=tuple(rows))

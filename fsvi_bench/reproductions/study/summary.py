@@ -1,0 +1,289 @@
+"""The tables of the study's page, from the study's table: medians and means over splits, and how many there are."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import numpy as np
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.reporting.figures import NO_LOGARITHM
+from fsvi_bench.reporting.summary import Row, estimate
+from fsvi_bench.reporting.traces import spread_of
+from fsvi_bench.reproductions.base import ResultTable
+from fsvi_bench.reproductions.burt2020_numbers import title_of
+from fsvi_bench.reproductions.study.claims import MEASUREMENT_POINTS, Judged, Outcome
+from fsvi_bench.reproductions.study.collect import entry_order
+from fsvi_bench.reproductions.study.table import CurvePoint, Entry, StudyCell, of_entry
+
+Cells = Sequence[StudyCell]
+Value = Callable[[StudyCell], float | None]
+DRIFTING = "fixed-a"
+
+
+def datasets_of(cells: Cells) -> list[str]:
+    """Sorted."""
+    return sorted({cell.dataset for cell in cells})
+
+
+def entries_of(cells: Cells, keep: Callable[[Entry], bool] = lambda entry: True) -> list[Entry]:
+    """Lines in the page's order."""
+    return sorted({cell.entry for cell in cells if keep(cell.entry)}, key=entry_order)
+
+
+def at_the_papers_setting(entry: Entry) -> bool:
+    """M = 80 without jitter, as far as it has such settings."""
+    return entry.M in (None, MEASUREMENT_POINTS) and not entry.kl_jitter
+
+
+def require_one_task_each(cells: Cells) -> None:
+    """Refuses a table in which a cell stands twice.
+
+    Raises:
+        InputError: it does.
+    """
+    places = Counter((c.dataset, c.split, c.entry, c.max_steps, c.seed) for c in cells)
+    twice = [place for place, count in places.items() if count > 1]
+    if twice:
+        dataset, split, entry, *_ = twice[0]
+        raise InputError(f"the study's table holds {dataset} split {split} {entry.method} twice; make it again")
+
+
+def progress_table(cells: Cells) -> ResultTable:
+    """How far the study is, by data set."""
+    rows: list[tuple[str | int, ...]] = []
+    for dataset in [*datasets_of(cells), "all"]:
+        count = Counter(cell.status for cell in cells if dataset in (cell.dataset, "all"))
+        rows.append((dataset, count.total(), *(count[s] for s in ("ok", "diverged", "failed", "missing"))))
+    columns = ("data set", "planned", "ok", "diverged", "failed", "missing")
+    return ResultTable(title="Cells", columns=columns, rows=tuple(rows))
+
+
+def missing_table(cells: Cells) -> ResultTable:
+    """Lines that lack something."""
+    rows = []
+    for dataset in datasets_of(cells):
+        for entry in entries_of(cells):
+            group = of_entry(cells, dataset, entry)
+            lacking = [cell for cell in group if cell.status != "ok"]
+            if lacking:
+                reasons = "; ".join(dict.fromkeys(cell.reason for cell in lacking if cell.reason)).replace("|", "¦")
+                counts = Counter(cell.status for cell in lacking)
+                counted = (counts["missing"], counts["diverged"] + counts["failed"])
+                rows.append((dataset, *words_of(entry), len(group), *counted, reasons[:200]))
+    columns = ("data set", "method", "M", "jitter", "planned", "missing", "not ok", "reasons")
+    return ResultTable(title="Lines that lack cells", columns=columns, rows=tuple(rows))
+
+
+def words_of(entry: Entry) -> tuple[str, str, str]:
+    """Method with family, M and jitter, as they stand in tables."""
+    size, jitter = "–" if entry.M is None else str(entry.M), "–" if entry.kl_jitter is None else f"{entry.kl_jitter:g}"
+    return f"{title_of(entry.method)} {entry.family}", size, jitter.replace("e-0", "e-")
+
+
+def results_table(cells: Cells) -> ResultTable:
+    """Scores at the paper's setting."""
+    return _per_line(
+        cells,
+        "Scores at M = 80 without jitter",
+        {
+            "KL, median [quartiles]": lambda group: _quartiles(group, lambda c: c.kl),
+            "KL, mean ± s.e.": lambda group: _mean(group, lambda c: c.kl),
+            "mean term, median": lambda group: _median(group, lambda c: c.kl_mean_term),
+            "predictive KL, test": lambda group: _median(group, lambda c: c.predictive_kl_test),
+            "predictive KL, box": lambda group: _median(group, lambda c: c.predictive_kl_box),
+            "NLPD, mean ± s.e.": lambda group: _mean(group, lambda c: c.nlpd),
+            "RMSE, mean ± s.e.": lambda group: _mean(group, lambda c: c.rmse),
+        },
+    )
+
+
+def spectrum_table(cells: Cells) -> ResultTable:
+    """The variance of q over the exact one, by direction."""
+    columns: dict[str, Callable[[Cells], str]] = {
+        f"{percent} %": lambda group, name=f"spectrum_{percent}": _median(group, lambda c: getattr(c, name))  # type: ignore[misc]
+        for percent in (0, 5, 50, 95, 100)
+    }
+    return _per_line(cells, "Quantiles of the variance ratio by direction, medians over splits", columns)
+
+
+def optimum_table(cells: Cells) -> ResultTable:
+    """Where a method is, where its objective's optimum is, and what lies between."""
+    return _per_line(
+        cells,
+        "Distance from the objective's optimum, medians over splits",
+        {
+            "KL": lambda group: _median(group, lambda c: c.kl),
+            "KL at the optimum": lambda group: _known(group, lambda c: c.kl_at_objective_optimum),
+            "objective above it [nats]": lambda group: _known(group, lambda c: c.objective_gap),
+        },
+        lambda entry: at_the_papers_setting(entry) and entry.method != "exact",
+    )
+
+
+def sizes_table(cells: Cells) -> ResultTable:
+    """Median KL by M."""
+    sizes = sorted({cell.M for cell in cells if cell.M is not None})
+    rows = []
+    for dataset in datasets_of(cells):
+        for entry in entries_of(cells, lambda e: at_the_papers_setting(e) and e.M is not None):
+            groups = [of_entry(cells, dataset, entry._replace(M=size)) for size in sizes]
+            if sum(map(bool, groups)) > 1:
+                rows.append((dataset, words_of(entry)[0], *(_known(g, lambda c: c.kl) for g in groups)))
+    columns = ("data set", "method", *(f"M = {size}" for size in sizes))
+    return ResultTable(title="KL by size of A, medians over splits", columns=columns, rows=tuple(rows))
+
+
+def jitter_table(cells: Cells) -> ResultTable:
+    """What jitter does: ratios of KLs and differences of NLPDs, paired by split."""
+    rows = []
+    for dataset in datasets_of(cells):
+        for entry in entries_of(cells, lambda e: bool(e.kl_jitter)):
+            pairs = _pairs(cells, dataset, entry, entry._replace(kl_jitter=0.0))
+            ratios = [a.kl / b.kl for a, b in pairs if a.kl and b.kl and b.kl > NO_LOGARITHM]
+            nlpd = [a.nlpd - b.nlpd for a, b in pairs if a.nlpd is not None and b.nlpd is not None]
+            if planned := len(of_entry(cells, dataset, entry)):
+                rows.append((dataset, *words_of(entry), _spread(ratios, planned), _spread(nlpd, planned)))
+    columns = ("data set", "method", "M", "jitter", "KL over that without", "NLPD above that without")
+    return ResultTable(title="Jitter, paired by split: median [quartiles]", columns=columns, rows=tuple(rows))
+
+
+def drift_table(cells: Cells, curves: Sequence[CurvePoint]) -> ResultTable:
+    """FIXEDA's KL at its least and at the end, of the median over splits."""
+    rows = []
+    for dataset in sorted({point.dataset for point in curves}):
+        for entry in sorted(
+            {p.entry for p in curves if p.dataset == dataset and p.method == DRIFTING}, key=entry_order
+        ):
+            points = [p for p in curves if p.dataset == dataset and p.entry == entry and p.steps > 0]
+            if points:
+                least, last = min(points, key=lambda p: (p.kl, p.steps)), max(points, key=lambda p: p.steps)
+                grown = number(last.kl / least.kl) if least.kl > NO_LOGARITHM else "–"
+                counted = f"{last.cells} of {len(of_entry(cells, dataset, entry))}"
+                here = (number(least.kl), least.steps, number(last.kl), last.steps, grown, counted)
+                rows.append((dataset, *words_of(entry)[:2], *here))
+    columns = ("data set", "method", "M", "least KL", "at step", "last KL", "last step", "last / least", "splits")
+    return ResultTable(title="FIXEDA's KL along the way, median over splits", columns=columns, rows=tuple(rows))
+
+
+def verdict_table(judged: Sequence[Judged]) -> ResultTable:
+    """Claims against where they held."""
+    outcomes: tuple[Outcome, ...] = ("held", "did not hold", "undecided", "not judged")
+    rows = []
+    for claim in dict.fromkeys(each.claim for each in judged):
+        places: dict[Outcome, list[str]] = {outcome: [] for outcome in outcomes}
+        for each in judged:
+            if each.claim == claim:
+                places[each.outcome].append(each.dataset + (f" ({_jitter(each)})" if each.kl_jitter else ""))
+        rows.append((claim.says, *(", ".join(places[outcome]) or "–" for outcome in outcomes)))
+    return ResultTable(title="Claims", columns=("claim", *outcomes), rows=tuple(rows))
+
+
+def judgement_table(judged: Sequence[Judged]) -> ResultTable:
+    """Every verdict with its numbers."""
+    rows = []
+    for each in judged:
+        v = each.verdict
+        interval = "–" if v is None else f"{number(v.value)} [{number(v.low)}, {number(v.high)}]"
+        told = (f"{each.splits} of {each.planned}", each.agreeing, each.outcome)
+        claimed = f"{each.claim.side} {each.claim.threshold:g}"
+        rows.append((each.claim.statistic, each.dataset, _jitter(each), interval, claimed, *told))
+    columns = ("statistic", "data set", "jitter", "mean [95%]", "claimed", "splits", "of these on its side", "outcome")
+    return ResultTable(title="Claims, with numbers", columns=columns, rows=tuple(rows))
+
+
+def size_rows(cells: Cells, datasets: Sequence[str]) -> list[tuple[Row, int]]:
+    """Rows for figures 3 and 4, each with how many of its cells are missing."""
+    rows = []
+    for dataset in datasets:
+        for entry in entries_of(cells):
+            group = of_entry(cells, dataset, entry)
+            finished = [cell for cell in group if cell.status == "ok"]
+            missing = sum(cell.status == "missing" for cell in group)
+            scores = {}
+            for name in ("kl", "nlpd") if finished else ():
+                if values := [value for cell in finished if (value := getattr(cell, name)) is not None]:
+                    scores[name] = estimate(values)
+            if group:
+                settings = {"M": entry.M, "kl_jitter": entry.kl_jitter, "max_steps": group[0].max_steps}
+                own: dict[str, object] = {name: value for name, value in settings.items() if value is not None}
+                there, splits = len(group) - missing, len({cell.split for cell in finished})
+                row = Row(dataset, entry.method, entry.family, own, there, len(finished), splits, scores)
+                rows.append((row, missing))
+    return rows
+
+
+def number(value: float) -> str:
+    """Three significant digits, more of large ones, with a true minus. Rounding errors about 0 are not hidden."""
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "−∞"
+    words = f"{value:,.0f}" if 999.5 <= abs(value) < 999_999.5 else f"{value + 0.0:.3g}"
+    return words.replace("e+0", "e").replace("e+", "e").replace("e-0", "e-").replace("-", "−")
+
+
+def _jitter(each: Judged) -> str:
+    return f"{each.kl_jitter:g}".replace("e-0", "e-")
+
+
+def _pairs(cells: Cells, dataset: str, one: Entry, other: Entry) -> list[tuple[StudyCell, StudyCell]]:
+    """Finished cells of two lines on the same splits."""
+    others = {cell.split: cell for cell in of_entry(cells, dataset, other) if cell.status == "ok"}
+    mine = [cell for cell in of_entry(cells, dataset, one) if cell.status == "ok"]
+    return [(cell, others[cell.split]) for cell in mine if cell.split in others]
+
+
+def _per_line(
+    cells: Cells,
+    title: str,
+    columns: dict[str, Callable[[Cells], str]],
+    keep: Callable[[Entry], bool] = at_the_papers_setting,
+) -> ResultTable:
+    """A row per data set and line that has something; `splits` says of how many."""
+    rows = []
+    for dataset in datasets_of(cells):
+        for entry in entries_of(cells, keep):
+            group = of_entry(cells, dataset, entry)
+            finished = [cell for cell in group if cell.status == "ok"]
+            if finished:
+                counted = f"{len(finished)} of {len(group)}"
+                rows.append((dataset, words_of(entry)[0], counted, *(of(finished) for of in columns.values())))
+    return ResultTable(title=title, columns=("data set", "method", "splits", *columns), rows=tuple(rows))
+
+
+def _values(group: Cells, value: Value) -> list[float]:
+    return [each for cell in group if (each := value(cell)) is not None]
+
+
+def _median(group: Cells, value: Value) -> str:
+    values = _values(group, value)
+    return number(median(values)) if values else "–"
+
+
+def _known(group: Cells, value: Value) -> str:
+    """A median with how many splits it is of, where some do not know."""
+    values = _values(group, value)
+    return _median(group, value) + (f" (of {len(values)})" if 0 < len(values) < len(group) else "")
+
+
+def _quartiles(group: Cells, value: Value) -> str:
+    return _spread(_values(group, value), len(group))
+
+
+def _mean(group: Cells, value: Value) -> str:
+    values = _values(group, value)
+    if not values:
+        return "–"
+    found = estimate(values)
+    return number(found.mean) + (f" ± {number(found.standard_error)}" if found.standard_error is not None else "")
+
+
+def _spread(values: Sequence[float], planned: int) -> str:
+    """Median and quartiles, with how many values they are of where some are lacking."""
+    if not values:
+        return "–"
+    spread = spread_of(np.asarray(values, dtype=float))
+    words = f"{number(spread.median)} [{number(spread.lower_quartile)}, {number(spread.upper_quartile)}]"
+    return words + (f" (of {len(values)})" if len(values) < planned else "")

@@ -1,0 +1,300 @@
+"""The study's page: made from its table alone, its numbers those of the table, nothing averaged unseen."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.reproductions.base import Workshop
+from fsvi_bench.reproductions.claims import Claim
+from fsvi_bench.reproductions.study import summary
+from fsvi_bench.reproductions.study.claims import judge_study, load_study_file
+from fsvi_bench.reproductions.study.page import markdown, render
+from fsvi_bench.reproductions.study.reproduction import BURT2020_STUDY
+from fsvi_bench.reproductions.study.table import CELLS_FILE, CURVES_FILE, StudyCell, Tables, read_tables, write_tables
+from fsvi_bench.running.progress import Silent
+from fsvi_bench.running.runner import Resources
+from tests.reproductions.synthetic_study import cell, study_places, whole, with_holes, without
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+CLAIMS = load_study_file().claims
+
+
+def page_of(tables, folder=Path("docs/study")):
+    return render(tables, judge_study(tables.cells, CLAIMS), [], folder, False)
+
+
+def rows_of(text, *columns):
+    """The rows of the first table with such columns, as mappings."""
+    lines = text.splitlines()
+    heads = [[word.strip() for word in line.strip("| ").split(" | ")] for line in lines]
+    place = next(i for i, head in enumerate(heads) if set(columns) <= set(head) and lines[i].startswith("|"))
+    found = []
+    for line in lines[place + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells = [word.strip() for word in re.split(r"(?<!\\)\|", line)[1:-1]]
+        found.append(dict(zip(heads[place], cells, strict=True)))
+    return found
+
+
+def test_tables_survive_their_files_and_writing_again_changes_no_byte(tmp_path):
+    tables = with_holes()
+    first, second = tmp_path / "a", tmp_path / "b"
+    write_tables(tables, first)
+    back = read_tables(first)
+    write_tables(back, second)
+    for name in (CELLS_FILE, CURVES_FILE):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    assert len(back.cells) == len(tables.cells)
+    for one, other in zip(tables.cells, back.cells, strict=True):
+        for name in StudyCell.model_fields:
+            value, read = getattr(one, name), getattr(other, name)
+            # Ten digits are kept.
+            assert read == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), name
+    assert any(each.kl_at_objective_optimum == math.inf for each in back.cells)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("kl_mean_term", "kl_mean", 1), "its columns are others"),
+        (lambda text: text.replace(",ok,", ",fine,", 1), "is not a study's table"),
+        (lambda text: text.replace(",full,", ",half,", 1), "is not a study's table"),
+        (lambda text: text.rsplit(",", 60)[0], "a line has too few or too many columns"),
+        (lambda text: text.rsplit(",", 4)[0], "a line has too few or too many columns"),
+        (lambda text: text.replace(",ok,", ",ok,more,", 1), "a line has too few or too many columns"),
+    ],
+)
+def test_a_damaged_table_is_refused_in_one_sentence(tmp_path, change, message):
+    path, _ = write_tables(whole(), tmp_path)
+    path.write_text(change(path.read_text()))
+    with pytest.raises(InputError, match=message) as caught:
+        read_tables(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def reproduce(root):
+    return BURT2020_STUDY.make(Workshop(root, False, Resources(), Silent(), compute=False))
+
+
+def test_the_page_is_made_from_the_table_alone_byte_for_byte(tmp_path):
+    for name in ("a", "b"):
+        write_tables(with_holes(), tmp_path / name / "study")
+        outcome = reproduce(tmp_path / name)
+        assert outcome.missing == 2
+        assert (tmp_path / name / "study.md") in outcome.files
+    for path in ("study.md", "study/scores-1.png", "study/spectrum.png", "study/time.png", "study/drift.png"):
+        assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
+    page = (tmp_path / "a" / "study.md").read_text()
+    for link in re.findall(r"\]\((study/[^)]*)\)", page):
+        assert (tmp_path / "a" / link).is_file()
+    assert "{{" not in page
+
+
+def test_the_committed_page_is_that_of_the_committed_table():
+    """Without a table there is no page, and the other way round: no number stands there that nobody can make again."""
+    table, page = DOCS / "study" / CELLS_FILE, DOCS / "study.md"
+    assert table.is_file() == page.is_file()
+    if page.is_file():
+        tables = read_tables(table.parent)
+        figures = re.findall(r"\]\(study/([a-z0-9-]+)\.png\)", page.read_text(encoding="utf-8"))
+        own = [name for name in figures if not name.startswith("burt2020-")]
+        text = render(tables, judge_study(tables.cells, CLAIMS), own, table.parent, False)
+        assert text == page.read_text(encoding="utf-8")
+
+
+def test_every_block_of_numbers_has_its_command_beside_it():
+    page = page_of(whole())
+    tables = [match.end() for match in re.finditer(r"(?m)^\|.*\n(?!\|)", page)]
+    assert len(tables) >= 9
+    for place in tables[1:]:  # the first is introduced by the command
+        following = page[place:].lstrip().split("\n")[0]
+        assert following.startswith("`fsvi-bench reproduce burt2020-study --out DIR`"), following
+
+
+def test_what_is_missing_is_said_and_stands_in_no_mean():
+    tables = with_holes()
+    page = page_of(tables)
+    assert f"2 of {len(tables.cells)} cells are missing" in page
+    counts = {row["data set"]: row for row in rows_of(page, "planned", "diverged")}
+    planned = sum(c.dataset == "boston" for c in tables.cells)
+    assert [counts["boston"][c] for c in ("planned", "ok", "diverged", "missing")] == [
+        str(planned), str(planned - 5), "5", "0",
+    ]  # fmt: skip
+    results = {(row["data set"], row["method"]): row for row in rows_of(page, "KL, mean ± s.e.")}
+    assert results["power", "RANDA full"]["splits"] == "1 of 3"
+    assert results["power", "RANDA full"]["KL, mean ± s.e."] == "11"  # split 0 alone, and so no standard error
+    assert results["boston", "SSGE full"]["splits"] == "2 of 3"
+    lacking = {(row["data set"], row["method"], row["M"], row["jitter"]): row for row in rows_of(page, "reasons")}
+    assert lacking["power", "RANDA full", "80", "0"]["missing"] == "2"
+    assert lacking["boston", "SSGE full", "80", "1e-6"]["not ok"] == "1"
+    assert lacking["boston", "SSGE full", "20", "0"]["reasons"] == "the loss is ¦ nan"
+    assert len(lacking) == 6
+
+
+def test_results_are_medians_and_means_of_the_tables_cells():
+    tables = whole()
+    rows = {(row["data set"], row["method"]): row for row in rows_of(page_of(tables), "KL, mean ± s.e.")}
+    values = [60.0, 66.0, 72.0]
+    error = np.std(values, ddof=1) / math.sqrt(3)
+    assert rows["boston", "FIXEDA full"]["KL, median [quartiles]"] == "66 [63, 69]"
+    assert rows["boston", "FIXEDA full"]["KL, mean ± s.e."] == f"66 ± {error:.3g}"
+    assert len(rows) == 2 * 10  # lines at M = 80 without jitter
+    sizes = {(row["data set"], row["method"]): row for row in rows_of(page_of(tables), "M = 160")}
+    assert [sizes["boston", "RANDA full"][f"M = {size}"] for size in (20, 40, 80, 160)] == [
+        "48.4",
+        "24.2",
+        "12.1",
+        "6.05",
+    ]
+    assert not [name for name, _ in sizes if name == "power"]  # which has one size
+
+
+def test_the_optimum_jitter_and_drift_tables():
+    tables = whole()
+    page = page_of(tables)
+    optimum = {(row["data set"], row["method"]): row for row in rows_of(page, "KL at the optimum")}
+    assert optimum["power", "FIXEDA ffg"]["KL at the optimum"] == "∞"
+    assert optimum["power", "SSGE full"]["KL at the optimum"] == "110"  # 330 / 3
+    assert ("power", "EXACT full") not in optimum
+    jitter = {(row["data set"], row["method"]): row for row in rows_of(page, "KL over that without")}
+    assert jitter["boston", "RANDA full"]["KL over that without"] == "1.25 [1.25, 1.25]"
+    assert {name for name, _ in jitter} == {"boston"}
+    drift = rows_of(page, "last / least")
+    assert [drift[0][c] for c in ("method", "least KL", "at step", "last KL", "last / least", "splits")] == [
+        "FIXEDA full", "10", "10", "40", "4", "3 of 3",
+    ]  # fmt: skip
+
+
+def claim(statistic, side="above"):
+    return Claim(statistic=statistic, says="it is so", side=side, threshold=0.0)
+
+
+def outcomes(judged):
+    return {(each.dataset, each.kl_jitter): each.outcome for each in judged}
+
+
+def test_claims_are_judged_by_paired_differences_with_students_interval():
+    tables = whole()
+    statistic = "log KL: ssge full - rand-a full"
+    (boston, jittered, power) = judge_study(tables.cells, [claim(statistic)])
+    assert [(e.dataset, e.kl_jitter, e.splits, e.planned) for e in (boston, jittered, power)] == [
+        ("boston", 0.0, 3, 3), ("boston", 1e-6, 3, 3), ("power", 0.0, 3, 3),
+    ]  # fmt: skip
+    assert boston.verdict is not None
+    assert boston.verdict.value == pytest.approx(math.log(300 / 11), rel=1e-12)
+    assert set(outcomes(judge_study(tables.cells, [claim(statistic)])).values()) == {"held"}
+    assert set(outcomes(judge_study(tables.cells, [claim(statistic, "below")])).values()) == {"did not hold"}
+
+    excess = judge_study(tables.cells, [claim("training log likelihood above exact's: ssge ffg")])[0]
+    expected = stats.ttest_1samp([5.0, 6.0, 7.0], 0.0).confidence_interval(0.95)
+    assert excess.verdict is not None
+    assert (excess.verdict.low, excess.verdict.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
+    assert excess.agreeing == 3
+
+
+def test_a_claim_whose_interval_holds_its_threshold_is_undecided():
+    cells = [
+        each.model_copy(update={"log_variance_ratio": 0.1 * (each.split - 1)})
+        if each.method == "ssge" and each.family == "full"
+        else each
+        for each in whole().cells
+    ]
+    (boston, *_) = judge_study(cells, [claim("log variance ratio in the box: ssge full", "below")])
+    assert (boston.outcome, boston.agreeing, boston.splits) == ("undecided", 1, 3)
+
+
+def test_claims_leave_out_what_is_missing_and_say_so():
+    judged = judge_study(with_holes().cells, [claim("log KL: ssge full - rand-a full")])
+    by_place = {(each.dataset, each.kl_jitter): each for each in judged}
+    assert (by_place["power", 0.0].splits, by_place["power", 0.0].planned) == (1, 3)
+    assert by_place["power", 0.0].outcome == "not judged"
+    assert (by_place["boston", 0.0].splits, by_place["boston", 0.0].outcome) == (2, "held")
+    infinite = [c.model_copy(update={"kl": math.inf}) if c.method == "ssge" else c for c in whole().cells]
+    assert set(outcomes(judge_study(infinite, [claim("log KL: ssge full - rand-a full")])).values()) == {"not judged"}
+
+
+def test_every_claim_of_the_file_is_planned_somewhere_and_an_unknown_one_refused():
+    judged = judge_study(whole().cells, CLAIMS)
+    assert {each.claim.statistic for each in judged} == {each.statistic for each in CLAIMS}
+    by_size = [each for each in judged if "M = 160" in each.claim.statistic]
+    assert {(each.dataset, each.kl_jitter) for each in by_size} == {("boston", 0.0)}
+    assert {each.kl_jitter for each in judged if ": exact ffg" in each.claim.statistic} == {0.0}
+    for name in ("log kl: ssge full - rand-a full", "log KL: ssge full", "something: ssge full"):
+        with pytest.raises(InputError, match=f"there is no statistic '{name}'"):
+            judge_study(whole().cells, [claim(name)])
+
+
+def test_numbers_of_other_experiments_stand_in_the_page_once_they_are_there(tmp_path):
+    tables = whole()
+    assert page_of(tables, tmp_path).count("Not made yet.") == 2
+    verdict = {
+        "statistic": "s", "says": "the root matters", "side": "above", "threshold": 0.5, "value": 12.5, "low": 11.0,
+        "high": 14.0, "holds": True,
+    }  # fmt: skip
+    table = {"title": "KL by root", "columns": ["root", "KL"], "rows": [["Cholesky", 36.5], ["symmetric", None]]}
+    long = {"title": "all of it", "columns": ["x"], "rows": [[1.0]] * 41}
+    numbers = {
+        "figure": "burt2020-roots", "quick": False, "settings": {}, "claims": [verdict], "tables": [table, long], "numbers": {},
+    }  # fmt: skip
+    (tmp_path / "burt2020-roots.json").write_text(json.dumps(numbers))
+    page = page_of(tables, tmp_path)
+    assert page.count("Not made yet.") == 1
+    assert "| the root matters | 12.5 [11, 14] | above 0.5 | held |" in page
+    assert "| Cholesky | 36.5 |\n| symmetric | – |" in page
+    assert "all of it: 41 rows" in page
+    (tmp_path / "burt2020-roots.json").write_text("{}")
+    with pytest.raises(InputError, match="is not the numbers of burt2020-roots"):
+        page_of(tables, tmp_path)
+
+
+def test_a_table_with_a_cell_twice_is_refused(tmp_path):
+    tables = whole()
+    write_tables(Tables([*tables.cells, tables.cells[0]], tables.curves), tmp_path / "study")
+    with pytest.raises(InputError, match="holds boston split 0 exact twice"):
+        reproduce(tmp_path)
+
+
+def test_a_folder_with_neither_records_nor_tables_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"holds neither records nor study/scores\.csv"):
+        reproduce(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_study_of_which_nothing_is_there_still_has_a_page(tmp_path):
+    cells = [without(place, "missing") for place in study_places()]
+    write_tables(Tables(cells, []), tmp_path / "study")
+    reproduce(tmp_path)
+    page = (tmp_path / "study.md").read_text()
+    assert f"{len(cells)} of {len(cells)} cells are missing" in page
+    assert {row["not judged"] == "–" for row in rows_of(page, "not judged", "held")} == {False}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.0, "0"), (-0.0, "0"), (999.7, "1,000"), (-1e6, "−1e6"), (-1.42e-14, "−1.42e−14"), (12.345, "12.3"), (1234.5, "1,234"), (7611625.0, "7.61e6"),
+        (math.inf, "∞"), (-math.inf, "−∞"), (0.00012345, "0.000123"),
+    ],
+)  # fmt: skip
+def test_numbers_in_words(value, words):
+    assert summary.number(value) == words
+
+
+def test_markdown_keeps_a_bar_within_its_cell():
+    table = summary.ResultTable(title="t", columns=("a", "b"), rows=(("x|y", None), (1.5, 2)))
+    assert markdown(table) == "| a | b |\n| --- | --- |\n| x\\|y | – |\n| 1.5 | 2 |"
+
+
+def test_cells_of_a_study_are_the_protocols():
+    places = study_places()
+    assert len(places) == 3 * (10 + 24 + 8) + 3 * 10  # boston with sizes and jitter, power without
+    assert cell(places[0]).entry.method == "exact"
