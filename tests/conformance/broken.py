@@ -323,7 +323,6 @@ BROKEN = [
     (PlannedWork, "counts its work", "halfway and at the end"),
     (NegativeWork, "counts its work", "has -20 for 'likelihood_rows'"),
     (AlwaysDiverges, "scores are numbers", "it always does"),
-    (NegativeKL, "scores are numbers", "no KL is negative"),
     (ClaimsTooMuch, "reaches its exact limit", "claims 0.001"),
     (DrawsGlobally, "leaves random generators alone", "generator of torch"),
     (DrawsGloballyLate, "leaves random generators alone", "generator of torch"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fsvi_bench.conformance import CHECKS, Subject, check_method, conduct
+from fsvi_bench.conformance import CHECKS, Subject, check_method, conduct, scoring
 from fsvi_bench.conformance import repeating as repeating_checks
 from fsvi_bench.conformance.conduct import random_state, settings_of_process
 from fsvi_bench.conformance.verdict import Failed
@@ -35,6 +35,21 @@ def test_a_check_finds_what_it_is_there_for(cls, check, words):
     assert finding.status == "failed"
     assert re.search(words, finding.message), finding.message
     assert "\n" not in finding.message
+
+
+def test_what_has_no_posterior_is_asked_nothing_else():
+    """One failing, not the same one nineteen times."""
+    report = check_method([subject_of(broken.NotANumber)])
+    assert [each.check for each in report.findings if each.status == "failed"] == ["posterior after training"]
+    assert {each.message for each in report.findings if each.status == "not applicable"} == {
+        "first this has to be mended: posterior after training"
+    }
+
+
+def test_a_negative_kl_is_found():
+    """In the suite an odd factor is found before it comes to scores, so that they are asked directly."""
+    with pytest.raises(Failed, match="no KL is negative"):
+        scoring.scores_are_numbers(subject_of(broken.NegativeKL))
 
 
 def test_every_check_has_a_method_that_fails_it():
