@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -41,6 +42,18 @@ def waits_for_ever(path):
         time.sleep(1)
 
 
+def sends_half_a_result(path):
+    """Returns at once, or, given a path, announces 1,000 bytes to the pool, sends none and writes the path."""
+    if path is None:
+        return
+    frame = sys._getframe()
+    while "result_queue" not in frame.f_locals:
+        frame = frame.f_back
+    os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 1000))
+    path.touch()
+    time.sleep(1000)
+
+
 def threads_and_process(_):
     return torch.get_num_threads(), os.getpid()
 
@@ -57,6 +70,34 @@ def test_every_result_comes_back_with_its_argument(workers):
 def test_a_users_mistake_stops_everything(workers):
     with pytest.raises(InputError, match="planted"):
         list(LocalExecutor(workers).map(work, [1, "input", 2]))
+
+
+LEAVES_EARLY = """
+import sys, time
+from pathlib import Path
+from fsvi_bench.running.executors import LocalExecutor
+from tests.running.test_executors import sends_half_a_result
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    for argument, _ in LocalExecutor(2).map(sends_half_a_result, [None, path]):
+        while not path.exists():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        break
+    print("ended")
+"""
+
+
+def test_a_worker_killed_in_the_middle_of_its_result_keeps_nobody_waiting(tmp_path):
+    """The pool's thread had read a result's length and waited for the rest, and the process for that thread, for ever."""
+    (tmp_path / "program.py").write_text(LEAVES_EARLY)
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "half")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, "ended\n"), ended.stderr
 
 
 def test_a_worker_that_dies_costs_no_other_call_and_is_tried_once_more(tmp_path):

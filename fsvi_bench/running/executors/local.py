@@ -59,12 +59,20 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        for process in list((pool._processes or {}).values()):
-            # Lightning would turn SIGTERM into an exception, and the worker would go on to the next job.
-            process.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
+        _give_up(pool)
         raise
     pool.shutdown()
+
+
+def _give_up(pool: ProcessPoolExecutor) -> None:
+    results = pool._result_queue
+    for process in list((pool._processes or {}).values()):
+        # Lightning would turn SIGTERM into an exception, and the worker would go on to the next job.
+        process.kill()
+    # A worker killed in the middle of a result leaves the pool's thread waiting for its rest, and the end of Python for
+    # that thread, as long as there is anyone who could write there; this process itself could.
+    results._writer.close()  # type: ignore[attr-defined]
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class RayExecutor:
 
         if not answers(self.connection.address):
             # Asked by hand: without its head, Ray would hang for a minute and then end this process.
-            raise WorkersLost(f"the head of the Ray cluster at {self.connection.address} does not answer")
+            raise WorkersLost(f"the Ray cluster at {self.connection.address} is lost: its head does not answer")
         room = 0
         for node in ray.nodes():  # type: ignore[no-untyped-call]
             if node["Alive"]:
