@@ -123,5 +123,6 @@ def test_a_run_without_its_head_ends_and_says_so(nodes, tmp_path):
         raise
     out, err = finish(run, 90)
     assert (run.returncode, out) == (1, ""), err
-    assert f"fsvi-bench: the Ray cluster at {nodes.head} is lost: its head does not answer" in err  # at once, between two stages
+    # For so many seconds, or at once where it is noticed between two stages.
+    assert f"fsvi-bench: the Ray cluster at {nodes.head} is lost: its head does not answer" in err
     assert "Traceback" not in err
