@@ -39,8 +39,9 @@ def test_densities_equal_those_of_all_atoms_and_their_imprecision_is_honest(seed
     expected = enumerated_log_density(problem._replace(y=y.numpy().ravel(), Phi=problem.Phi[places]))
     error = np.abs(result.log_density.numpy().ravel() - expected)
     assert (error <= 10 * result.imprecision.numpy().ravel()).all()
-    assert (error <= 1e-8 + 1e-11 * np.abs(expected)).all()
-    assert result.reliable.all()
+    assert (error <= 2e-9 + 1e-11 * np.abs(expected)).all()
+    # Beyond that the spacing of doubles is no better than what counts as reliable.
+    assert result.reliable.numpy().ravel()[np.abs(expected) < 1e7].all()
 
 
 def test_neighbours_share_their_work_and_the_far_ones_are_computed_alone(monkeypatch):
