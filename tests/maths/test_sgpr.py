@@ -244,6 +244,46 @@ def test_lapack_buffers_do_not_go_stale():
         np.testing.assert_array_equal(before, after)  # bitwise
 
 
+def test_lapack_keeps_its_digits_where_the_noise_is_tiny():
+    """A target explained down to a noise of 2e-6, as naval's is, so that cond(B) is 1e9: against the same formula in
+    extended precision. The bound is a difference of numbers of N s/σ² = 2e9, of which rounding costs some 1e-6."""
+    rng = np.random.default_rng(0)
+    X, k, s, variance, jitter = rng.uniform(-1.7, 1.7, (1000, 1)), 40, 4.0, 2e-6, 1e-6
+    y, Z = np.sin(X[:, 0]), np.linspace(-1.7, 1.7, k)[:, None]
+    bound = LapackCollapsedBound(X, y, k, jitter)(Z, np.ones(1), s, variance).bound
+    assert bound == pytest.approx(bound_in_extended_precision(X, y, Z, s, variance, jitter), abs=1e-3)
+
+
+def bound_in_extended_precision(X, y, Z, s, variance, jitter):
+    """The collapsed bound with lengthscales 1 in NumPy's long doubles, whose eps is 1e-19, through triangular factors."""
+    extended = np.longdouble
+    X, y, Z, s, variance = X.astype(extended), y.astype(extended), Z.astype(extended), extended(s), extended(variance)
+
+    def kernel(a, b):
+        return s * np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / 2)
+
+    def solve(tril, right):
+        solution = np.zeros_like(right)
+        for i in range(len(tril)):
+            solution[i] = (right[i] - tril[i, :i] @ solution[:i]) / tril[i, i]
+        return solution
+
+    def cholesky(matrix):
+        tril = np.zeros_like(matrix)
+        for i in range(len(matrix)):
+            tril[i, i] = np.sqrt(matrix[i, i] - tril[i, :i] @ tril[i, :i])
+            tril[i + 1 :, i] = (matrix[i + 1 :, i] - tril[i + 1 :, :i] @ tril[i, :i]) / tril[i, i]
+        return tril
+
+    identity = np.eye(len(Z), dtype=extended)
+    A = solve(cholesky(kernel(Z, Z) + extended(jitter) * identity), kernel(Z, X)) / np.sqrt(variance)
+    LB = cholesky(identity + A @ A.T)
+    half = solve(LB, (A @ y)[:, None]) / np.sqrt(variance)
+    log_determinant = len(y) * np.log(2 * extended(np.pi) * variance) + 2 * np.log(np.diag(LB)).sum()
+    fit = (y @ y + len(y) * s) / variance - (half**2).sum() - (A**2).sum()
+    return float(-(log_determinant + fit) / 2)
+
+
 def test_lapack_leaves_its_arguments_alone():
     X, y, *parameters = draw(9, 20, 5, 2)
     arrays = [X.numpy(), y.numpy(), *(parameter.numpy() for parameter in parameters)]
