@@ -74,7 +74,7 @@ def reproduce(
     )
     stderr.print(f"{counts}results lie in {root}")
     if outcome.missing:
-        stderr.print(f"{outcome.missing} cells are not there yet and stand in no mean; --compute computes them")
+        stderr.print(f"{outcome.missing} cells are not there yet and stand in no mean")
     if not outcome.files:
         stderr.print("nothing is drawn: no cell has a certified task", style="red")
     for line in failures(outcome.records):

@@ -9,6 +9,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
+from fsvi_bench.statistics.resampled_t import corrected_interval
+
+TEST_TRAIN_RATIO = 1 / 9  #: of the standard splits, which are 90/10
+
 
 class Statistic(NamedTuple):
     """An estimate with its 95% interval; one that is not random has all three equal."""
@@ -29,6 +33,27 @@ class Statistic(NamedTuple):
             return Statistic(mean, -np.inf, np.inf)
         half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
         return Statistic(mean, mean - half, mean + half)
+
+    @staticmethod
+    def of_splits(values: Sequence[float], test_train_ratio: float = TEST_TRAIN_RATIO) -> Statistic:
+        """Mean over splits that share rows, with the corrected resampled t-interval (Nadeau and Bengio 2003).
+
+        Where some are infinite it is the limit in which these grow together: their signs are judged, with 0 for the
+        others, and the interval is one infinity, the other, or everything. NaN if a value is.
+        """
+        row = np.asarray(values, dtype=float)
+        if np.isnan(row).any():
+            return Statistic.exact(np.nan)
+        infinite = np.isinf(row)
+        judged = np.where(infinite, np.sign(row), 0.0) if infinite.any() else row
+        mean, low, high = corrected_interval(judged, test_train_ratio)
+        if low is None or high is None:
+            low, high = -np.inf, np.inf
+        if not infinite.any():
+            return Statistic(mean, low, high)
+        return Statistic(
+            mean * np.inf if mean else 0.0, np.inf if low > 0 else -np.inf, -np.inf if high < 0 else np.inf
+        )
 
 
 class Claim(BaseModel):

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
 from fsvi_bench.methods.base import MethodOptions
@@ -30,8 +30,8 @@ class SubGrid(BaseModel):
     """A part of a protocol on some of its data sets; what it leaves out is as the protocol has it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    datasets: tuple[str, ...]
-    measurement_points: tuple[int, ...] = ()
+    datasets: Annotated[tuple[str, ...], Field(min_length=1)]
+    measurement_points: tuple[PositiveInt, ...] = ()
     grid: dict[str, tuple[Any, ...]] = {}
 
     @model_validator(mode="after")
@@ -51,8 +51,8 @@ class Protocol(BaseModel):
     families: tuple[Family, ...] = FAMILIES
     splits: str | None = None
     seeds: str = "0"
-    measurement_points: tuple[int, ...] = ()
-    max_steps: int | None = None
+    measurement_points: tuple[PositiveInt, ...] = ()
+    max_steps: PositiveInt | None = None
     options: dict[str, Any] = {}
     method_options: dict[str, dict[str, Any]] = {}  #: of single methods; they go before `options`
     grid: dict[str, tuple[Any, ...]] = {}  #: option -> values; every method that has the option runs with each of them

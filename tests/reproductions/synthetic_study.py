@@ -29,11 +29,13 @@ def cell(place, **changes):
         "reverse_kl": value / 4, "predictive_kl_test": value / 100, "predictive_kl_box": value / 50,
         "nlpd": 2.0 + 0.01 * place.split, "nlpd_gap": 0.01, "rmse": 3.0,
         "kl_at_objective_optimum": math.inf if place.method == "fixed-a" else value / 3, "objective_gap": 0.7,
-        "log_likelihood_excess": 5.0 + place.split, "log_variance_ratio": -0.3 + 0.01 * place.split,
+        "log_likelihood_excess": 5.0 + place.split, "mean_log_likelihood_excess": 2.0 + place.split,
+        "log_variance_ratio": -0.3 + 0.01 * place.split,
     }  # fmt: skip
     fields = {
         "dataset": place.dataset, "split": place.split, "method": place.method, "family": place.family, "seed": 0,
-        "status": "ok", "cell": f"{place.split:024x}", "hardware": "a machine", "gradients": 300, "train_seconds": 1.5,
+        "status": "ok", "cell": f"{place.split:024x}", "code": f"{len(place.method):012x}", "task": f"{place.split:012x}",
+        "hardware": "a machine", "gradients": 300, "train_seconds": 1.5,
     }  # fmt: skip
     return StudyCell.model_validate({**fields, **settings, **numbers, **spectrum, **changes})
 

@@ -17,9 +17,10 @@ FRESH_POINTS = 1000
 
 
 class Closeness(NamedTuple):
-    """Both are 0 for the exact posterior."""
+    """All are 0 for the exact posterior."""
 
     log_likelihood_excess: float  #: E_q[log p(y|Φ,w)] on the training set minus the exact posterior's, nats
+    mean_log_likelihood_excess: float  #: log p(y|Φ,E_q[w]) minus the same at the exact mean, which no variance touches
     log_variance_ratio: float  #: mean over fresh points of the training box of log(var_q f / var_exact f)
 
 
@@ -30,17 +31,21 @@ class Examiner:
         self._problem, truth = problem, problem.truth
         self._Phi = _fresh_features(problem)
         self._likelihood = self._expected_log_likelihood(truth.posterior.mean, truth.covariance_tril)
+        self._likelihood_of_mean = self._log_likelihood(truth.posterior.mean)
         self._variance = self._variances(truth.covariance_tril)
 
     def __call__(self, q: Posterior) -> Closeness:
-        """Of one posterior; no posterior that was scored has a variance of 0 here, as its KL would be infinite."""
+        """Of one posterior. A variance of 0 anywhere makes the ratio's logarithm −∞, as it should."""
         excess = self._expected_log_likelihood(q.mean, q.covariance_tril()) - self._likelihood
         ratio = self._variances(q.covariance_tril()) / self._variance
-        return Closeness(excess, float(ratio.log().mean()))
+        return Closeness(excess, self._log_likelihood(q.mean) - self._likelihood_of_mean, float(ratio.log().mean()))
 
-    def _expected_log_likelihood(self, mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]) -> float:
+    def _log_likelihood(self, weights: Float[Tensor, " k"]) -> float:
+        return self._expected_log_likelihood(weights, weights.new_zeros(len(weights), len(weights)))
+
+    def _expected_log_likelihood(self, mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"]) -> float:
         problem = self._problem
-        return float(expected_log_likelihood(problem.Phi, problem.y, problem.task.noise_variance, mean, tril))
+        return float(expected_log_likelihood(problem.Phi, problem.y, problem.task.noise_variance, mean, factor))
 
     def _variances(self, tril: Float[Tensor, "k k"]) -> Float[Tensor, " n"]:
         return predictive_variance(self._Phi, tril, torch.zeros((), dtype=torch.float64))

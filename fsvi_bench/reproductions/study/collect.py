@@ -21,7 +21,7 @@ from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.problem import load_problem
 from fsvi_bench.training.trace import Trace
 
-KEY_DIGITS = 24
+KEY_DIGITS, HASH_DIGITS = 24, 12
 HARDWARE_LENGTH = 60
 FAMILY_ORDER = ("full", "ffg")
 
@@ -103,6 +103,8 @@ def _cell(record: Record, closeness: Closeness | None) -> StudyCell:
         status=record.status,
         reason=plain(record.reason or ""),
         cell=record.cell[:KEY_DIGITS],
+        code=record.code_sha256[:HASH_DIGITS],
+        task=(record.task_sha256 or "")[:HASH_DIGITS],
         hardware=plain(str(record.provenance.get("hardware") or ""), HARDWARE_LENGTH),
         gradients=(record.work or {}).get("gradients"),
         train_seconds=None if record.seconds is None else record.seconds.train,
@@ -113,11 +115,11 @@ def _cell(record: Record, closeness: Closeness | None) -> StudyCell:
 
 
 def _curves(records: Sequence[Record], root: Path) -> list[CurvePoint]:
-    """Of every line that has no jitter; EXACT has no trace."""
+    """Of every line that has no jitter; EXACT has no trace. What diverged counts as infinite from there on."""
     groups: dict[tuple[str, Entry], list[Record]] = defaultdict(list)
     for record in records:
         settings = _setting(record.hyperparameters)
-        if record.status == "ok" and not settings["kl_jitter"]:
+        if record.status in ("ok", "diverged") and not settings["kl_jitter"]:
             entry = Entry(record.method, record.family, settings["M"], settings["kl_jitter"])
             groups[record.dataset, entry].append(record)
     points: list[CurvePoint] = []

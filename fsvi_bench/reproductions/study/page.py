@@ -24,6 +24,7 @@ from fsvi_bench.reproductions.study.table import Tables
 TEMPLATE = "study.md.j2"
 #: Experiments of their own whose numbers the page shows, if `reproduce NAME --out FOLDER` has left them there.
 EXPERIMENTS = {
+    "burt2020-theory": "Propositions 3 to 9 in numbers",
     "burt2020-roots": "The KL of EXACT-FFG by feature root",
     "burt2020-shrinkage": "SSGE's score against the true one",
 }
@@ -67,6 +68,7 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
         figures=figures,
         statuses=Counter(cell.status for cell in tables.cells),
         planned=len(tables.cells),
+        verdict_count=sum(each.verdict is not None for each in judged),
         hardware=sorted({cell.hardware for cell in tables.cells if cell.hardware}),
         steps=sorted({cell.max_steps for cell in tables.cells if cell.max_steps is not None}),
         experiments=[_experiment(name, title, folder) for name, title in EXPERIMENTS.items()],
@@ -94,6 +96,7 @@ def _tables(tables: Tables, judged: list[Judged]) -> dict[str, ResultTable]:
         "sizes": summary.sizes_table(cells),
         "verdicts": summary.verdict_table(judged),
         "judgements": summary.judgement_table(judged),
+        "provenance": summary.provenance_table(cells),
         "spectrum": summary.spectrum_table(cells),
         "optimum": summary.optimum_table(cells),
         "drift": summary.drift_table(cells, curves),
@@ -113,6 +116,8 @@ def _experiment(name: str, title: str, folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{path} is not the numbers of {name} ({type(error).__name__}); make them again with `reproduce {name}`"
         ) from error
+    if numbers.figure != name:
+        raise InputError(f"{path} holds the numbers of {numbers.figure}; make them again with `reproduce {name}`")
     short = [table for table in numbers.tables if len(table.rows) <= MOST_ROWS]
     long = [(table.title, len(table.rows)) for table in numbers.tables if len(table.rows) > MOST_ROWS]
     figure = f"{name}.png" if (folder / f"{name}.png").is_file() else None

@@ -11,7 +11,7 @@ from fsvi_bench.reproductions.places import holds_records
 from fsvi_bench.reproductions.study.claims import NAME, judge_study, load_study_file
 from fsvi_bench.reproductions.study.collect import collect
 from fsvi_bench.reproductions.study.page import write_page
-from fsvi_bench.reproductions.study.summary import require_one_task_each, verdict_table
+from fsvi_bench.reproductions.study.summary import require_one_cell_each, verdict_table
 from fsvi_bench.reproductions.study.table import CELLS_FILE, read_tables, write_tables
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Plan, Request, make_plan
@@ -59,7 +59,7 @@ class Study(Reproduction):
                 "runs with --out, or let --compute compute it"
             )
         tables = read_tables(folder)
-        require_one_task_each(tables.cells)
+        require_one_cell_each(tables.cells)
         judged = judge_study(tables.cells, load_study_file().claims)
         written += write_page(tables, judged, stem, folder, workshop.quick)
         return Outcome(

@@ -39,17 +39,24 @@ def at_the_papers_setting(entry: Entry) -> bool:
     return entry.M in (None, MEASUREMENT_POINTS) and not entry.kl_jitter
 
 
-def require_one_task_each(cells: Cells) -> None:
-    """Refuses a table in which a cell stands twice.
+def require_one_cell_each(cells: Cells) -> None:
+    """Refuses a table in which a cell stands twice (with other steps or another seed, too), or a split has two tasks:
+    splits are what is averaged and paired here.
 
     Raises:
         InputError: it does.
     """
-    places = Counter((c.dataset, c.split, c.entry, c.max_steps, c.seed) for c in cells)
+    places = Counter((c.dataset, c.split, c.entry) for c in cells)
     twice = [place for place, count in places.items() if count > 1]
     if twice:
-        dataset, split, entry, *_ = twice[0]
+        dataset, split, entry = twice[0]
         raise InputError(f"the study's table holds {dataset} split {split} {entry.method} twice; make it again")
+    tasks: dict[tuple[str, int], str] = {}
+    for cell in cells:
+        if cell.task and tasks.setdefault((cell.dataset, cell.split), cell.task) != cell.task:
+            raise InputError(
+                f"the study's table holds {cell.dataset} split {cell.split} on two tasks; keep the records of one"
+            )
 
 
 def progress_table(cells: Cells) -> ResultTable:
@@ -118,7 +125,7 @@ def optimum_table(cells: Cells) -> ResultTable:
         {
             "KL": lambda group: _median(group, lambda c: c.kl),
             "KL at the optimum": lambda group: _known(group, lambda c: c.kl_at_objective_optimum),
-            "objective above it [nats]": lambda group: _known(group, lambda c: c.objective_gap),
+            "objective above it [nats]": _gap,
         },
         lambda entry: at_the_papers_setting(entry) and entry.method != "exact",
     )
@@ -143,8 +150,8 @@ def jitter_table(cells: Cells) -> ResultTable:
     for dataset in datasets_of(cells):
         for entry in entries_of(cells, lambda e: bool(e.kl_jitter)):
             pairs = _pairs(cells, dataset, entry, entry._replace(kl_jitter=0.0))
-            ratios = [a.kl / b.kl for a, b in pairs if a.kl and b.kl and b.kl > NO_LOGARITHM]
-            nlpd = [a.nlpd - b.nlpd for a, b in pairs if a.nlpd is not None and b.nlpd is not None]
+            ratios = [ratio for a, b in pairs if (ratio := _kl_ratio(a, b)) is not None]
+            nlpd = [above for a, b in pairs if (above := _nlpd_above(a, b)) is not None]
             if planned := len(of_entry(cells, dataset, entry)):
                 rows.append((dataset, *words_of(entry), _spread(ratios, planned), _spread(nlpd, planned)))
     columns = ("data set", "method", "M", "jitter", "KL over that without", "NLPD above that without")
@@ -170,16 +177,33 @@ def drift_table(cells: Cells, curves: Sequence[CurvePoint]) -> ResultTable:
 
 
 def verdict_table(judged: Sequence[Judged]) -> ResultTable:
-    """Claims against where they held."""
-    outcomes: tuple[Outcome, ...] = ("held", "did not hold", "undecided", "not judged")
+    """Claims against where they held, with how many splits are by themselves on the claimed side, of how many."""
+    outcomes: tuple[Outcome, ...] = ("held", "did not hold", "undecided", "not judged", "incomplete")
     rows = []
     for claim in dict.fromkeys(each.claim for each in judged):
         places: dict[Outcome, list[str]] = {outcome: [] for outcome in outcomes}
         for each in judged:
             if each.claim == claim:
-                places[each.outcome].append(each.dataset + (f" ({_jitter(each)})" if each.kl_jitter else ""))
-        rows.append((claim.says, *(", ".join(places[outcome]) or "–" for outcome in outcomes)))
-    return ResultTable(title="Claims", columns=("claim", *outcomes), rows=tuple(rows))
+                jitter = f" ({_jitter(each)})" if each.kl_jitter else ""
+                places[each.outcome].append(f"{each.dataset}{jitter} {each.agreeing}/{each.splits}")
+        decided = sum(len(places[outcome]) for outcome in outcomes[:3])
+        share = f"{len(places['held'])} of {decided}" if decided else "–"
+        rows.append((claim.says, share, *(", ".join(places[outcome]) or "–" for outcome in outcomes)))
+    return ResultTable(title="Claims", columns=("claim", "held on", *outcomes), rows=tuple(rows))
+
+
+def provenance_table(cells: Cells) -> ResultTable:
+    """Which versions of the code the cells are of, and what they cost at the paper's setting."""
+    rows = []
+    for entry in entries_of(cells, at_the_papers_setting):
+        group = [cell for cell in cells if cell.entry == entry and cell.status != "missing"]
+        if group:
+            versions = Counter(cell.code for cell in group if cell.code)
+            written = ", ".join(f"{code} ({count})" for code, count in versions.most_common()) or "–"
+            cost = (_median(group, lambda c: c.gradients), _median(group, lambda c: c.train_seconds))
+            rows.append((words_of(entry)[0], len(group), written, *cost))
+    columns = ("method", "cells", "sources (cells)", "gradients, median", "seconds a cell, median")
+    return ResultTable(title="What was run at M = 80 without jitter", columns=columns, rows=tuple(rows))
 
 
 def judgement_table(judged: Sequence[Judged]) -> ResultTable:
@@ -188,10 +212,10 @@ def judgement_table(judged: Sequence[Judged]) -> ResultTable:
     for each in judged:
         v = each.verdict
         interval = "–" if v is None else f"{number(v.value)} [{number(v.low)}, {number(v.high)}]"
-        told = (f"{each.splits} of {each.planned}", each.agreeing, each.outcome)
+        told = (f"{each.splits} of {each.planned}", f"{each.agreeing} of {each.splits}", each.outcome)
         claimed = f"{each.claim.side} {each.claim.threshold:g}"
         rows.append((each.claim.statistic, each.dataset, _jitter(each), interval, claimed, *told))
-    columns = ("statistic", "data set", "jitter", "mean [95%]", "claimed", "splits", "of these on its side", "outcome")
+    columns = ("statistic", "data set", "jitter", "mean [95%]", "claimed", "splits", "on its side", "outcome")
     return ResultTable(title="Claims, with numbers", columns=columns, rows=tuple(rows))
 
 
@@ -218,6 +242,8 @@ def size_rows(cells: Cells, datasets: Sequence[str]) -> list[tuple[Row, int]]:
 
 def number(value: float) -> str:
     """Three significant digits, more of large ones, with a true minus. Rounding errors about 0 are not hidden."""
+    if math.isnan(value):
+        return "–"
     if not math.isfinite(value):
         return "∞" if value > 0 else "−∞"
     words = f"{value:,.0f}" if 999.5 <= abs(value) < 999_999.5 else f"{value + 0.0:.3g}"
@@ -225,7 +251,7 @@ def number(value: float) -> str:
 
 
 def _jitter(each: Judged) -> str:
-    return f"{each.kl_jitter:g}".replace("e-0", "e-")
+    return "–" if each.kl_jitter is None else f"{each.kl_jitter:g}".replace("e-0", "e-")
 
 
 def _pairs(cells: Cells, dataset: str, one: Entry, other: Entry) -> list[tuple[StudyCell, StudyCell]]:
@@ -233,6 +259,19 @@ def _pairs(cells: Cells, dataset: str, one: Entry, other: Entry) -> list[tuple[S
     others = {cell.split: cell for cell in of_entry(cells, dataset, other) if cell.status == "ok"}
     mine = [cell for cell in of_entry(cells, dataset, one) if cell.status == "ok"]
     return [(cell, others[cell.split]) for cell in mine if cell.split in others]
+
+
+def _kl_ratio(one: StudyCell, other: StudyCell) -> float | None:
+    """None of KLs that are rounding, and of two infinities."""
+    if not one.kl or not other.kl or other.kl <= NO_LOGARITHM or one.kl == other.kl == math.inf:
+        return None
+    return one.kl / other.kl
+
+
+def _nlpd_above(one: StudyCell, other: StudyCell) -> float | None:
+    if one.nlpd is None or other.nlpd is None or one.nlpd == other.nlpd == math.inf:
+        return None
+    return one.nlpd - other.nlpd
 
 
 def _per_line(
@@ -266,6 +305,13 @@ def _known(group: Cells, value: Value) -> str:
     """A median with how many splits it is of, where some do not know."""
     values = _values(group, value)
     return _median(group, value) + (f" (of {len(values)})" if 0 < len(values) < len(group) else "")
+
+
+def _gap(group: Cells) -> str:
+    """How far the objective is above its optimum: at least so far, where only the best that was found is known."""
+    words = _known(group, lambda cell: cell.objective_gap)
+    unknown = any(cell.objective_gap is not None and cell.kl_at_objective_optimum is None for cell in group)
+    return f"≥ {words}" if unknown else words
 
 
 def _quartiles(group: Cells, value: Value) -> str:

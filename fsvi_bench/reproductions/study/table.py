@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import write_atomically
@@ -25,6 +25,9 @@ SCORES = (
     "kl", "kl_mean_term", "kl_cov_term", "reverse_kl", "predictive_kl_test", "predictive_kl_box", "nlpd", "nlpd_gap",
     "rmse", "kl_at_objective_optimum", "objective_gap",
 )  # fmt: skip
+#: What every Gaussian that was scored has.
+ALWAYS = ("kl", "kl_mean_term", "nlpd", "rmse", "log_likelihood_excess", "mean_log_likelihood_excess",
+          "log_variance_ratio", *(f"spectrum_{percent}" for percent in SPECTRUM))  # fmt: skip
 
 
 class Entry(NamedTuple):
@@ -38,6 +41,13 @@ class Entry(NamedTuple):
 
 class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+    @model_validator(mode="after")
+    def _no_nan(self) -> Self:
+        unknown = [name for name, value in self if isinstance(value, float) and math.isnan(value)]
+        if unknown:
+            raise ValueError(f"{unknown[0]} is not a number")
+        return self
 
 
 class StudyCell(_Line):
@@ -54,6 +64,8 @@ class StudyCell(_Line):
     status: Literal["ok", "diverged", "failed", "missing"]
     reason: str = ""
     cell: str = ""  #: the record's cell key, its first 24 digits
+    code: str = ""  #: of the hash of the sources that decide its numbers, the first 12 digits
+    task: str = ""  #: of its task's hash, likewise
     hardware: str = ""
     gradients: int | None = None  #: steps that were taken
     train_seconds: float | None = None  #: the batch's, over its size
@@ -69,6 +81,7 @@ class StudyCell(_Line):
     kl_at_objective_optimum: float | None = None
     objective_gap: float | None = None
     log_likelihood_excess: float | None = None  #: see `study.closeness`
+    mean_log_likelihood_excess: float | None = None
     log_variance_ratio: float | None = None
     spectrum_0: float | None = None  #: of S*^(-1/2) S S*^(-1/2), at 0 %
     spectrum_5: float | None = None
@@ -77,6 +90,13 @@ class StudyCell(_Line):
     spectrum_75: float | None = None
     spectrum_95: float | None = None
     spectrum_100: float | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        lacking = [name for name in ALWAYS if getattr(self, name) is None]
+        if self.status == "ok" and lacking:
+            raise ValueError(f"a cell that is ok has no {lacking[0]}")
+        return self
 
     @cached_property
     def entry(self) -> Entry:
@@ -112,6 +132,7 @@ class Tables(NamedTuple):
 
 CELLS_FILE, CURVES_FILE = "scores.csv", "curves.csv"
 Line = TypeVar("Line", StudyCell, CurvePoint)
+_INFINITIES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def write_tables(tables: Tables, folder: Path) -> list[Path]:
@@ -153,7 +174,7 @@ def _word(value: object, digits: int) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return "Infinity" if value == math.inf else f"{value:.{digits}g}"
+        return _INFINITIES.get(value, f"{value:.{digits}g}")
     return str(value)
 
 

@@ -1,0 +1,48 @@
+"""Statistics of splits that share rows, and what claims make of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fsvi_bench.reproductions.claims import Claim, Statistic
+
+INF = math.inf
+
+
+def outcome(values, side="above", threshold=0.0):
+    verdict = Claim(statistic="s", says="so", side=side, threshold=threshold).judge(Statistic.of_splits(values))
+    return "held" if verdict.holds else "undecided" if verdict.undecided else "did not hold"
+
+
+def test_the_interval_over_splits_is_wider_by_what_they_share():
+    values = np.random.default_rng(0).standard_normal(20)
+    found = Statistic.of_splits(values.tolist())
+    half = stats.t.ppf(0.975, 19) * values.std(ddof=1) * math.sqrt(1 / 20 + 1 / 9)
+    assert found == pytest.approx((values.mean(), values.mean() - half, values.mean() + half), rel=1e-12)
+    assert Statistic.of_splits(values.tolist(), 0.0) == pytest.approx(Statistic.of_mean(values.tolist()), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([INF, INF, INF], "held"),
+        ([-INF, -INF, -INF], "did not hold"),
+        ([INF] * 19 + [-100.0], "held"),
+        ([INF] + [1.0] * 19, "undecided"),
+        ([INF, -INF, 1.0], "undecided"),
+        ([3.0], "undecided"),
+        ([math.nan, 1.0, 1.0], "did not hold"),
+    ],
+)
+def test_infinite_differences_are_judged_by_sign(values, expected):
+    assert outcome(values) == expected
+
+
+def test_an_infinite_mean_has_its_sign_and_equal_numbers_of_both_have_none():
+    assert Statistic.of_splits([INF, 1.0, -5.0]).value == INF
+    assert Statistic.of_splits([-INF, 1.0, 5.0]).value == -INF
+    assert Statistic.of_splits([-INF, INF, 5.0]) == (0.0, -INF, INF)
