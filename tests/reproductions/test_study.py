@@ -157,6 +157,9 @@ def test_results_are_medians_and_means_of_the_tables_cells():
         "6.05",
     ]
     assert not [name for name, _ in sizes if name == "power"]  # which has one size
+    rounding = [c.model_copy(update={"kl": -3e-15}) if c.method == "exact" else c for c in tables.cells]
+    rows = {(row["data set"], row["method"]): row for row in rows_of(page_of(Tables(rounding, [])), "KL, mean ± s.e.")}
+    assert rows["boston", "EXACT full"]["KL, mean ± s.e."] == "0 ± 0"
 
 
 def test_the_optimum_jitter_and_drift_tables():
@@ -344,6 +347,8 @@ def test_a_study_of_which_nothing_is_there_still_has_a_page(tmp_path):
     assert {(row["not judged"] == "–", row["incomplete"] == "–") for row in rows_of(page, "not judged", "held")} == {
         (True, False)
     }
+    with pytest.raises(StopIteration):
+        rows_of(page, "M = 160", "method")
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,9 @@ def results_table(cells: Cells) -> ResultTable:
         cells,
         "Scores at M = 80 without jitter",
         {
-            "KL, median [quartiles]": lambda group: _quartiles(group, lambda c: c.kl),
-            "KL, mean ± s.e.": lambda group: _mean(group, lambda c: c.kl),
-            "mean term, median": lambda group: _median(group, lambda c: c.kl_mean_term),
+            "KL, median [quartiles]": lambda group: _quartiles(group, lambda c: rounded_to_zero(c.kl)),
+            "KL, mean ± s.e.": lambda group: _mean(group, lambda c: rounded_to_zero(c.kl)),
+            "mean term, median": lambda group: _median(group, lambda c: rounded_to_zero(c.kl_mean_term)),
             "predictive KL, test": lambda group: _median(group, lambda c: c.predictive_kl_test),
             "predictive KL, box": lambda group: _median(group, lambda c: c.predictive_kl_box),
             "NLPD, mean ± s.e.": lambda group: _mean(group, lambda c: c.nlpd),
@@ -138,7 +138,8 @@ def sizes_table(cells: Cells) -> ResultTable:
     for dataset in datasets_of(cells):
         for entry in entries_of(cells, lambda e: at_the_papers_setting(e) and e.M is not None):
             groups = [of_entry(cells, dataset, entry._replace(M=size)) for size in sizes]
-            if sum(map(bool, groups)) > 1:
+            there = any(cell.status != "missing" for group in groups for cell in group)
+            if there and sum(map(bool, groups)) > 1:
                 rows.append((dataset, words_of(entry)[0], *(_known(g, lambda c: c.kl) for g in groups)))
     columns = ("data set", "method", *(f"M = {size}" for size in sizes))
     return ResultTable(title="KL by size of A, medians over splits", columns=columns, rows=tuple(rows))
@@ -182,11 +183,14 @@ def verdict_table(judged: Sequence[Judged]) -> ResultTable:
     rows = []
     for claim in dict.fromkeys(each.claim for each in judged):
         places: dict[Outcome, list[str]] = {outcome: [] for outcome in outcomes}
-        for each in judged:
-            if each.claim == claim:
+        of_claim = [each for each in judged if each.claim == claim]
+        for each in of_claim:
+            if each.splits:
                 jitter = f" ({_jitter(each)})" if each.kl_jitter else ""
                 places[each.outcome].append(f"{each.dataset}{jitter} {each.agreeing}/{each.splits}")
-        decided = sum(len(places[outcome]) for outcome in outcomes[:3])
+        if unseen := sum(not each.splits for each in of_claim):
+            places["incomplete"].append(f"{unseen} of which nothing is there")
+        decided = sum(each.verdict is not None for each in of_claim)
         share = f"{len(places['held'])} of {decided}" if decided else "–"
         rows.append((claim.says, share, *(", ".join(places[outcome]) or "–" for outcome in outcomes)))
     return ResultTable(title="Claims", columns=("claim", "held on", *outcomes), rows=tuple(rows))
@@ -248,6 +252,11 @@ def number(value: float) -> str:
         return "∞" if value > 0 else "−∞"
     words = f"{value:,.0f}" if 999.5 <= abs(value) < 999_999.5 else f"{value + 0.0:.3g}"
     return words.replace("e+0", "e").replace("e+", "e").replace("e-0", "e-").replace("-", "−")
+
+
+def rounded_to_zero(kl: float | None) -> float | None:
+    """A KL that is 0 but for rounding."""
+    return 0.0 if kl is not None and abs(kl) < NO_LOGARITHM else kl
 
 
 def _jitter(each: Judged) -> str:
