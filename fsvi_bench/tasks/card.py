@@ -86,6 +86,9 @@ class Card(_Strict):
     ethics: str | None = None
     splits: SplitProtocol
     fit: FitSettings = FitSettings()
+    refit_tolerance: float = Field(
+        default=0.01, gt=0, description="bound, nats per training point: how far two fits of a split may end apart"
+    )
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Card:
