@@ -174,9 +174,9 @@ def counted_words(marks: Sequence[Mark]) -> list[str]:
     """How many of the planned cells went into marks, and how many failed (✗), as `3/20` and `1 ✗`; nothing if whole."""
     words = []
     if any(mark.finished < mark.planned for mark in marks):
-        words.append(f"{_range([m.finished for m in marks])}/{_range([m.planned for m in marks])}")
+        words.append(f"{span([m.finished for m in marks])}/{span([m.planned for m in marks])}")
     if any(mark.finished < mark.cells for mark in marks):
-        words.append(f"{_range([m.cells - m.finished for m in marks])} ✗")
+        words.append(f"{span([m.cells - m.finished for m in marks])} ✗")
     return words
 
 
@@ -184,7 +184,8 @@ def _column_label(name: str, marks: Sequence[Mark]) -> str:
     return "\n".join([name, *counted_words([mark for mark in marks if mark.column == name])])
 
 
-def _range(values: Sequence[int]) -> str:
+def span(values: Sequence[int]) -> str:
+    """From the least to the greatest, as `3–20`; one number if they are equal."""
     low, high = min(values), max(values)
     return f"{low}" if low == high else f"{low}–{high}"
 

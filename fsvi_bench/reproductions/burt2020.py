@@ -242,7 +242,8 @@ def _mark(row: Row, missing: int, score: str) -> Mark:
 
 
 def _score_legend(figure: Figure, records: Sequence[Record], quick: bool, missing: Sequence[Place]) -> None:
-    settings = _settings([*records, *missing])
+    every: list[Record | Place] = [*records, *missing]
+    settings = _settings(every)
     jitters = [("no jitter", True)]
     if any(map(is_jittered, settings)):
         jitters.append((f"KL jitter {jitter_label(settings)}", False))
@@ -259,7 +260,7 @@ def _score_legend(figure: Figure, records: Sequence[Record], quick: bool, missin
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL)
     lacks = "faint, with n/N beneath: n of N planned splits finished"
     lacks += " (✗: diverged or failed)" if any(record.scores is None for record in records) else ""
-    splits = len({each.split for each in (*records, *missing)})
+    splits = len({each.split for each in every})
     lines = [f"Mean ± standard error over {splits} splits{incompleteness(missing)}", _budget(records, quick, missing)]
     lacking = missing or any(record.scores is None for record in records)
     figure.suptitle("\n".join([*filter(None, lines), *([lacks] if lacking else [])]), fontsize=NORMAL)
