@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from fsvi_bench.files import write_atomically
@@ -41,6 +41,7 @@ FAMILY_STYLE: dict[Family, tuple[str, str]] = {
 }
 #: Within a column of width 1.
 FAMILY_PLACE: dict[Family, float] = {"full": -0.2, "ffg": 0.2, "bernoulli": 0.2, "spike-slab": 0.2}
+FAINT = 0.4  #: opacity of what is over fewer cells than planned
 LEVEL_LINE: Dashes = (0, (4, 3))
 NO_LOGARITHM = 1e-9  #: a KL below this is 0 but for rounding, which a logarithmic axis cannot show
 
@@ -125,11 +126,20 @@ class Mark:
     cells: int = 1
     missing: int = 0  #: cells that have yet to be computed
 
+    @property
+    def planned(self) -> int:
+        return self.cells + self.missing
+
+    @property
+    def opacity(self) -> float:
+        return 1.0 if self.finished == self.planned else FAINT
+
 
 def draw_marks(axes: Axes, marks: Sequence[Mark], logarithmic: bool = False) -> None:
     """Means with standard errors; within each column families side by side, and within each family the fillings.
 
-    What the axis cannot show is said at its edge: 0 (to rounding) on a logarithmic axis, infinity, and failed cells.
+    What the axis cannot show is said at its edge: 0 (to rounding) on a logarithmic axis, and infinity. A mark that
+    lacks cells is faint, and beneath its column stands how many of the planned cells finished (and how many failed).
     """
     columns = list(dict.fromkeys(mark.column for mark in marks))
     shown = [m.estimate.mean for m in marks if m.estimate is not None and _on_axis(m.estimate.mean, logarithmic)]
@@ -139,29 +149,62 @@ def draw_marks(axes: Axes, marks: Sequence[Mark], logarithmic: bool = False) -> 
         twins = sum((m.column, m.family) == (mark.column, mark.family) for m in marks)
         apart = (-0.08 if mark.filled else 0.08) if twins > 1 else 0.0
         _draw_mark(axes, mark, columns.index(mark.column) + FAMILY_PLACE[mark.family] + apart, logarithmic)
-    axes.set_xticks(range(len(columns)), columns)
+    axes.set_xticks(range(len(columns)), [_column_label(name, marks) for name in columns])
     axes.set_xlim(-0.5, len(columns) - 0.5)
     for edge in range(1, len(columns)):
         axes.axvline(edge - 0.5, color="0.88", linewidth=0.6, zorder=0)
+    if not any(mark.estimate for mark in marks):
+        unlabelled(axes)
     tidy(axes, SMALL)
 
 
-def draw_level(axes: Axes, value: float, family: Family) -> None:
+def draw_level(axes: Axes, value: float, family: Family, opacity: float = 1.0) -> None:
     """A thin line for comparison across the columns, in a family's colour."""
-    axes.axhline(value, color=FAMILY_STYLE[family][0], linewidth=0.8, linestyle=LEVEL_LINE, zorder=1)
+    colour = FAMILY_STYLE[family][0]
+    axes.axhline(value, color=colour, linewidth=0.8, linestyle=LEVEL_LINE, zorder=1, alpha=opacity)
+
+
+def unlabelled(axes: Axes) -> None:
+    """An axis on which nothing stands has no numbers."""
+    axes.yaxis.set_major_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def counted_words(marks: Sequence[Mark]) -> list[str]:
+    """How many of the planned cells went into marks, and how many failed (✗), as `3/20` and `1 ✗`; nothing if whole."""
+    words = []
+    if any(mark.finished < mark.planned for mark in marks):
+        words.append(f"{span([m.finished for m in marks])}/{span([m.planned for m in marks])}")
+    if any(mark.finished < mark.cells for mark in marks):
+        words.append(f"{span([m.cells - m.finished for m in marks])} ✗")
+    return words
+
+
+def _column_label(name: str, marks: Sequence[Mark]) -> str:
+    return "\n".join([name, *counted_words([mark for mark in marks if mark.column == name])])
+
+
+def span(values: Sequence[int]) -> str:
+    """From the least to the greatest, as `3–20`; one number if they are equal."""
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low}–{high}"
 
 
 def _set_logarithmic(axes: Axes, shown: Sequence[float]) -> None:
-    """Room below for what is 0; between powers of ten also 2 and 5 are written if few powers are in view."""
+    """Room below for what is 0."""
     axes.set_yscale("log", nonpositive="clip")
-    if not shown:
-        return
-    low, high = min(shown) / 5, max(shown) * 2.2
-    axes.set_ylim(low, high)
+    if shown:
+        axes.set_ylim(min(shown) / 5, max(shown) * 2.2)
+    label_logarithmic(axes)
+
+
+def label_logarithmic(axes: Axes) -> None:
+    """Labels of a y axis that has its limits: between powers of ten also 2 and 5, if few powers are in view."""
+    low, high = axes.get_ylim()
+    axes.yaxis.set_minor_formatter(NullFormatter())
     if high / low < 1e3:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
 def _on_axis(value: float, logarithmic: bool) -> bool:
@@ -169,31 +212,36 @@ def _on_axis(value: float, logarithmic: bool) -> bool:
 
 
 def _draw_mark(axes: Axes, mark: Mark, x: float, logarithmic: bool) -> None:
+    if mark.estimate is None:
+        return
     colour, marker = FAMILY_STYLE[mark.family]
     look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5.0, "linestyle": ""}
-    look["markerfacecolor"] = colour if mark.filled else "white"
-    value, across = mark.estimate, axes.get_xaxis_transform()
-    if value is None:
-        words = "none finished" if mark.cells or not mark.missing else f"{mark.missing} missing"
-        _say_at_edge(axes, x, 0.02, words, colour)
-        return
+    look |= {"markerfacecolor": colour if mark.filled else "white", "alpha": mark.opacity}
+    value = mark.estimate
     if _on_axis(value.mean, logarithmic):
         axes.errorbar(x, value.mean, yerr=value.standard_error, capsize=2, elinewidth=1, **look)
-    else:
-        words, edge, inwards = ("= 0", 0.0, 1) if value.mean < NO_LOGARITHM else ("= ∞", 1.0, -1)
-        arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0}
-        tail = edge + inwards * 0.13
-        axes.annotate("", xy=(x, edge), xytext=(x, tail), xycoords=across, arrowprops=arrow)
-        axes.plot([x], [tail], transform=across, **look)
-        _say_at_edge(axes, x, edge + inwards * 0.17, words, colour)
-    planned = mark.cells + mark.missing
-    lacks = {"not ok": mark.cells - mark.finished, "missing": mark.missing}
-    if said := [f"{count} of {planned} {what}" for what, count in lacks.items() if count]:
-        _say_at_edge(axes, x, 0.02, ", ".join(said), colour)
+        return
+    words, edge, inwards = ("= 0", 0.0, 1) if value.mean < NO_LOGARITHM else ("= ∞", 1.0, -1)
+    draw_arrow(axes, x, edge + inwards * 0.13, edge, look)
+    _say_at_edge(axes, x, edge + inwards * 0.17, words, colour)
+
+
+def draw_arrow(axes: Axes, x: float, tail: float, edge: float, look: Mapping[str, Any], size: float = 10) -> None:
+    """A mark near an edge with an arrow to it: its value lies beyond. Places as shares of the axis's height.
+
+    Args:
+        look: the mark's, with `color` and `alpha`.
+        size: of the arrow's head, in points.
+    """
+    arrow = {"arrowstyle": "-|>", "color": look["color"], "alpha": look["alpha"], "mutation_scale": size}
+    across = axes.get_xaxis_transform()
+    arrow |= {"shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", xy=(x, edge), xytext=(x, tail), xycoords=across, arrowprops=arrow)
+    axes.plot([x], [tail], transform=across, **look)
 
 
 def _say_at_edge(axes: Axes, x: float, y: float, words: str, colour: str) -> None:
-    """Words at an axis's lower or upper edge, upright if they are long; `y` as a share of its height."""
+    """Words at an axis's lower or upper edge; `y` as a share of its height."""
     axes.text(
         x,
         y,
@@ -203,7 +251,6 @@ def _say_at_edge(axes: Axes, x: float, y: float, words: str, colour: str) -> Non
         fontsize=SMALL,
         ha="center",
         va="bottom" if y < 0.5 else "top",
-        rotation=90 if len(words) > 3 else 0,
         bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5},
     )
 
@@ -211,7 +258,7 @@ def _say_at_edge(axes: Axes, x: float, y: float, words: str, colour: str) -> Non
 def tidy(axes: Axes, size: float = NORMAL) -> None:
     """No frame above and to the right, and ticks in letters of that size (points)."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=size)
+    axes.tick_params(which="both", labelsize=size)
     axes.title.set_fontsize(11)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
@@ -78,8 +78,8 @@ class ToyNumbers(Numbers):
     curves: list[CurveNumbers]
 
 
-def _settings(records: Sequence[Record]) -> list[dict[str, Any]]:
-    return [record.hyperparameters for record in records]
+def _settings(of: Sequence[Record | Place]) -> list[Mapping[str, Any]]:
+    return [each.hyperparameters for each in of]
 
 
 def draw_figure_1(
@@ -161,15 +161,17 @@ def _draw_toy_panel(
 
 
 def _toy_legend(figure: Figure, records: Sequence[Record], quick: bool, missing: Sequence[Place]) -> None:
+    every = _settings([*records, *missing])
     handles: list[Any] = [
         Line2D([], [], marker=".", linestyle="", color="black", label="training data"),
         Patch(facecolor="0.8", edgecolor="0.4", label="mean ± 2 sd of f"),
-        Line2D([], [], color="0.3", linestyle=OUTLINE, label=f"the same, KL jitter {jitter_label(_settings(records))}"),
+        Line2D([], [], color="0.3", linestyle=OUTLINE, label=f"the same, KL jitter {jitter_label(every)}"),
         Line2D([], [], color="black", linewidth=0.7, linestyle=EXACT_LINE, label="exact posterior"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)
-    settings = f"lr = {values(_settings(records), 'lr')}, minibatch = {values(_settings(records), 'minibatch')}"
-    figure.suptitle(f"Toy problem: {settings}, {_budget(records, quick, missing)}", fontsize=NORMAL)
+    settings = f"lr = {values(every, 'lr')}, minibatch = {values(every, 'minibatch')}"
+    words = f"Toy problem: {settings}, {_budget(records, quick, missing)}{incompleteness(missing)}"
+    figure.suptitle(words, fontsize=NORMAL)
 
 
 def _toy_numbers(problem: Problem, curves: Sequence[tuple[Record, Curve | None]], quick: bool) -> ToyNumbers:
@@ -203,9 +205,9 @@ def draw_figure_2(
         here = [(row, lacking) for row, lacking in rows if row.dataset == dataset]
         draw_marks(panels[0, column], [_mark(row, lacking, "kl") for row, lacking in here], logarithmic=True)
         draw_marks(panels[1, column], [_mark(row, lacking, "nlpd") for row, lacking in here])
-        for row, _ in here:
+        for row, lacking in here:
             if row.method == "exact" and row.finished:
-                _draw_levels(panels[0, column], panels[1, column], row)
+                _draw_levels(panels[0, column], panels[1, column], row, _mark(row, lacking, "kl").opacity)
         panels[0, column].set_title(dataset, fontsize=LARGE, fontweight="bold")
     panels[0, 0].set_ylabel("KL(q ‖ exact posterior)\n[nats]", fontsize=NORMAL)
     panels[1, 0].set_ylabel("NLPD, target's own units\n[nats per test point]", fontsize=NORMAL)
@@ -219,12 +221,12 @@ def draw_figure_2(
     return figure, numbers
 
 
-def _draw_levels(of_kl: Axes, of_nlpd: Axes, exact: Row) -> None:
+def _draw_levels(of_kl: Axes, of_nlpd: Axes, exact: Row, opacity: float) -> None:
     """EXACT's KL, unless it is 0, and NLPD across the columns."""
     family: Family = exact.family  # type: ignore[assignment]
     if family == "ffg":
-        draw_level(of_kl, exact.scores["kl"].mean, family)
-    draw_level(of_nlpd, exact.scores["nlpd"].mean, family)
+        draw_level(of_kl, exact.scores["kl"].mean, family, opacity)
+    draw_level(of_nlpd, exact.scores["nlpd"].mean, family, opacity)
 
 
 def _mark(row: Row, missing: int, score: str) -> Mark:
@@ -240,20 +242,29 @@ def _mark(row: Row, missing: int, score: str) -> Mark:
 
 
 def _score_legend(figure: Figure, records: Sequence[Record], quick: bool, missing: Sequence[Place]) -> None:
+    every: list[Record | Place] = [*records, *missing]
+    settings = _settings(every)
+    jitters = [("no jitter", True)]
+    if any(map(is_jittered, settings)):
+        jitters.append((f"KL jitter {jitter_label(settings)}", False))
     handles = []
     families: tuple[tuple[Family, str], ...] = (("full", "full covariance"), ("ffg", "fully factorised"))
     for family, words in families:
         colour, marker = FAMILY_STYLE[family]
-        for face, jitter in ((colour, "no jitter"), ("white", f"KL jitter {jitter_label(_settings(records))}")):
+        for jitter, filled in jitters:
+            face = colour if filled else "white"
             look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "markerfacecolor": face}
             handles.append(Line2D([], [], linestyle="", label=f"{words}, {jitter}", **look))
         level = "same NLPD" if family == "full" else "same KL or NLPD"
         handles.append(Line2D([], [], color=colour, linewidth=0.8, linestyle=LEVEL_LINE, label=f"{level} as EXACT"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL)
-    splits = len({record.split for record in records})
-    words = _budget(records, quick, missing)
-    figure.suptitle(f"Mean ± standard error over {splits} splits; {words}", fontsize=NORMAL)
+    lacks = "faint, with n/N beneath: n of N planned splits finished"
+    lacks += " (✗: diverged or failed)" if any(record.scores is None for record in records) else ""
+    splits = len({each.split for each in every})
+    lines = [f"Mean ± standard error over {splits} splits{incompleteness(missing)}", _budget(records, quick, missing)]
+    lacking = missing or any(record.scores is None for record in records)
+    figure.suptitle("\n".join([*filter(None, lines), *([lacks] if lacking else [])]), fontsize=NORMAL)
 
 
 def _budget(records: Sequence[Record], quick: bool, missing: Sequence[Place]) -> str:
-    return budget(_settings(records), quick) + incompleteness(missing)
+    return budget([*records, *missing], quick)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,6 +17,16 @@ from fsvi_bench.reproductions.places import Place
 from fsvi_bench.running.cell import Record
 
 JITTER = "kl_jitter"
+
+
+class Settled(Protocol):
+    """What has settings: a record, a place, a row."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def hyperparameters(self) -> Mapping[str, Any]: ...
 
 
 class Numbers(BaseModel):
@@ -119,10 +129,35 @@ def jitter_label(settings: Sequence[Mapping[str, Any]]) -> str:
     return " or ".join(f"{value:g}".replace("e-0", "e-") for value in sorted(jitters)) or "none"
 
 
-def budget(settings: Sequence[Mapping[str, Any]], quick: bool) -> str:
-    """What the settings say about measurement points and steps, in a few words."""
-    words = f"M = {values(settings, 'M')}, up to {values(settings, 'max_steps')} steps"
-    return f"{words} (quick look: the paper takes more)" if quick else words
+def budget(of: Sequence[Settled], quick: bool) -> str:
+    """What the settings say about measurement points, minibatches and steps, in a few words; nothing of what none has.
+
+    `minibatch: M` ties both sizes together, as in the paper: what M does and what the minibatch does cannot be told
+    apart, so the words name both.
+    """
+    settings = [each.hyperparameters for each in of]
+    tied = {each.method: each.hyperparameters.get("minibatch") == "M" for each in of if "M" in each.hyperparameters}
+    names, whole = "", ""
+    if any(tied.values()):
+        names = "|A| = minibatch = "
+        whole = "; ".join(title_of(method) for method, is_tied in tied.items() if not is_tied)
+    sizes = [f"{names}M = {values(settings, 'M')}" + (f" ({whole}: all rows)" if whole else "")] if tied else []
+    words = ", ".join([*sizes, *steps_in_words(of)])
+    return f"{words} (quick look: the paper takes more)" if quick and words else words
+
+
+def steps_in_words(of: Sequence[Settled]) -> list[str]:
+    """The steps that most methods may take, and which take others; nothing if none takes steps."""
+    takers: dict[int, list[str]] = {}
+    for each in of:
+        if "max_steps" in each.hyperparameters:
+            names = takers.setdefault(int(str(each.hyperparameters["max_steps"])), [])
+            names.extend([] if each.method in names else [each.method])
+    if not takers:
+        return []
+    usual = max(takers, key=lambda steps: len(takers[steps]))
+    others = [f"{title_of(name)}: {steps:,}" for steps, names in takers.items() if steps != usual for name in names]
+    return [f"up to {usual:,} steps" + (f" ({'; '.join(others)})" if others else "")]
 
 
 def values(settings: Sequence[Mapping[str, Any]], option: str) -> str:

@@ -14,6 +14,7 @@ from matplotlib.text import Annotation
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.reporting.figures import (
     BLUE,
+    FAINT,
     FAMILY_STYLE,
     PALETTE,
     VERMILLION,
@@ -27,6 +28,7 @@ from fsvi_bench.reporting.figures import (
     draw_posteriors,
     draw_training_data,
     new_figure,
+    tidy,
     write_figure,
 )
 from fsvi_bench.reporting.summary import Estimate
@@ -146,14 +148,38 @@ def test_zero_on_a_linear_axis_is_a_point_like_any_other(axes):
 
 
 @pytest.mark.parametrize("logarithmic", [True, False])
-def test_infinity_and_failures_are_said(axes, logarithmic):
+def test_infinity_and_what_is_lacking_are_said(axes, logarithmic):
     marks = [
-        Mark("A", "full", True, Estimate(math.inf, None)),
+        Mark("A", "full", True, Estimate(math.inf, None), finished=4, cells=4),
         Mark("A", "ffg", True, None, finished=0, cells=4),
-        Mark("B", "full", True, Estimate(7.0, 1.0), finished=3, cells=4),
+        Mark("B", "full", True, Estimate(7.0, 1.0), finished=3, cells=3, missing=1),
+        Mark("B", "ffg", True, None, finished=0, cells=0, missing=4),
+        Mark("C", "full", True, Estimate(8.0, 1.0), finished=4, cells=4),
     ]
     draw_marks(axes, marks, logarithmic)
-    assert [text.get_text() for text in axes.texts if text.get_text()] == ["= ∞", "none finished", "1 of 4 not ok"]
+    assert [text.get_text() for text in axes.texts if text.get_text()] == ["= ∞"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["A\n0–4/4\n0–4 ✗", "B\n0–3/4", "C"]
+    assert [container.lines[0].get_alpha() for container in axes.containers] == [FAINT, 1.0]
+
+
+def test_nothing_stands_on_nothing(axes):
+    draw_marks(axes, [Mark("A", family, True, None, finished=0, cells=0, missing=20) for family in ("full", "ffg")])
+    assert not axes.texts
+    assert list(axes.get_yticks()) == []
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["A\n0/20"]
+
+
+def test_minor_labels_are_no_larger_than_major_ones(axes):
+    axes.set_yscale("log")
+    axes.set_ylim(20, 60)
+    tidy(axes, 8.0)
+    axes.figure.canvas.draw()
+    sizes = {
+        tick.label1.get_fontsize()
+        for which in ("major", "minor")
+        for tick in getattr(axes.yaxis, f"get_{which}_ticks")()
+    }
+    assert sizes == {8.0}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""Figures 3 and 4: what lies beyond an axis, what lacks splits, and what their titles say."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+import numpy as np
+import pytest
+from matplotlib.markers import CARETDOWN
+from matplotlib.text import Annotation, Text
+
+from fsvi_bench.reporting.figures import FAINT
+from fsvi_bench.reporting.summary import Row, estimate
+from fsvi_bench.reproductions.burt2020_sizes import TIED, draw_size_panels, fence
+from fsvi_bench.reproductions.places import places
+from fsvi_bench.running.plan import Request, make_plan
+
+PLANNED = 4
+
+
+def panels(lines):
+    """Both panels of boston, from method, family, M, KLs and NLPDs by split; of four planned."""
+    values, rows = {}, []
+    for method, family, size, kl, nlpd in lines:
+        settings = {} if method == "exact" else {"M": size, "kl_jitter": 0.0, "max_steps": 500}
+        scores = {name: estimate(of) for name, of in (("kl", kl), ("nlpd", nlpd)) if of}
+        row = Row("boston", method, family, settings, len(kl), len(kl), len(kl), scores)
+        rows.append((row, PLANNED - len(kl)))
+        values[method, family, size] = {"kl": kl, "nlpd": nlpd}
+
+    def scores_of(row, score):
+        return values[row.method, row.family, row.hyperparameters.get("M")][score]
+
+    figure = draw_size_panels(rows, scores_of, "some cells", False)
+    figure.draw_without_rendering()
+    return figure, *figure.axes
+
+
+def line(method, value, family="full", size=80, nlpd=2.0, splits=PLANNED):
+    return method, family, None if method == "exact" else size, [value] * splits, [nlpd] * splits
+
+
+def words_in(axes):
+    return [text.get_text() for text in axes.texts if text.get_text()]
+
+
+def black(axes, marker):
+    return [each for each in axes.lines if each.get_color() == "black" and each.get_marker() == marker]
+
+
+def test_outliers_that_would_flatten_the_rest_are_cut_off():
+    rest = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    q1, q3 = np.quantile([*rest, 90.0], [0.25, 0.75])
+    assert fence([*rest, 90.0]) == pytest.approx(q3 + 3 * (q3 - q1), rel=1e-15)
+    assert fence([*rest, 22.0]) == math.inf  # far out, but six units of 21 are left to the rest
+    assert fence(rest) == fence([]) == fence([1.0]) == math.inf
+    assert fence([1.0] * 7 + [1.1]) == math.inf  # the rest is one point, which nothing flattens
+
+
+def test_a_cut_off_mark_is_an_arrow_with_its_number():
+    usual = [line("fixed-a", 10.0, size=m, nlpd=1.0 + 0.1 * i) for i, m in enumerate((20, 40, 80, 160))]
+    usual += [line("ssge", 10.0, size=m, nlpd=2.0 + 0.1 * i) for i, m in enumerate((20, 40, 80, 160))]
+    high = [line("rand-a-ngd", 10.0, "ffg", m, nlpd=v) for m, v in ((80, 22.25), (160, 95.0))]
+    _, of_kl, of_nlpd = panels([*usual, *high])
+    assert of_nlpd.get_ylim()[1] < 5.0
+    assert words_in(of_nlpd) == ["22.2 to\n95"]
+    arrows = [text for text in of_nlpd.texts if isinstance(text, Annotation)]
+    assert [arrow.xy[1] for arrow in arrows] == [1.0, 1.0]
+    assert len(of_nlpd.containers) == 8
+    assert words_in(of_kl) == []
+
+
+def test_an_infinite_mean_keeps_its_finite_median():
+    infinite = ("fixed-a", "full", 80, [5.0, 7.0, 9.0, math.inf], [1.0] * 4)
+    _, of_kl, _ = panels([line("exact", 0.0), infinite, line("ssge", 30.0)])
+    assert words_in(of_kl) == ["∞"]
+    assert [bar.get_ydata()[0] for bar in black(of_kl, "_")] == [median(infinite[3]), 30.0]
+
+
+def test_a_median_below_the_axis_is_a_caret_at_its_edge():
+    low = ("fixed-a", "full", 80, [0.0, 1e-12, 1e-12, 400.0], [1.0] * 4)
+    _, of_kl, _ = panels([line("exact", 0.0), low])
+    (caret,) = black(of_kl, CARETDOWN)  # EXACT's arrow says it of EXACT
+    assert caret.get_ydata()[0] == 0.0
+    assert caret.get_transform() == of_kl.get_xaxis_transform()
+
+
+def test_whatever_lacks_splits_is_faint():
+    partial = [line("exact", 0.0, splits=3), line("exact", 36.0, "ffg", splits=3), line("ssge", 50.0)]
+    figure, of_kl, of_nlpd = panels([*partial, line("fixed-a", 0.0, splits=0)])
+    assert of_nlpd.get_title("right") == "M = 80 only; 1 of 4 without a result; 3–4 of 4 splits"
+    assert of_nlpd.get_title("left") == ""
+    faint = {(each.get_marker(), each.get_alpha()) for each in of_kl.lines if each.get_color() != "0.88"}
+    # EXACT full's arrow, EXACT ffg's dot, medians, and the level; SSGE's dot and median
+    assert faint == {("o", FAINT), ("s", FAINT), ("_", FAINT), ("None", FAINT), ("o", 1.0), ("_", 1.0)}
+    (arrow,) = [text for text in of_kl.texts if isinstance(text, Annotation)]
+    assert arrow.arrow_patch.get_alpha() == FAINT
+    words = {text.get_text() for text in figure.findobj(Text)}
+    assert not any("jitter" in each for each in words)
+
+
+@pytest.mark.parametrize("value", [0.0, math.inf])
+def test_panels_without_a_point_have_no_numbers(value):
+    _, of_kl, _ = panels([line("fixed-a", value)])
+    assert list(of_kl.get_yticks()) == []
+
+
+def test_the_title_is_true_of_the_protocol():
+    """It says of which methods M is also the minibatch, and that the others take all rows."""
+    tied = {}
+    for place in places(make_plan(Request(protocol="burt2020", splits="0"))):
+        if place.method != "exact":
+            tied.setdefault(place.method, set()).add(place.hyperparameters.get("minibatch"))
+    assert tied == {"fixed-a": {"full"}, "rand-a": {"M"}, "rand-a-ngd": {None}, "ssge": {"M"}}
+    figure, *_ = panels([line("fixed-a", 1.0)])
+    assert TIED in figure.get_suptitle()
+    assert "up to 500 steps" in figure.get_suptitle()
