@@ -92,7 +92,14 @@ def test_the_page_is_made_from_the_table_alone_byte_for_byte(tmp_path):
         outcome = reproduce(tmp_path / name)
         assert outcome.missing == 2
         assert (tmp_path / name / "study.md") in outcome.files
-    for path in ("study.md", "study/scores-1.png", "study/spectrum.png", "study/time.png", "study/drift.png"):
+    for path in (
+        "study.md",
+        "study/scores-1.png",
+        "study/spectrum.png",
+        "study/steps.png",
+        "study/time.png",
+        "study/drift.png",
+    ):
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
     page = (tmp_path / "a" / "study.md").read_text()
     for link in re.findall(r"\]\((study/[^)]*)\)", page):

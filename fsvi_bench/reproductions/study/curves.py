@@ -1,4 +1,4 @@
-"""Median KL along the way: against time for every method, against steps for FIXEDA."""
+"""Median KL along the way: against steps and time for every method, against steps by size of A for FIXEDA."""
 
 from __future__ import annotations
 
@@ -40,10 +40,21 @@ class _Style(NamedTuple):
         return {"color": self.colour, "alpha": self.opacity, "zorder": 3 if self.family == "ffg" else 2}
 
 
+def draw_steps(points: Sequence[CurvePoint], planned: Planned) -> Figure:
+    """Median KL against steps; no machine comes into it."""
+    return _draw_methods(points, planned, lambda p: p.steps, "steps")
+
+
 def draw_time(points: Sequence[CurvePoint], planned: Planned) -> Figure:
     """Median KL against median seconds of training at the same number of steps."""
-    figure = _draw(points, planned, lambda p: p.seconds, lambda e: look(e.method).light, quartiles=False)
-    _label(figure, "seconds per cell")
+    return _draw_methods(points, planned, lambda p: p.seconds, "seconds per cell")
+
+
+def _draw_methods(
+    points: Sequence[CurvePoint], planned: Planned, along: Callable[[CurvePoint], float], across: str
+) -> Figure:
+    figure = _draw(points, planned, along, lambda e: look(e.method).light, quartiles=False)
+    _label(figure, across)
     methods = list(dict.fromkeys(e.method for e in sorted({p.entry for p in points}, key=entry_order)))
     handles: list[Line2D | Patch] = [Line2D([], [], color=look(m).light, label=title_of(m)) for m in methods]
     handles += [Line2D([], [], color="0.3", linestyle=style, label=name) for name, style in DASHES.items()]
@@ -62,7 +73,8 @@ def draw_drift(points: Sequence[CurvePoint], planned: Planned) -> Figure:
         for place, size in enumerate(SIZES)
         for family in ("full", "ffg")
     ]
-    _legend(figure, [*handles, *_beyond_handles(points)], 5)
+    beyond = _beyond_handles(points)
+    _legend(figure, [*handles, *beyond], 5 if beyond else 4)
     figure.suptitle(f"{MEDIANS}; shaded: quartiles", fontsize=SMALL)
     return figure
 

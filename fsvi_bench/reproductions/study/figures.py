@@ -1,4 +1,4 @@
-"""The study's figures, from its table: the paper's figures 3 and 4, spectra, KL against time, FIXEDA's drift."""
+"""The study's figures, from its table: figures 3 and 4, spectra, KL against steps and time, FIXEDA's drift."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fsvi_bench.reporting.report.appearance import look
 from fsvi_bench.reporting.summary import Row
 from fsvi_bench.reproductions.burt2020_numbers import title_of
 from fsvi_bench.reproductions.burt2020_sizes import SIZES, draw_size_panels
-from fsvi_bench.reproductions.study.curves import draw_drift, draw_time
+from fsvi_bench.reproductions.study.curves import draw_drift, draw_steps, draw_time
 from fsvi_bench.reproductions.study.panels import MEDIANS, finish, opacity, small_panels
 from fsvi_bench.reproductions.study.summary import (
     DRIFTING,
@@ -43,6 +43,7 @@ def study_figures(tables: Tables, quick: bool) -> Iterator[tuple[str, Figure]]:
         yield "spectrum", _spectrum(tables.cells)
     settled, drifting = _traced(tables, at_the_papers_setting), _traced(tables, _drifts)
     if settled.curves:
+        yield "steps", draw_steps(settled.curves, _planned(settled.cells))
         yield "time", draw_time(settled.curves, _planned(settled.cells))
     if drifting.curves:
         yield "drift", draw_drift(drifting.curves, _planned(drifting.cells))

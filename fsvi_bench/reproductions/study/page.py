@@ -13,6 +13,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import write_atomically
 from fsvi_bench.reporting.figures import write_figure
 from fsvi_bench.reproductions.base import ResultTable
+from fsvi_bench.reproductions.burt2020_numbers import steps_in_words
 from fsvi_bench.reproductions.burt2020_sizes import LOWEST
 from fsvi_bench.reproductions.claims import Verdict
 from fsvi_bench.reproductions.experiment import ExperimentNumbers
@@ -59,6 +60,7 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
         loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters["markdown"] = markdown
+    rows = summary.size_rows(tables.cells, summary.datasets_of(tables.cells))
     return environment.get_template(TEMPLATE).render(
         **_tables(tables, judged),
         quick=quick,
@@ -70,7 +72,9 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
         planned=len(tables.cells),
         verdict_count=sum(each.verdict is not None for each in judged),
         hardware=sorted({cell.hardware for cell in tables.cells if cell.hardware}),
-        steps=sorted({cell.max_steps for cell in tables.cells if cell.max_steps is not None}),
+        steps=" ".join(
+            steps_in_words([row for row, _ in summary.size_rows(tables.cells, summary.datasets_of(tables.cells))])
+        ),
         experiments=[_experiment(name, title, folder) for name, title in EXPERIMENTS.items()],
     )
 
