@@ -72,9 +72,7 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
         planned=len(tables.cells),
         verdict_count=sum(each.verdict is not None for each in judged),
         hardware=sorted({cell.hardware for cell in tables.cells if cell.hardware}),
-        steps=" ".join(
-            steps_in_words([row for row, _ in summary.size_rows(tables.cells, summary.datasets_of(tables.cells))])
-        ),
+        steps=" ".join(steps_in_words([row for row, _ in rows])),
         experiments=[_experiment(name, title, folder) for name, title in EXPERIMENTS.items()],
     )
 
