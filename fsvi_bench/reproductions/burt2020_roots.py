@@ -37,7 +37,7 @@ from fsvi_bench.reproductions.base import ResultTable
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.hron2018_panels import dress
-from fsvi_bench.reproductions.intervals import greatest, least, magnitude, of_ratio
+from fsvi_bench.reproductions.intervals import greatest, largest, least, magnitude, of_ratio
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.problem import Problem, load_problem
@@ -169,7 +169,7 @@ def compare_directly(problem: Problem, order: Tensor, by_rotation: dict[str, flo
         other = Exact.of(problem, torch.linalg.solve(root, cross).mT, torch.linalg.solve(root, cross_test).mT)
         floor = abs(other.floor / by_rotation[kind] - 1)
         differences.append(Direct(*own.differences(other), floor))
-    return Direct(*(max(values) for values in zip(*differences, strict=True)))
+    return Direct(*(largest(values) for values in zip(*differences, strict=True)))
 
 
 def direct_roots(K: Float[Tensor, "k k"], order: Tensor) -> dict[str, Float[Tensor, "k k"]]:
@@ -212,18 +212,22 @@ class Exact(NamedTuple):
 
 def _identities(every: Sequence[Split]) -> dict[str, Statistic]:
     """What no root moves, to rounding, and the two ends between which it moves the floor."""
-    direct = Direct(*(max(values) for values in zip(*(split.direct for split in every), strict=True)))
+    direct = _worst(every)
     values = {
         "log evidence: largest difference between roots [nats]": direct.evidence,
         "kernel at test inputs: largest difference between roots, share of its largest value": direct.kernel,
         "exact predictive: largest difference between roots, in its standard deviations": direct.predictive,
         "floor: largest relative difference between rotating and features from the root itself": direct.floor,
-        "diagonalising root: largest floor [nats]": max(abs(split.diagonal) for split in every),
-        "levelling root: largest relative difference from k/2 log(tr Lambda/k) - 1/2 log det Lambda": max(
+        "diagonalising root: largest floor [nats]": largest(abs(split.diagonal) for split in every),
+        "levelling root: largest relative difference from k/2 log(tr Lambda/k) - 1/2 log det Lambda": largest(
             abs(split.levelled / split.largest - 1) for split in every
         ),
     }
     return {name: Statistic.exact(value) for name, value in values.items()}
+
+
+def _worst(splits: Sequence[Split]) -> Direct:
+    return Direct(*(largest(values) for values in zip(*(split.direct for split in splits), strict=True)))
 
 
 def _dependence(found: dict[str, list[Split]]) -> dict[str, Statistic]:
@@ -290,7 +294,9 @@ def _tables(found: dict[str, list[Split]]) -> list[ResultTable]:
         for dataset, splits in found.items()
     ]
     predictive = [(dataset, *Row.of([s.predictive for s in splits])) for dataset, splits in found.items()]
-    direct = [(d, *(max(values) for values in zip(*(s.direct for s in ss), strict=True))) for d, ss in found.items()]
+    direct = [
+        (d, *(largest(values) for values in zip(*(s.direct for s in ss), strict=True))) for d, ss in found.items()
+    ]
     return [
         ResultTable(
             title="KL of EXACT-FFG by root, mean over splits [nats]; 0 is the least of any root",

@@ -28,6 +28,7 @@ from fsvi_bench.reproductions.burt2020_theory.singular import (
 )
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.reproductions.intervals import largest, smallest
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
@@ -119,7 +120,7 @@ def _singular_table(cases: list[Case]) -> ResultTable:
     rows = []
     for f in generators():
         found = [case.without_noise[f.name] for case in cases]
-        rows.append((f.name, f.at_zero, f.slope_at_infinity, f.between_singular, min(found), max(found)))
+        rows.append((f.name, f.at_zero, f.slope_at_infinity, f.between_singular, smallest(found), largest(found)))
     return ResultTable(
         title="Proposition 8: f-divergences between singular laws; the paper has f'(infinity)",
         columns=("divergence", "f(0)", "f'(infinity)", "f(0) + f'(infinity)", "least found", "largest found"),

@@ -34,7 +34,7 @@ def draw(nested: Nested, cases: list[Case], pieces: Pieces) -> Figure:
 def _data_processing(axes: Axes, nested: Nested) -> None:
     shown = {"total variation": "TV", "squared Hellinger": "H²", "KL(Q, P)": "KL", "alpha = 2": "α = 2"}
     points = np.arange(1, nested.values.shape[-1] + 1)
-    axes.axvline(int(nested.rank.max()), color="0.8", linewidth=1)
+    axes.axvline(nested.k, color="0.8", linewidth=1)
     for (name, words), colour, mark in zip(shown.items(), PALETTE, MARKS, strict=False):
         place = next(i for i, f in enumerate(nested.generators) if f.name == name)
         share = (nested.values[place] / nested.weights[place][:, None]).numpy()
