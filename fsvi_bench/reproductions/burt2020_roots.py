@@ -294,9 +294,7 @@ def _tables(found: dict[str, list[Split]]) -> list[ResultTable]:
         for dataset, splits in found.items()
     ]
     predictive = [(dataset, *Row.of([s.predictive for s in splits])) for dataset, splits in found.items()]
-    direct = [
-        (d, *(largest(values) for values in zip(*(s.direct for s in ss), strict=True))) for d, ss in found.items()
-    ]
+    direct: list[tuple[CellValue, ...]] = [(dataset, *_worst(splits)) for dataset, splits in found.items()]
     return [
         ResultTable(
             title="KL of EXACT-FFG by root, mean over splits [nats]; 0 is the least of any root",

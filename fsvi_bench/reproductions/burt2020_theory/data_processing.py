@@ -109,7 +109,7 @@ def of_values(mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"], Phi_A: Fl
     rank = int((singular > RANK_TOLERANCE * singular[0]).sum())
     if rank < len(Phi_A):
         values = left[:, :rank].mT @ values
-    mean_q, factor_q, factor_p = values.split([1, len(mean), len(mean)], dim=1)
+    mean_q, factor_q, factor_p = torch.split(values, [1, len(mean), len(mean)], dim=1)
     return relative(mean_q[:, 0], factor_q, torch.zeros_like(mean_q[:, 0]), tril_of_gram(factor_p.mT))
 
 
