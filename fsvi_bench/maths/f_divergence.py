@@ -7,8 +7,9 @@ p = N(0, I) and q = N(shift, diag(variance)), see `relative`. A variance of 0 is
 If Q ⊥ P, then D_f(Q, P) = f(0) + f'(∞): on {p > 0} the ratio is 0 and contributes f(0). The paper's appendix B and
 propositions 7 and 8 have f'(∞) alone, which is right only where f(0) = 0, as for f = z log z. It cannot be right in
 general: f(z) + c(z − 1) gives the same D_f with another f'(∞). Total variation with f = ½|z − 1| has f'(∞) = ½, but is
-1 between singular laws; KL(P, Q) as an f-divergence of (Q, P), f = −log z, has f'(∞) = 0, but is infinite. That the
-value is the same for all Q ⊥ P, and the largest that there is, is true of f(0) + f'(∞).
+1 between singular laws. That the value is the same for all Q ⊥ P, and the largest that there is, is true of
+f(0) + f'(∞). The paper's f are finite at 0; with f(0) = ∞ allowed as well, KL(P, Q) is the f-divergence of (Q, P) with
+f = −log z, and f'(∞) = 0.
 """
 
 from __future__ import annotations
@@ -61,9 +62,14 @@ def relative(
     mean_p: Float[Tensor, " M"],
     tril_p: Float[Tensor, "M M"],
 ) -> Relative:
-    """q = N(mean_q, FFᵀ) seen from p = N(mean_p, LLᵀ); with fewer columns than rows, M − c variances are exactly 0."""
+    """q = N(mean_q, FFᵀ) seen from p = N(mean_p, LLᵀ); where F has a rank r < M, M − r variances are exactly 0.
+
+    Singular values of L⁻¹F that are rounding (below max(M, c) eps of the largest) count as 0.
+    """
     whitened = solve_tril(tril_p, torch.cat([factor_q, (mean_q - mean_p)[:, None]], dim=1))
     left, singular, _ = torch.linalg.svd(whitened[:, :-1], full_matrices=True)
+    rounding = max(factor_q.shape) * torch.finfo(singular.dtype).eps * singular[:1]
+    singular = torch.where(singular > rounding, singular, 0.0)
     missing = max(len(mean_q) - len(singular), 0)
     return Relative(left.mT @ whitened[:, -1], pad(singular.square(), (0, missing)))
 

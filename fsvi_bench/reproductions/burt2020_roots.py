@@ -33,7 +33,7 @@ from fsvi_bench.maths.feature_roots import (
 from fsvi_bench.maths.features import rbf_kernel
 from fsvi_bench.maths.gaussian import normal_kl
 from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
-from fsvi_bench.reproductions.base import ResultTable
+from fsvi_bench.reproductions.base import CellValue, ResultTable
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.hron2018_panels import dress
