@@ -28,9 +28,11 @@ from torch.nn.functional import pad
 from fsvi_bench.maths.linalg import solve_tril
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
-#: Where the integral for ∫ min(q, p) stops: with many variances other than 1, with few (its integrand falls more
-#: slowly), with none (then it may not fall at all, but does not turn either, and panels may widen).
-_MANY, _FEW, _FAR = 200.0, 2e4, 1e9
+#: Up to where the integral for ∫ min(q, p) has panels of equal width: with many variances other than 1, with few (its
+#: integrand falls more slowly); beyond, panels widen up to here at most, and are so many at most.
+_MANY, _FEW, _FAR, _WIDENING = 200.0, 2e4, 1e9, 400
+#: What may be left out of the integral at its end, as a bound on the modulus beyond.
+_TAIL = 1e-13
 
 
 class Relative(NamedTuple):
@@ -188,17 +190,33 @@ def _least_chernoff(of: Relative) -> float:
 def _line(of: Relative, pole: float) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]:
     """Gauss–Legendre panels on (0, ∞), fine at the distance of the poles, then short beside the integrand's turns.
 
-    For large t, log c(α + it) → it · ½Σ [m²/(1 − v) − log v] + less, over the variances v other than 1 (the other
-    coordinates let it fall like exp(−½t²m²)).
+    For large t, log c(α + it) → it · ½Σ [m²/(1 − v) − log v] + less, over the variances v other than 1 (those near
+    1 with an m of note let it fall like exp(−½t²m²) before that).
     """
     turning = (of.variance.log().abs() > 0.1).nonzero()[:, 0]
     shift, variance = of.shift[turning], of.variance[turning]
-    frequency = 0.5 * abs(float((shift.square() / (1 - variance) - variance.log()).sum()))
+    frequency = 0.5 * abs(float((shift.square() / (1 - variance)).sum() - of.variance.log().sum()))
     end = _MANY if len(turning) > 4 else _FEW
-    width = max(min(6.0, 40 / max(frequency, 1e-9)), 0.5)  # 24 nodes follow a phase of 40
+    longest = 40 / max(frequency, 1e-9)  # 24 nodes follow a phase of 40
+    width = max(min(6.0, longest), 0.5)
     near = np.geomspace(pole / 4, 2.0, max(2, math.ceil(2 * math.log2(8 / pole))))
-    beyond = np.empty(0) if len(turning) else np.geomspace(end, _FAR, 24)
-    edges = np.concatenate([[0.0], near, np.arange(4.0, end, width), beyond])
+    edges = np.concatenate([[0.0], near, np.arange(4.0, end, width), _widening(of, end, longest)])
     middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
     t, weights = middle[:, None] + half[:, None] * _NODES, half[:, None] * _WEIGHTS
     return torch.from_numpy(t.ravel()), torch.from_numpy(weights.ravel())
+
+
+def _widening(of: Relative, end: float, longest: float) -> list[float]:
+    """Edges from `end` on, until the modulus beyond is at most `_TAIL`: there the integrand is smooth in log t but for
+    its turning, so that panels may widen with t up to the longest that its turning allows.
+
+    |c(α + it)|/c(α) ≤ Π |λ(α)/λ(α + it)|^½ with λ = (1 − z)v + z, and λ(α) ≤ max(v, 1): at most
+    Π (1 + ((1 − v)t/max(v, 1))²)^(−¼), which falls. The integral of this over t² from t on is at most this over t.
+    """
+    ratio = ((1 - of.variance) / of.variance.clamp(min=1)).square().numpy()
+    edges = [end]
+    while edges[-1] < _FAR and len(edges) < _WIDENING:
+        if math.exp(-0.25 * float(np.log1p(ratio * edges[-1] ** 2).sum())) / edges[-1] < _TAIL:
+            break
+        edges.append(edges[-1] + min(0.5 * edges[-1], longest))
+    return edges

@@ -98,7 +98,20 @@ def test_overlap_of_two_means(shift):
 
 
 @pytest.mark.parametrize(
-    ("M", "variance"), [(1, 0.3), (1, 1e-8), (2, 0.01), (4, 0.1), (6, 1.001), (10, 4.0), (10, 1e-10), (40, 1e-12)]
+    ("M", "variance"),
+    [
+        (1, 0.3),
+        (1, 1e-8),
+        (2, 0.01),
+        (4, 0.1),
+        (6, 1.001),
+        (5, 0.9),
+        (5, 1.11),
+        (3, 0.99),
+        (10, 4.0),
+        (10, 1e-10),
+        (40, 1e-12),
+    ],
 )
 def test_overlap_of_two_spheres(M, variance):
     """Which density is larger depends on |z|² alone, so that two χ² probabilities make the overlap."""
@@ -107,6 +120,17 @@ def test_overlap_of_two_spheres(M, variance):
     expected = np.logaddexp(stats.chi2.logcdf(inside, M), stats.chi2.logsf(outside, M))
     of = Relative(torch.zeros(M, dtype=torch.float64), torch.full((M,), variance, dtype=torch.float64))
     close(log_overlap(of), f64(expected), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("pairs", "variance"), [(1, 0.9), (1, 0.5), (1, 0.95), (2, 0.8), (3, 0.9), (3, 0.3)])
+def test_overlap_of_laws_that_are_wide_where_the_other_is_narrow(pairs, variance):
+    """Variances v and 1/v in turn: q > p where Σy² > Σx²/v, so that Fisher's law of their ratio says how much there is.
+
+    log q/p has no constant, and the integrand does not turn at all for large t, where it falls like t^(−2−M/2) only.
+    """
+    expected = stats.f.sf(1 / variance, pairs, pairs) + stats.f.cdf(variance, pairs, pairs)
+    of = Relative(torch.zeros(2 * pairs, dtype=torch.float64), f64([variance, 1 / variance] * pairs))
+    close(log_overlap(of), f64(math.log(expected)), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
