@@ -57,6 +57,21 @@ class Generator:
         """D_f(Q, P) for Q ⊥ P, which is also the least upper bound of D_f."""
         return self.at_zero + self.slope_at_infinity
 
+    def shown_of_q(self, probability: float) -> float:
+        """What an event of this probability under Q, and 0 under P, shows of D_f(Q, P): f(1 − p) + p f'(∞).
+
+        It is D_f of Bernoulli(p) and Bernoulli(0), and by data processing no more than D_f(Q, P). With f'(∞) = ∞, as
+        for KL(Q, P), it is infinite for every p > 0.
+        """
+        remaining = self.at_zero if probability == 1 else self.f(1 - probability)
+        return remaining + (probability * self.slope_at_infinity if probability > 0 else 0.0)
+
+    def shown_of_p(self, probability: float) -> float:
+        """The same of an event with this probability under P, and 0 under Q: (1 − p) f(1/(1 − p)) + p f(0)."""
+        left = 1 - probability
+        remaining = self.slope_at_infinity if left == 0 else left * self.f(1 / left)
+        return remaining + (probability * self.at_zero if probability > 0 else 0.0)
+
 
 def relative(
     mean_q: Float[Tensor, " M"],

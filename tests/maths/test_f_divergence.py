@@ -207,6 +207,35 @@ def test_the_sum_of_the_ends_does_not_depend_on_how_f_is_written_and_the_slope_d
     close(total_variation(of), f64(expected), rtol=1e-8)
 
 
+@pytest.mark.parametrize("generator", generators((0.25, 0.5, 0.75, 2.0)), ids=lambda g: g.name)
+def test_what_an_event_shows_is_the_limit_of_two_coins(generator):
+    """Σ b f(a/b) over heads and tails of coins with p and 1e-150; nothing for p = 0, everything for p = 1, less between."""
+
+    def coins(a, b):
+        return b * generator.f(a / b) + (1 - b) * generator.f((1 - a) / (1 - b))
+
+    for p in (0.2, 0.9):
+        for found, limit in (
+            (generator.shown_of_q(p), coins(p, 1e-150)),
+            (generator.shown_of_p(p), coins(1e-150, p)),
+        ):
+            # α = ¾ leaves 1e-150 to the power ¼.
+            assert limit > 30 if found == math.inf else found == pytest.approx(limit, rel=1e-12)
+            assert 0 < found <= generator.between_singular
+    assert generator.shown_of_q(0.0) == generator.shown_of_p(0.0) == 0
+    assert generator.shown_of_q(1.0) == generator.shown_of_p(1.0) == generator.between_singular
+
+
+def test_what_an_event_shows_by_name():
+    p, by_name = 0.3, {generator.name: generator for generator in generators()}
+    for shown in ("shown_of_q", "shown_of_p"):
+        assert getattr(by_name["total variation"], shown)(p) == pytest.approx(p, rel=1e-14)
+        assert getattr(by_name["squared Hellinger"], shown)(p) == pytest.approx(1 - math.sqrt(1 - p), rel=1e-14)
+    assert by_name["KL(Q, P)"].shown_of_q(1e-12) == math.inf == by_name["KL(P, Q)"].shown_of_p(1e-12)
+    assert by_name["KL(P, Q)"].shown_of_q(p) == pytest.approx(-math.log(1 - p), rel=1e-14)
+    assert by_name["KL(Q, P)"].shown_of_p(p) == pytest.approx(-math.log(1 - p), rel=1e-14)
+
+
 def test_a_law_without_density_cannot_be_looked_from():
     with pytest.raises(ValueError, match="variance of 0"):
         swapped(pair(0.0, 0.0))

@@ -329,6 +329,24 @@ def test_claims_on_networks_notice_a_breach():
     )
 
 
+def test_an_event_shows_of_every_divergence_what_two_coins_do():
+    """9 of 10 wide networks, no narrow one; an infinite KL(wide, narrow) only if p's whole interval is above 0."""
+    seen = networks.Seen(1, 2, [3], [9], 10, 0)
+    by_name = {f.name: f for f in generators()}
+    hellinger = seen.shown(by_name["squared Hellinger"], wide_first=True)
+    interval = networks.share(9, 10)
+    assert tuple(hellinger) == pytest.approx([1 - math.sqrt(1 - p) for p in interval], rel=1e-13)
+    assert seen.shown(by_name["KL(Q, P)"], wide_first=False).value == pytest.approx(math.log(10), rel=1e-13)
+    assert tuple(seen.shown(by_name["KL(Q, P)"], wide_first=True)) == (math.inf,) * 3
+    assert seen._replace(found=[0]).shown(by_name["KL(Q, P)"], wide_first=True).low == 0
+    assert math.isnan(seen._replace(narrow_found=1).shown(by_name["KL(Q, P)"], wide_first=True).low)
+    fine = networks.Pieces({2: Counter({3: 10})}, {2: Counter({2: 10})}, Counter({6: 4}), Counter({7: 10}), [seen])
+    found = networks.pieces_values(settings_of(networks=10), fine)
+    name = "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show"
+    # α = ¼: 1 − (1 − p)^α of the largest value one way, 1 − (1 − p)^(1 − α) the other; α = ¾ the other way round.
+    assert tuple(found[name]) == pytest.approx([1 - (1 - p) ** 0.25 for p in interval], rel=1e-12)
+
+
 @pytest.mark.parametrize(("field", "value"), [("cases", [[3, 3]]), ("pairs", [[6, 5]]), ("cases", [[0, 2]])])
 def test_points_no_more_than_parameters_and_equal_widths_are_refused(field, value):
     with pytest.raises(ValidationError, match="the second larger"):

@@ -48,6 +48,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             _singular_table(cases),
             _pieces_table(settings, pieces),
             _seen_table(pieces),
+            _shown_table(pieces),
         ],
         statistics={
             **{name: Statistic.exact(value) for name, value in exact.items()},
@@ -134,7 +135,7 @@ def _pieces_table(settings: Settings, pieces: Pieces) -> ResultTable:
         bare = pieces.without_biases[width]
         rows.append((width, counts.total(), min(counts), max(counts), min(bare), max(bare)))
     return ResultTable(
-        title="Proposition 9: linear pieces of random ReLU networks",
+        title="Proposition 9: linear pieces of random ReLU networks with one input",
         columns=("width", "networks", "fewest", "most", "fewest without hidden biases", "most without hidden biases"),
         rows=tuple(rows),
     )
@@ -149,6 +150,22 @@ def _seen_table(pieces: Pieces) -> ResultTable:
     return ResultTable(
         title="Proposition 9: total variation between the laws of values at M points, at least",
         columns=("width", "other width", "M", "share of the wider", "low", "high"),
+        rows=tuple(rows),
+    )
+
+
+def _shown_table(pieces: Pieces) -> ResultTable:
+    """Both ways: f-divergences are not symmetric."""
+    rows = [
+        (f"{f.name}, {words}", *(each.shown(f, wide_first=first).value for each in pieces.seen), f.between_singular)
+        for f in generators()
+        for first, words in ((True, "Q wide, P narrow"), (False, "Q narrow, P wide"))
+    ]
+    widths = [f"widths {each.narrow} and {each.wide}" for each in pieces.seen]
+    return ResultTable(
+        title=f"Proposition 7: f-divergences between the laws of values at M = {pieces.seen[0].points[-1]} points, "
+        "at least; in the limit f(0) + f'(infinity)",
+        columns=("divergence", *widths, "in the limit"),
         rows=tuple(rows),
     )
 
