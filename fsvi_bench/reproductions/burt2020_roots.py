@@ -86,12 +86,14 @@ class Split(NamedTuple):
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
-    """All splits of all data sets that have official tasks."""
+    """All splits of the data sets that have official tasks; the others are named."""
     found: dict[str, list[Split]] = {}
+    left_out = []
     for dataset in settings.datasets:
         splits = official_splits(dataset)[: settings.splits]
         if len(splits) < 2:
             laboratory.note(f"{dataset} has less than two official tasks: left out")
+            left_out.append(dataset)
             continue
         problems = (load_problem(read_official(dataset, split).task, laboratory.data_dir) for split in splits)
         found[dataset] = [examine(problem, settings) for problem in problems]
@@ -102,9 +104,12 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     every = [split for splits in found.values() for split in splits]
     return Findings(
         figure=_draw(found),
-        tables=_tables(found),
+        tables=_tables(found, left_out),
         statistics={**_identities(every), **_dependence(found)},
-        numbers={"splits": [{**split._asdict(), "direct": split.direct._asdict()} for split in every]},
+        numbers={
+            "splits": [{**split._asdict(), "direct": split.direct._asdict()} for split in every],
+            "left out, fewer than two official tasks": left_out,
+        },
     )
 
 
@@ -245,13 +250,14 @@ def _dependence(found: dict[str, list[Split]]) -> dict[str, Statistic]:
     eigenvectors = ratios(lambda s: s.floors[EIGENVECTORS][0], middle)
     random = ratios(lambda s: s.quantile(0.5, RANDOM), middle)
     spread = ratios(lambda s: s.quantile(0.95), lambda s: s.quantile(0.05))
+    of_official = "of the data sets with official tasks"
     return {
-        "order of Z: 95% over 5% quantile of the floors, least of all data sets": least(spread),
+        f"order of Z: 95% over 5% quantile of the floors, least {of_official}": least(spread),
         "order of Z: distance from 1/2 of the mean rank of the task's own order": magnitude(Statistic.of_mean(ranks)),
-        "symmetric root's floor over the median order's, least of all data sets": least(symmetric),
-        "eigenvector root's floor over the median order's, greatest of all data sets": greatest(eigenvectors),
-        "random rotations' median floor over the median order's, least of all data sets": least(random),
-        "eigenvector root's predictive KL over the median order's, greatest of all data sets": greatest(predictive),
+        f"symmetric root's floor over the median order's, least {of_official}": least(symmetric),
+        f"eigenvector root's floor over the median order's, greatest {of_official}": greatest(eigenvectors),
+        f"random rotations' median floor over the median order's, least {of_official}": least(random),
+        f"eigenvector root's predictive KL over the median order's, greatest {of_official}": greatest(predictive),
     }
 
 
@@ -287,7 +293,8 @@ class Row(NamedTuple):
         return Row(mean(OWN), *orders, *(mean(kind) for kind in (SYMMETRIC, EIGENVECTORS, RANDOM)))
 
 
-def _tables(found: dict[str, list[Split]]) -> list[ResultTable]:
+def _tables(found: dict[str, list[Split]], left_out: Sequence[str]) -> list[ResultTable]:
+    others = f"; left out, fewer than two official tasks: {', '.join(left_out)}" if left_out else ""
     names = ("task's order", "orders, 5%", "orders, median", "orders, 95%", "symmetric", "eigenvectors", "random")
     floors = [
         (dataset, len(splits), *Row.of([s.floors for s in splits]), _mean([s.largest for s in splits]))
@@ -297,7 +304,7 @@ def _tables(found: dict[str, list[Split]]) -> list[ResultTable]:
     direct: list[tuple[CellValue, ...]] = [(dataset, *_worst(splits)) for dataset, splits in found.items()]
     return [
         ResultTable(
-            title="KL of EXACT-FFG by root, mean over splits [nats]; 0 is the least of any root",
+            title=f"KL of EXACT-FFG by root, mean over splits [nats]; 0 is the least of any root{others}",
             columns=("data set", "splits", *names, "largest of any root"),
             rows=tuple(floors),
         ),
@@ -341,6 +348,7 @@ def _draw_rows(axes: Axes, rows: Sequence[Row]) -> None:
     axes.bar(
         place - 0.1, height, 0.2, columns.low, color=VERMILLION, alpha=0.55, label="Cholesky, any order of Z (90%)"
     )
+    axes.hlines(columns.median, place - 0.2, place, color="white", linewidth=1.2)  # type: ignore[arg-type]
     axes.plot(place - 0.1, columns.own, "x", color="black", markersize=5, label="Cholesky, the task's order")
     look: dict[str, Any] = {"linestyle": "", "markersize": 5.5}
     axes.plot(place + 0.08, columns.symmetric, marker="s", color=BLUE, label="symmetric root", **look)

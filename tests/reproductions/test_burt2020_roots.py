@@ -192,4 +192,6 @@ def test_data_sets_without_official_tasks_are_left_out_and_named():
     assert notes == ["toy has less than two official tasks: left out"]
     result = investigate(settings(datasets=["toy", "diabetes"], permutations=2), Told())
     assert [row[0] for row in result.tables[0].rows] == ["diabetes"]
+    assert result.tables[0].title.endswith("; left out, fewer than two official tasks: toy")
+    assert result.numbers["left out, fewer than two official tasks"] == ["toy"]
     assert [(s["dataset"], s["split"]) for s in result.numbers["splits"]] == [("diabetes", 0), ("diabetes", 1)]

@@ -13,7 +13,7 @@ from scipy import integrate, stats
 from fsvi_bench.maths.f_divergence import generators, kl
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.maths.relu_pieces import linear_pieces
-from fsvi_bench.reproductions.burt2020_theory import data_processing, networks, singular
+from fsvi_bench.reproductions.burt2020_theory import data_processing, figure, networks, singular
 from fsvi_bench.reproductions.burt2020_theory.data_processing import (
     data_processing_values,
     folded_shortfall,
@@ -351,3 +351,22 @@ def test_an_event_shows_of_every_divergence_what_two_coins_do():
 def test_points_no_more_than_parameters_and_equal_widths_are_refused(field, value):
     with pytest.raises(ValidationError, match="the second larger"):
         settings_of(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("widths", [-1]), ("widths", [1, 0]), ("folded_mean", math.nan), ("folded_mean", 1e200), ("curve_points", 61)],
+)
+def test_settings_outside_what_the_formulas_serve_are_refused(field, value):
+    with pytest.raises(ValidationError, match=field):
+        settings_of(**{field: value})
+
+
+def test_more_cases_than_colours_are_all_drawn():
+    """Six of each, with five colours."""
+    case, seen = singular.follow(settings_of(steps=3), 1, 2), networks.Seen(1, 2, [3, 7], [9, 9], 10, 0)
+    pieces = networks.Pieces(
+        {2: Counter({3: 10})}, {2: Counter({2: 10})}, Counter({6: 4}), Counter({7: 10}), [seen] * 6
+    )
+    panels = figure.draw(measure_nested(settings_of(draws=1)), [case] * 6, pieces).axes
+    assert [len(panels[place].lines) for place in (1, 2, 5)] == [12, 12, 6]

@@ -156,7 +156,7 @@ def _seen_table(pieces: Pieces) -> ResultTable:
 
 def _shown_table(pieces: Pieces) -> ResultTable:
     """Both ways: f-divergences are not symmetric."""
-    rows = [
+    rows: list[tuple[CellValue, ...]] = [
         (f"{f.name}, {words}", *(each.shown(f, wide_first=first).value for each in pieces.seen), f.between_singular)
         for f in generators()
         for first, words in ((True, "Q wide, P narrow"), (False, "Q narrow, P wide"))
