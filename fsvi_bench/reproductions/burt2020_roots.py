@@ -345,9 +345,8 @@ def _draw_rows(axes: Axes, rows: Sequence[Row]) -> None:
     place = torch.arange(len(rows), dtype=torch.float64).numpy()
     columns = Row(*zip(*rows, strict=True))  # type: ignore[arg-type]
     height = [high - low for high, low in zip(columns.high, columns.low, strict=True)]  # type: ignore[call-overload]
-    axes.bar(
-        place - 0.1, height, 0.2, columns.low, color=VERMILLION, alpha=0.55, label="Cholesky, any order of Z (90%)"
-    )
+    words = "Cholesky, any order of Z (90%, median)"
+    axes.bar(place - 0.1, height, 0.2, columns.low, color=VERMILLION, alpha=0.55, label=words)
     axes.hlines(columns.median, place - 0.2, place, color="white", linewidth=1.2)  # type: ignore[arg-type]
     axes.plot(place - 0.1, columns.own, "x", color="black", markersize=5, label="Cholesky, the task's order")
     look: dict[str, Any] = {"linestyle": "", "markersize": 5.5}

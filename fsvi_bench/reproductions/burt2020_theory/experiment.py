@@ -155,16 +155,16 @@ def _seen_table(pieces: Pieces) -> ResultTable:
 
 
 def _shown_table(pieces: Pieces) -> ResultTable:
-    """Both ways: f-divergences are not symmetric."""
+    """Both ways: f-divergences are not symmetric. Where every wide network was seen, an estimate would be the limit."""
     rows: list[tuple[CellValue, ...]] = [
-        (f"{f.name}, {words}", *(each.shown(f, wide_first=first).value for each in pieces.seen), f.between_singular)
+        (f"{f.name}, {words}", *(each.shown(f, wide_first=first).low for each in pieces.seen), f.between_singular)
         for f in generators()
         for first, words in ((True, "Q wide, P narrow"), (False, "Q narrow, P wide"))
     ]
     widths = [f"widths {each.narrow} and {each.wide}" for each in pieces.seen]
     return ResultTable(
         title=f"Proposition 7: f-divergences between the laws of values at M = {pieces.seen[0].points[-1]} points, "
-        "at least; in the limit f(0) + f'(infinity)",
+        "at least (lower ends of 95% intervals); in the limit f(0) + f'(infinity)",
         columns=("divergence", *widths, "in the limit"),
         rows=tuple(rows),
     )

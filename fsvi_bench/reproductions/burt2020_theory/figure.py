@@ -130,9 +130,10 @@ def _seen(axes: Axes, pieces: Pieces) -> None:
         words = f"{each.narrow} and {each.wide}"
         axes.plot(each.points, values, color=colour, marker=mark, markersize=3, linewidth=1.2, label=words)
     axes.set_xscale("log")
-    axes.set_xticks(each.points, [str(points) for points in each.points])
+    labels = [str(points) for points in each.points]
+    axes.set_xticks(each.points, [*labels[:-2], "", labels[-1]] if len(labels) > 2 else labels)  # 127 and 255 touch
     axes.minorticks_off()
     axes.set_ylim(0, 1.03)
-    dress(axes, "Prop. 9: seen at M points", "points M", "total variation, at least", legend=False)
-    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.0, "borderaxespad": 0.0}
-    axes.legend(title="widths", title_fontsize=SMALL, loc="lower right", labelspacing=0.25, **look)
+    dress(axes, "Props 7, 9: at M points", "points M", "total variation, at least", legend=False)
+    look: dict[str, Any] = {"framealpha": 0.8, "edgecolor": "none", "fontsize": SMALL, "handlelength": 1.0}
+    axes.legend(title="widths", title_fontsize=SMALL, loc="lower right", labelspacing=0.25, borderaxespad=0.0, **look)
