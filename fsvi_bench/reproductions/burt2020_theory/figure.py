@@ -135,5 +135,5 @@ def _seen(axes: Axes, pieces: Pieces) -> None:
     axes.minorticks_off()
     axes.set_ylim(0, 1.03)
     dress(axes, "Props 7, 9: at M points", "points M", "total variation, at least", legend=False)
-    look: dict[str, Any] = {"framealpha": 0.8, "edgecolor": "none", "fontsize": SMALL, "handlelength": 1.0}
+    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.0}
     axes.legend(title="widths", title_fontsize=SMALL, loc="lower right", labelspacing=0.25, borderaxespad=0.0, **look)
