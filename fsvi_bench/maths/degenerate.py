@@ -9,7 +9,8 @@ does not reach, as ε → 0
     ∫ q_ε^α p^(1−α) = O(ε^((1−α)(M−r)))  for 0 < α < 1.
 
 The slope is ½(M − k) if F has rank k, and more if parameters are redundant. Where M = r all stay finite.
-The number that a jitter of ε² gives to a KL that is infinite is thus (M − r) log(1/ε) and little else. All in nats.
+The number that a jitter of ε² gives to a KL that is infinite is thus (M − r) log(1/ε) and a constant, which may well be
+the larger of the two at the jitters in use. All in nats.
 """
 
 from __future__ import annotations
@@ -63,11 +64,13 @@ def smoothed_kl(
     mean_p: Float[Tensor, " M"],
     tril_p: Float[Tensor, "M M"],
 ) -> Float[Tensor, ""]:
-    """KL(Q_ε‖P), for any ε² ≥ 0: infinity for ε = 0 and k < M.
+    """KL(Q_ε‖P), for any ε² ≥ 0: infinity for ε = 0 and a rank below M, see `RANK_TOLERANCE`.
 
     log det(FFᵀ + ε²I) = Σ_i log(s_i² + ε²) + (M − k) log ε² for k ≤ M, no cancellation at whatever ε.
     """
     M, k = factor_q.shape
+    if noise_variance == 0 and len(_split(factor_q)[1]) < M:
+        return mean_q.new_full((), math.inf)
     whitened = solve_tril(tril_p, torch.cat([factor_q, (mean_q - mean_p)[:, None]], dim=1)).square().sum()
     noise = noise_variance * _inverse(tril_p).square().sum()
     logdet_q = (torch.linalg.svdvals(factor_q).square() + noise_variance).log().sum()
@@ -83,15 +86,15 @@ def smoothed_reverse_kl(
     mean_p: Float[Tensor, " M"],
     tril_p: Float[Tensor, "M M"],
 ) -> Float[Tensor, ""]:
-    """KL(P‖Q_ε), for any ε² ≥ 0: infinity where FFᵀ + ε²I has no inverse.
+    """KL(P‖Q_ε), for any ε² ≥ 0: infinity for ε = 0 and a rank below M.
 
     In F's left singular vectors FFᵀ + ε²I is diagonal, with M − k times ε² itself.
     """
+    if noise_variance == 0 and len(_split(factor_q)[1]) < len(mean_q):
+        return mean_q.new_full((), math.inf)
     left, singular, _ = torch.linalg.svd(factor_q, full_matrices=True)
     variance = torch.full_like(mean_q, noise_variance)
     variance[: len(singular)] += singular.square()
-    if not bool((variance > 0).all()):
-        return mean_q.new_full((), math.inf)
     rotated = left.mT @ torch.cat([tril_p, (mean_p - mean_q)[:, None]], dim=1)
     spread = (rotated.square().sum(-1) / variance).sum()
     return 0.5 * (spread - len(mean_q) + variance.log().sum() - logdet_of_tril(tril_p))

@@ -7,8 +7,9 @@ p = N(0, I) and q = N(shift, diag(variance)), see `relative`. A variance of 0 is
 If Q ⊥ P, then D_f(Q, P) = f(0) + f'(∞): on {p > 0} the ratio is 0 and contributes f(0). The paper's appendix B and
 propositions 7 and 8 have f'(∞) alone, which is right only where f(0) = 0, as for f = z log z. It cannot be right in
 general: f(z) + c(z − 1) gives the same D_f with another f'(∞). Total variation with f = ½|z − 1| has f'(∞) = ½, but is
-1 between singular laws; KL(P, Q) as an f-divergence of (Q, P), f = −log z, has f'(∞) = 0, but is infinite. That the
-value is the same for all Q ⊥ P, and the largest that there is, is true of f(0) + f'(∞).
+1 between singular laws. That the value is the same for all Q ⊥ P, and the largest that there is, is true of
+f(0) + f'(∞). The paper's f are finite at 0; with f(0) = ∞ allowed as well, KL(P, Q) is the f-divergence of (Q, P) with
+f = −log z, and f'(∞) = 0.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from torch.nn.functional import pad
 from fsvi_bench.maths.linalg import solve_tril
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
-#: Where the integral for ∫ min(q, p) stops: with many variances other than 1, with few (its integrand falls more
-#: slowly), with none (then it may not fall at all, but does not turn either, and panels may widen).
-_MANY, _FEW, _FAR = 200.0, 2e4, 1e9
+#: Up to where the integral for ∫ min(q, p) has panels of equal width: with many variances other than 1, with few (its
+#: integrand falls more slowly); beyond, panels widen up to here at most, and are so many at most.
+_MANY, _FEW, _FAR, _WIDENING = 200.0, 2e4, 1e9, 400
+#: What may be left out of the integral at its end, as a bound on the modulus beyond.
+_TAIL = 1e-13
 
 
 class Relative(NamedTuple):
@@ -54,6 +57,21 @@ class Generator:
         """D_f(Q, P) for Q ⊥ P, which is also the least upper bound of D_f."""
         return self.at_zero + self.slope_at_infinity
 
+    def shown_of_q(self, probability: float) -> float:
+        """What an event of this probability under Q, and 0 under P, shows of D_f(Q, P): f(1 − p) + p f'(∞).
+
+        It is D_f of Bernoulli(p) and Bernoulli(0), and by data processing no more than D_f(Q, P). With f'(∞) = ∞, as
+        for KL(Q, P), it is infinite for every p > 0.
+        """
+        remaining = self.at_zero if probability == 1 else self.f(1 - probability)
+        return remaining + (probability * self.slope_at_infinity if probability > 0 else 0.0)
+
+    def shown_of_p(self, probability: float) -> float:
+        """The same of an event with this probability under P, and 0 under Q: (1 − p) f(1/(1 − p)) + p f(0)."""
+        left = 1 - probability
+        remaining = self.slope_at_infinity if left == 0 else left * self.f(1 / left)
+        return remaining + (probability * self.at_zero if probability > 0 else 0.0)
+
 
 def relative(
     mean_q: Float[Tensor, " M"],
@@ -61,9 +79,14 @@ def relative(
     mean_p: Float[Tensor, " M"],
     tril_p: Float[Tensor, "M M"],
 ) -> Relative:
-    """q = N(mean_q, FFᵀ) seen from p = N(mean_p, LLᵀ); with fewer columns than rows, M − c variances are exactly 0."""
+    """q = N(mean_q, FFᵀ) seen from p = N(mean_p, LLᵀ); where F has a rank r < M, M − r variances are exactly 0.
+
+    Singular values of L⁻¹F that are rounding (below max(M, c) eps of the largest) count as 0.
+    """
     whitened = solve_tril(tril_p, torch.cat([factor_q, (mean_q - mean_p)[:, None]], dim=1))
     left, singular, _ = torch.linalg.svd(whitened[:, :-1], full_matrices=True)
+    rounding = max(factor_q.shape) * torch.finfo(singular.dtype).eps * singular[:1]
+    singular = torch.where(singular > rounding, singular, 0.0)
     missing = max(len(mean_q) - len(singular), 0)
     return Relative(left.mT @ whitened[:, -1], pad(singular.square(), (0, missing)))
 
@@ -182,17 +205,33 @@ def _least_chernoff(of: Relative) -> float:
 def _line(of: Relative, pole: float) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]:
     """Gauss–Legendre panels on (0, ∞), fine at the distance of the poles, then short beside the integrand's turns.
 
-    For large t, log c(α + it) → it · ½Σ [m²/(1 − v) − log v] + less, over the variances v other than 1 (the other
-    coordinates let it fall like exp(−½t²m²)).
+    For large t, log c(α + it) → it · ½Σ [m²/(1 − v) − log v] + less, over the variances v other than 1 (those near
+    1 with an m of note let it fall like exp(−½t²m²) before that).
     """
     turning = (of.variance.log().abs() > 0.1).nonzero()[:, 0]
     shift, variance = of.shift[turning], of.variance[turning]
-    frequency = 0.5 * abs(float((shift.square() / (1 - variance) - variance.log()).sum()))
+    frequency = 0.5 * abs(float((shift.square() / (1 - variance)).sum() - of.variance.log().sum()))
     end = _MANY if len(turning) > 4 else _FEW
-    width = max(min(6.0, 40 / max(frequency, 1e-9)), 0.5)  # 24 nodes follow a phase of 40
+    longest = 40 / max(frequency, 1e-9)  # 24 nodes follow a phase of 40
+    width = max(min(6.0, longest), 0.5)
     near = np.geomspace(pole / 4, 2.0, max(2, math.ceil(2 * math.log2(8 / pole))))
-    beyond = np.empty(0) if len(turning) else np.geomspace(end, _FAR, 24)
-    edges = np.concatenate([[0.0], near, np.arange(4.0, end, width), beyond])
+    edges = np.concatenate([[0.0], near, np.arange(4.0, end, width), _widening(of, end, longest)])
     middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
     t, weights = middle[:, None] + half[:, None] * _NODES, half[:, None] * _WEIGHTS
     return torch.from_numpy(t.ravel()), torch.from_numpy(weights.ravel())
+
+
+def _widening(of: Relative, end: float, longest: float) -> list[float]:
+    """Edges from `end` on, until the modulus beyond is at most `_TAIL`: there the integrand is smooth in log t but for
+    its turning, so that panels may widen with t up to the longest that its turning allows.
+
+    |c(α + it)|/c(α) ≤ Π |λ(α)/λ(α + it)|^½ with λ = (1 − z)v + z, and λ(α) ≤ max(v, 1): at most
+    Π (1 + ((1 − v)t/max(v, 1))²)^(−¼), which falls. The integral of this over t² from t on is at most this over t.
+    """
+    ratio = ((1 - of.variance) / of.variance.clamp(min=1)).square().numpy()
+    edges = [end]
+    while edges[-1] < _FAR and len(edges) < _WIDENING:
+        if math.exp(-0.25 * float(np.log1p(ratio * edges[-1] ** 2).sum())) / edges[-1] < _TAIL:
+            break
+        edges.append(edges[-1] + min(0.5 * edges[-1], longest))
+    return edges

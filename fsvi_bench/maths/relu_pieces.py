@@ -7,8 +7,10 @@ some w_i v_i is 0: null sets, if the parameters have a density. Two networks of 
 singular laws (Burt et al. 2020, proposition 9, whose events are E_(k+1) without E_k); inputs of more dimensions are
 looked at along (x, 0, …, 0), with w the weights of the first input.
 
-The condition is needed. Without hidden biases all bends are at 0, and every width has at most two pieces; if an
-outgoing weight may be 0 with positive probability, a wide network passes for a narrow one with positive probability.
+That the parameters have a density is needed. Without hidden biases and with one input all bends are at 0, and every
+width has at most two pieces. (With more inputs that holds along lines through the origin only: along (x, c, …), c ≠ 0,
+the other inputs' weights take the place of biases, and the count tells widths apart again.) And if an outgoing weight
+may be 0 with positive probability, a wide network passes for a narrow one with positive probability.
 
 A float is a fraction, so nothing here rounds: what is counted is true of the network with exactly these parameters.
 """

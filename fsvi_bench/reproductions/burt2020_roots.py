@@ -33,11 +33,11 @@ from fsvi_bench.maths.feature_roots import (
 from fsvi_bench.maths.features import rbf_kernel
 from fsvi_bench.maths.gaussian import normal_kl
 from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
-from fsvi_bench.reproductions.base import ResultTable
+from fsvi_bench.reproductions.base import CellValue, ResultTable
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.hron2018_panels import dress
-from fsvi_bench.reproductions.intervals import greatest, least, magnitude, of_ratio
+from fsvi_bench.reproductions.intervals import greatest, largest, least, magnitude, of_ratio
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.problem import Problem, load_problem
@@ -86,12 +86,14 @@ class Split(NamedTuple):
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
-    """All splits of all data sets that have official tasks."""
+    """All splits of the data sets that have official tasks; the others are named."""
     found: dict[str, list[Split]] = {}
+    left_out = []
     for dataset in settings.datasets:
         splits = official_splits(dataset)[: settings.splits]
         if len(splits) < 2:
             laboratory.note(f"{dataset} has less than two official tasks: left out")
+            left_out.append(dataset)
             continue
         problems = (load_problem(read_official(dataset, split).task, laboratory.data_dir) for split in splits)
         found[dataset] = [examine(problem, settings) for problem in problems]
@@ -102,9 +104,12 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     every = [split for splits in found.values() for split in splits]
     return Findings(
         figure=_draw(found),
-        tables=_tables(found),
+        tables=_tables(found, left_out),
         statistics={**_identities(every), **_dependence(found)},
-        numbers={"splits": [{**split._asdict(), "direct": split.direct._asdict()} for split in every]},
+        numbers={
+            "splits": [{**split._asdict(), "direct": split.direct._asdict()} for split in every],
+            "left out, fewer than two official tasks": left_out,
+        },
     )
 
 
@@ -169,7 +174,7 @@ def compare_directly(problem: Problem, order: Tensor, by_rotation: dict[str, flo
         other = Exact.of(problem, torch.linalg.solve(root, cross).mT, torch.linalg.solve(root, cross_test).mT)
         floor = abs(other.floor / by_rotation[kind] - 1)
         differences.append(Direct(*own.differences(other), floor))
-    return Direct(*(max(values) for values in zip(*differences, strict=True)))
+    return Direct(*(largest(values) for values in zip(*differences, strict=True)))
 
 
 def direct_roots(K: Float[Tensor, "k k"], order: Tensor) -> dict[str, Float[Tensor, "k k"]]:
@@ -212,18 +217,22 @@ class Exact(NamedTuple):
 
 def _identities(every: Sequence[Split]) -> dict[str, Statistic]:
     """What no root moves, to rounding, and the two ends between which it moves the floor."""
-    direct = Direct(*(max(values) for values in zip(*(split.direct for split in every), strict=True)))
+    direct = _worst(every)
     values = {
         "log evidence: largest difference between roots [nats]": direct.evidence,
         "kernel at test inputs: largest difference between roots, share of its largest value": direct.kernel,
         "exact predictive: largest difference between roots, in its standard deviations": direct.predictive,
         "floor: largest relative difference between rotating and features from the root itself": direct.floor,
-        "diagonalising root: largest floor [nats]": max(abs(split.diagonal) for split in every),
-        "levelling root: largest relative difference from k/2 log(tr Lambda/k) - 1/2 log det Lambda": max(
+        "diagonalising root: largest floor [nats]": largest(abs(split.diagonal) for split in every),
+        "levelling root: largest relative difference from k/2 log(tr Lambda/k) - 1/2 log det Lambda": largest(
             abs(split.levelled / split.largest - 1) for split in every
         ),
     }
     return {name: Statistic.exact(value) for name, value in values.items()}
+
+
+def _worst(splits: Sequence[Split]) -> Direct:
+    return Direct(*(largest(values) for values in zip(*(split.direct for split in splits), strict=True)))
 
 
 def _dependence(found: dict[str, list[Split]]) -> dict[str, Statistic]:
@@ -241,13 +250,14 @@ def _dependence(found: dict[str, list[Split]]) -> dict[str, Statistic]:
     eigenvectors = ratios(lambda s: s.floors[EIGENVECTORS][0], middle)
     random = ratios(lambda s: s.quantile(0.5, RANDOM), middle)
     spread = ratios(lambda s: s.quantile(0.95), lambda s: s.quantile(0.05))
+    of_official = "of the data sets with official tasks"
     return {
-        "order of Z: 95% over 5% quantile of the floors, least of all data sets": least(spread),
+        f"order of Z: 95% over 5% quantile of the floors, least {of_official}": least(spread),
         "order of Z: distance from 1/2 of the mean rank of the task's own order": magnitude(Statistic.of_mean(ranks)),
-        "symmetric root's floor over the median order's, least of all data sets": least(symmetric),
-        "eigenvector root's floor over the median order's, greatest of all data sets": greatest(eigenvectors),
-        "random rotations' median floor over the median order's, least of all data sets": least(random),
-        "eigenvector root's predictive KL over the median order's, greatest of all data sets": greatest(predictive),
+        f"symmetric root's floor over the median order's, least {of_official}": least(symmetric),
+        f"eigenvector root's floor over the median order's, greatest {of_official}": greatest(eigenvectors),
+        f"random rotations' median floor over the median order's, least {of_official}": least(random),
+        f"eigenvector root's predictive KL over the median order's, greatest {of_official}": greatest(predictive),
     }
 
 
@@ -283,17 +293,18 @@ class Row(NamedTuple):
         return Row(mean(OWN), *orders, *(mean(kind) for kind in (SYMMETRIC, EIGENVECTORS, RANDOM)))
 
 
-def _tables(found: dict[str, list[Split]]) -> list[ResultTable]:
+def _tables(found: dict[str, list[Split]], left_out: Sequence[str]) -> list[ResultTable]:
+    others = f"; left out, fewer than two official tasks: {', '.join(left_out)}" if left_out else ""
     names = ("task's order", "orders, 5%", "orders, median", "orders, 95%", "symmetric", "eigenvectors", "random")
     floors = [
         (dataset, len(splits), *Row.of([s.floors for s in splits]), _mean([s.largest for s in splits]))
         for dataset, splits in found.items()
     ]
     predictive = [(dataset, *Row.of([s.predictive for s in splits])) for dataset, splits in found.items()]
-    direct = [(d, *(max(values) for values in zip(*(s.direct for s in ss), strict=True))) for d, ss in found.items()]
+    direct: list[tuple[CellValue, ...]] = [(dataset, *_worst(splits)) for dataset, splits in found.items()]
     return [
         ResultTable(
-            title="KL of EXACT-FFG by root, mean over splits [nats]; 0 is the least of any root",
+            title=f"KL of EXACT-FFG by root, mean over splits [nats]; 0 is the least of any root{others}",
             columns=("data set", "splits", *names, "largest of any root"),
             rows=tuple(floors),
         ),
@@ -334,9 +345,9 @@ def _draw_rows(axes: Axes, rows: Sequence[Row]) -> None:
     place = torch.arange(len(rows), dtype=torch.float64).numpy()
     columns = Row(*zip(*rows, strict=True))  # type: ignore[arg-type]
     height = [high - low for high, low in zip(columns.high, columns.low, strict=True)]  # type: ignore[call-overload]
-    axes.bar(
-        place - 0.1, height, 0.2, columns.low, color=VERMILLION, alpha=0.55, label="Cholesky, any order of Z (90%)"
-    )
+    words = "Cholesky, any order of Z (90%, median)"
+    axes.bar(place - 0.1, height, 0.2, columns.low, color=VERMILLION, alpha=0.55, label=words)
+    axes.hlines(columns.median, place - 0.2, place, color="white", linewidth=1.2)  # type: ignore[arg-type]
     axes.plot(place - 0.1, columns.own, "x", color="black", markersize=5, label="Cholesky, the task's order")
     look: dict[str, Any] = {"linestyle": "", "markersize": 5.5}
     axes.plot(place + 0.08, columns.symmetric, marker="s", color=BLUE, label="symmetric root", **look)

@@ -5,14 +5,15 @@ z = S^(−½)Uᵀ(f − m) standard normal, and the estimate e the components �
 the origin, over samples and components, weighs all directions alike; without whitening, that of e on the score, a
 direction counts by the inverse of its variance.
 
-What it means: the derivative of KL(Q_A ‖ P_A) by a common log scale of q's deviations is the mean of
-(score_q − score_P)ᵀ(f − m). Its entropy part is −r, and with the estimate, but for sampling, −ρr with the slope ρ of
-the whitened score. With the exact score of the prior, SSGE so descends an objective whose entropy is weighted with ρ:
-at q = prior, where the KL's gradient is 0, it still pulls q's scale down by (1 − ρ)r, and rest is where q's covariance
-is about ρ times what it should be, at a KL of ½r(ρ − 1 − log ρ) or, with slopes ρ_i of the principal directions' own,
-½ Σ (ρ_i − 1 − log ρ_i), which is more, as x − 1 − log x is convex. That takes the slopes as they are at this q. They do
-not depend on its scale, but a direction of little variance beside the others has a small slope: one that has begun to
-shrink is held open less still.
+What it means: let P = N(m, C) and q = N(m, U diag(s_i² v_i) Uᵀ). The derivative of KL(q‖P) by log v_i is ½(v_i − 1),
+½v_i from P's score and −½ from q's. With SSGE's estimate for q's it is, but for sampling, ½(v_i − ρ_i(v)) with ρ_i the
+slope in this direction: an objective whose entropy is weighted with ρ_i. At q = P, where the KL's gradient is 0, it
+pulls q together. If only a common scale v could move, q would rest at v = ρ, the slope over all directions, which does
+not depend on the scale, at a KL of ½r(ρ − 1 − log ρ). Where the directions move by themselves rest is v_i = ρ_i(v), and
+ρ_i is not constant: a direction of little variance beside the others has a small slope, and one that has begun to
+shrink is held open less still. Gradient steps log v_i ← log v_i − (v_i − ρ_i(v)), each with samples of its own, show
+what happens: the standard normal comes to rest; function marginals do not, as far as they are followed. Where ρ_i is
+all but 0, v_i falls like 1/t.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stein_score, squared_distances
 from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
@@ -45,6 +49,7 @@ from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream, stream_generator
 
 FBNN_SAMPLES = 100  #: Sun et al. (2019), and the methods' default
+LARGE_K = 100  #: features that one claim is about
 CONTROL = "standard normal"
 LOOKS = (
     (BLUE, "o", "-"),
@@ -67,11 +72,14 @@ class Settings(BaseModel):
     S: tuple[Annotated[int, Field(ge=3)], ...] = Field(min_length=2)
     eigen_share: float = Field(gt=0, le=1)
     seeds: int = Field(ge=2)
+    steps: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=2)  #: of descent, after which the KL is noted
 
     @model_validator(mode="after")
     def _counts_are_in_order(self) -> Settings:
         if list(self.S) != sorted(set(self.S)) or FBNN_SAMPLES not in self.S:
             raise ValueError(f"S is {list(self.S)}, expected rising numbers with {FBNN_SAMPLES} among them")
+        if list(self.steps) != sorted(set(self.steps)):
+            raise ValueError(f"steps are {list(self.steps)}, expected rising numbers")
         return self
 
 
@@ -106,11 +114,17 @@ class Shrinkage(NamedTuple):
 
 def shrinkage(marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float) -> Shrinkage:
     """Regression through the origin of the estimate at its own samples, as the method takes it."""
+    f, z, estimate = whitened_estimate(marginal, w, eigen_share)
+    return regress(estimate, z, marginal.s, *count_and_bandwidth(f, eigen_share))
+
+
+def whitened_estimate(
+    marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float
+) -> tuple[Float[Tensor, "S M"], Float[Tensor, "S r"], Float[Tensor, "S r"]]:
+    """Samples f, their whitened components z, and the components ẽ of the estimate at them."""
     z = w @ marginal.W
     f = (z * marginal.s) @ marginal.U.mT
-    estimate = (spectral_stein_score(f, share=eigen_share) @ marginal.U) * marginal.s
-    J, bandwidth = count_and_bandwidth(f, eigen_share)
-    return regress(estimate, z, marginal.s, J, bandwidth)
+    return f, z, (spectral_stein_score(f, share=eigen_share) @ marginal.U) * marginal.s
 
 
 def regress(
@@ -140,9 +154,26 @@ def count_and_bandwidth(f: Float[Tensor, "S M"], share: float) -> tuple[int, flo
     return int(leading_count(eigenvalues, share)), float(h)
 
 
-def kl_at_rest(slopes: Sequence[float]) -> float:
-    """½ Σ (ρ_i − 1 − log ρ_i): KL(N(0, diag ρ) ‖ N(0, I)); infinite if a ρ_i ≤ 0, where nothing holds q open."""
-    return 0.5 * sum(slope - 1 - math.log(slope) for slope in slopes) if min(slopes) > 0 else math.inf
+def kl_of_variances(v: Float[Tensor, " r"]) -> float:
+    """½ Σ (v_i − 1 − log v_i): KL(N(0, diag v) ‖ N(0, I)); infinite if a v_i ≤ 0."""
+    return math.inf if bool((v <= 0).any()) else 0.5 * float((v - 1 - v.log()).sum())
+
+
+def descend(
+    marginal: Marginal, generator: np.random.Generator, eigen_share: float, steps: Sequence[int]
+) -> list[float]:
+    """KL(q‖P) after so many steps from q = P, P's score exact and q's estimated from fresh samples at every step.
+
+    With the true score nothing would move.
+    """
+    v, found = torch.ones_like(marginal.s), []
+    for step in range(1, steps[-1] + 1):
+        w = torch.from_numpy(generator.standard_normal((FBNN_SAMPLES, len(marginal.W))))
+        _, z, estimate = whitened_estimate(marginal._replace(s=marginal.s * v.sqrt()), w, eigen_share)
+        v = v * (-v - (estimate * z).sum(0) / z.square().sum(0)).exp()
+        if step in steps:
+            found.append(kl_of_variances(v))
+    return found
 
 
 class Case(NamedTuple):
@@ -151,6 +182,7 @@ class Case(NamedTuple):
     name: str
     k: int | None  #: features behind it; none behind the standard normal
     found: dict[int, list[Shrinkage]]
+    falls: dict[int, list[float]]  #: KL by the number of descent steps, of each seed
 
     def values(self, S: int, field: str) -> list[float]:
         return [float(getattr(one, field)) for one in self.found[S]]
@@ -170,22 +202,35 @@ class Case(NamedTuple):
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
-    """Prior and exact posterior of each data set, and the standard normal."""
-    cases = []
+    """Prior and exact posterior of each data set, and the standard normal.
+
+    Raises:
+        InputError: no data set has 100 features.
+    """
+    problems = []
     for dataset in settings.datasets:
         found = find_task(dataset, settings.split)
         certified = found or build_task(load_card(dataset), settings.split, laboratory.data_dir)
-        cases += function_cases(load_problem(certified.task, laboratory.data_dir), settings)
+        problems.append(load_problem(certified.task, laboratory.data_dir))
+    if all(problem.task.k != LARGE_K for problem in problems):
+        raise InputError(
+            f"none of {', '.join(settings.datasets)} has {LARGE_K} features, which a claim is about; add one that has, "
+            "for example diabetes"
+        )
+    cases = [case for problem in problems for case in function_cases(problem, settings)]
     identity = Marginal.of(torch.eye(settings.M, dtype=torch.float64))
-    control = [identity] * settings.seeds
-    cases.append(Case(CONTROL, None, _all_S(CONTROL, control, settings)))
+    cases.append(_case(CONTROL, None, [identity] * settings.seeds, settings))
     return Findings(
         figure=_draw(cases),
-        tables=[_table(cases), _direction_table(cases)],
+        tables=[_table(cases), _direction_table(cases), _descent_table(cases)],
         statistics=_statistics(cases),
-        numbers={case.name: {str(S): [one._asdict() for one in found] for S, found in case.found.items()}
-                 for case in cases},
-    )  # fmt: skip
+        numbers={case.name: _numbers(case) for case in cases},
+    )
+
+
+def _numbers(case: Case) -> dict[str, Any]:
+    by_count = {str(S): [one._asdict() for one in found] for S, found in case.found.items()}
+    return {**by_count, "KL after steps of descent": {str(step): values for step, values in case.falls.items()}}
 
 
 def function_cases(problem: Problem, settings: Settings) -> list[Case]:
@@ -196,11 +241,16 @@ def function_cases(problem: Problem, settings: Settings) -> list[Case]:
         "posterior": [Marginal.of(Phi_A @ problem.truth.covariance_tril) for Phi_A in sets],
     }
     dataset = problem.task.dataset
-    cases = []
-    for q, marginals in factors.items():
-        name = f"{dataset} {q}"
-        cases.append(Case(name, problem.task.k, _all_S(name, marginals, settings)))
-    return cases
+    return [_case(f"{dataset} {q}", problem.task.k, marginals, settings) for q, marginals in factors.items()]
+
+
+def _case(name: str, k: int | None, marginals: Sequence[Marginal], settings: Settings) -> Case:
+    falls = []
+    for seed, marginal in enumerate(marginals):
+        generator = stream_generator(derive_seed("burt2020-shrinkage", name, seed), "descent")
+        falls.append(descend(marginal, generator, settings.eigen_share, settings.steps))
+    by_step = dict(zip(settings.steps, (list(values) for values in zip(*falls, strict=True)), strict=True))
+    return Case(name, k, _all_S(name, marginals, settings), by_step)
 
 
 def measurement_features(problem: Problem, M: int, seed: int) -> Float[Tensor, "M k"]:
@@ -233,7 +283,8 @@ def _statistics(cases: Sequence[Case]) -> dict[str, Statistic]:
     by_direction = [case.directions(FBNN_SAMPLES) for case in functions]
     lower = [Statistic.of_mean(d[:, d.shape[1] // 2 :].mean(1).tolist()) for d in by_direction]
     first = [Statistic.of_mean(d[:, 0].tolist()) for d in by_direction]
-    large = [case.mean(counts[-1], "whitened") for case in functions if case.k == 100]
+    large = [case.mean(counts[-1], "whitened") for case in functions if case.k == LARGE_K]
+    further = [of_difference(*(list(case.falls.values())[place] for place in (-1, -2))) for case in functions]
     of_functions = "of all function marginals"
     return {
         f"slope of the whitened score at S = 100, greatest {of_functions}": greatest(whitened),
@@ -243,6 +294,7 @@ def _statistics(cases: Sequence[Case]) -> dict[str, Statistic]:
         "slope at the largest S, standard normal": control.mean(counts[-1], "whitened"),
         f"slope in the first principal direction at S = 100, least {of_functions}": least(first),
         f"slope in the lower half of the principal directions at S = 100, greatest {of_functions}": greatest(lower),
+        f"rise of KL over the last part of the descent at S = 100, least {of_functions} [nats]": least(further),
     }
 
 
@@ -252,14 +304,26 @@ def _table(cases: Sequence[Case]) -> ResultTable:
         for S in case.found:
             slope, rank = case.mean(S, "whitened"), round(case.mean(S, "rank").value)
             numbers = (case.mean(S, field).value for field in ("raw", "error", "J", "bandwidth"))
-            rest = kl_at_rest([slope.value] * rank), kl_at_rest(case.directions(S).mean(0).tolist())
-            rows.append((case.name, rank, S, slope.value, slope.high - slope.value, *numbers, *rest))
+            alone = kl_of_variances(torch.full((rank,), slope.value, dtype=torch.float64))
+            rows.append((case.name, rank, S, slope.value, slope.high - slope.value, *numbers, alone))
     return ResultTable(
-        title="Slope of the estimated score on the true one: mean over seeds, half its interval; KLs at rest [nats]",
-        columns=("marginal", "rank", "S", "slope", "±", "unwhitened", "error", "J", "bandwidth", "KL at rest",
-                 "by direction"),
+        title="Slope of the estimated score on the true one: mean over seeds, half its interval; KL [nats] at which q "
+        "would rest if its scale alone could move",
+        columns=("marginal", "rank", "S", "slope", "±", "unwhitened", "error", "J", "bandwidth", "KL, scale alone"),
         rows=tuple(rows),
-    )  # fmt: skip
+    )
+
+
+def _descent_table(cases: Sequence[Case]) -> ResultTable:
+    rows: list[tuple[CellValue, ...]] = [
+        (case.name, *(Statistic.of_mean(values).value for values in case.falls.values())) for case in cases
+    ]
+    return ResultTable(
+        title=f"Gradient steps in the directions' variances from q = P, q's score estimated with S = {FBNN_SAMPLES}: "
+        "KL(q, P) after so many, mean over seeds [nats]",
+        columns=("marginal", *(f"{step} steps" for step in cases[0].falls)),
+        rows=tuple(rows),
+    )
 
 
 def _direction_table(cases: Sequence[Case]) -> ResultTable:
@@ -277,30 +341,35 @@ def _direction_table(cases: Sequence[Case]) -> ResultTable:
 
 
 def _draw(cases: Sequence[Case]) -> Figure:
-    figure = Figure(figsize=(PAGE_WIDTH, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for case, (colour, marker, dashes) in zip(cases, LOOKS, strict=False):
-        counts = list(case.found)
-        slopes = [case.mean(S, "whitened") for S in counts]
-        bars = [[s.value - s.low for s in slopes], [s.high - s.value for s in slopes]]
-        look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": dashes, "markersize": 4}
-        left.errorbar(counts, [s.value for s in slopes], yerr=bars, capsize=2, linewidth=1.3, label=case.name, **look)
+    figure = Figure(figsize=(PAGE_WIDTH, 3.4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    looks = [LOOKS[place % len(LOOKS)] for place in range(len(cases))]
+    for case, (colour, marker, dashes) in zip(cases, looks, strict=True):
+        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "markeredgewidth": 0.8}
+        look["markerfacecolor"] = "white" if dashes == "--" else colour
+        line: dict[str, Any] = {"linestyle": dashes, "linewidth": 1.2, "capsize": 2, **look}
+        _draw_means(left, {S: case.mean(S, "whitened") for S in case.found}, label=case.name, **line)
         by_direction, shares = case.directions(FBNN_SAMPLES).mean(0), case.shares(FBNN_SAMPLES)
-        filling = "none" if dashes == "--" else colour
-        right.plot(
-            shares, by_direction, marker, color=colour, markersize=3, markerfacecolor=filling, markeredgewidth=0.7
-        )
-    for axes in (left, right):
+        middle.plot(shares, by_direction, linestyle="", **{**look, "markersize": 3, "markeredgewidth": 0.6})
+        _draw_means(right, {step: Statistic.of_mean(values) for step, values in case.falls.items()}, **line)
+    for axes in (left, middle):
         axes.set_xscale("log")
-    left.set_xticks(counts, [str(S) for S in counts])
-    left.minorticks_off()
-    for axes in (left, right):
         axes.axhline(1, color="0.5", linewidth=0.8)
         axes.set_ylim(min(-0.02, axes.get_ylim()[0]), 1.08)
-    dress(left, "Slope of the whitened score", "function samples S", "slope (1: the true score)", legend=False)
-    dress(right, f"Each principal direction, S = {FBNN_SAMPLES}", "standard deviation over bandwidth", "")
+    right.loglog()
+    counts = list(cases[0].found)
+    left.set_xticks(counts, [str(S) if place % 2 == 0 or counts[-1] == S else "" for place, S in enumerate(counts)])
+    left.minorticks_off()
+    dress(left, "Slope of the score", "samples S", "slope (1: the true score)", legend=False)
+    dress(middle, f"By direction, S = {FBNN_SAMPLES}", "deviation over bandwidth", "")
+    dress(right, f"Descent from P, S = {FBNN_SAMPLES}", "gradient steps", "KL(q, P) [nats]", legend=False)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
     return figure
+
+
+def _draw_means(axes: Axes, means: dict[int, Statistic], **look: Any) -> None:
+    bars = [[s.value - s.low for s in means.values()], [s.high - s.value for s in means.values()]]
+    axes.errorbar(list(means), [s.value for s in means.values()], yerr=bars, **look)
 
 
 BURT2020_SHRINKAGE = Experiment("burt2020-shrinkage", Settings, investigate)

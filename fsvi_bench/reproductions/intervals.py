@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from scipy import stats
@@ -45,6 +45,17 @@ def magnitude(of: Statistic) -> Statistic:
     """|x| and the values that it takes within x's interval."""
     low = 0.0 if of.low <= 0 <= of.high else min(abs(of.low), abs(of.high))
     return Statistic(abs(of.value), low, max(abs(of.low), abs(of.high)))
+
+
+def largest(values: Iterable[float]) -> float:
+    """The largest of the numbers; NaN if one is, or if there are none: Python's max would pass over it."""
+    found = np.fromiter(values, dtype=float)
+    return float(found.max()) if len(found) else float("nan")
+
+
+def smallest(values: Iterable[float]) -> float:
+    """The smallest, likewise."""
+    return -largest(-value for value in values)
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:

@@ -98,7 +98,20 @@ def test_overlap_of_two_means(shift):
 
 
 @pytest.mark.parametrize(
-    ("M", "variance"), [(1, 0.3), (1, 1e-8), (2, 0.01), (4, 0.1), (6, 1.001), (10, 4.0), (10, 1e-10), (40, 1e-12)]
+    ("M", "variance"),
+    [
+        (1, 0.3),
+        (1, 1e-8),
+        (2, 0.01),
+        (4, 0.1),
+        (6, 1.001),
+        (5, 0.9),
+        (5, 1.11),
+        (3, 0.99),
+        (10, 4.0),
+        (10, 1e-10),
+        (40, 1e-12),
+    ],
 )
 def test_overlap_of_two_spheres(M, variance):
     """Which density is larger depends on |z|² alone, so that two χ² probabilities make the overlap."""
@@ -107,6 +120,17 @@ def test_overlap_of_two_spheres(M, variance):
     expected = np.logaddexp(stats.chi2.logcdf(inside, M), stats.chi2.logsf(outside, M))
     of = Relative(torch.zeros(M, dtype=torch.float64), torch.full((M,), variance, dtype=torch.float64))
     close(log_overlap(of), f64(expected), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("pairs", "variance"), [(1, 0.9), (1, 0.5), (1, 0.95), (2, 0.8), (3, 0.9), (3, 0.3)])
+def test_overlap_of_laws_that_are_wide_where_the_other_is_narrow(pairs, variance):
+    """Variances v and 1/v in turn: q > p where Σy² > Σx²/v, so that Fisher's law of their ratio says how much there is.
+
+    log q/p has no constant, and the integrand does not turn at all for large t, where it falls like t^(−2−M/2) only.
+    """
+    expected = stats.f.sf(1 / variance, pairs, pairs) + stats.f.cdf(variance, pairs, pairs)
+    of = Relative(torch.zeros(2 * pairs, dtype=torch.float64), f64([variance, 1 / variance] * pairs))
+    close(log_overlap(of), f64(math.log(expected)), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +186,7 @@ def test_singular_laws_have_the_largest_value_exactly(generator):
 
 @pytest.mark.parametrize("generator", generators((0.25, 0.5, 0.75, 2.0)), ids=lambda g: g.name)
 def test_ends_of_every_f(generator):
-    """f(0) and f'(∞) by their limits: f(1e-300), and f(z)/z at 1e300 (α = ¾ leaves z^(−¼) = 1e-75)."""
+    """f(0) and f'(∞) by their limits: f(1e-150), and f(z)/z at 1e150 (α = ¾ leaves z^(−¼) = 3e-38)."""
     assert generator.f(1.0) == 0
     for found, limit in (
         (generator.f(1e-150), generator.at_zero),
@@ -181,6 +205,35 @@ def test_the_sum_of_the_ends_does_not_depend_on_how_f_is_written_and_the_slope_d
     q, p = stats.norm(0.7, math.sqrt(0.4)), stats.norm()
     expected = integrate.quad(lambda z: max(0.0, q.pdf(z) - p.pdf(z)), -12, 12, limit=400, epsabs=1e-12)[0]
     close(total_variation(of), f64(expected), rtol=1e-8)
+
+
+@pytest.mark.parametrize("generator", generators((0.25, 0.5, 0.75, 2.0)), ids=lambda g: g.name)
+def test_what_an_event_shows_is_the_limit_of_two_coins(generator):
+    """Σ b f(a/b) over heads and tails of coins with p and 1e-150; nothing for p = 0, everything for p = 1, less between."""
+
+    def coins(a, b):
+        return b * generator.f(a / b) + (1 - b) * generator.f((1 - a) / (1 - b))
+
+    for p in (0.2, 0.9):
+        for found, limit in (
+            (generator.shown_of_q(p), coins(p, 1e-150)),
+            (generator.shown_of_p(p), coins(1e-150, p)),
+        ):
+            # α = ¾ leaves 1e-150 to the power ¼.
+            assert limit > 30 if found == math.inf else found == pytest.approx(limit, rel=1e-12)
+            assert 0 < found <= generator.between_singular
+    assert generator.shown_of_q(0.0) == generator.shown_of_p(0.0) == 0
+    assert generator.shown_of_q(1.0) == generator.shown_of_p(1.0) == generator.between_singular
+
+
+def test_what_an_event_shows_by_name():
+    p, by_name = 0.3, {generator.name: generator for generator in generators()}
+    for shown in ("shown_of_q", "shown_of_p"):
+        assert getattr(by_name["total variation"], shown)(p) == pytest.approx(p, rel=1e-14)
+        assert getattr(by_name["squared Hellinger"], shown)(p) == pytest.approx(1 - math.sqrt(1 - p), rel=1e-14)
+    assert by_name["KL(Q, P)"].shown_of_q(1e-12) == math.inf == by_name["KL(P, Q)"].shown_of_p(1e-12)
+    assert by_name["KL(P, Q)"].shown_of_q(p) == pytest.approx(-math.log(1 - p), rel=1e-14)
+    assert by_name["KL(Q, P)"].shown_of_p(p) == pytest.approx(-math.log(1 - p), rel=1e-14)
 
 
 def test_a_law_without_density_cannot_be_looked_from():

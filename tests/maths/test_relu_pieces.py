@@ -40,9 +40,13 @@ def test_count_is_that_of_the_function(network):
 @PROPERTY
 @given(networks(), st.lists(st.fractions(-5, 5, max_denominator=7), min_size=2, max_size=12, unique=True))
 def test_values_never_show_more_than_there_is_and_more_values_never_less(network, places):
+    """Whichever place is left out, an inner one too."""
     places.sort()
     values = [network.value(x) for x in places]
-    assert pieces_seen(places[1:], values[1:]) <= pieces_seen(places, values) <= linear_pieces(network)
+    seen = pieces_seen(places, values)
+    assert seen <= linear_pieces(network)
+    for i in range(len(places)):
+        assert pieces_seen(places[:i] + places[i + 1 :], values[:i] + values[i + 1 :]) <= seen
 
 
 @PROPERTY
@@ -84,11 +88,13 @@ def test_units_that_do_not_bend():
     assert linear_pieces(exact_network(f64([0.0, 1.0]), f64([0.5, 0.2]), f64([1.0, 0.0]), 0.3)) == 1
 
 
-def test_without_biases_every_width_has_at_most_two_pieces():
+def test_without_biases_every_width_has_at_most_two_pieces_through_the_origin_only():
+    """A second input of 1 stands for biases: along (x, 1) the count is width + 1 again where along (x, 0) it is 2."""
     generator = torch.Generator().manual_seed(0)
-    for width in (1, 2, 9):
-        w, v = torch.randn(2, width, generator=generator, dtype=torch.float64)
+    for width in (1, 2, 5, 9):
+        w, other, v = torch.randn(3, width, generator=generator, dtype=torch.float64)
         assert linear_pieces(exact_network(w, torch.zeros_like(w), v, 0.0)) == 2
+        assert linear_pieces(exact_network(w, other, v, 0.0)) == width + 1
 
 
 def test_floats_are_taken_as_they_are():

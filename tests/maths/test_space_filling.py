@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from scipy import stats
+from scipy import integrate, stats
 
 from fsvi_bench.maths.space_filling import hilbert_cells, rounded_kl, uniform_square_kl
 
@@ -28,6 +28,26 @@ def test_rounded_kl_of_four_cells_by_hand():
     inner, outer = (stats.norm.cdf(b) - stats.norm.cdf(a) for a, b in ((0, 0.5), (0.5, 1)))
     expected = 0.5 * math.log(0.5 / inner**2) + 0.5 * math.log(0.5 / outer**2)
     assert float(rounded_kl(torch.tensor([[0, 0], [1, 1]]), 1)) == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize("order", [2, 4, 6])
+def test_curves_in_a_curve_are_independent_and_uniform(order):
+    """(h₁, h₁∘h₂, h₂∘h₂), which is u₁, u₂ and what makes the others, visits every cell of the cube once."""
+    first, second = hilbert_cells(order).unbind(-1)
+    cells = torch.cat([first[:, None], hilbert_cells(order // 2)[second]], dim=-1)
+    assert len({tuple(cell) for cell in cells.tolist()}) == 4**order == 2**order * 2 ** (order // 2) * 2 ** (order // 2)
+
+
+def test_a_normal_cut_off_is_as_far_from_a_normal_as_the_cut_is_unlikely():
+    """KL of Z given |Z| ≤ a is −log Prob(|Z| ≤ a): 2^−n for the a_n of the counterexample, 1 in sum."""
+    total = 0.0
+    for n in range(1, 20):
+        a = stats.norm.isf(-0.5 * math.expm1(-(2.0**-n)))
+        cut = stats.truncnorm(-a, a)
+        found = integrate.quad(lambda z, q=cut: q.pdf(z) * (q.logpdf(z) - stats.norm.logpdf(z)), -a, a, epsabs=1e-14)[0]
+        assert found == pytest.approx(2.0**-n, rel=1e-6)
+        total += found
+    assert total == pytest.approx(1 - 2.0**-19, rel=1e-7)
 
 
 def test_rounding_tends_to_the_uniform_law_from_below():

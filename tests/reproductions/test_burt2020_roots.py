@@ -168,6 +168,14 @@ def test_statistics_of_planted_floors(two_data_sets):
     assert failed == {"levelling root", "order of Z", "eigenvector root"}
 
 
+def test_a_split_that_came_to_nothing_lets_no_identity_hold(two_data_sets):
+    """The last of all, where Python's max would pass over it."""
+    *others, last = [split for splits in two_data_sets.values() for split in splits]
+    nan = math.nan
+    lost = last._replace(levelled=nan, diagonal=nan, direct=Direct(nan, nan, nan, nan))
+    assert all(math.isnan(statistic.value) for statistic in _identities([*others, lost]).values())
+
+
 def test_a_row_is_the_mean_of_splits_quantiles(two_data_sets):
     row = Row.of([split.floors for split in two_data_sets["a"]])
     assert row == pytest.approx((25.0, 21.0, 30.0, 39.0, 90.0, 6.0, 120.0))
@@ -184,4 +192,6 @@ def test_data_sets_without_official_tasks_are_left_out_and_named():
     assert notes == ["toy has less than two official tasks: left out"]
     result = investigate(settings(datasets=["toy", "diabetes"], permutations=2), Told())
     assert [row[0] for row in result.tables[0].rows] == ["diabetes"]
+    assert result.tables[0].title.endswith("; left out, fewer than two official tasks: toy")
+    assert result.numbers["left out, fewer than two official tasks"] == ["toy"]
     assert [(s["dataset"], s["split"]) for s in result.numbers["splits"]] == [("diabetes", 0), ("diabetes", 1)]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.maths.measurement import measure
 from fsvi_bench.methods import ssge
@@ -16,8 +17,10 @@ from fsvi_bench.reproductions.burt2020_shrinkage import (
     Case,
     Marginal,
     Shrinkage,
+    descend,
     function_cases,
-    kl_at_rest,
+    investigate,
+    kl_of_variances,
     measurement_features,
     regress,
     shrinkage,
@@ -122,19 +125,60 @@ def test_the_methods_own_gradient_rests_where_the_covariance_is_the_slope_times_
         assert derivative == pytest.approx(expected, rel=1e-9, abs=1e-9 * squares)
 
 
-@pytest.mark.parametrize("slopes", [[0.2] * 6, [1.0] * 6, [0.9, 1.7, 0.3, 0.01, 1.0, 0.5]])
-def test_kl_at_rest_is_that_of_shrunken_variances(slopes):
-    """In any coordinates: C = LLᵀ, and q's covariance L diag(ρ) Lᵀ."""
+@pytest.mark.parametrize("variances", [[0.2] * 6, [1.0] * 6, [0.9, 1.7, 0.3, 0.01, 1.0, 0.5]])
+def test_kl_of_variances_in_any_coordinates(variances):
+    """C = LLᵀ, and q's covariance L diag(v) Lᵀ."""
     tril, zero = (
         torch.tril(normals(9, 6, 6)) + 3 * torch.eye(6, dtype=torch.float64),
         torch.zeros(6, dtype=torch.float64),
     )
-    expected = float(gaussian_kl(zero, tril * f64(slopes).sqrt(), zero, tril))
-    assert kl_at_rest(slopes) == pytest.approx(expected, rel=1e-12, abs=1e-13)
+    expected = float(gaussian_kl(zero, tril * f64(variances).sqrt(), zero, tril))
+    assert kl_of_variances(f64(variances)) == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
-def test_without_any_pull_there_is_no_rest():
-    assert kl_at_rest([0.0]) == kl_at_rest([0.5, -0.1]) == math.inf
+def test_a_variance_of_nothing_is_infinitely_far_and_nan_stays():
+    assert kl_of_variances(f64([0.0])) == kl_of_variances(f64([0.5, -0.1])) == math.inf
+    assert math.isnan(kl_of_variances(f64([0.5, math.nan])))
+
+
+def test_descent_follows_the_methods_own_gradient():
+    """Two steps by `stein_gradient`, the method's own, as a derivative by log v: Σ_s of z_is √v_i Wᵀ gradient, over Σ z²."""
+    k, M = 6, 9
+    Phi_A = normals(11, M, k)
+    marginal = Marginal.of(Phi_A)
+    A, rng = MeasuredSet(Phi_A[None], measure(Phi_A[None])), np.random.default_rng(5)
+    samples = ssge.FunctionSamples(ssge.SsgeOptions(M=M, S=100), [0], k, torch.device("cpu"))
+    W, log_v, expected = marginal.W, torch.zeros(k, dtype=torch.float64), []
+    for _ in range(2):
+        z = torch.from_numpy(rng.standard_normal((100, k))) @ W
+        scaled = z * (0.5 * log_v).exp()
+        gradient = ssge.stein_gradient((scaled @ W.mT)[None], A, samples)[0] @ W
+        log_v = log_v - (scaled * gradient).sum(0) / z.square().sum(0)
+        expected.append(0.5 * float((log_v.exp() - 1 - log_v).sum()))
+    found = descend(marginal, np.random.default_rng(5), 0.99, (1, 2))
+    assert found == pytest.approx(expected, rel=1e-8)
+    assert descend(marginal, np.random.default_rng(5), 0.99, (2,)) == found[1:]
+
+
+def test_with_the_true_score_nothing_moves(monkeypatch):
+    """The score of N(0, U diag(s²v) Uᵀ) at its own samples is −f/(s²v): v stays at 1, the KL at 0."""
+    marginal = Marginal.of(factor_of(12, 5, 5))
+
+    def true_score(f, *, share):
+        return -((f @ marginal.U) / marginal.s.square()) @ marginal.U.mT
+
+    monkeypatch.setattr(module, "spectral_stein_score", true_score)
+    assert descend(marginal, np.random.default_rng(1), 0.99, (1, 5)) == pytest.approx([0, 0], abs=1e-12)
+
+
+def test_a_standard_normal_comes_to_rest_and_a_direction_of_little_variance_does_not():
+    """The one near the variances that equal their own slopes; the other loses log v at every doubling of the steps."""
+    steps = (20, 40, 80, 160)
+    flat = descend(Marginal.of(torch.eye(10, dtype=torch.float64)), np.random.default_rng(2), 0.99, steps)
+    assert max(flat) < 0.1
+    steep = descend(Marginal.of(torch.diag(f64([1.0] * 9 + [1e-3]))), np.random.default_rng(2), 0.99, steps)
+    # ½ log 2 for each doubling, of the tenth direction alone; the nine others are at rest but for their noise.
+    assert steep[-1] - steep[0] == pytest.approx(1.5 * math.log(2), abs=0.25)
 
 
 # --- The experiment ---------------------------------------------------------------------------------------------------
@@ -171,7 +215,8 @@ def planted(name, k, slopes, raw, directions):
         shifted = [d + 0.01 * sign for d in directions]
         return Shrinkage(S, len(directions), 3, 1.0, slope + 0.01 * sign, raw + 0.01 * sign, 0.5, shifted, [1.0] * 4)
 
-    return Case(name, k, {S: [one(S, slope, sign) for sign in (-1, 1)] for S, slope in slopes.items()})
+    found = {S: [one(S, slope, sign) for sign in (-1, 1)] for S, slope in slopes.items()}
+    return Case(name, k, found, {1: [1.0, 2.0], 10: [1.0 + directions[0], 2.0 + directions[0]]})
 
 
 def test_statistics_of_planted_slopes():
@@ -182,9 +227,9 @@ def test_statistics_of_planted_slopes():
     ]
     found = {name: statistic.value for name, statistic in module._statistics(cases).items()}
     expected = {
-        "slope of the whitened score at S = 100": 0.5, "slope of the score as it is": -0.05, "rise": 0.1,
+        "slope of the whitened score at S = 100": 0.5, "slope of the score as it is": -0.05, "rise of the slope": 0.1,
         "slope of the whitened score at the largest S": 0.5, "slope at the largest S, standard normal": 0.7,
-        "slope in the first": 0.9, "slope in the lower half": 0.3,
+        "slope in the first": 0.9, "slope in the lower half": 0.3, "rise of KL": 0.9,
     }  # fmt: skip
     for start, value in expected.items():
         (name,) = [name for name in found if name.startswith(start)]
@@ -196,3 +241,27 @@ def test_statistics_of_planted_slopes():
 def test_counts_that_do_not_rise_or_lack_the_claims_own_are_refused(counts):
     with pytest.raises(ValidationError, match="expected rising numbers with 100 among them"):
         settings(S=counts)
+
+
+def test_steps_that_do_not_rise_are_refused():
+    with pytest.raises(ValidationError, match=r"steps are \[3, 1\], expected rising numbers"):
+        settings(steps=[3, 1])
+
+
+def test_data_sets_without_100_features_are_refused():
+    """A claim is about them."""
+
+    class Told:
+        data_dir = None
+
+    with pytest.raises(InputError, match="none of toy has 100 features"):
+        investigate(settings(datasets=["toy"]), Told())
+
+
+def test_more_cases_than_looks_are_all_drawn():
+    """Four data sets make nine cases."""
+    cases = [planted(f"{place}", 100, {100: 0.5, 400: 0.8}, 0.4, [0.9, 0.8, 0.4, 0.2]) for place in range(9)]
+    left, middle, right = module._draw(cases).axes
+    assert len(left.get_legend_handles_labels()[1]) == 9
+    assert len(left.containers) == len(right.containers) == 9
+    assert sum(line.get_linestyle() == "None" for line in middle.lines) == 9

@@ -10,16 +10,21 @@ import torch
 from pydantic import ValidationError
 from scipy import integrate, stats
 
+from fsvi_bench.maths.f_divergence import generators, kl
+from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.maths.relu_pieces import linear_pieces
-from fsvi_bench.reproductions.burt2020_theory import networks, singular
+from fsvi_bench.reproductions.burt2020_theory import data_processing, figure, networks, singular
 from fsvi_bench.reproductions.burt2020_theory.data_processing import (
     data_processing_values,
     folded_shortfall,
     indicator_kls,
     measure_nested,
 )
+from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from tests.maths.draws import close, f64
+
+EQUALITY = "proposition 3: largest difference of the two where the features' rank is k [nats]"
 
 
 def settings_of(**changes):
@@ -35,29 +40,75 @@ def nested():
     return measure_nested(settings_of(draws=2))
 
 
-def test_first_functional_divergences_are_one_dimensional_integrals(nested, monkeypatch):
-    """M = 1: the value at the first point is normal under both laws; the same draws, the features looked up on the way."""
-    from fsvi_bench.reproductions.burt2020_theory import data_processing
-
-    calls = []
-    original = data_processing._seen
-
-    def keep(mean, factor, Phi_A):
-        calls.append((mean, factor, Phi_A))
-        return original(mean, factor, Phi_A)
-
-    monkeypatch.setattr(data_processing, "_seen", keep)
-    again = measure_nested(settings_of(draws=1))
-    mean, factor, phi = next(call for call in calls if len(call[2]) == 1)
-    close(again.values[:, 0], nested.values[:, 0], rtol=0, atol=0)
+def test_first_functional_divergences_are_one_dimensional_integrals():
+    """M = 1: the value at the point is normal under both laws."""
+    mean, factor, Phi = drawn_model()
+    phi, generators_ = Phi[:1], generators()
     q = stats.norm(float(phi[0] @ mean), float((phi[0] @ factor).norm()))
     p = stats.norm(0, float(phi[0].norm()))
     ends = p.ppf(1e-17), -p.ppf(1e-17)
-    for generator, found in zip(nested.generators, nested.values[:, 0, 0].tolist(), strict=True):
+    for generator in generators_:
         expected, _ = integrate.quad(
             lambda y, f=generator.f: f(math.exp(q.logpdf(y) - p.logpdf(y))) * p.pdf(y), *ends, limit=1000, epsabs=1e-13
         )
-        assert found == pytest.approx(expected, rel=1e-6), generator.name
+        found = generator.divergence(data_processing.of_values(mean, factor, phi))
+        assert float(found) == pytest.approx(expected, rel=1e-6), generator.name
+
+
+def drawn_model(k=8, points=12):
+    generator = torch.Generator().manual_seed(3)
+    return *data_processing._posterior(k, generator), data_processing._features(points, k, generator)
+
+
+@pytest.mark.parametrize("rows", [[0], [0, 1, 2], [1, 4, 6, 3, 0, 7, 2], list(range(8))], ids=len)
+def test_divergences_of_values_are_those_of_their_covariances(rows):
+    """From N(Φμ, ΦΣΦᵀ) and N(0, ΦΦᵀ) as dense matrices; cond(ΦΦᵀ), about 1e4 here, costs the naive way digits."""
+    mean, factor, Phi = drawn_model()
+    A = Phi[rows]
+    q, p = ((A @ part) @ (A @ part).mT for part in (factor, torch.eye(8, dtype=torch.float64)))
+    expected = gaussian_kl(A @ mean, torch.linalg.cholesky(q), 0 * (A @ mean), torch.linalg.cholesky(p))
+    close(kl(data_processing.of_values(mean, factor, A)), expected, rtol=1e-10)
+
+
+def test_more_values_than_the_rank_say_what_independent_ones_do():
+    """12 values of rank 8: any 8 of them determine the others, as do 3 of 9 values at three points."""
+    mean, factor, Phi = drawn_model()
+    for all_rows, few in ((list(range(12)), list(range(8))), ([0, 5, 9] * 3, [9, 0, 5])):
+        seen, as_few = (data_processing.of_values(mean, factor, Phi[rows]) for rows in (all_rows, few))
+        assert len(seen.shift) == len(few)
+        for generator in generators():
+            close(generator.divergence(seen), generator.divergence(as_few), rtol=1e-8)
+
+
+@pytest.mark.parametrize("wrong", [lambda A: 1.25 * A, lambda A: A.flip(1)], ids=["scaled", "values exchanged"])
+def test_values_of_other_features_are_noticed(monkeypatch, wrong):
+    """If p's values are those of features unlike q's, the functional KL is not that of the weights, nor below it."""
+    original = data_processing.tril_of_gram
+    monkeypatch.setattr(data_processing, "tril_of_gram", lambda A: original(wrong(A)))
+    found = data_processing_values(settings_of(), measure_nested(settings_of(draws=2)))
+    assert found[EQUALITY] > 1e-3
+    assert found["proposition 3: largest excess of the functional over the weight KL [nats]"] > 1e-3
+    assert found["proposition 6: largest excess of a functional over its weight f-divergence, share"] > 1e-3
+    assert found["proposition 6: largest difference of the two where the features' rank is k, share"] > 1e-3
+
+
+def test_features_of_a_lower_rank_leave_equality_unjudged_and_short(monkeypatch):
+    """Two features are one: at no number of points is g injective, and always something is missing."""
+    original = data_processing._features
+
+    def dependent(*args):
+        Phi = original(*args)
+        return torch.cat([Phi[:, :-1], Phi[:, :1]], dim=1)
+
+    monkeypatch.setattr(data_processing, "_features", dependent)
+    nested = measure_nested(settings_of(draws=2))
+    found = data_processing_values(settings_of(), nested)
+    assert int(nested.rank.max()) == nested.k - 1
+    assert math.isnan(found[EQUALITY])
+    assert math.isnan(found["proposition 6: largest difference of the two where the features' rank is k, share"])
+    claim = next(c for c in REPRODUCTIONS["burt2020-theory"]._file().claims if c.statistic == EQUALITY)
+    assert not claim.judge(Statistic.exact(found[EQUALITY])).holds
+    assert float((nested.weights[0] - nested.values[0, :, -1]).min()) > 1e-3
 
 
 def test_ranks_rise_to_k_and_stay(nested):
@@ -182,6 +233,25 @@ def test_claims_on_singular_laws_notice_a_breach(case):
     assert excess == pytest.approx(math.exp(float(case.log_overlap.max())), rel=1e-9)
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_case_that_came_to_nothing_lets_no_claim_on_cases_hold(case, place):
+    """Wherever it stands. What is judged without the cases' numbers is named."""
+    nan = math.nan
+    lost = case._replace(
+        kl=case.kl * nan, reverse_kl=case.reverse_kl * nan, log_overlap=case.log_overlap * nan,
+        log_affinities={a: t * nan for a, t in case.log_affinities.items()}, log_alpha_2=case.log_alpha_2 * nan,
+        events=[event._replace(under_q=nan) for event in case.events],
+        without_noise=dict.fromkeys(case.without_noise, nan),
+    )  # fmt: skip
+    cases = [case]
+    cases.insert(place, lost)
+    found = singular.singular_values(settings_of(), cases, singular.Curve(3, 0.0, {}, Statistic(1.0, 1.0, 1.0)))
+    judged = {name for name, value in found.items() if not math.isnan(value.value)}
+    own = ("largest KL without noise where points", "redundant parameters", "a nonlinear model", "as written")
+    assert all(any(words in name for words in own) for name in judged)
+    assert len(found) - len(judged) == 12 + (place == 0)  # one looks at the first case alone
+
+
 def test_the_curve_has_the_slope_of_one_parameter():
     curve = singular.follow_curve(settings_of(curve_draws=40, curve_points=3))
     assert curve.slope.value == pytest.approx(1.0, rel=1e-3)
@@ -261,7 +331,44 @@ def test_claims_on_networks_notice_a_breach():
     )
 
 
+def test_an_event_shows_of_every_divergence_what_two_coins_do():
+    """9 of 10 wide networks, no narrow one; an infinite KL(wide, narrow) only if p's whole interval is above 0."""
+    seen = networks.Seen(1, 2, [3], [9], 10, 0)
+    by_name = {f.name: f for f in generators()}
+    hellinger = seen.shown(by_name["squared Hellinger"], wide_first=True)
+    interval = networks.share(9, 10)
+    assert tuple(hellinger) == pytest.approx([1 - math.sqrt(1 - p) for p in interval], rel=1e-13)
+    assert seen.shown(by_name["KL(Q, P)"], wide_first=False).value == pytest.approx(math.log(10), rel=1e-13)
+    assert tuple(seen.shown(by_name["KL(Q, P)"], wide_first=True)) == (math.inf,) * 3
+    assert seen._replace(found=[0]).shown(by_name["KL(Q, P)"], wide_first=True).low == 0
+    assert math.isnan(seen._replace(narrow_found=1).shown(by_name["KL(Q, P)"], wide_first=True).low)
+    fine = networks.Pieces({2: Counter({3: 10})}, {2: Counter({2: 10})}, Counter({6: 4}), Counter({7: 10}), [seen])
+    found = networks.pieces_values(settings_of(networks=10), fine)
+    name = "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show"
+    # α = ¼: 1 − (1 − p)^α of the largest value one way, 1 − (1 − p)^(1 − α) the other; α = ¾ the other way round.
+    assert tuple(found[name]) == pytest.approx([1 - (1 - p) ** 0.25 for p in interval], rel=1e-12)
+
+
 @pytest.mark.parametrize(("field", "value"), [("cases", [[3, 3]]), ("pairs", [[6, 5]]), ("cases", [[0, 2]])])
 def test_points_no_more_than_parameters_and_equal_widths_are_refused(field, value):
     with pytest.raises(ValidationError, match="the second larger"):
         settings_of(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("widths", [-1]), ("widths", [1, 0]), ("folded_mean", math.nan), ("folded_mean", 1e200), ("curve_points", 61)],
+)
+def test_settings_outside_what_the_formulas_serve_are_refused(field, value):
+    with pytest.raises(ValidationError, match=field):
+        settings_of(**{field: value})
+
+
+def test_more_cases_than_colours_are_all_drawn():
+    """Six of each, with five colours."""
+    case, seen = singular.follow(settings_of(steps=3), 1, 2), networks.Seen(1, 2, [3, 7], [9, 9], 10, 0)
+    pieces = networks.Pieces(
+        {2: Counter({3: 10})}, {2: Counter({2: 10})}, Counter({6: 4}), Counter({7: 10}), [seen] * 6
+    )
+    panels = figure.draw(measure_nested(settings_of(draws=1)), [case] * 6, pieces).axes
+    assert [len(panels[place].lines) for place in (1, 2, 5)] == [12, 12, 6]

@@ -5,7 +5,16 @@ import math
 import pytest
 
 from fsvi_bench.reproductions.claims import Statistic
-from fsvi_bench.reproductions.intervals import greatest, least, magnitude, of_difference, of_ratio, rank_correlation
+from fsvi_bench.reproductions.intervals import (
+    greatest,
+    largest,
+    least,
+    magnitude,
+    of_difference,
+    of_ratio,
+    rank_correlation,
+    smallest,
+)
 
 NAN = Statistic(math.nan, math.nan, math.nan)
 T_2 = 4.302652729911275  # 97.5% point of Student's t on two degrees of freedom
@@ -62,3 +71,14 @@ def test_rank_correlations():
     """Ranks 1 2 3 4 against 2 1 4 3: ρ = 1 − 6·4/(4·15) = 0.6."""
     assert rank_correlation([1, 10, 100, 1000], [0.2, 0.1, 7.0, 3.0]) == pytest.approx(0.6)
     assert math.isnan(rank_correlation([1, 2, 3], [5.0, 5.0, 5.0]))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_largest_number_is_unknown_if_one_is(place):
+    """Python's max([1e-10, nan]) is 1e-10, and a claim of "below 1e-6" would hold."""
+    values = [1.0, -2.0]
+    assert (largest(values), smallest(iter(values))) == (1.0, -2.0)
+    values.insert(place, math.nan)
+    assert math.isnan(largest(values))
+    assert math.isnan(smallest(iter(values)))
+    assert math.isnan(largest([]))

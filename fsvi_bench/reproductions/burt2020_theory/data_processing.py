@@ -2,10 +2,13 @@
 
 A condition is missing where the paper says that equality holds if g is injective. Its proof takes a left inverse of g
 and does not ask whether it is measurable in the product σ-algebra, whose events look at countably many inputs only. It
-is, by a theorem of Lusin and Souslin, if g is injective already at countably many inputs. That g is injective is not
-enough: g(θ)(x) = 1[x = θ] is, and measurable, but under any law of θ with a density every countable set of values is 0
-with probability one. All functional divergences are 0 then, whatever those of the parameters are.
-Linear models with k independent feature vectors, and injective g that are continuous in x, are on the safe side.
+is, by a theorem of Lusin and Souslin, if g is injective already at countably many inputs, which suffices; whether it is
+necessary is not said here. That g is injective is not enough: g(θ)(x) = 1[x = θ] is, and measurable, but under any law
+of θ with a density every countable set of values is 0 with probability one. All functional divergences are 0 then,
+whatever those of the parameters are. Linear models with k independent feature vectors, and injective g that are
+continuous in x, are on the safe side.
+
+Divergences are taken from the laws of the values: nothing here knows that they are functions of the weights.
 """
 
 from __future__ import annotations
@@ -14,14 +17,16 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy import integrate, stats
 from torch import Tensor
 
 from fsvi_bench.maths.f_divergence import Generator, Relative, generators, kl, relative
 from fsvi_bench.maths.features import rbf_grid_features
-from fsvi_bench.maths.projection import row_space
+from fsvi_bench.maths.linalg import tril_of_gram
+from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.reproductions.burt2020_theory.settings import Settings
+from fsvi_bench.reproductions.intervals import largest, smallest
 
 REPEATS = 3
 CELLS = (1.0, 1e-1, 1e-2, 1e-4, 1e-8, 0.0)
@@ -30,24 +35,26 @@ CELLS = (1.0, 1e-1, 1e-2, 1e-4, 1e-8, 0.0)
 class Nested(NamedTuple):
     """f-divergences by draw: of the weights, of values at the first 1, 2, ... points, and at repeated points."""
 
+    k: int
     generators: tuple[Generator, ...]
     rank: Float[Tensor, "draws points"]
     weights: Float[Tensor, "generators draws"]
     values: Float[Tensor, "generators draws points"]
     repeated: Float[Tensor, "generators draws"]  #: at k − 1 points, each three times
 
+    @property
+    def full(self) -> Bool[Tensor, "draws points"]:
+        """Where the features at the points have rank k, and g is injective."""
+        return self.rank == self.k
+
     def excess(self, f: slice) -> float:
         """Largest functional less weight divergence, as a share of the latter."""
         return float(((self.values - self.weights[..., None]) / self.weights[..., None])[f].max())
 
     def difference(self, f: slice) -> float:
-        """The same in magnitude, where the features have full rank."""
+        """The same in magnitude, where the features have rank k; NaN if they never have."""
         share = (self.values / self.weights[..., None] - 1).abs()
-        return float(share[f][:, self.full].max())
-
-    @property
-    def full(self) -> Tensor:
-        return self.rank == self.rank.max()
+        return largest(share[f][:, self.full].flatten().tolist())
 
 
 def measure_nested(settings: Settings) -> Nested:
@@ -59,14 +66,14 @@ def measure_nested(settings: Settings) -> Nested:
         mean, factor = _posterior(k, generator)
         Phi = _features(points, k, generator)
         few = Phi[: k - 1].repeat(REPEATS, 1)
-        at = [_seen(mean, factor, Phi[:M]) for M in range(1, points + 1)]
+        at = [of_values(mean, factor, Phi[:M]) for M in range(1, points + 1)]
         ranks.append([len(seen.shift) for seen in at])
-        weights.append([float(f.divergence(_seen(mean, factor, torch.eye(k, dtype=torch.float64)))) for f in fs])
+        weights.append([float(f.divergence(of_weights(mean, factor))) for f in fs])
         values.append([[float(f.divergence(seen)) for seen in at] for f in fs])
-        repeated.append([float(f.divergence(_seen(mean, factor, few))) for f in fs])
+        repeated.append([float(f.divergence(of_values(mean, factor, few))) for f in fs])
     tensors = (torch.tensor(numbers, dtype=torch.float64) for numbers in (weights, values, repeated))
     w, v, r = (numbers.transpose(0, 1) for numbers in tensors)
-    return Nested(fs, torch.tensor(ranks, dtype=torch.float64), w, v, r)
+    return Nested(k, fs, torch.tensor(ranks, dtype=torch.float64), w, v, r)
 
 
 def _posterior(k: int, generator: torch.Generator) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
@@ -86,11 +93,24 @@ def _features(points: int, k: int, generator: torch.Generator) -> Float[Tensor, 
     return rbf_grid_features(x[:, None], centres[:, None], spacing[None])
 
 
-def _seen(mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"], Phi_A: Float[Tensor, "M k"]) -> Relative:
-    """The laws of Φ_A w on the column space of Φ_A, where both have densities; p = N(0, I)."""
-    V = row_space(Phi_A)
-    identity = torch.eye(V.shape[1], dtype=torch.float64)
-    return relative(V.mT @ mean, V.mT @ factor, torch.zeros_like(V[0]), identity)
+def of_weights(mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"]) -> Relative:
+    """q = N(mean, FFᵀ) and p = N(0, I), the laws of the weights."""
+    return relative(mean, factor, torch.zeros_like(mean), torch.eye(len(mean), dtype=mean.dtype))
+
+
+def of_values(mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"], Phi_A: Float[Tensor, "M k"]) -> Relative:
+    """The laws of the values Φ_A w: N(Φ_A mean, Φ_A F(Φ_A F)ᵀ) and N(0, Φ_A Φ_Aᵀ).
+
+    Where they have no density, Φ_A having a rank r < M, they are taken in the coordinates Uᵀf of its column space, on
+    which every function lies, U (M×r) orthonormal.
+    """
+    values = Phi_A @ torch.cat([mean[:, None], factor, torch.eye(len(mean), dtype=mean.dtype)], dim=1)
+    left, singular, _ = torch.linalg.svd(Phi_A, full_matrices=False)
+    rank = int((singular > RANK_TOLERANCE * singular[0]).sum())
+    if rank < len(Phi_A):
+        values = left[:, :rank].mT @ values
+    mean_q, factor_q, factor_p = torch.split(values, [1, len(mean), len(mean)], dim=1)
+    return relative(mean_q[:, 0], factor_q, torch.zeros_like(mean_q[:, 0]), tril_of_gram(factor_p.mT))
 
 
 def folded_shortfall(mean: float, scale: float) -> float:
@@ -133,18 +153,16 @@ def indicator_kls(cell: float) -> tuple[float, float]:
 def data_processing_values(settings: Settings, nested: Nested) -> dict[str, float]:
     """One number for each claim on propositions 2, 3 and 6."""
     values, weights = nested.values[0], nested.weights[0][:, None]
-    low = torch.where(nested.full, math.inf, weights - values).min()
+    shortfall = torch.cat([(weights - values)[~nested.full], nested.weights[0] - nested.repeated[0]])
     functional, weight = indicator_kls(0.0)
     others = slice(1, None)
     return {
         "proposition 3: largest excess of the functional over the weight KL [nats]": float((values - weights).max()),
         "proposition 2: largest fall of the functional KL as points are added [nats]": float((-values.diff()).max()),
-        "proposition 3: largest difference of the two where the features' rank is k [nats]": float(
-            (values - weights).abs()[nested.full].max()
+        "proposition 3: largest difference of the two where the features' rank is k [nats]": largest(
+            (values - weights).abs()[nested.full].tolist()
         ),
-        "proposition 3: least shortfall where the rank is below k [nats]": min(
-            float(low), float((nested.weights[0] - nested.repeated[0]).min())
-        ),
+        "proposition 3: least shortfall where the rank is below k [nats]": smallest(shortfall.tolist()),
         "proposition 3: shortfall of g = |theta|, not injective [nats]": folded_shortfall(settings.folded_mean, 1.0),
         "proposition 3: shortfall of g = |theta| between symmetric laws [nats]": abs(folded_shortfall(0.0, 0.5)),
         "proposition 3 as written: shortfall of g = 1[x = theta], injective [nats]": weight - functional,

@@ -28,6 +28,7 @@ from fsvi_bench.reproductions.burt2020_theory.singular import (
 )
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.reproductions.intervals import largest, smallest
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
@@ -47,6 +48,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             _singular_table(cases),
             _pieces_table(settings, pieces),
             _seen_table(pieces),
+            _shown_table(pieces),
         ],
         statistics={
             **{name: Statistic.exact(value) for name, value in exact.items()},
@@ -119,7 +121,7 @@ def _singular_table(cases: list[Case]) -> ResultTable:
     rows = []
     for f in generators():
         found = [case.without_noise[f.name] for case in cases]
-        rows.append((f.name, f.at_zero, f.slope_at_infinity, f.between_singular, min(found), max(found)))
+        rows.append((f.name, f.at_zero, f.slope_at_infinity, f.between_singular, smallest(found), largest(found)))
     return ResultTable(
         title="Proposition 8: f-divergences between singular laws; the paper has f'(infinity)",
         columns=("divergence", "f(0)", "f'(infinity)", "f(0) + f'(infinity)", "least found", "largest found"),
@@ -133,7 +135,7 @@ def _pieces_table(settings: Settings, pieces: Pieces) -> ResultTable:
         bare = pieces.without_biases[width]
         rows.append((width, counts.total(), min(counts), max(counts), min(bare), max(bare)))
     return ResultTable(
-        title="Proposition 9: linear pieces of random ReLU networks",
+        title="Proposition 9: linear pieces of random ReLU networks with one input",
         columns=("width", "networks", "fewest", "most", "fewest without hidden biases", "most without hidden biases"),
         rows=tuple(rows),
     )
@@ -148,6 +150,22 @@ def _seen_table(pieces: Pieces) -> ResultTable:
     return ResultTable(
         title="Proposition 9: total variation between the laws of values at M points, at least",
         columns=("width", "other width", "M", "share of the wider", "low", "high"),
+        rows=tuple(rows),
+    )
+
+
+def _shown_table(pieces: Pieces) -> ResultTable:
+    """Both ways: f-divergences are not symmetric. Where every wide network was seen, an estimate would be the limit."""
+    rows: list[tuple[CellValue, ...]] = [
+        (f"{f.name}, {words}", *(each.shown(f, wide_first=first).low for each in pieces.seen), f.between_singular)
+        for f in generators()
+        for first, words in ((True, "Q wide, P narrow"), (False, "Q narrow, P wide"))
+    ]
+    widths = [f"widths {each.narrow} and {each.wide}" for each in pieces.seen]
+    return ResultTable(
+        title=f"Proposition 7: f-divergences between the laws of values at M = {pieces.seen[0].points[-1]} points, "
+        "at least (lower ends of 95% intervals); in the limit f(0) + f'(infinity)",
+        columns=("divergence", *widths, "in the limit"),
         rows=tuple(rows),
     )
 

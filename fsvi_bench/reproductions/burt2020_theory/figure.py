@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,6 +16,7 @@ from fsvi_bench.reproductions.burt2020_theory.networks import PRUNED, Pieces
 from fsvi_bench.reproductions.burt2020_theory.singular import Case
 from fsvi_bench.reproductions.hron2018_panels import dress
 
+Shown = TypeVar("Shown")
 COLOURS, MARKS = (*PALETTE, "black"), ("o", "s", "^", "D", "v")
 
 
@@ -31,11 +33,17 @@ def draw(nested: Nested, cases: list[Case], pieces: Pieces) -> Figure:
     return figure
 
 
+def _looks(shown: Sequence[Shown]) -> Iterator[tuple[Shown, str, str]]:
+    """Each with a colour and a mark, which come round again if there are more."""
+    for place, each in enumerate(shown):
+        yield each, COLOURS[place % len(COLOURS)], MARKS[place % len(MARKS)]
+
+
 def _data_processing(axes: Axes, nested: Nested) -> None:
     shown = {"total variation": "TV", "squared Hellinger": "H²", "KL(Q, P)": "KL", "alpha = 2": "α = 2"}
     points = np.arange(1, nested.values.shape[-1] + 1)
-    axes.axvline(int(nested.rank.max()), color="0.8", linewidth=1)
-    for (name, words), colour, mark in zip(shown.items(), PALETTE, MARKS, strict=False):
+    axes.axvline(nested.k, color="0.8", linewidth=1)
+    for (name, words), colour, mark in _looks(list(shown.items())):
         place = next(i for i, f in enumerate(nested.generators) if f.name == name)
         share = (nested.values[place] / nested.weights[place][:, None]).numpy()
         axes.fill_between(points, share.min(0), share.max(0), color=colour, alpha=0.12, linewidth=0)
@@ -54,7 +62,7 @@ def _log_noise(case: Case) -> Array:
 
 def _forward(axes: Axes, cases: list[Case]) -> None:
     highest = 0.0
-    for case, colour, mark in zip(cases, COLOURS, MARKS, strict=False):
+    for case, colour, mark in _looks(cases):
         x, share = _log_noise(case), case.kl / case.missing
         words = f"k = {case.parameters}, M = {case.points}"
         axes.plot(x, share, color=colour, linewidth=1.2, **_marked(mark, len(x)), label=words)
@@ -71,7 +79,7 @@ def _marked(mark: str, steps: int) -> dict[str, Any]:
 
 
 def _reverse(axes: Axes, cases: list[Case]) -> None:
-    for case, colour, mark in zip(cases, COLOURS, MARKS, strict=False):
+    for case, colour, mark in _looks(cases):
         x = _log_noise(case)
         axes.semilogy(x, case.reverse_kl, color=colour, linewidth=1.2, **_marked(mark, len(x)))
         axes.semilogy(x, case.leading.reverse * 10**x, color="0.5", linewidth=0.8, linestyle=":")
@@ -115,16 +123,17 @@ def _pieces(axes: Axes, pieces: Pieces) -> None:
 
 
 def _seen(axes: Axes, pieces: Pieces) -> None:
-    for each, colour, mark in zip(pieces.seen, COLOURS, MARKS, strict=False):
+    for each, colour, mark in _looks(pieces.seen):
         values = np.array([share.value for share in each.shares])
         low, high = (np.array([share[bound] for share in each.shares]) for bound in (1, 2))
         axes.fill_between(each.points, low, high, color=colour, alpha=0.12, linewidth=0)
         words = f"{each.narrow} and {each.wide}"
         axes.plot(each.points, values, color=colour, marker=mark, markersize=3, linewidth=1.2, label=words)
     axes.set_xscale("log")
-    axes.set_xticks(each.points, [str(points) for points in each.points])
+    labels = [str(points) for points in each.points]
+    axes.set_xticks(each.points, [*labels[:-2], "", labels[-1]] if len(labels) > 2 else labels)  # 127 and 255 touch
     axes.minorticks_off()
     axes.set_ylim(0, 1.03)
-    dress(axes, "Prop. 9: seen at M points", "points M", "total variation, at least", legend=False)
-    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.0, "borderaxespad": 0.0}
-    axes.legend(title="widths", title_fontsize=SMALL, loc="lower right", labelspacing=0.25, **look)
+    dress(axes, "Props 7, 9: at M points", "points M", "total variation, at least", legend=False)
+    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.0}
+    axes.legend(title="widths", title_fontsize=SMALL, loc="lower right", labelspacing=0.25, borderaxespad=0.0, **look)

@@ -1,4 +1,9 @@
-"""Proposition 9: ReLU networks of different width, told apart by their number of linear pieces."""
+"""Propositions 7 and 9: ReLU networks of different width, told apart by their number of linear pieces.
+
+An event that has probability p under the wide law and 0 under the narrow one shows p of the total variation, and of
+every other f-divergence at least that of Bernoulli(p) and Bernoulli(0). KL(wide, narrow) is infinite for every p > 0:
+that takes finitely many inputs. KL(narrow, wide) is at least −log(1 − p), and infinite in the limit.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from typing import NamedTuple
 import torch
 from scipy import stats
 
+from fsvi_bench.maths.f_divergence import Generator, generators
 from fsvi_bench.maths.relu_pieces import Network, exact_network, linear_pieces, pieces_seen, values_as_integers
 from fsvi_bench.reproductions.burt2020_theory.settings import Settings
 from fsvi_bench.reproductions.claims import Statistic
@@ -32,6 +38,16 @@ class Seen(NamedTuple):
     def shares(self) -> list[Statistic]:
         """A lower bound on the total variation between the two laws of values at the points."""
         return [share(found, self.networks) for found in self.found]
+
+    def shown(self, f: Generator, *, wide_first: bool) -> Statistic:
+        """A lower bound on D_f at the finest points; it rises with p, so that p's interval gives its own.
+
+        NaN where narrow networks show the event, which then proves nothing.
+        """
+        if self.narrow_found:
+            return Statistic.exact(math.nan)
+        bound = f.shown_of_q if wide_first else f.shown_of_p
+        return Statistic(*map(bound, self.shares[-1]))
 
 
 class Pieces(NamedTuple):
@@ -99,18 +115,33 @@ def see(settings: Settings, narrow: int, wide: int) -> Seen:
     return Seen(narrow, wide, [2**level - 1 for level in levels], found, settings.seen_networks, false)
 
 
+def _total_variation() -> Generator:
+    return next(f for f in generators() if f.name == "total variation")
+
+
 def pieces_values(settings: Settings, pieces: Pieces) -> dict[str, Statistic]:
     """One statistic for each claim on proposition 9."""
     exactly = [share(counts[width + 1], settings.networks) for width, counts in pieces.counts.items()]
     excess = max(most - width - 1 for width, counts in pieces.counts.items() for most in counts)
     bare = max(most for counts in pieces.without_biases.values() for most in counts)
-    # An event that the narrow law showed itself would prove nothing.
-    shown = [s.shares[-1] if s.narrow_found == 0 else Statistic.exact(math.nan) for s in pieces.seen]
+    tv, others = _total_variation(), [f for f in generators() if f.between_singular < math.inf]
+    shown = [seen.shown(tv, wide_first=True) for seen in pieces.seen]
+    every = [
+        Statistic(*(bound / f.between_singular for bound in seen.shown(f, wide_first=first)))
+        for seen in pieces.seen
+        for f in others
+        for first in (True, False)
+    ]
+    kl = next(f for f in generators() if f.slope_at_infinity == math.inf)
     start = "proposition 9: "
     return {
         start + "least share of networks with exactly width + 1 pieces": least(exactly),
         start + "most pieces in excess of width + 1": Statistic.exact(excess),
         start + "least total variation that finitely many values show between two widths": least(shown),
+        "proposition 7: least KL(wide, narrow) that finitely many values show [nats]": least(
+            [seen.shown(kl, wide_first=True) for seen in pieces.seen]
+        ),
+        "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show": least(every),
         start + "most pieces of any width without hidden biases": Statistic.exact(bare),
         start + "share of networks that pass for one neuron less if outgoing weights may be 0": share(
             pieces.pruned[PRUNED], settings.networks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -16,13 +18,13 @@ class Settings(BaseModel):
     features: int = Field(ge=2)
     extra_points: int = Field(ge=1)
     draws: int = Field(ge=1)
-    folded_mean: float
+    folded_mean: float = Field(ge=-12, le=12, allow_inf_nan=False)  #: its quadrature reaches 12 deviations
     cases: list[tuple[int, int]] = Field(min_length=1)
     smallest_noise: float = Field(ge=1e-14, lt=1)
     steps: int = Field(ge=3)
-    curve_points: int = Field(ge=2)
+    curve_points: int = Field(ge=2, le=60)
     curve_draws: int = Field(ge=2)
-    widths: list[int] = Field(min_length=1)
+    widths: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
     networks: int = Field(ge=1)
     zero_probability: float = Field(gt=0, lt=1)
     pairs: list[tuple[int, int]] = Field(min_length=1)

@@ -28,7 +28,7 @@ from fsvi_bench.maths.smoothed_curve import smoothed_curve_kl_constant, smoothed
 from fsvi_bench.maths.space_filling import hilbert_cells, rounded_kl
 from fsvi_bench.reproductions.burt2020_theory.settings import Settings
 from fsvi_bench.reproductions.claims import Statistic
-from fsvi_bench.reproductions.intervals import magnitude
+from fsvi_bench.reproductions.intervals import largest, magnitude, smallest
 
 AFFINITIES = (0.25, 0.5, 0.75)
 CURVE_NOISE = (1e-6, 1e-12)
@@ -196,21 +196,23 @@ def _proposition_4(settings: Settings, cases: list[Case]) -> dict[str, float]:
     reverse = [float(case.noise[-1] * case.reverse_kl[-1]) for case in cases]
     start = "proposition 4: "
     return {
-        start + "least KL without noise, either way [nats]": min(c.without_noise[name] for c in cases for name in both),
-        start + "largest KL without noise where points are as many as parameters [nats]": max(finite),
-        start + "KL(Q_e, P), largest distance of its slope from (M - k)/2, share": max(
+        start + "least KL without noise, either way [nats]": smallest(
+            c.without_noise[name] for c in cases for name in both
+        ),
+        start + "largest KL without noise where points are as many as parameters [nats]": largest(finite),
+        start + "KL(Q_e, P), largest distance of its slope from (M - k)/2, share": largest(
             _off(case.slope(case.kl), 0.5 * case.missing) for case in cases
         ),
-        start + "KL(Q_e, P), largest distance from its asymptote at the end [nats]": max(
+        start + "KL(Q_e, P), largest distance from its asymptote at the end [nats]": largest(
             abs(float(case.kl[-1]) - line) for case, line in zip(cases, asymptote, strict=True)
         ),
-        start + "KL(Q_e, P), largest distance of its slope from (M - rank)/2, redundant parameters, share": max(
+        start + "KL(Q_e, P), largest distance of its slope from (M - rank)/2, redundant parameters, share": largest(
             _off(_redundant_slope(settings, case), 0.5 * case.missing) for case in cases
         ),
-        start + "KL(P, Q_e), largest distance of its slope in log-log from 1, share": max(
+        start + "KL(P, Q_e), largest distance of its slope in log-log from 1, share": largest(
             _off(case.slope(case.reverse_kl.log()), 1.0) for case in cases
         ),
-        start + "e^2 KL(P, Q_e), largest distance from its limit at the end, share": max(
+        start + "e^2 KL(P, Q_e), largest distance from its limit at the end, share": largest(
             _off(found, case.leading.reverse) for case, found in zip(cases, reverse, strict=True)
         ),
     }
@@ -234,23 +236,23 @@ def _proposition_8(cases: list[Case]) -> dict[str, float]:
     ]
     start = "proposition 8: "
     return {
-        start + "least total variation at the end": min(-math.expm1(float(c.log_overlap[-1])) for c in cases),
-        start + "total variation that one explicit event shows at the end, least": min(
+        start + "least total variation at the end": smallest(-math.expm1(float(c.log_overlap[-1])) for c in cases),
+        start + "total variation that one explicit event shows at the end, least": smallest(
             case.events[-1].total_variation for case in cases
         ),
-        start + "explicit event, largest excess over the total variation": max(shown),
-        start + "least squared Hellinger distance at the end": min(
+        start + "explicit event, largest excess over the total variation": largest(shown),
+        start + "least squared Hellinger distance at the end": smallest(
             -math.expm1(float(case.log_affinities[0.5][-1])) for case in cases
         ),
-        start + "affinities, largest distance of their slope in log-log from (1 - alpha)(M - k)/2, share": max(
+        start + "affinities, largest distance of their slope in log-log from (1 - alpha)(M - k)/2, share": largest(
             _off(-case.slope(case.log_affinities[a]), 0.5 * (1 - a) * case.missing)
             for case in cases
             for a in AFFINITIES
         ),
-        start + "alpha = 2, largest distance of its slope in log-log from (M - k)/2, share": max(
+        start + "alpha = 2, largest distance of its slope in log-log from (M - k)/2, share": largest(
             _off(case.slope(case.log_alpha_2), 0.5 * case.missing) for case in cases
         ),
-        start + "without noise, largest distance from f(0) + f'(infinity)": max(off, default=0.0),
+        start + "without noise, largest distance from f(0) + f'(infinity)": largest([0.0, *off]),
         "proposition 8 as written: distance of total variation without noise from its f'(infinity)": abs(
             cases[0].without_noise[total_variation.name] - total_variation.slope_at_infinity
         ),
