@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ from fsvi_bench.reproductions.base import CellValue, ResultTable
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.hron2018_panels import dress
-from fsvi_bench.reproductions.intervals import greatest, largest, least, magnitude, of_ratio
+from fsvi_bench.reproductions.intervals import greatest, largest, least, magnitude, of_split_ratio
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.problem import Problem, load_problem
@@ -239,12 +240,13 @@ def _dependence(found: dict[str, list[Split]]) -> dict[str, Statistic]:
     """How the floor moves: ratios within splits, the worst of all data sets."""
 
     def ratios(upper: Callable[[Split], float], lower: Callable[[Split], float]) -> list[Statistic]:
-        return [of_ratio([upper(s) for s in splits], [lower(s) for s in splits]) for splits in found.values()]
+        return [of_split_ratio([upper(s) for s in splits], [lower(s) for s in splits]) for splits in found.values()]
 
     def middle(split: Split) -> float:
         return split.quantile(0.5)
 
-    ranks = [split.rank - 0.5 for splits in found.values() for split in splits]
+    # A mean for each data set: its splits share rows, data sets share none.
+    ranks = [fmean(split.rank - 0.5 for split in splits) for splits in found.values()]
     predictive = ratios(lambda s: s.predictive[EIGENVECTORS][0], lambda s: _quantile(s.predictive[ORDERS], 0.5))
     symmetric = ratios(lambda s: s.floors[SYMMETRIC][0], middle)
     eigenvectors = ratios(lambda s: s.floors[EIGENVECTORS][0], middle)

@@ -16,6 +16,13 @@ def of_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Stat
         return Statistic(*(float(np.exp(bound)) for bound in of_log_ratio(numerators, denominators)))
 
 
+def of_split_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Statistic:
+    """The same over splits of one data set, with the interval that allows for the rows they share."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        logs = np.log(np.asarray(numerators, dtype=float) / np.asarray(denominators, dtype=float))
+        return Statistic(*(float(np.exp(bound)) for bound in Statistic.of_splits(logs.tolist())))
+
+
 def of_log_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Statistic:
     """Mean of the logarithms of paired ratios."""
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -12,6 +12,7 @@ from fsvi_bench.reproductions.intervals import (
     magnitude,
     of_difference,
     of_ratio,
+    of_split_ratio,
     rank_correlation,
     smallest,
 )
@@ -25,6 +26,13 @@ def test_ratios_are_averaged_as_logarithms():
     value, low, high = of_ratio([1.0, 6.0, 4.0], [1.0, 3.0, 1.0])
     assert value == pytest.approx(2, rel=1e-14)
     assert [low, high] == pytest.approx([2 ** (1 - T_2 / 3**0.5), 2 ** (1 + T_2 / 3**0.5)], rel=1e-9)
+
+
+def test_ratios_over_splits_allow_for_the_rows_that_they_share():
+    """The variance of the mean is (1/3 + 1/9) times that of one logarithm, in place of 1/3."""
+    value, low, high = of_split_ratio([1.0, 6.0, 4.0], [1.0, 3.0, 1.0])
+    assert value == pytest.approx(2, rel=1e-14)
+    assert [low, high] == pytest.approx([2 ** (1 - T_2 * 2 / 3), 2 ** (1 + T_2 * 2 / 3)], rel=1e-9)
 
 
 def test_one_ratio_has_an_interval_of_everything():
