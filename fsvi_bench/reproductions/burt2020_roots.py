@@ -21,16 +21,6 @@ from fsvi_bench.maths.blr import (
     mean_field_optimum_kl,
     predictive_variance,
 )
-from fsvi_bench.maths.feature_roots import (
-    cholesky_rotation,
-    diagonalising_rotation,
-    eigenvector_rotation,
-    factorised_floor,
-    largest_floor,
-    levelled,
-    random_rotation,
-    symmetric_rotation,
-)
 from fsvi_bench.maths.features import rbf_kernel
 from fsvi_bench.maths.gaussian import normal_kl
 from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
@@ -42,6 +32,16 @@ from fsvi_bench.reproductions.intervals import greatest, largest, least, magnitu
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.theory.feature_roots import (
+    cholesky_rotation,
+    diagonalising_rotation,
+    eigenvector_rotation,
+    factorised_floor,
+    largest_floor,
+    levelled,
+    random_rotation,
+    symmetric_rotation,
+)
 
 OWN, ORDERS, SYMMETRIC, EIGENVECTORS, RANDOM = "own", "orders", "symmetric", "eigenvectors", "random"
 

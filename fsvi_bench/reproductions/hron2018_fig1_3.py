@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.maths.log_uniform_mass import Likelihood, cumulative_log_uniform_mass
-from fsvi_bench.maths.truncated_log_uniform import truncated_log_uniform_posterior
 from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PALETTE, SMALL, VERMILLION
 from fsvi_bench.reproductions.base import ResultTable
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.hron2018_panels import dress, least_step
+from fsvi_bench.theory.log_uniform_mass import Likelihood, cumulative_log_uniform_mass
+from fsvi_bench.theory.truncated_log_uniform import truncated_log_uniform_posterior
 
 DECADE = math.log(10)
 GAUSSIAN, LOGISTIC = "Gaussian, linear", "Bernoulli, linear"  #: figures 1 and 2

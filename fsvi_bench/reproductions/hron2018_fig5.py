@@ -15,8 +15,6 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import gaussian_kl
-from fsvi_bench.maths.quasi_kl import quasi_kl_affine_gaussian, restrict_gaussian
-from fsvi_bench.maths.quasi_kl_pca import pca_optimum
 from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
 from fsvi_bench.reproductions.base import ResultTable
 from fsvi_bench.reproductions.claims import Statistic
@@ -31,6 +29,8 @@ from fsvi_bench.reproductions.hron2018_hyperparameter import (
 )
 from fsvi_bench.reproductions.hron2018_panels import dress
 from fsvi_bench.reproductions.hron2018_pca import Stationary, Target, at_choice, descend, largest_angle, minimise, outer
+from fsvi_bench.theory.quasi_kl import quasi_kl_affine_gaussian, restrict_gaussian
+from fsvi_bench.theory.quasi_kl_pca import pca_optimum
 
 Positive = Annotated[float, Field(gt=0)]
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_log_density
-from fsvi_bench.maths.quasi_kl import restrict_gaussian
-from fsvi_bench.maths.quasi_kl_pca import pca_optimum
 from fsvi_bench.reporting.figures import BLUE, VERMILLION
 from fsvi_bench.reproductions.base import ResultTable
+from fsvi_bench.theory.quasi_kl import restrict_gaussian
+from fsvi_bench.theory.quasi_kl_pca import pca_optimum
 
 
 class Hyperparameter(NamedTuple):

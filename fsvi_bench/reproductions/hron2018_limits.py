@@ -12,8 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl
-from fsvi_bench.maths.quasi_kl import quasi_kl_affine_gaussian, quasi_kl_countable
-from fsvi_bench.maths.quasi_kl_limits import (
+from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PALETTE, VERMILLION
+from fsvi_bench.reproductions.base import ResultTable
+from fsvi_bench.reproductions.claims import Statistic
+from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.reproductions.hron2018_panels import dress
+from fsvi_bench.theory.quasi_kl import quasi_kl_affine_gaussian, quasi_kl_countable
+from fsvi_bench.theory.quasi_kl_limits import (
     atoms_quasi_kl,
     centred_convolved_affine_kl,
     centred_convolved_kl,
@@ -23,11 +28,6 @@ from fsvi_bench.maths.quasi_kl_limits import (
     discretisation_shift,
     line_orientation_term,
 )
-from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PALETTE, VERMILLION
-from fsvi_bench.reproductions.base import ResultTable
-from fsvi_bench.reproductions.claims import Statistic
-from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.reproductions.hron2018_panels import dress
 
 Positive = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(gt=0, lt=1)]

@@ -11,19 +11,19 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fsvi_bench.maths.log_uniform_mass import Likelihood, log_uniform_mass
-from fsvi_bench.maths.truncated_log_uniform import (
+from fsvi_bench.reporting.figures import BLUE, PAGE_WIDTH, PALETTE, VERMILLION
+from fsvi_bench.reproductions.base import CellValue, ResultTable
+from fsvi_bench.reproductions.claims import Statistic
+from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.reproductions.hron2018_panels import dress, least_slope, least_step, second_half
+from fsvi_bench.theory.log_uniform_mass import Likelihood, log_uniform_mass
+from fsvi_bench.theory.truncated_log_uniform import (
     Interval,
     sequence_to_constant,
     sequence_to_infinity,
     sequence_to_zero,
     truncated_log_uniform_posterior,
 )
-from fsvi_bench.reporting.figures import BLUE, PAGE_WIDTH, PALETTE, VERMILLION
-from fsvi_bench.reproductions.base import CellValue, ResultTable
-from fsvi_bench.reproductions.claims import Statistic
-from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.reproductions.hron2018_panels import dress, least_slope, least_step, second_half
 
 LOG_2 = math.log(2)
 LOWEST = -45.0  #: of log |w| in quadratures: what lies below adds e^−90 to a first or second moment

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fsvi_bench.maths.quasi_kl_pca import PrincipalSubspace, convolved_pca_kl, pca_quasi_kl
+from fsvi_bench.theory.quasi_kl_pca import PrincipalSubspace, convolved_pca_kl, pca_quasi_kl
 
 #: (basis [D,K], variances [K]) ↦ nats.
 SubspaceObjective = Callable[[Tensor, Tensor], Tensor]

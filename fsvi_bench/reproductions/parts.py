@@ -16,7 +16,7 @@ from fsvi_bench.files import sha256_of_file, sha256_of_json, write_atomically
 from fsvi_bench.reproductions.base import Workshop
 from fsvi_bench.sources import source_sha256
 
-DECISIVE_SOURCES = ("maths", "networks", "tasks", "posteriors", "seeds.py")
+DECISIVE_SOURCES = ("maths", "theory", "networks", "tasks", "posteriors", "seeds.py")
 
 
 class Plain(BaseModel):

@@ -8,7 +8,6 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict, Field
 
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.maths.sgpr_predictive import missing_variance, titsias_predictive_variance
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.validation_numbers import (
@@ -26,6 +25,7 @@ from fsvi_bench.tasks.build import CertifiedTask
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.theory.sgpr_predictive import missing_variance, titsias_predictive_variance
 
 LESS_JITTER = 0.1
 

@@ -8,7 +8,6 @@ import torch
 from scipy.linalg import sqrtm
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.feature_roots import cholesky_rotation, factorised_floor
 from fsvi_bench.reproductions.burt2020_roots import (
     EIGENVECTORS,
     ORDERS,
@@ -29,6 +28,7 @@ from fsvi_bench.reproductions.claims import judge
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from fsvi_bench.tasks.official import read_official
 from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.theory.feature_roots import cholesky_rotation, factorised_floor
 from tests import reference
 from tests.maths.draws import close
 

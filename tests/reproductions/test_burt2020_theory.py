@@ -10,9 +10,7 @@ import torch
 from pydantic import ValidationError
 from scipy import integrate, stats
 
-from fsvi_bench.maths.f_divergence import generators, kl
 from fsvi_bench.maths.gaussian import gaussian_kl
-from fsvi_bench.maths.relu_pieces import linear_pieces
 from fsvi_bench.reproductions.burt2020_theory import data_processing, figure, networks, singular
 from fsvi_bench.reproductions.burt2020_theory.data_processing import (
     data_processing_values,
@@ -22,6 +20,8 @@ from fsvi_bench.reproductions.burt2020_theory.data_processing import (
 )
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
+from fsvi_bench.theory.f_divergence import generators, kl
+from fsvi_bench.theory.relu_pieces import linear_pieces
 from tests.maths.draws import close, f64
 
 EQUALITY = "proposition 3: largest difference of the two where the features' rank is k [nats]"

@@ -21,12 +21,12 @@ from jaxtyping import Bool, Float
 from scipy import integrate, stats
 from torch import Tensor
 
-from fsvi_bench.maths.f_divergence import Generator, Relative, generators, kl, relative
 from fsvi_bench.maths.features import rbf_grid_features
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.reproductions.burt2020_theory.settings import Settings
 from fsvi_bench.reproductions.intervals import largest, smallest
+from fsvi_bench.theory.f_divergence import Generator, Relative, generators, kl, relative
 
 REPEATS = 3
 CELLS = (1.0, 1e-1, 1e-2, 1e-4, 1e-8, 0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsvi_bench.maths.f_divergence import generators
 from fsvi_bench.reproductions.base import CellValue, ResultTable
 from fsvi_bench.reproductions.burt2020_theory.data_processing import (
     CELLS,
@@ -29,6 +28,7 @@ from fsvi_bench.reproductions.burt2020_theory.singular import (
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.intervals import largest, smallest
+from fsvi_bench.theory.f_divergence import generators
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:

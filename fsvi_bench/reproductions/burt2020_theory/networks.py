@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 from scipy import stats
 
-from fsvi_bench.maths.f_divergence import Generator, generators
-from fsvi_bench.maths.relu_pieces import Network, exact_network, linear_pieces, pieces_seen, values_as_integers
 from fsvi_bench.reproductions.burt2020_theory.settings import Settings
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.intervals import least
+from fsvi_bench.theory.f_divergence import Generator, generators
+from fsvi_bench.theory.relu_pieces import Network, exact_network, linear_pieces, pieces_seen, values_as_integers
 
 PRUNED = 6  #: width whose outgoing weights may be 0
 

@@ -13,7 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.maths.degenerate import (
+from fsvi_bench.maths.features import inducing_tril, nystrom_features, rbf_kernel
+from fsvi_bench.reproductions.burt2020_theory.settings import Settings
+from fsvi_bench.reproductions.claims import Statistic
+from fsvi_bench.reproductions.intervals import largest, magnitude, smallest
+from fsvi_bench.theory.degenerate import (
     Asymptotics,
     Event,
     asymptotics,
@@ -22,13 +26,9 @@ from fsvi_bench.maths.degenerate import (
     smoothed_kl,
     smoothed_reverse_kl,
 )
-from fsvi_bench.maths.f_divergence import generators, log_chernoff, log_overlap, relative
-from fsvi_bench.maths.features import inducing_tril, nystrom_features, rbf_kernel
-from fsvi_bench.maths.smoothed_curve import smoothed_curve_kl_constant, smoothed_curve_log_ratio
-from fsvi_bench.maths.space_filling import hilbert_cells, rounded_kl
-from fsvi_bench.reproductions.burt2020_theory.settings import Settings
-from fsvi_bench.reproductions.claims import Statistic
-from fsvi_bench.reproductions.intervals import largest, magnitude, smallest
+from fsvi_bench.theory.f_divergence import generators, log_chernoff, log_overlap, relative
+from fsvi_bench.theory.smoothed_curve import smoothed_curve_kl_constant, smoothed_curve_log_ratio
+from fsvi_bench.theory.space_filling import hilbert_cells, rounded_kl
 
 AFFINITIES = (0.25, 0.5, 0.75)
 CURVE_NOISE = (1e-6, 1e-12)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from fsvi_bench.maths.f_divergence import (
+from fsvi_bench.maths.gaussian import gaussian_kl
+from fsvi_bench.theory.f_divergence import (
     Relative,
     alpha_divergence,
     generators,
@@ -21,7 +22,6 @@ from fsvi_bench.maths.f_divergence import (
     swapped,
     total_variation,
 )
-from fsvi_bench.maths.gaussian import gaussian_kl
 from tests.maths.draws import close, draw_pair, f64
 
 PAIRS = [(0.7, 0.4), (0.0, 0.3), (-1.5, 1.6), (0.3, 1.0)]  #: shift and variance of q, p = N(0, 1)

@@ -6,7 +6,7 @@ import torch
 
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, predictive_variance
 from fsvi_bench.maths.features import inducing_tril, nystrom_features
-from fsvi_bench.maths.sgpr_predictive import missing_variance, titsias_predictive_variance
+from fsvi_bench.theory.sgpr_predictive import missing_variance, titsias_predictive_variance
 
 NOISE, OUTPUTSCALE, LENGTHSCALES = 0.3, 1.7, np.array([0.8, 1.4])
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from scipy.linalg import sqrtm
 
 from fsvi_bench.maths.blr import mean_field_optimum_kl
-from fsvi_bench.maths.feature_roots import (
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.theory.feature_roots import (
     cholesky_rotation,
     diagonalising_rotation,
     eigenvector_rotation,
@@ -20,7 +21,6 @@ from fsvi_bench.maths.feature_roots import (
     random_rotation,
     symmetric_rotation,
 )
-from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from tests.maths.draws import PROPERTY, close, f64, seeds
 from tests.reference import random_tril, rbf_kernel
 

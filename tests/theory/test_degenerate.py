@@ -8,10 +8,10 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from fsvi_bench.maths import smoothed_curve
-from fsvi_bench.maths.degenerate import asymptotics, revealing_event, smoothed_factor, smoothed_kl, smoothed_reverse_kl
-from fsvi_bench.maths.f_divergence import kl, relative, reverse_kl, total_variation
-from fsvi_bench.maths.smoothed_curve import (
+from fsvi_bench.theory import smoothed_curve
+from fsvi_bench.theory.degenerate import asymptotics, revealing_event, smoothed_factor, smoothed_kl, smoothed_reverse_kl
+from fsvi_bench.theory.f_divergence import kl, relative, reverse_kl, total_variation
+from fsvi_bench.theory.smoothed_curve import (
     curve,
     curve_speed,
     smoothed_curve_kl_constant,

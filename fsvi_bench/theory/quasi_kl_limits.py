@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.maths.quasi_kl import gaussian_cross_entropy
+from fsvi_bench.theory.quasi_kl import gaussian_cross_entropy
 
 _REACH, _STEP = 10.0, 0.125  #: trapezoidal rule against N(0, 1): exp(−½·10²) = 2e-22
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from fsvi_bench.maths.quasi_kl import quasi_kl_affine_gaussian, quasi_kl_countable
-from fsvi_bench.maths.quasi_kl_limits import (
+from fsvi_bench.theory.quasi_kl import quasi_kl_affine_gaussian, quasi_kl_countable
+from fsvi_bench.theory.quasi_kl_limits import (
     atoms_quasi_kl,
     centred_convolved_affine_kl,
     centred_convolved_kl,

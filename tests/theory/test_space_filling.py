@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from fsvi_bench.maths.space_filling import hilbert_cells, rounded_kl, uniform_square_kl
+from fsvi_bench.theory.space_filling import hilbert_cells, rounded_kl, uniform_square_kl
 
 
 def test_first_order_by_hand():

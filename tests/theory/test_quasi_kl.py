@@ -16,14 +16,14 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import blr_posterior
 from fsvi_bench.maths.features import inducing_tril, nystrom_features
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision, gaussian_log_density
-from fsvi_bench.maths.quasi_kl import (
+from fsvi_bench.theory.quasi_kl import (
     gaussian_cross_entropy,
     quasi_kl_affine_gaussian,
     quasi_kl_countable,
     quasi_kl_shared_gaussian_dropout,
     restrict_gaussian,
 )
-from fsvi_bench.maths.quasi_kl_pca import convolved_pca_kl, convolved_pca_optimum, pca_optimum, pca_quasi_kl
+from fsvi_bench.theory.quasi_kl_pca import convolved_pca_kl, convolved_pca_optimum, pca_optimum, pca_quasi_kl
 from tests import reference
 from tests.maths.draws import close, draw, f64, precision_tril
 

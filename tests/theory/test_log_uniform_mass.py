@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.special import exp1
 
-from fsvi_bench.maths.log_uniform_mass import cumulative_log_uniform_mass, log_uniform_mass
-from fsvi_bench.maths.truncated_log_uniform import truncated_log_uniform_posterior
+from fsvi_bench.theory.log_uniform_mass import cumulative_log_uniform_mass, log_uniform_mass
+from fsvi_bench.theory.truncated_log_uniform import truncated_log_uniform_posterior
 from tests.maths.draws import close, f64
 
 INTERVALS = [(-30.0, -2.0), (-3.0, 1.0), (-1e-3, 2.5), (0.0, 6.0)]

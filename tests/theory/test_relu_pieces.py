@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsvi_bench.maths.relu_pieces import Network, bends, exact_network, linear_pieces, pieces_seen, values_as_integers
+from fsvi_bench.theory.relu_pieces import Network, bends, exact_network, linear_pieces, pieces_seen, values_as_integers
 from tests.maths.draws import PROPERTY, f64
 
 small = st.integers(-3, 3).map(Fraction)  #: so that bends coincide and weights vanish often

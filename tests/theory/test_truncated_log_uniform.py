@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.truncated_log_uniform import (
+from fsvi_bench.theory.truncated_log_uniform import (
     sequence_to_constant,
     sequence_to_infinity,
     sequence_to_zero,
