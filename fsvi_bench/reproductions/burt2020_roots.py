@@ -334,7 +334,7 @@ def _draw(found: dict[str, list[Split]]) -> Figure:
     top.hlines(largest, *edges, color="black", linewidth=1, label="largest of any root (the least is 0)")
     dress(top, "EXACT-FFG by the root that makes its features", "", "KL(q ‖ $P_D$) [nats]", legend=False)
     dress(bottom, "The same: how far its predictions are from the exact ones", "", "predictive KL [nats]", legend=False)
-    bottom.set_xticks(places, [f"{name} ({len(splits)})" for name, splits in found.items()])
+    bottom.set_xticks(places, [f"{name}\n{len(splits)} splits" for name, splits in found.items()])
     handles, labels = top.get_legend_handles_labels()
     # Bars come last of themselves; the orders of Z belong beside the task's own.
     handles, labels = [handles[-1], *handles[:-1]], [labels[-1], *labels[:-1]]
