@@ -39,13 +39,15 @@ class Statistic(NamedTuple):
         """Mean over splits that share rows, with the corrected resampled t-interval (Nadeau and Bengio 2003).
 
         Where some are infinite it is the limit in which these grow together: their signs are judged, with 0 for the
-        others, and the interval is one infinity, the other, or everything. NaN if a value is.
+        others unless all signs agree, and the interval is one infinity, the other, or everything. NaN if a value is.
         """
         row = np.asarray(values, dtype=float)
         if np.isnan(row).any():
             return Statistic.exact(np.nan)
         infinite = np.isinf(row)
-        judged = np.where(infinite, np.sign(row), 0.0) if infinite.any() else row
+        signs = np.sign(row)
+        agree = len(set(signs.tolist())) == 1
+        judged = (signs if agree else np.where(infinite, signs, 0.0)) if infinite.any() else row
         mean, low, high = corrected_interval(judged, test_train_ratio)
         if low is None or high is None:
             low, high = -np.inf, np.inf

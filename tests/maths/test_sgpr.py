@@ -246,7 +246,7 @@ def test_lapack_buffers_do_not_go_stale():
 
 def test_lapack_keeps_its_digits_where_the_noise_is_tiny():
     """A target explained down to a noise of 2e-6, as naval's is, so that cond(B) is 1e9: against the same formula in
-    extended precision. The bound is a difference of numbers of N s/σ² = 2e9, of which rounding costs some 1e-6."""
+    extended precision. The bound is a difference of numbers of N s/σ² = 2e9, of which rounding costs some 1e-5."""
     rng = np.random.default_rng(0)
     X, k, s, variance, jitter = rng.uniform(-1.7, 1.7, (1000, 1)), 40, 4.0, 2e-6, 1e-6
     y, Z = np.sin(X[:, 0]), np.linspace(-1.7, 1.7, k)[:, None]

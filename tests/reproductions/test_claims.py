@@ -32,17 +32,21 @@ def test_the_interval_over_splits_is_wider_by_what_they_share():
         ([INF, INF, INF], "held"),
         ([-INF, -INF, -INF], "did not hold"),
         ([INF] * 19 + [-100.0], "held"),
-        ([INF] + [1.0] * 19, "undecided"),
+        ([INF] + [1.0] * 19, "held"),
+        ([-INF] + [-1.0] * 19, "did not hold"),
+        ([INF] + [1.0] * 18 + [-1.0], "undecided"),
+        ([INF] * 9 + [5.0] * 10 + [-5.0], "held"),
         ([INF, -INF, 1.0], "undecided"),
         ([3.0], "undecided"),
         ([math.nan, 1.0, 1.0], "did not hold"),
     ],
 )
-def test_infinite_differences_are_judged_by_sign(values, expected):
+def test_infinite_differences_outweigh_finite_ones_unless_all_agree(values, expected):
     assert outcome(values) == expected
 
 
 def test_an_infinite_mean_has_its_sign_and_equal_numbers_of_both_have_none():
     assert Statistic.of_splits([INF, 1.0, -5.0]).value == INF
     assert Statistic.of_splits([-INF, 1.0, 5.0]).value == -INF
+    assert Statistic.of_splits([INF, 1.0, 5.0]) == (INF, INF, INF)
     assert Statistic.of_splits([-INF, INF, 5.0]) == (0.0, -INF, INF)

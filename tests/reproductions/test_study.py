@@ -230,9 +230,9 @@ def test_no_verdict_stands_on_survivors():
     by_place = {(each.dataset, each.kl_jitter): each for each in judged}
     power, boston = by_place["power", 0.0], by_place["boston", 0.0]
     assert (power.splits, power.finished, power.planned, power.outcome) == (1, 1, 3, "incomplete")
-    assert (boston.splits, boston.agreeing, boston.outcome) == (3, 3, "undecided")  # one of three is infinite
+    assert (boston.splits, boston.agreeing, boston.outcome) == (3, 3, "held")  # one of three is infinite
     assert boston.verdict is not None
-    assert (boston.verdict.value, boston.verdict.low, boston.verdict.high) == (math.inf, -math.inf, math.inf)
+    assert (boston.verdict.value, boston.verdict.low, boston.verdict.high) == (math.inf, math.inf, math.inf)
     likelihood = judge_study(with_holes().cells, [claim("training log likelihood above exact's: ssge full")])
     assert outcomes(likelihood)["boston", 0.0] == "not judged"
     page = page_of(with_holes())
@@ -241,7 +241,24 @@ def test_no_verdict_stands_on_survivors():
         for row in rows_of(page, "held on", "incomplete")
         if "worse than" in row["claim"] or "SSGE ends" in row["claim"]
     )
-    assert "power 1/1" in row["incomplete"]
+    assert "power 1/1 of 3" in row["incomplete"]
+
+
+def test_what_diverged_everywhere_is_not_called_missing():
+    cells = [
+        c.model_copy(update={"status": "diverged", "log_likelihood_excess": None}) if c.method == "ssge" else c
+        for c in whole().cells
+    ]
+    rows = rows_of(page_of(Tables(cells, [])), "held on", "not judged")
+    row = next(r for r in rows if "E_q[log p" in r["claim"] and "SSGE, full" in r["claim"])
+    assert (row["not judged"], row["incomplete"]) == ("boston 0/0, boston (1e-6) 0/0, power 0/0", "–")
+
+
+def test_a_variance_ratio_beneath_rounding_is_said_to_be_so():
+    cells = [c.model_copy(update={"spectrum_0": 1.7e-36}) if c.method == "ssge" else c for c in whole().cells]
+    rows = {(r["data set"], r["method"]): r for r in rows_of(page_of(Tables(cells, [])), "0 %", "95 %")}
+    assert rows["boston", "SSGE full"]["0 %"] == "< 1e−30"
+    assert rows["boston", "RANDA full"]["0 %"] == "0.01"
 
 
 @pytest.mark.parametrize(
@@ -275,8 +292,8 @@ def test_versions_of_the_code_are_counted():
         c.model_copy(update={"code": "f" * 12}) if c.method == "ssge" and c.split == 0 else c for c in whole().cells
     ]
     rows = {row["method"]: row for row in rows_of(page_of(Tables(cells, [])), "sources (cells)")}
-    assert rows["SSGE full"]["sources (cells)"] == f"{4:012x} (4), {'f' * 12} (2)"
-    assert rows["RANDA full"]["sources (cells)"] == f"{6:012x} (6)"
+    assert rows["SSGE full"]["sources (cells)"] == f"{4:012x} (12), {'f' * 12} (6)"
+    assert rows["RANDA full"]["sources (cells)"] == f"{6:012x} (18)"
 
 
 def test_every_claim_of_the_file_is_planned_somewhere_and_an_unknown_one_refused():

@@ -37,6 +37,8 @@ def test_every_split_of_a_data_set_is_frozen_with_its_standard_rows_and_a_certif
             assert np.array_equal(index.numpy(), expected)
         assert certificate.fit is not None
         assert certificate.fit.settings == card.fit
+        # A line search that gave up, which SciPy calls abnormal, is no end of a fit.
+        assert certificate.fit.converged or certificate.fit.iterations == card.fit.max_iterations
         assert (float(task.jitter), certificate.jitter) == (card.fit.jitter, card.fit.jitter)
         # At the floor the card, not the data, would have chosen the noise.
         assert certificate.noise_variance == float(task.noise_variance) > 1.1 * card.fit.noise_floor

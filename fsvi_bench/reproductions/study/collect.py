@@ -115,7 +115,7 @@ def _cell(record: Record, closeness: Closeness | None) -> StudyCell:
 
 
 def _curves(records: Sequence[Record], root: Path) -> list[CurvePoint]:
-    """Of every line that has no jitter; EXACT has no trace. What diverged counts as infinite from there on."""
+    """Of every line that has no jitter; EXACT has no trace. What diverged is infinite from where its trace is."""
     groups: dict[tuple[str, Entry], list[Record]] = defaultdict(list)
     for record in records:
         settings = _setting(record.hyperparameters)

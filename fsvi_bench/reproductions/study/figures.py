@@ -22,6 +22,7 @@ from fsvi_bench.reproductions.study.summary import (
     DRIFTING,
     Cells,
     at_the_papers_setting,
+    begun_datasets,
     datasets_of,
     entries_of,
     number,
@@ -35,7 +36,9 @@ CLEARED = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5}
 
 
 def study_figures(tables: Tables, quick: bool) -> Iterator[tuple[str, Figure]]:
-    """Every figure that there is something to draw for, with its name."""
+    """Every figure that there is something to draw for, with its name, of the data sets that have been begun."""
+    begun = set(begun_datasets(tables.cells))
+    tables = Tables([cell for cell in tables.cells if cell.dataset in begun or not begun], tables.curves)
     datasets = datasets_of(tables.cells)
     for place in range(0, len(datasets), PER_FIGURE):
         yield f"scores-{place // PER_FIGURE + 1}", _scores(tables.cells, datasets[place : place + PER_FIGURE], quick)

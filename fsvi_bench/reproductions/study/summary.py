@@ -22,11 +22,17 @@ from fsvi_bench.reproductions.study.table import CurvePoint, Entry, StudyCell, o
 Cells = Sequence[StudyCell]
 Value = Callable[[StudyCell], float | None]
 DRIFTING = "fixed-a"
+ROUNDING = 1e-30  #: of ratios of variances, squares of singular values that are known to some 1e-16 of the largest
 
 
 def datasets_of(cells: Cells) -> list[str]:
     """Sorted."""
     return sorted({cell.dataset for cell in cells})
+
+
+def begun_datasets(cells: Cells) -> list[str]:
+    """Those with a cell that has been run."""
+    return datasets_of([cell for cell in cells if cell.status != "missing"])
 
 
 def entries_of(cells: Cells, keep: Callable[[Entry], bool] = lambda entry: True) -> list[Entry]:
@@ -111,7 +117,7 @@ def results_table(cells: Cells) -> ResultTable:
 def spectrum_table(cells: Cells) -> ResultTable:
     """The variance of q over the exact one, by direction."""
     columns: dict[str, Callable[[Cells], str]] = {
-        f"{percent} %": lambda group, name=f"spectrum_{percent}": _median(group, lambda c: getattr(c, name))  # type: ignore[misc]
+        f"{percent} %": lambda group, name=f"spectrum_{percent}": _ratio(group, name)  # type: ignore[misc]
         for percent in (0, 5, 50, 95, 100)
     }
     return _per_line(cells, "Quantiles of the variance ratio by direction, medians over splits", columns)
@@ -123,9 +129,10 @@ def optimum_table(cells: Cells) -> ResultTable:
         cells,
         "Distance from the objective's optimum, medians over splits",
         {
-            "KL": lambda group: _median(group, lambda c: c.kl),
-            "KL at the optimum": lambda group: _known(group, lambda c: c.kl_at_objective_optimum),
-            "objective above it [nats]": _gap,
+            "KL": lambda group: _known(_with_optimum(group), lambda c: c.kl),
+            "KL at the optimum": lambda group: _median(_with_optimum(group), lambda c: c.kl_at_objective_optimum),
+            "objective above it [nats]": lambda group: _gap(_with_optimum(group)),
+            "of splits": lambda group: str(len(_with_optimum(group))),
         },
         lambda entry: at_the_papers_setting(entry) and entry.method != "exact",
     )
@@ -153,7 +160,8 @@ def jitter_table(cells: Cells) -> ResultTable:
             pairs = _pairs(cells, dataset, entry, entry._replace(kl_jitter=0.0))
             ratios = [ratio for a, b in pairs if (ratio := _kl_ratio(a, b)) is not None]
             nlpd = [above for a, b in pairs if (above := _nlpd_above(a, b)) is not None]
-            if planned := len(of_entry(cells, dataset, entry)):
+            if pairs:
+                planned = len(of_entry(cells, dataset, entry))
                 rows.append((dataset, *words_of(entry), _spread(ratios, planned), _spread(nlpd, planned)))
     columns = ("data set", "method", "M", "jitter", "KL over that without", "NLPD above that without")
     return ResultTable(title="Jitter, paired by split: median [quartiles]", columns=columns, rows=tuple(rows))
@@ -185,11 +193,12 @@ def verdict_table(judged: Sequence[Judged]) -> ResultTable:
         places: dict[Outcome, list[str]] = {outcome: [] for outcome in outcomes}
         of_claim = [each for each in judged if each.claim == claim]
         for each in of_claim:
-            if each.splits:
+            if each.splits or each.outcome != "incomplete":
                 jitter = f" ({_jitter(each)})" if each.kl_jitter else ""
-                places[each.outcome].append(f"{each.dataset}{jitter} {each.agreeing}/{each.splits}")
-        if unseen := sum(not each.splits for each in of_claim):
-            places["incomplete"].append(f"{unseen} of which nothing is there")
+                planned = f" of {each.planned}" if each.outcome == "incomplete" else ""
+                places[each.outcome].append(f"{each.dataset}{jitter} {each.agreeing}/{each.splits}{planned}")
+        if unseen := sum(not each.splits and each.outcome == "incomplete" for each in of_claim):
+            places["incomplete"].append(f"{unseen} without a split to judge by")
         decided = sum(each.verdict is not None for each in of_claim)
         share = f"{len(places['held'])} of {decided}" if decided else "–"
         rows.append((claim.says, share, *(", ".join(places[outcome]) or "–" for outcome in outcomes)))
@@ -197,17 +206,19 @@ def verdict_table(judged: Sequence[Judged]) -> ResultTable:
 
 
 def provenance_table(cells: Cells) -> ResultTable:
-    """Which versions of the code the cells are of, and what they cost at the paper's setting."""
+    """Which versions of the code all cells of a method are of, and what one costs at the paper's setting."""
     rows = []
     for entry in entries_of(cells, at_the_papers_setting):
-        group = [cell for cell in cells if cell.entry == entry and cell.status != "missing"]
+        finished = [cell for cell in cells if cell.status != "missing"]
+        group = [cell for cell in finished if (cell.method, cell.family) == (entry.method, entry.family)]
         if group:
             versions = Counter(cell.code for cell in group if cell.code)
             written = ", ".join(f"{code} ({count})" for code, count in versions.most_common()) or "–"
-            cost = (_median(group, lambda c: c.gradients), _median(group, lambda c: c.train_seconds))
+            typical = [cell for cell in group if cell.entry == entry]
+            cost = (_median(typical, lambda c: c.gradients), _median(typical, lambda c: c.train_seconds))
             rows.append((words_of(entry)[0], len(group), written, *cost))
-    columns = ("method", "cells", "sources (cells)", "gradients, median", "seconds a cell, median")
-    return ResultTable(title="What was run at M = 80 without jitter", columns=columns, rows=tuple(rows))
+    columns = ("method", "cells", "sources (cells)", "M = 80: gradients, median", "M = 80: seconds a cell, median")
+    return ResultTable(title="What was run", columns=columns, rows=tuple(rows))
 
 
 def judgement_table(judged: Sequence[Judged]) -> ResultTable:
@@ -314,6 +325,19 @@ def _known(group: Cells, value: Value) -> str:
     """A median with how many splits it is of, where some do not know."""
     values = _values(group, value)
     return _median(group, value) + (f" (of {len(values)})" if 0 < len(values) < len(group) else "")
+
+
+def _ratio(group: Cells, name: str) -> str:
+    """A median ratio of variances; what is less than rounding of the largest singular value squared is not told."""
+    values = _values(group, lambda cell: getattr(cell, name))
+    return (
+        f"< {number(ROUNDING)}" if values and median(values) < ROUNDING else _median(group, lambda c: getattr(c, name))
+    )
+
+
+def _with_optimum(group: Cells) -> Cells:
+    """Those of which the objective's optimum is known; all, where that of none is."""
+    return [cell for cell in group if cell.kl_at_objective_optimum is not None] or group
 
 
 def _gap(group: Cells) -> str:

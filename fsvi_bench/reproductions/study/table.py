@@ -67,7 +67,7 @@ class StudyCell(_Line):
     code: str = ""  #: of the hash of the sources that decide its numbers, the first 12 digits
     task: str = ""  #: of its task's hash, likewise
     hardware: str = ""
-    gradients: int | None = None  #: steps that were taken
+    gradients: int | None = None  #: that were computed; a line search takes more than one for a step
     train_seconds: float | None = None  #: the batch's, over its size
     kl: float | None = None
     kl_mean_term: float | None = None
