@@ -14,7 +14,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.reproductions.base import Workshop
 from fsvi_bench.reproductions.study import summary
 from fsvi_bench.reproductions.study.claims import StudyClaim, judge_study, load_study_file
-from fsvi_bench.reproductions.study.page import markdown, render
+from fsvi_bench.reproductions.study.page import EXPERIMENTS, markdown, render
 from fsvi_bench.reproductions.study.reproduction import BURT2020_STUDY
 from fsvi_bench.reproductions.study.table import CELLS_FILE, CURVES_FILE, StudyCell, Tables, read_tables, write_tables
 from fsvi_bench.running.progress import Silent
@@ -26,7 +26,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 CLAIMS = load_study_file().claims
 
 
-def page_of(tables, folder=Path("docs/study")):
+def page_of(tables, folder=Path("nowhere/study")):
     return render(tables, judge_study(tables.cells, CLAIMS), [], folder, False)
 
 
@@ -126,6 +126,9 @@ def test_every_block_of_numbers_has_its_command_beside_it():
     for place in tables[1:]:  # the first is introduced by the command
         following = page[place:].lstrip().split("\n")[0]
         assert following.startswith("`fsvi-bench reproduce burt2020-study --out DIR`"), following
+    for name in EXPERIMENTS:
+        section = page[page.index(f"### {EXPERIMENTS[name]}") :].splitlines()
+        assert section[2] == f"Everything in this section is made by `fsvi-bench reproduce {name} --out DIR/study`."
 
 
 def test_what_is_missing_is_said_and_stands_in_no_mean():
