@@ -69,8 +69,8 @@ class _Mark(NamedTuple):
     family: Family
     colour: str
     filled: bool
-    estimate: Estimate | None
-    middle: float | None  #: the median over splits
+    estimate: Estimate
+    middle: float  #: the median over splits
     opacity: float  #: faint unless every planned split is in it
 
 
@@ -136,7 +136,10 @@ def _marks(
     scores: Callable[[Row, str], list[float]],
     score: str,
 ) -> Iterator[_Mark]:
+    """Of the rows that have the score."""
     for row, lacking in rows:
+        if score not in row.scores:
+            continue
         size, jittered = row.hyperparameters.get("M"), is_jittered(row.hyperparameters)
         place = _place(size)
         family: Family = row.family  # type: ignore[assignment]
@@ -148,8 +151,8 @@ def _marks(
             family=family,
             colour=TINTS[family][place],
             filled=not jittered,
-            estimate=row.scores.get(score),
-            middle=median(scores(row, score)) if score in row.scores else None,
+            estimate=row.scores[score],
+            middle=median(scores(row, score)),
             opacity=_opacity(row, lacking),
         )
 
@@ -168,24 +171,23 @@ def _opacity(row: Row, lacking: int) -> float:
 
 
 def _draw_panel(axes: Axes, methods: Sequence[str], marks: Sequence[_Mark], logarithmic: bool) -> None:
-    drawn = [mark for mark in marks if mark.estimate is not None]
-    low, high = _limits(axes, drawn, logarithmic)
-    for mark in drawn:
+    low, high = _limits(axes, marks, logarithmic)
+    for mark in marks:
         _draw_mark(axes, mark, low, high, logarithmic)
-    _say_what_is_above(axes, drawn, high)
+    _say_what_is_above(axes, marks, high)
     axes.set_xlim(-0.5, len(methods) - 0.5)
     axes.set_xticks(range(len(methods)), [_short(method) for method in methods])
     for edge in range(1, len(methods)):
         axes.axvline(edge - 0.5, color="0.88", linewidth=0.6, zorder=0)
-    if not drawn:
+    if not marks:
         unlabelled(axes)
     tidy(axes, SMALL)
 
 
 def _limits(axes: Axes, marks: Sequence[_Mark], logarithmic: bool) -> tuple[float, float]:
     """Sets an axis's limits, and tells the least and the greatest value that is shown as a dot or a bar."""
-    means = [m.estimate.mean for m in marks if m.estimate and math.isfinite(m.estimate.mean)]
-    middles = [m.middle for m in marks if m.middle is not None and math.isfinite(m.middle)]
+    means = [m.estimate.mean for m in marks if math.isfinite(m.estimate.mean)]
+    middles = [m.middle for m in marks if math.isfinite(m.middle)]
     if logarithmic:
         axes.set_yscale("log", nonpositive="clip")
         shown = [value for value in (*means, *middles) if value >= LOWEST]
@@ -201,7 +203,7 @@ def _limits(axes: Axes, marks: Sequence[_Mark], logarithmic: bool) -> tuple[floa
         unlabelled(axes)
         return -math.inf, top
     room = 0.06 * (high - low) or 0.5
-    above = any(m.estimate and m.estimate.mean > top for m in marks)
+    above = any(m.estimate.mean > top for m in marks)
     axes.set_ylim(low - room, high + (0.45 * (high - low) if above else room))
     return -math.inf, top
 
@@ -210,7 +212,7 @@ def _reach(marks: Sequence[_Mark], middles: Sequence[float], top: float) -> tupl
     """From the least to the greatest of what stands on a linear axis, error bars and medians included."""
     ends = [value for value in middles if value <= top]
     for mark in marks:
-        if mark.estimate and mark.estimate.mean <= top and math.isfinite(mark.estimate.mean):
+        if mark.estimate.mean <= top and math.isfinite(mark.estimate.mean):
             error = mark.estimate.standard_error or 0.0
             ends += [mark.estimate.mean - error, mark.estimate.mean + error]
     return min(ends, default=math.nan), max(ends, default=math.nan)
@@ -242,7 +244,6 @@ def _fits(value: float) -> bool:
 
 def _draw_mark(axes: Axes, mark: _Mark, low: float, high: float, logarithmic: bool) -> None:
     """A dot with its error bar, or an arrow if its value lies beyond the axis; and the median, or a caret."""
-    assert mark.estimate is not None
     value, (_, marker) = mark.estimate.mean, FAMILY_STYLE[mark.family]
     look: dict[str, Any] = {"color": mark.colour, "marker": marker, "markersize": 3.8, "linestyle": ""}
     look |= {"markerfacecolor": mark.colour if mark.filled else "white", "alpha": mark.opacity}
@@ -252,8 +253,6 @@ def _draw_mark(axes: Axes, mark: _Mark, low: float, high: float, logarithmic: bo
         draw_arrow(axes, mark.x, edge - beyond * ARROW, edge, look, size=6)
     else:
         axes.errorbar(mark.x, value, yerr=mark.estimate.standard_error, elinewidth=0.9, **look)
-    if mark.middle is None:
-        return
     bar: dict[str, Any] = {"color": "black", "alpha": mark.opacity, "linestyle": "", "zorder": 4}
     if not (side := _beyond(mark.middle, low, high)):
         axes.plot([mark.x], [mark.middle], marker="_", markersize=5, markeredgewidth=0.9, **bar)
@@ -270,9 +269,9 @@ def _beyond(value: float, low: float, high: float) -> int:
 def _say_what_is_above(axes: Axes, marks: Sequence[_Mark], high: float) -> None:
     """Beneath the arrows of a column to the top, family by family: from what to what, and whether infinite."""
     for column, family in sorted({(mark.column, mark.family) for mark in marks}):
-        group = [m for m in marks if (m.column, m.family) == (column, family) and m.estimate]
-        above = [m for m in group if m.estimate and _beyond(m.estimate.mean, -math.inf, high)]
-        finite = [f"{m.estimate.mean:,.3g}" for m in sorted(above, key=_mean) if m.estimate and math.isfinite(_mean(m))]
+        group = [mark for mark in marks if (mark.column, mark.family) == (column, family)]
+        above = [mark for mark in group if _beyond(mark.estimate.mean, -math.inf, high)]
+        finite = [f"{mean:,.3g}" for mean in sorted(mark.estimate.mean for mark in above) if math.isfinite(mean)]
         words = [] if not finite else [finite[0]] if len(finite) == 1 else [f"{finite[0]} to", finite[-1]]
         words += ["∞"] if len(finite) < len(above) else []
         if words:
@@ -281,10 +280,6 @@ def _say_what_is_above(axes: Axes, marks: Sequence[_Mark], high: float) -> None:
                 place, 1 - ARROW - 0.07, "\n".join(words), transform=across, fontsize=SMALL, ha="center", va="top",
                 color=TINTS[family][2], linespacing=0.95,
             )  # fmt: skip
-
-
-def _mean(mark: _Mark) -> float:
-    return mark.estimate.mean if mark.estimate else math.nan
 
 
 def _draw_levels(axes: Axes, rows: Sequence[tuple[Row, int]], score: str) -> None:

@@ -71,12 +71,6 @@ def test_spectra_say_of_how_many_splits_they_are():
     assert full.get_xdata()[0] == of_split_0.spectrum_50
 
 
-def test_a_finished_cell_without_a_spectrum_is_left_out_and_counted():
-    _, panels = figure_of(changed("ssge", "full", spectrum_25=None), "spectrum")
-    assert panels["boston"].get_title("right") == "0–3/3"
-    assert len(markers(panels["boston"], "^")) == 1
-
-
 def test_infinite_points_stand_at_the_top():
     figure, panels = figure_of(with_curve((1e4, 100.0, math.inf, 10.0)), "time")
     line, alone, top = panels["boston"].lines

@@ -85,7 +85,7 @@ def test_a_refit_holds_if_every_distance_is_within_its_tolerance(apart, holds):
 @pytest.mark.parametrize(("step", "holds"), [(0.9, True), (-0.9, True), (1.1, False), (-1.1, False)])
 def test_a_better_bound_departs_as_well_as_a_worse_one(raw, frozen, step, holds):
     """The question is whether the task comes out again, not whether another were better."""
-    bound = frozen.certificate.fit.bound_per_point + step * 0.01  # diabetes' tolerance
+    bound = frozen.certificate.fit.bound_per_point + step * load_card("diabetes").refit_tolerance
     nearly = replace(frozen.task, noise_variance=frozen.task.noise_variance * (1 + 1e-12))
     assert compare(frozen, with_fit(frozen, nearly, bound_per_point=bound), raw).holds is holds
 

@@ -28,7 +28,7 @@ from fsvi_bench.reproductions.study.summary import (
     number,
     size_rows,
 )
-from fsvi_bench.reproductions.study.table import SPECTRUM, Entry, StudyCell, Tables, of_entry
+from fsvi_bench.reproductions.study.table import SPECTRUM, Entry, Tables, of_entry
 
 PER_FIGURE = 4  #: data sets of figures 3 and 4, in alphabetic order, as in the paper
 SPECTRUM_EDGES = (0.7e-3, 1.5e3)  #: ratios of variances; what lies beyond is marked at the edge
@@ -82,8 +82,8 @@ def _scores(cells: Cells, datasets: Sequence[str], quick: bool) -> Figure:
 def _spectrum(cells: Cells) -> Figure:
     """A line per method from 0 to 100 % of the directions, thick from 25 to 75 %, medians over splits.
 
-    What lies beyond the axis ends in an arrowhead at its edge; a median there has its number beside it. Cells without a
-    spectrum are left out, and each panel says of how many splits its lines are.
+    What lies beyond the axis ends in an arrowhead at its edge; a median there has its number beside it. Each panel says
+    of how many splits its lines are.
     """
     datasets, entries = datasets_of(cells), entries_of(cells, at_the_papers_setting)
     figure, panels = small_panels(len(datasets), 0.19 * len(entries) + 0.5, shared=True)
@@ -94,7 +94,7 @@ def _spectrum(cells: Cells) -> Figure:
         counts = []
         for place, entry in enumerate(entries):
             planned = of_entry(cells, dataset, entry)
-            finished = [cell for cell in planned if cell.status == "ok" and _has_spectrum(cell)]
+            finished = [cell for cell in planned if cell.status == "ok"]
             if planned:
                 counts.append((len(finished), len(planned)))
             if finished:
@@ -106,10 +106,6 @@ def _spectrum(cells: Cells) -> Figure:
     first = "variance of q over the exact one, by direction: 0 to 100 %, thick 25 to 75 %, marks at 50 %"
     figure.supxlabel(f"{first}\n{MEDIANS}; arrowheads: beyond the axis", fontsize=SMALL)
     return figure
-
-
-def _has_spectrum(cell: StudyCell) -> bool:
-    return all(getattr(cell, f"spectrum_{percent}") is not None for percent in SPECTRUM)
 
 
 def _draw_spectrum(axes: Axes, y: float, entry: Entry, cells: Cells, opacity: float) -> None:

@@ -330,9 +330,9 @@ def _known(group: Cells, value: Value) -> str:
 def _ratio(group: Cells, name: str) -> str:
     """A median ratio of variances; what is less than rounding of the largest singular value squared is not told."""
     values = _values(group, lambda cell: getattr(cell, name))
-    return (
-        f"< {number(ROUNDING)}" if values and median(values) < ROUNDING else _median(group, lambda c: getattr(c, name))
-    )
+    if values and median(values) < ROUNDING:
+        return f"< {number(ROUNDING)}"
+    return number(median(values)) if values else "–"
 
 
 def _with_optimum(group: Cells) -> Cells:
