@@ -38,7 +38,6 @@ def reproduce(
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.errors import InputError
     from fsvi_bench.files import require_writable_directory
-    from fsvi_bench.reporting.table import failures
     from fsvi_bench.reproductions.base import Workshop
     from fsvi_bench.reproductions.parts import PartFailed
     from fsvi_bench.reproductions.registry import find_reproduction
@@ -68,17 +67,7 @@ def reproduce(
         print_json(outcome)
     else:
         _show(outcome)
-    # An experiment without parts is made as a whole each time: it has nothing to count.
-    counts = (
-        f"{outcome.computed} computed, {outcome.reused} found finished; " if outcome.computed + outcome.reused else ""
-    )
-    stderr.print(f"{counts}results lie in {root}")
-    if outcome.missing:
-        stderr.print(f"{outcome.missing} cells are not there yet and stand in no mean")
-    if not outcome.files:
-        stderr.print("nothing is drawn: no cell has a certified task", style="red")
-    for line in failures(outcome.records):
-        stderr.print(line, style="red")
+    _say_what_became(outcome, root)
     return 0 if all(record.status == "ok" for record in outcome.records) else 1
 
 
@@ -101,6 +90,23 @@ def _show(outcome: Outcome) -> None:
         stdout.print(f"claimed {claim.side} {claim.threshold:g}{undecided}")
     for path in outcome.files:
         stdout.print(str(path), soft_wrap=True)
+
+
+def _say_what_became(outcome: Outcome, root: Path) -> None:
+    """On stderr: where the results are, and what is not among them."""
+    from fsvi_bench.cli.console import stderr
+    from fsvi_bench.reporting.table import failures
+
+    # An experiment without parts is made as a whole each time: it has nothing to count.
+    parts = outcome.computed + outcome.reused
+    counts = f"{outcome.computed} computed, {outcome.reused} found finished; " if parts else ""
+    stderr.print(f"{counts}results lie in {root}")
+    if outcome.missing:
+        stderr.print(f"{outcome.missing:,} cells are not there yet and stand in no mean")
+    if not outcome.files:
+        stderr.print("nothing is drawn: no cell has a certified task", style="red")
+    for line in failures(outcome.records):
+        stderr.print(line, style="red")
 
 
 def _list(json: bool) -> int:
