@@ -111,7 +111,7 @@ def _pieces(axes: Axes, pieces: Pieces) -> None:
         (pieces.pruned, PURPLE, f"{PRUNED}, weights may be 0"),
         (pieces.without_biases.get(PRUNED - 1), GREEN, f"{PRUNED - 1}, no hidden biases"),
     )
-    shown = [(counts, *look) for counts, *look in groups if counts is not None]
+    shown = [(counts, colour, words) for counts, colour, words in groups if counts is not None]
     for place, (counts, colour, words) in enumerate(shown):
         numbers = sorted(counts)
         # Those that share a number stand side by side, and their middle on its tick.
