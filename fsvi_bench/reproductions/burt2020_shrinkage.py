@@ -39,7 +39,7 @@ from fsvi_bench.reproductions.base import CellValue, ResultTable
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.reproductions.hron2018_panels import dress
-from fsvi_bench.reproductions.intervals import greatest, least, of_difference
+from fsvi_bench.reproductions.intervals import greatest_named, least_named, of_difference
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -271,30 +271,41 @@ def _all_S(name: str, marginals: Sequence[Marginal], settings: Settings) -> dict
 
 
 def _statistics(cases: Sequence[Case]) -> dict[str, Statistic]:
+    """One for each claim; the worst of several marginals with the one that decides."""
     functions, control = [case for case in cases if case.k is not None], cases[-1]
     counts = list(control.found)
-    whitened, raw, rises = [], [], []
-    for case in functions:
-        whitened.append(case.mean(FBNN_SAMPLES, "whitened"))
-        raw.append(of_difference(case.values(FBNN_SAMPLES, "raw"), case.values(FBNN_SAMPLES, "whitened")))
-    for case in cases:
-        by_count = [case.values(S, "whitened") for S in counts]
-        rises += [of_difference(more, fewer) for fewer, more in itertools.pairwise(by_count)]
-    by_direction = [case.directions(FBNN_SAMPLES) for case in functions]
-    lower = [Statistic.of_mean(d[:, d.shape[1] // 2 :].mean(1).tolist()) for d in by_direction]
-    first = [Statistic.of_mean(d[:, 0].tolist()) for d in by_direction]
-    large = [case.mean(counts[-1], "whitened") for case in functions if case.k == LARGE_K]
-    further = [of_difference(*(list(case.falls.values())[place] for place in (-1, -2))) for case in functions]
+    by_direction = [(case.name, case.directions(FBNN_SAMPLES)) for case in functions]
+    whitened = [(case.name, case.mean(FBNN_SAMPLES, "whitened")) for case in functions]
+    raw = [
+        (case.name, of_difference(case.values(FBNN_SAMPLES, "raw"), case.values(FBNN_SAMPLES, "whitened")))
+        for case in functions
+    ]
+    rises = [
+        (f"{case.name}, S = {S} to {more}", of_difference(case.values(more, "whitened"), case.values(S, "whitened")))
+        for case in cases
+        for S, more in itertools.pairwise(counts)
+    ]
+    lower = [(name, Statistic.of_mean(d[:, d.shape[1] // 2 :].mean(1).tolist())) for name, d in by_direction]
+    first = [(name, Statistic.of_mean(d[:, 0].tolist())) for name, d in by_direction]
+    large = [(case.name, case.mean(counts[-1], "whitened")) for case in functions if case.k == LARGE_K]
+    further = [
+        (case.name, of_difference(*(list(case.falls.values())[place] for place in (-1, -2)))) for case in functions
+    ]
     of_functions = "of all function marginals"
+    at_the_largest = "slope of the whitened score at the largest S, greatest of all k = 100 function marginals"
     return {
-        f"slope of the whitened score at S = 100, greatest {of_functions}": greatest(whitened),
-        f"slope of the score as it is less that of the whitened one at S = 100, greatest {of_functions}": greatest(raw),
-        "rise of the slope from one S to the next, least of all": least(rises),
-        "slope of the whitened score at the largest S, greatest of all k = 100 function marginals": greatest(large),
+        f"slope of the whitened score at S = 100, greatest {of_functions}": greatest_named(whitened),
+        f"slope of the score as it is less that of the whitened one at S = 100, greatest {of_functions}": (
+            greatest_named(raw)
+        ),
+        "rise of the slope from one S to the next, least of all": least_named(rises),
+        at_the_largest: greatest_named(large),
         "slope at the largest S, standard normal": control.mean(counts[-1], "whitened"),
-        f"slope in the first principal direction at S = 100, least {of_functions}": least(first),
-        f"slope in the lower half of the principal directions at S = 100, greatest {of_functions}": greatest(lower),
-        f"rise of KL over the last part of the descent at S = 100, least {of_functions} [nats]": least(further),
+        f"slope in the first principal direction at S = 100, least {of_functions}": least_named(first),
+        f"slope in the lower half of the principal directions at S = 100, greatest {of_functions}": (
+            greatest_named(lower)
+        ),
+        f"rise of KL over the last part of the descent at S = 100, least {of_functions} [nats]": least_named(further),
     }
 
 
@@ -307,8 +318,9 @@ def _table(cases: Sequence[Case]) -> ResultTable:
             alone = kl_of_variances(torch.full((rank,), slope.value, dtype=torch.float64))
             rows.append((case.name, rank, S, slope.value, slope.high - slope.value, *numbers, alone))
     return ResultTable(
-        title="Slope of the estimated score on the true one: mean over seeds, half its interval; KL [nats] at which q "
-        "would rest if its scale alone could move",
+        title="Slope of the estimated score on the true one: mean over seeds, half its interval; error: mean square of "
+        "the whitened estimate's error over that of the true score (1 for an estimate of 0); J: eigenfunctions that "
+        "the estimator keeps; KL [nats] at which q would rest if its scale alone could move",
         columns=("marginal", "rank", "S", "slope", "±", "unwhitened", "error", "J", "bandwidth", "KL, scale alone"),
         rows=tuple(rows),
     )

@@ -58,6 +58,17 @@ class Statistic(NamedTuple):
         )
 
 
+class Worst(Statistic):
+    """That of the case which decides a claim about every one of several, and what this case is called."""
+
+    case: str
+
+    def __new__(cls, found: Statistic, case: str) -> Worst:
+        worst = super().__new__(cls, *found)
+        worst.case = case
+        return worst
+
+
 class Claim(BaseModel):
     """It holds if the whole interval of its statistic lies on the claimed side of the threshold."""
 
@@ -68,8 +79,10 @@ class Claim(BaseModel):
     threshold: float = Field(allow_inf_nan=False)
 
     def judge(self, found: Statistic) -> Verdict:
+        """The verdict, whose `statistic` ends in the case that decides it where several could."""
         holds = found.low > self.threshold if self.side == "above" else found.high < self.threshold
-        return Verdict(**self.model_dump(), **found._asdict(), holds=bool(holds))
+        told = f"{self.statistic} ({found.case})" if isinstance(found, Worst) else self.statistic
+        return Verdict(**{**self.model_dump(), "statistic": told}, **found._asdict(), holds=bool(holds))
 
 
 class Verdict(Claim):

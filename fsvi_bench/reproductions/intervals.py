@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from scipy import stats
 
-from fsvi_bench.reproductions.claims import Statistic
+from fsvi_bench.reproductions.claims import Statistic, Worst
 
 
 def of_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Statistic:
@@ -48,6 +48,26 @@ def greatest(cases: Sequence[Statistic]) -> Statistic:
     return _first_or_nan(sorted(cases, key=lambda case: -case.high), cases)
 
 
+def least_named(cases: Iterable[tuple[str, Statistic]]) -> Worst:
+    """`least` of named cases, with the name."""
+    return _named(least, list(cases))
+
+
+def greatest_named(cases: Iterable[tuple[str, Statistic]]) -> Worst:
+    """`greatest` of named cases, with the name."""
+    return _named(greatest, list(cases))
+
+
+def largest_named(values: Iterable[tuple[str, float]]) -> Worst:
+    """The largest of named numbers that are not random, with the name; NaN if one is, or if there are none."""
+    return _named(greatest, [(name, Statistic.exact(value)) for name, value in values])
+
+
+def smallest_named(values: Iterable[tuple[str, float]]) -> Worst:
+    """The smallest, likewise."""
+    return _named(least, [(name, Statistic.exact(value)) for name, value in values])
+
+
 def magnitude(of: Statistic) -> Statistic:
     """|x| and the values that it takes within x's interval."""
     low = 0.0 if of.low <= 0 <= of.high else min(abs(of.low), abs(of.high))
@@ -75,3 +95,14 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
 def _first_or_nan(ranked: Sequence[Statistic], cases: Sequence[Statistic]) -> Statistic:
     """Sorting would put a NaN anywhere, so that the claim might hold without the case that could not be judged."""
     return next((case for case in cases if np.isnan(case).any()), ranked[0])
+
+
+def _named(choose: Callable[[Sequence[Statistic]], Statistic], cases: Sequence[tuple[str, Statistic]]) -> Worst:
+    """The case that `choose` takes; those of the same value and interval decide together."""
+    if not cases:
+        return Worst(Statistic.exact(float("nan")), "there is no case")
+    found = choose([case for _, case in cases])
+    first, *others = (name for name, case in cases if case is found or case == found)
+    if others and len(others) + 1 == len(cases):
+        return Worst(found, f"all {len(cases)} alike")
+    return Worst(found, f"{first} and {len(others)} more" if others else first)

@@ -15,6 +15,8 @@ from fsvi_bench.reproductions.base import ResultTable
 from fsvi_bench.reproductions.claims import Verdict
 from fsvi_bench.reproductions.validation_numbers import Numbers, SplitNumbers
 
+SIGNIFICANCE = 0.05
+WORTH_SAYING = 0.005  #: nats, of a mean NLPD
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -23,7 +25,7 @@ def render_page(numbers: Numbers, quick: bool, verdicts: Sequence[Verdict]) -> s
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["fill"] = _fill
+    environment.filters.update(fill=_fill, gap=_gap_in_words)
     return environment.get_template("validation.md.jinja").render(
         numbers=numbers,
         quick=quick,
@@ -42,11 +44,23 @@ def _fill(text: str) -> str:
     return textwrap.fill(" ".join(text.split()), 118, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
+def _gap_in_words(nats: float) -> str:
+    return f"{abs(nats):.4f} nats per point {'below' if nats < 0 else 'above'}"
+
+
 def rank_correlation(splits: Sequence[SplitNumbers]) -> float:
     """Spearman's, of MC dropout's RMSE and the exact posterior's over one data set's splits."""
+    return float(stats.spearmanr(*_rmses(splits)).statistic)
+
+
+def _rmses(splits: Sequence[SplitNumbers]) -> tuple[list[float], list[float]]:
     pairs = [(row.exact.rmse, row.dropout.rmse) for row in splits if row.dropout is not None]
-    ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return float(stats.spearmanr(ours, theirs).statistic)
+    return [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
+
+
+def _uncorrelated(splits: Sequence[SplitNumbers]) -> bool:
+    """By these splits alone, taken as independent, the rank correlation might be 0."""
+    return not stats.spearmanr(*_rmses(splits), alternative="greater").pvalue < SIGNIFICANCE
 
 
 def _overview(rows: Sequence[SplitNumbers]) -> list[str]:
@@ -131,14 +145,34 @@ def _facts(numbers: Numbers) -> dict[str, Any]:
         "largest_mean_nlpd_gap": max(
             abs(numbers.mean_gap_to_gpflow(name, "nlpd")) for name in numbers.datasets_of_gpflow
         ),
+        "shortfall": _shortfall(numbers),
+        "uncorrelated": [
+            f"{name} ({rank_correlation(rows):.2f}, {len(rows)} splits)"
+            for name, rows in ((name, numbers.of(name)) for name in numbers.datasets)
+            if _uncorrelated(rows)
+        ],
         "unconverged": sum(not row.converged for row in numbers.splits),
         "most_missing": max(shares),
         "least_missing": min(shares),
         "most_moved": max(moved),
+        "gained": [f"{-nats:.3f} on {name}" for nats, name in sorted(moved) if nats <= -WORTH_SAYING],
         "jitter": max(jitter),
         "unfactorised": len(numbers.splits) - len(jitter),
         "ours_better": [name for name, is_better in better.items() if is_better],
         "dropout_better": [name for name, is_better in better.items() if not is_better],
+    }
+
+
+def _shortfall(numbers: Numbers) -> dict[str, Any]:
+    """The data set on which our bound is furthest below GPflow's, its worst split, and what the others come to."""
+    name = min(numbers.datasets_of_gpflow, key=lambda name: numbers.mean_gap_to_gpflow(name, "bound_per_point"))
+    worst, *others = sorted((row for row, _ in numbers.shared_with_gpflow(name)), key=_bound_gap)
+    return {
+        "dataset": name,
+        "split": worst.split,
+        "gap": _bound_gap(worst),
+        "others": len(others),
+        "gap_of_others": fmean(_bound_gap(row) for row in others) if others else None,
     }
 
 

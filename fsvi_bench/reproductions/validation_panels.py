@@ -13,8 +13,8 @@ from fsvi_bench.reproductions.validation_numbers import Numbers, SplitNumbers
 
 ROW_HEIGHT = 0.62  #: inches per data set
 LINEAR_TO = 0.1  #: nats, where the NLPD axis turns logarithmic
-NLPD_TICKS = (-10, -1, -0.1, 0, 0.1, 1, 10)
-RMSE_TICKS = (0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10)
+NLPD_TICKS = (-10, -3, -1, -0.3, -0.1, 0, 0.1, 0.3, 1, 3, 10)
+RMSE_TICKS = (0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)
 DROPOUT, GPFLOW, TITSIAS = -0.28, 0.0, 0.28  #: lines of a data set's band, whose middle is 0
 LOOK = {
     DROPOUT: {"marker": "o", "color": BLUE, "label": "MC dropout, as published"},

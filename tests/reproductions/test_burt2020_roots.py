@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.linalg import sqrtm
 
 from fsvi_bench.errors import InputError
@@ -107,6 +108,11 @@ def test_roots_from_the_kernel_matrix_are_roots():
     close(roots[SYMMETRIC], roots[SYMMETRIC].mT)
 
 
+def reference_evidence(Phi, y, noise):
+    """log N(y; 0, ΦΦᵀ + σ²I), by SciPy."""
+    return stats.multivariate_normal(cov=Phi @ Phi.T + noise * np.eye(len(y))).logpdf(y)
+
+
 def test_a_wrong_floor_and_another_kernel_are_seen(problem, found):
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
     C = problem.truth.posterior.precision_tril
@@ -122,6 +128,10 @@ def test_a_wrong_floor_and_another_kernel_are_seen(problem, found):
     seen = compare_directly(other, order, floors)
     assert seen.kernel == pytest.approx(1 - 1.001**-2, rel=1e-6)
     assert seen.evidence > 1e-4
+    evidence = reference_evidence(problem.Phi.numpy(), problem.y.numpy(), float(problem.task.noise_variance))
+    longer = reference_evidence(1.001 * problem.Phi.numpy(), problem.y.numpy(), float(problem.task.noise_variance))
+    assert seen.evidence == pytest.approx(abs(longer - evidence), rel=1e-6)
+    assert seen.evidence_share == pytest.approx(abs(longer - evidence) / abs(longer), rel=1e-6)
     assert seen.predictive > 1e-4
 
 
@@ -134,7 +144,7 @@ def planted(dataset, split, scale):
     floors = {OWN: [12.5 * scale], ORDERS: orders, SYMMETRIC: [45 * scale], EIGENVECTORS: [3 * scale],
               RANDOM: [60 * scale] * 2}  # fmt: skip
     predictive = floors | {EIGENVECTORS: [30 * scale]}
-    direct = Direct(1e-9 * scale, 1e-13, 1e-10, 1e-12)
+    direct = Direct(1e-9 * scale, 1e-12 * scale, 1e-13, 1e-10, 1e-12)
     return Split(dataset, split, floors, predictive, 70.0, 70.7, -1e-9 * scale, direct)
 
 
@@ -153,7 +163,7 @@ def test_statistics_of_planted_floors(two_data_sets):
     every = [split for splits in two_data_sets.values() for split in splits]
     values = {name: statistic.value for name, statistic in (_identities(every) | _dependence(two_data_sets)).items()}
     expected = {
-        "log evidence: largest": 6e-9, "kernel at test": 1e-13, "exact predictive: largest": 1e-10,
+        "log evidence: largest": 6e-12, "kernel at test": 1e-13, "exact predictive: largest": 1e-10,
         "floor: largest relative": 1e-12, "diagonalising root": 6e-9, "levelling root": 0.01,
         "order of Z: 95%": 19.5 / 10.5, "order of Z: distance": 0.5 - 3 / 11, "symmetric root's floor": 2.0,
         "eigenvector root's floor": 0.2, "random rotations": 4.0, "eigenvector root's predictive": 2.0,
@@ -166,13 +176,18 @@ def test_statistics_of_planted_floors(two_data_sets):
     verdicts = judge(claims, _identities(every) | _dependence(two_data_sets))
     failed = {verdict.statistic.split(":")[0].split("'")[0] for verdict in verdicts if not verdict.holds}
     assert failed == {"levelling root", "order of Z", "eigenvector root"}
+    cases = {verdict.statistic.split(":")[0].split(",")[0]: verdict.statistic.split("(")[-1] for verdict in verdicts}
+    # In b the symmetric root is two, in a three times as far as the median order; elsewhere the two data sets are alike.
+    assert cases["symmetric root's floor over the median order's"] == "b)"
+    assert cases["random rotations' median floor over the median order's"] == "all 2 alike)"
+    assert cases["log evidence"] == "b split 2)"
 
 
 def test_a_split_that_came_to_nothing_lets_no_identity_hold(two_data_sets):
     """The last of all, where Python's max would pass over it."""
     *others, last = [split for splits in two_data_sets.values() for split in splits]
     nan = math.nan
-    lost = last._replace(levelled=nan, diagonal=nan, direct=Direct(nan, nan, nan, nan))
+    lost = last._replace(levelled=nan, diagonal=nan, direct=Direct(*[nan] * 5))
     assert all(math.isnan(statistic.value) for statistic in _identities([*others, lost]).values())
 
 

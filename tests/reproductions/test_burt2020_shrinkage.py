@@ -25,6 +25,7 @@ from fsvi_bench.reproductions.burt2020_shrinkage import (
     regress,
     shrinkage,
 )
+from fsvi_bench.reproductions.claims import Worst
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from fsvi_bench.variational.measurement import MeasuredSet
 from tests import reference
@@ -225,7 +226,11 @@ def test_statistics_of_planted_slopes():
         planted("b prior", 100, {100: 0.3, 400: 0.5}, 0.25, [0.95, 0.3, 0.2, 0.1]),
         planted(CONTROL, None, {100: 0.6, 400: 0.7}, 0.6, [0.1, 0.6, 0.6, 0.6]),
     ]
-    found = {name: statistic.value for name, statistic in module._statistics(cases).items()}
+    statistics = module._statistics(cases)
+    found = {name: statistic.value for name, statistic in statistics.items()}
+    assert [statistic.case for statistic in statistics.values() if isinstance(statistic, Worst)] == [
+        "a prior", "b prior", f"{CONTROL}, S = 100 to 400", "b prior", "a prior", "a prior", "a prior",
+    ]  # fmt: skip
     expected = {
         "slope of the whitened score at S = 100": 0.5, "slope of the score as it is": -0.05, "rise of the slope": 0.1,
         "slope of the whitened score at the largest S": 0.5, "slope at the largest S, standard normal": 0.7,

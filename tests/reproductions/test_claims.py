@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fsvi_bench.reproductions.claims import Claim, Statistic
+from fsvi_bench.reproductions.claims import Claim, Statistic, Worst
 
 INF = math.inf
 
@@ -50,3 +50,11 @@ def test_an_infinite_mean_has_its_sign_and_equal_numbers_of_both_have_none():
     assert Statistic.of_splits([-INF, 1.0, 5.0]).value == -INF
     assert Statistic.of_splits([INF, 1.0, 5.0]) == (INF, INF, INF)
     assert Statistic.of_splits([-INF, INF, 5.0]) == (0.0, -INF, INF)
+
+
+def test_a_verdict_says_which_case_decided():
+    claim = Claim(statistic="greatest of all", says="so", side="below", threshold=1.0)
+    verdict = claim.judge(Worst(Statistic(0.5, 0.25, 2.0), "protein"))
+    assert verdict.statistic == "greatest of all (protein)"
+    assert (verdict.value, verdict.low, verdict.high, verdict.holds) == (0.5, 0.25, 2.0, False)
+    assert claim.judge(Statistic.exact(0.5)).statistic == "greatest of all"

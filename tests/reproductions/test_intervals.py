@@ -7,14 +7,18 @@ import pytest
 from fsvi_bench.reproductions.claims import Statistic
 from fsvi_bench.reproductions.intervals import (
     greatest,
+    greatest_named,
     largest,
+    largest_named,
     least,
+    least_named,
     magnitude,
     of_difference,
     of_ratio,
     of_split_ratio,
     rank_correlation,
     smallest,
+    smallest_named,
 )
 
 NAN = Statistic(math.nan, math.nan, math.nan)
@@ -90,3 +94,31 @@ def test_the_largest_number_is_unknown_if_one_is(place):
     assert math.isnan(largest(values))
     assert math.isnan(smallest(iter(values)))
     assert math.isnan(largest([]))
+
+
+def test_the_case_that_decides_is_named():
+    near, wide = Statistic(1.0, 0.9, 1.1), Statistic(1.5, 0.5, 2.5)
+    cases = [("near", near), ("wide", wide), ("sure", Statistic(0.8, 0.7, 0.9))]
+    for found in (least_named(cases), greatest_named(cases)):
+        assert (found, found.case) == (wide, "wide")
+    numbers = [("a", 2.0), ("b", -3.0), ("c", 1.0)]
+    assert (largest_named(numbers), largest_named(numbers).case) == (Statistic.exact(2.0), "a")
+    assert (smallest_named(iter(numbers)), smallest_named(numbers).case) == (Statistic.exact(-3.0), "b")
+
+
+def test_cases_that_decide_together_are_not_told_apart():
+    assert largest_named([("a", 1.0), ("b", 1.0)]).case == "all 2 alike"
+    assert largest_named([("a", 0.0), ("b", 1.0), ("c", 1.0), ("d", 1.0)]).case == "b and 2 more"
+    assert smallest_named([("only", math.inf)]).case == "only"
+    same_value_other_interval = [("a", Statistic(1.0, 0.5, 2.0)), ("b", Statistic(1.0, 0.6, 1.5))]
+    assert least_named(same_value_other_interval).case == "a"
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_case_that_cannot_be_judged_decides_by_its_name_even_if_another_has_the_same(place):
+    values = [("a", 1.0), ("b", 2.0)]
+    values.insert(place, ("a", math.nan))
+    for found in (largest_named(values), smallest_named(values)):
+        assert (math.isnan(found.value), found.case) == (True, "a")
+    for nothing in (largest_named([]), smallest_named([])):
+        assert (math.isnan(nothing.value), nothing.case) == (True, "there is no case")

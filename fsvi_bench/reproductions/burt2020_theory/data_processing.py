@@ -25,7 +25,8 @@ from fsvi_bench.maths.features import rbf_grid_features
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.reproductions.burt2020_theory.settings import Settings
-from fsvi_bench.reproductions.intervals import largest, smallest
+from fsvi_bench.reproductions.claims import Statistic
+from fsvi_bench.reproductions.intervals import largest_named, smallest_named
 from fsvi_bench.theory.f_divergence import Generator, Relative, generators, kl, relative
 
 REPEATS = 3
@@ -47,14 +48,28 @@ class Nested(NamedTuple):
         """Where the features at the points have rank k, and g is injective."""
         return self.rank == self.k
 
-    def excess(self, f: slice) -> float:
-        """Largest functional less weight divergence, as a share of the latter."""
-        return float(((self.values - self.weights[..., None]) / self.weights[..., None])[f].max())
+    def excesses(self, fs: slice) -> list[tuple[str, float]]:
+        """Functional less weight divergence, as a share of the latter, by divergence, draw and number of points."""
+        shares = (self.values - self.weights[..., None]) / self.weights[..., None]
+        return self._named(fs, shares, torch.ones_like(self.full))
 
-    def difference(self, f: slice) -> float:
-        """The same in magnitude, where the features have rank k; NaN if they never have."""
-        share = (self.values / self.weights[..., None] - 1).abs()
-        return largest(share[f][:, self.full].flatten().tolist())
+    def differences(self, fs: slice) -> list[tuple[str, float]]:
+        """The same in magnitude, where the features have rank k."""
+        return self._named(fs, (self.values / self.weights[..., None] - 1).abs(), self.full)
+
+    def _named(
+        self, fs: slice, values: Float[Tensor, "generators draws points"], kept: Bool[Tensor, "draws points"]
+    ) -> list[tuple[str, float]]:
+        pairs = zip(self.generators[fs], values[fs], strict=True)
+        return [(f"{f.name}, {place}", value) for f, of_f in pairs for place, value in by_place(of_f, kept)]
+
+
+def by_place(
+    values: Float[Tensor, "draws points"], kept: Bool[Tensor, "draws points"] | None = None
+) -> list[tuple[str, float]]:
+    """Numbers with what to call them, those that are kept."""
+    mask = torch.ones_like(values, dtype=torch.bool) if kept is None else kept
+    return [(f"draw {draw + 1}, M = {M + 1}", float(values[draw, M])) for draw, M in mask.nonzero().tolist()]
 
 
 def measure_nested(settings: Settings) -> Nested:
@@ -150,22 +165,35 @@ def indicator_kls(cell: float) -> tuple[float, float]:
     return float(functional), float(kl(Relative(one, one)))
 
 
-def data_processing_values(settings: Settings, nested: Nested) -> dict[str, float]:
-    """One number for each claim on propositions 2, 3 and 6."""
-    values, weights = nested.values[0], nested.weights[0][:, None]
-    shortfall = torch.cat([(weights - values)[~nested.full], nested.weights[0] - nested.repeated[0]])
+def data_processing_values(settings: Settings, nested: Nested) -> dict[str, Statistic]:
+    """One number for each claim on propositions 2, 3 and 6; the worst of several with its place."""
+    excess = nested.values[0] - nested.weights[0][:, None]
+    repeated = (nested.weights[0] - nested.repeated[0]).tolist()
+    shortfall = [
+        *by_place(-excess, ~nested.full),
+        *((f"draw {draw}, {nested.k - 1} points, each three times", value) for draw, value in enumerate(repeated, 1)),
+    ]
     functional, weight = indicator_kls(0.0)
     others = slice(1, None)
-    return {
-        "proposition 3: largest excess of the functional over the weight KL [nats]": float((values - weights).max()),
-        "proposition 2: largest fall of the functional KL as points are added [nats]": float((-values.diff()).max()),
-        "proposition 3: largest difference of the two where the features' rank is k [nats]": largest(
-            (values - weights).abs()[nested.full].tolist()
-        ),
-        "proposition 3: least shortfall where the rank is below k [nats]": smallest(shortfall.tolist()),
+    single = {
         "proposition 3: shortfall of g = |theta|, not injective [nats]": folded_shortfall(settings.folded_mean, 1.0),
         "proposition 3: shortfall of g = |theta| between symmetric laws [nats]": abs(folded_shortfall(0.0, 0.5)),
         "proposition 3 as written: shortfall of g = 1[x = theta], injective [nats]": weight - functional,
-        "proposition 6: largest excess of a functional over its weight f-divergence, share": nested.excess(others),
-        "proposition 6: largest difference of the two where the features' rank is k, share": nested.difference(others),
+    }
+    return {
+        "proposition 3: largest excess of the functional over the weight KL [nats]": largest_named(by_place(excess)),
+        "proposition 2: largest fall of the functional KL as points are added [nats]": largest_named(
+            (f"{place} and the next", -rise) for place, rise in by_place(nested.values[0].diff())
+        ),
+        "proposition 3: largest difference of the two where the features' rank is k [nats]": largest_named(
+            by_place(excess.abs(), nested.full)
+        ),
+        "proposition 3: least shortfall where the rank is below k [nats]": smallest_named(shortfall),
+        **{name: Statistic.exact(value) for name, value in single.items()},
+        "proposition 6: largest excess of a functional over its weight f-divergence, share": largest_named(
+            nested.excesses(others)
+        ),
+        "proposition 6: largest difference of the two where the features' rank is k, share": largest_named(
+            nested.differences(others)
+        ),
     }

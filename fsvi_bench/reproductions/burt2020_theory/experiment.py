@@ -36,7 +36,6 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     nested = measure_nested(settings)
     cases, curve = [follow(settings, k, M) for k, M in settings.cases], follow_curve(settings)
     rounded, pieces = follow_rounded(settings), count_pieces(settings)
-    exact = {**data_processing_values(settings, nested), **rounded_values(rounded)}
     return Findings(
         figure=draw(nested, cases, pieces),
         tables=[
@@ -51,7 +50,8 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             _shown_table(pieces),
         ],
         statistics={
-            **{name: Statistic.exact(value) for name, value in exact.items()},
+            **data_processing_values(settings, nested),
+            **{name: Statistic.exact(value) for name, value in rounded_values(rounded).items()},
             **singular_values(settings, cases, curve),
             **pieces_values(settings, pieces),
         },
@@ -161,7 +161,7 @@ def _shown_table(pieces: Pieces) -> ResultTable:
         for f in generators()
         for first, words in ((True, "Q wide, P narrow"), (False, "Q narrow, P wide"))
     ]
-    widths = [f"widths {each.narrow} and {each.wide}" for each in pieces.seen]
+    widths = [each.name for each in pieces.seen]
     return ResultTable(
         title=f"Proposition 7: f-divergences between the laws of values at M = {pieces.seen[0].points[-1]} points, "
         "at least (lower ends of 95% intervals); in the limit f(0) + f'(infinity)",

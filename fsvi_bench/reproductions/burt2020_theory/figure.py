@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from fsvi_bench.reproductions.burt2020_theory.singular import Case
 from fsvi_bench.reproductions.hron2018_panels import dress
 
 Shown = TypeVar("Shown")
+BAR = 0.2  #: a bar's width, of the distance between ticks
 COLOURS, MARKS = (*PALETTE, "black"), ("o", "s", "^", "D", "v")
 
 
@@ -70,7 +72,7 @@ def _forward(axes: Axes, cases: list[Case]) -> None:
         axes.plot(x, line, color="0.5", linewidth=0.8, linestyle=":")
         highest = max(highest, float(share.max()))
     axes.set_ylim(0, 1.85 * highest)
-    dress(axes, "Prop. 4: KL(Q$_ε$, P)", "log$_{10}$ 1/ε²  (dotted: slope ½)", "KL / (M − k) [nats]", legend=False)
+    dress(axes, "Prop. 4: KL(Q$_ε$, P)", "log$_{10}$ 1/ε²  (dotted: ½ log 1/ε²)", "KL / (M − k) [nats]", legend=False)
     axes.legend(frameon=False, fontsize=SMALL, handlelength=1.6, loc="upper left", borderaxespad=0.1)
 
 
@@ -109,17 +111,23 @@ def _pieces(axes: Axes, pieces: Pieces) -> None:
         (pieces.pruned, PURPLE, f"{PRUNED}, weights may be 0"),
         (pieces.without_biases.get(PRUNED - 1), GREEN, f"{PRUNED - 1}, no hidden biases"),
     )
-    for place, (counts, colour, words) in enumerate(groups):
-        if counts is None:
-            continue
-        numbers = np.array(sorted(counts))
-        shares = np.array([counts[number] for number in numbers]) / counts.total()
-        axes.bar(numbers + 0.2 * (place - 1.5), shares, width=0.2, color=colour, label=words)
+    shown = [(counts, colour, words) for counts, colour, words in groups if counts is not None]
+    for place, (counts, colour, words) in enumerate(shown):
+        numbers = sorted(counts)
+        # Those that share a number stand side by side, and their middle on its tick.
+        at = [number + _aside([other for other, *_ in shown], place, number) for number in numbers]
+        axes.bar(at, [counts[n] / counts.total() for n in numbers], width=BAR, color=colour, label=words)
     axes.set_xticks(range(1, PRUNED + 2))
     axes.set_ylim(0, 1.65)
     axes.set_yticks([0, 0.5, 1])
     dress(axes, "Prop. 9: ReLU networks", "linear pieces", "share of networks", legend=False)
     axes.legend(frameon=False, fontsize=SMALL, handlelength=1.0, loc="upper left", borderaxespad=0.1)
+
+
+def _aside(groups: Sequence[Counter[int]], place: int, number: int) -> float:
+    """How far from its tick a group's bar stands, among those that have one there."""
+    present = [other for other, counts in enumerate(groups) if counts[number]]
+    return BAR * (present.index(place) - (len(present) - 1) / 2)
 
 
 def _seen(axes: Axes, pieces: Pieces) -> None:
@@ -133,7 +141,8 @@ def _seen(axes: Axes, pieces: Pieces) -> None:
     labels = [str(points) for points in each.points]
     axes.set_xticks(each.points, [*labels[:-2], "", labels[-1]] if len(labels) > 2 else labels)  # 127 and 255 touch
     axes.minorticks_off()
-    axes.set_ylim(0, 1.03)
+    axes.set_ylim(0, 1.4)
+    axes.set_yticks([0, 0.5, 1])
     dress(axes, "Props 7, 9: at M points", "points M", "total variation, at least", legend=False)
-    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.0}
-    axes.legend(title="widths", title_fontsize=SMALL, loc="lower right", labelspacing=0.25, borderaxespad=0.0, **look)
+    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.0, "ncols": 2}
+    axes.legend(title="widths", title_fontsize=SMALL, loc="upper left", labelspacing=0.25, borderaxespad=0.1, **look)

@@ -17,7 +17,7 @@ from scipy import stats
 
 from fsvi_bench.reproductions.burt2020_theory.settings import Settings
 from fsvi_bench.reproductions.claims import Statistic
-from fsvi_bench.reproductions.intervals import least
+from fsvi_bench.reproductions.intervals import largest_named, least_named
 from fsvi_bench.theory.f_divergence import Generator, generators
 from fsvi_bench.theory.relu_pieces import Network, exact_network, linear_pieces, pieces_seen, values_as_integers
 
@@ -33,6 +33,11 @@ class Seen(NamedTuple):
     found: list[int]
     networks: int
     narrow_found: int  #: of the narrow ones, at the finest points: the theorem says 0
+
+    @property
+    def name(self) -> str:
+        """As claims on the worst of several call it."""
+        return f"widths {self.narrow} and {self.wide}"
 
     @property
     def shares(self) -> list[Statistic]:
@@ -120,14 +125,13 @@ def _total_variation() -> Generator:
 
 
 def pieces_values(settings: Settings, pieces: Pieces) -> dict[str, Statistic]:
-    """One statistic for each claim on proposition 9."""
-    exactly = [share(counts[width + 1], settings.networks) for width, counts in pieces.counts.items()]
-    excess = max(most - width - 1 for width, counts in pieces.counts.items() for most in counts)
-    bare = max(most for counts in pieces.without_biases.values() for most in counts)
-    tv, others = _total_variation(), [f for f in generators() if f.between_singular < math.inf]
-    shown = [seen.shown(tv, wide_first=True) for seen in pieces.seen]
+    """One statistic for each claim on proposition 9; the worst of several with its widths."""
+    others = [f for f in generators() if f.between_singular < math.inf]
     every = [
-        Statistic(*(bound / f.between_singular for bound in seen.shown(f, wide_first=first)))
+        (
+            f"{f.name} of Q {'wide, P narrow' if first else 'narrow, P wide'}, {seen.name}",
+            Statistic(*(bound / f.between_singular for bound in seen.shown(f, wide_first=first))),
+        )
         for seen in pieces.seen
         for f in others
         for first in (True, False)
@@ -135,14 +139,24 @@ def pieces_values(settings: Settings, pieces: Pieces) -> dict[str, Statistic]:
     kl = next(f for f in generators() if f.slope_at_infinity == math.inf)
     start = "proposition 9: "
     return {
-        start + "least share of networks with exactly width + 1 pieces": least(exactly),
-        start + "most pieces in excess of width + 1": Statistic.exact(excess),
-        start + "least total variation that finitely many values show between two widths": least(shown),
-        "proposition 7: least KL(wide, narrow) that finitely many values show [nats]": least(
-            [seen.shown(kl, wide_first=True) for seen in pieces.seen]
+        start + "least share of networks with exactly width + 1 pieces": least_named(
+            (f"width {width}", share(counts[width + 1], settings.networks)) for width, counts in pieces.counts.items()
         ),
-        "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show": least(every),
-        start + "most pieces of any width without hidden biases": Statistic.exact(bare),
+        start + "most pieces in excess of width + 1": largest_named(
+            (f"width {width}", max(counts) - width - 1) for width, counts in pieces.counts.items()
+        ),
+        start + "least total variation that finitely many values show between two widths": least_named(
+            (seen.name, seen.shown(_total_variation(), wide_first=True)) for seen in pieces.seen
+        ),
+        "proposition 7: least KL(wide, narrow) that finitely many values show [nats]": least_named(
+            (seen.name, seen.shown(kl, wide_first=True)) for seen in pieces.seen
+        ),
+        "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show": least_named(
+            every
+        ),
+        start + "most pieces of any width without hidden biases": largest_named(
+            (f"width {width}", max(counts)) for width, counts in pieces.without_biases.items()
+        ),
         start + "share of networks that pass for one neuron less if outgoing weights may be 0": share(
             pieces.pruned[PRUNED], settings.networks
         ),
