@@ -133,6 +133,11 @@ def test_dashes_lie_on_top_of_lines():
             assert line.get_zorder() == (2 if line.get_linestyle() == "-" else 3)
 
 
+def test_the_drift_figures_legend_is_of_the_sizes_that_are_there():
+    figure, _ = figure_of(whole(), "drift")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["full, M = 80", "ffg, M = 80"]
+
+
 def test_drift_has_a_panel_for_what_is_planned_and_not_there():
     tables = whole()
     _, panels = figure_of(Tables(tables.cells, [p for p in tables.curves if p.dataset == "boston"]), "drift")
