@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from fsvi_bench.reporting.figures import (
     FAINT,
     FAMILY_STYLE,
     LARGE,
+    LEVEL_LINE,
     NO_LOGARITHM,
     PAGE_WIDTH,
     SMALL,
@@ -30,6 +30,7 @@ from fsvi_bench.reporting.figures import (
     unlabelled,
 )
 from fsvi_bench.reporting.summary import Estimate, Row
+from fsvi_bench.reporting.traces import Spread, spread_of
 from fsvi_bench.reproductions.burt2020_numbers import (
     ScoreNumbers,
     cell_numbers,
@@ -58,9 +59,15 @@ SCORES = (("kl", "KL(q ‖ exact)\n[nats]", True), ("nlpd", "NLPD\n[nats per tes
 #: The protocol's: what M does and what the minibatch does cannot be told apart.
 TIED = "M = |A| = rows in a minibatch, as in the paper (FIXEDA and natural gradients: all rows)"
 ARROW = 0.11  #: of an axis's height
+BESIDE = APART / 2  #: a mean's place, to the right of its median
+MEAN: dict[str, Any] = {"color": "0.1", "linestyle": "", "zorder": 4}
+FAR = 10.0  #: a mean so many times above all quartiles is off a logarithmic axis: few splits made it
+LINE = 0.1  #: of letters; as the others here, of an axis's height
+BENEATH = 1 - ARROW - 0.07  #: a number's upper edge beneath arrows
+HEADROOM = 0.38  #: above what stands on it, where numbers stand at its top
 FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer fence
 FLATTENED = 5.0  #: outliers are cut off if with them the axis would be so many times as long
-BEYOND = (CARETDOWN, CARETUP)  #: of a median below the axis, and above it
+BEYOND = (CARETDOWN, CARETUP)  #: of a mean below the axis, and above it
 
 
 class _Mark(NamedTuple):
@@ -69,17 +76,18 @@ class _Mark(NamedTuple):
     family: Family
     colour: str
     filled: bool
-    estimate: Estimate
-    middle: float  #: the median over splits
+    mean: Estimate
+    spread: Spread
     opacity: float  #: faint unless every planned split is in it
 
 
 def draw_sizes(name: str) -> Callable[..., tuple[Figure, ScoreNumbers]]:
     """The drawing of figure 3 or 4: a row of panels per data set, KL on a logarithmic axis beside NLPD.
 
-    Dots are means ± standard errors over splits, as in the paper; bars across them are medians, which one split cannot
-    move. What is over fewer than the planned splits is faint. Arrows stand for what lies beyond an axis: a KL below
-    `LOWEST`, infinity, and an NLPD that would flatten all others; beneath those at the top stands what they are.
+    Marks are medians over splits, which one split cannot move, on bars from quartile to quartile; beside them, small,
+    the paper's means ± standard errors. What is over fewer than the planned splits is faint. Arrows stand for medians
+    beyond an axis, carets for means: a KL below `LOWEST`, infinity, an NLPD that would flatten all others, and the mean
+    KL that a few splits carry far above all quartiles; beneath those at the top stands what they are.
     """
 
     def draw(
@@ -116,17 +124,22 @@ def draw_size_panels(
     methods = list(dict.fromkeys(row.method for row, _ in rows))
     figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT * len(datasets) + 1.1), layout="constrained")
     panels = figure.subplots(len(datasets), len(SCORES), squeeze=False)
+    beyond: set[str] = set()
     for line, dataset in enumerate(datasets):
         here = [(row, lacking) for row, lacking in rows if row.dataset == dataset]
         for axes, (score, label, logarithmic) in zip(panels[line], SCORES, strict=True):
-            _draw_panel(axes, methods, list(_marks(methods, here, scores, score)), logarithmic)
-            _draw_levels(axes, here, score)
+            marks = list(_marks(methods, here, scores, score))
+            beyond |= _draw_panel(axes, methods, marks, logarithmic)
+            _draw_levels(axes, [mark for mark in marks if methods[mark.column] == "exact"], score)
             axes.set_ylabel(label, fontsize=SMALL)
         panels[line, 0].set_title(dataset, loc="left", fontsize=LARGE, fontweight="bold")
         panels[line, 1].set_title(_words(here), loc="right", fontsize=SMALL, style="italic")
     figure.align_ylabels(panels[:, 0])
     figure.align_ylabels(panels[:, 1])
-    _legend(figure, [row for row, _ in rows], count, quick)
+    drawn = [(row, lacking) for row, lacking in rows if row.scores]
+    _legend(figure, [row for row, _ in drawn])
+    steps = "; ".join([f"{'quick look: ' if quick else ''}{count}", *steps_in_words([row for row, _ in rows])])
+    figure.suptitle("\n".join([steps, TIED, *_how_to_read(drawn, beyond)]), fontsize=SMALL)
     return figure
 
 
@@ -151,8 +164,8 @@ def _marks(
             family=family,
             colour=TINTS[family][place],
             filled=not jittered,
-            estimate=row.scores[score],
-            middle=median(scores(row, score)),
+            mean=row.scores[score],
+            spread=spread_of(np.asarray(scores(row, score), dtype=float)),
             opacity=_opacity(row, lacking),
         )
 
@@ -170,10 +183,10 @@ def _opacity(row: Row, lacking: int) -> float:
     return 1.0 if not lacking and row.finished == row.cells else FAINT
 
 
-def _draw_panel(axes: Axes, methods: Sequence[str], marks: Sequence[_Mark], logarithmic: bool) -> None:
+def _draw_panel(axes: Axes, methods: Sequence[str], marks: Sequence[_Mark], logarithmic: bool) -> set[str]:
+    """Tells what lies beyond the axis: `medians`, `means`."""
     low, high = _limits(axes, marks, logarithmic)
-    for mark in marks:
-        _draw_mark(axes, mark, low, high, logarithmic)
+    drawn = [kind for mark in marks for kind in _draw_mark(axes, mark, low, high)]
     _say_what_is_above(axes, marks, high)
     axes.set_xlim(-0.5, len(methods) - 0.5)
     axes.set_xticks(range(len(methods)), [_short(method) for method in methods])
@@ -182,40 +195,45 @@ def _draw_panel(axes: Axes, methods: Sequence[str], marks: Sequence[_Mark], loga
     if not marks:
         unlabelled(axes)
     tidy(axes, SMALL)
+    return set(drawn)
 
 
 def _limits(axes: Axes, marks: Sequence[_Mark], logarithmic: bool) -> tuple[float, float]:
-    """Sets an axis's limits, and tells the least and the greatest value that is shown as a dot or a bar."""
-    means = [m.estimate.mean for m in marks if math.isfinite(m.estimate.mean)]
-    middles = [m.middle for m in marks if math.isfinite(m.middle)]
-    if logarithmic:
-        axes.set_yscale("log", nonpositive="clip")
-        shown = [value for value in (*means, *middles) if value >= LOWEST]
-        if shown:
-            axes.set_ylim(min(shown) / 3, max(shown) * 2)
-            label_logarithmic(axes)
-        else:
-            unlabelled(axes)
+    """Sets an axis's limits, and tells the least and the greatest value that is shown by its place."""
+    means = [mark.mean.mean for mark in marks]
+    quartiles = [q for m in marks for q in (m.spread.lower_quartile, m.spread.median, m.spread.upper_quartile)]
+    return (_limit_logarithmic if logarithmic else _limit_linear)(axes, means, quartiles)
+
+
+def _limit_logarithmic(axes: Axes, means: Sequence[float], quartiles: Sequence[float]) -> tuple[float, float]:
+    """About the quartiles, and about means that are not far above all of them."""
+    axes.set_yscale("log", nonpositive="clip")
+    means, shown = ([v for v in values if LOWEST <= v < math.inf] for values in (means, quartiles))
+    if not (shown := shown or means):
+        unlabelled(axes)
         return LOWEST, math.inf
-    top = fence(means)
-    low, high = _reach(marks, middles, top)
-    if not math.isfinite(low):
+    top = FAR * max(shown)
+    shown += [mean for mean in means if mean <= top]
+    low, high = min(shown) / 3, max(shown)
+    room = (high / low) ** (HEADROOM / (1 - HEADROOM))
+    axes.set_ylim(low, high * max(room if any(mean > top for mean in means) else 1.0, 2.0))
+    label_logarithmic(axes)
+    return LOWEST, high
+
+
+def _limit_linear(axes: Axes, means: Sequence[float], quartiles: Sequence[float]) -> tuple[float, float]:
+    """About quartiles and means up to the fence."""
+    ends = [value for value in (*means, *quartiles) if math.isfinite(value)]
+    top = fence(ends)
+    kept = [value for value in ends if value <= top]
+    if not kept:
         unlabelled(axes)
         return -math.inf, top
+    low, high = min(kept), max(kept)
     room = 0.06 * (high - low) or 0.5
-    above = any(m.estimate.mean > top for m in marks)
-    axes.set_ylim(low - room, high + (0.45 * (high - low) if above else room))
+    above = len(kept) < len(means) + len(quartiles)
+    axes.set_ylim(low - room, high + ((high - low) * HEADROOM / (1 - HEADROOM) if above else room))
     return -math.inf, top
-
-
-def _reach(marks: Sequence[_Mark], middles: Sequence[float], top: float) -> tuple[float, float]:
-    """From the least to the greatest of what stands on a linear axis, error bars and medians included."""
-    ends = [value for value in middles if value <= top]
-    for mark in marks:
-        if mark.estimate.mean <= top and math.isfinite(mark.estimate.mean):
-            error = mark.estimate.standard_error or 0.0
-            ends += [mark.estimate.mean - error, mark.estimate.mean + error]
-    return min(ends, default=math.nan), max(ends, default=math.nan)
 
 
 def fence(values: Sequence[float]) -> float:
@@ -238,27 +256,30 @@ def _short(method: str) -> str:
     return title_of(method).replace(", natural gradients", "\nnat. grad.")
 
 
-def _fits(value: float) -> bool:
-    return math.isfinite(value) and value >= NO_LOGARITHM
-
-
-def _draw_mark(axes: Axes, mark: _Mark, low: float, high: float, logarithmic: bool) -> None:
-    """A dot with its error bar, or an arrow if its value lies beyond the axis; and the median, or a caret."""
-    value, (_, marker) = mark.estimate.mean, FAMILY_STYLE[mark.family]
-    look: dict[str, Any] = {"color": mark.colour, "marker": marker, "markersize": 3.8, "linestyle": ""}
+def _draw_mark(axes: Axes, mark: _Mark, low: float, high: float) -> Iterator[str]:
+    """The median on its quartiles, or an arrow if it lies beyond the axis; and the mean, or a caret. Tells which do."""
+    _, marker = FAMILY_STYLE[mark.family]
+    bar: dict[str, Any] = {"linewidth": 2.6, "alpha": 0.45 * mark.opacity, "solid_capstyle": "butt", "zorder": 2}
+    foot, head = axes.get_ylim()
+    ends = [min(max(value, foot), head) for value in (mark.spread.lower_quartile, mark.spread.upper_quartile)]
+    if ends[0] < ends[1]:
+        axes.plot([mark.x, mark.x], ends, color=mark.colour, **bar)
+    look: dict[str, Any] = {"color": mark.colour, "marker": marker, "markersize": 4.4, "linestyle": "", "zorder": 3}
     look |= {"markerfacecolor": mark.colour if mark.filled else "white", "alpha": mark.opacity}
-    beyond = _beyond(value, low, high)
-    if beyond:
+    if beyond := _beyond(mark.spread.median, low, high):
         edge = float(beyond > 0)
         draw_arrow(axes, mark.x, edge - beyond * ARROW, edge, look, size=6)
+        yield "medians"
     else:
-        axes.errorbar(mark.x, value, yerr=mark.estimate.standard_error, elinewidth=0.9, **look)
-    bar: dict[str, Any] = {"color": "black", "alpha": mark.opacity, "linestyle": "", "zorder": 4}
-    if not (side := _beyond(mark.middle, low, high)):
-        axes.plot([mark.x], [mark.middle], marker="_", markersize=5, markeredgewidth=0.9, **bar)
+        axes.plot([mark.x], [mark.spread.median], **look)
+    own: dict[str, Any] = {**MEAN, "alpha": mark.opacity}
+    if not (side := _beyond(mark.mean.mean, low, high)):
+        error = mark.mean.standard_error
+        axes.errorbar(mark.x + BESIDE, mark.mean.mean, yerr=error, marker="D", markersize=1.8, elinewidth=0.7, **own)
     elif side != beyond:  # else the arrow says it
-        caret: dict[str, Any] = {"marker": BEYOND[side > 0], "markersize": 4.5, "markeredgewidth": 0}
-        axes.plot([mark.x], [float(side > 0)], transform=axes.get_xaxis_transform(), **caret, **bar)
+        caret: dict[str, Any] = {"marker": BEYOND[side > 0], "markersize": 4, "markeredgewidth": 0, "clip_on": False}
+        axes.plot([mark.x + BESIDE], [float(side > 0)], transform=axes.get_xaxis_transform(), **caret, **own)
+        yield "means"
 
 
 def _beyond(value: float, low: float, high: float) -> int:
@@ -267,26 +288,50 @@ def _beyond(value: float, low: float, high: float) -> int:
 
 
 def _say_what_is_above(axes: Axes, marks: Sequence[_Mark], high: float) -> None:
-    """Beneath the arrows of a column to the top, family by family: from what to what, and whether infinite."""
-    for column, family in sorted({(mark.column, mark.family) for mark in marks}):
-        group = [mark for mark in marks if (mark.column, mark.family) == (column, family)]
-        above = [mark for mark in group if _beyond(mark.estimate.mean, -math.inf, high)]
-        finite = [f"{mean:,.3g}" for mean in sorted(mark.estimate.mean for mark in above) if math.isfinite(mean)]
-        words = [] if not finite else [finite[0]] if len(finite) == 1 else [f"{finite[0]} to", finite[-1]]
-        words += ["∞"] if len(finite) < len(above) else []
-        if words:
-            place, across = sum(mark.x for mark in above) / len(above), axes.get_xaxis_transform()
-            axes.text(
-                place, 1 - ARROW - 0.07, "\n".join(words), transform=across, fontsize=SMALL, ha="center", va="top",
-                color=TINTS[family][2], linespacing=0.95,
-            )  # fmt: skip
+    """Beneath a column's arrows and carets at the top: medians by family in its colour, means in theirs."""
+    for column in sorted({mark.column for mark in marks}):
+        here = [mark for mark in marks if mark.column == column]
+        medians = [mark for mark in here if _beyond(mark.spread.median, -math.inf, high)]
+        means = [mark for mark in here if mark not in medians and _beyond(mark.mean.mean, -math.inf, high)]
+        blocks = [[mark for mark in medians if mark.family == family] for family in BLOCK]
+        said = [
+            _say(axes, block, BENEATH, [m.spread.median for m in block], block[0].family) for block in blocks if block
+        ]
+        place = 1 - LINE / 2 - (ARROW + LINE * max(said) if said else 0)
+        alone = [[mark for mark in means if mark.family == family] for family in BLOCK]
+        # Two ranges side by side would stand on each other.
+        for block in alone if max(map(len, alone)) == 1 else [means]:
+            if block:
+                _say(axes, block, place, [mark.mean.mean for mark in block], None)
 
 
-def _draw_levels(axes: Axes, rows: Sequence[tuple[Row, int]], score: str) -> None:
-    """EXACT's score across the columns, but for a KL of 0."""
-    for row, lacking in rows:
-        if row.method == "exact" and score in row.scores and (score != "kl" or _fits(row.scores[score].mean)):
-            draw_level(axes, row.scores[score].mean, row.family, _opacity(row, lacking))  # type: ignore[arg-type]
+def _from_to(values: Sequence[float]) -> list[str]:
+    """The least and the greatest, and whether any is infinite, in lines."""
+    finite = [_brief(value) for value in sorted(values) if math.isfinite(value)]
+    words = finite[:1] if len({*finite}) < 2 else [f"{finite[0]} to", finite[-1]]
+    return [*words, *(["∞"] if len(finite) < len(values) else [])]
+
+
+def _brief(value: float) -> str:
+    words = f"{value:,.3g}" if abs(value) < 1e3 else f"{value:.0e}" if abs(value) >= 1e5 else f"{value:,.0f}"
+    return words.replace("e+0", "e").replace("e+", "e")
+
+
+def _say(axes: Axes, marks: Sequence[_Mark], y: float, values: Sequence[float], family: Family | None) -> int:
+    """Writes what the values are, of medians in their family's colour, and tells in how many lines."""
+    colour = TINTS[family][SIZES.index(80)] if family else str(MEAN["color"])
+    place, across, lines = sum(mark.x for mark in marks) / len(marks), axes.get_xaxis_transform(), _from_to(values)
+    look: dict[str, Any] = {"fontsize": SMALL, "ha": "center", "va": "top", "linespacing": 0.95}
+    axes.text(place, y, "\n".join(lines), transform=across, color=colour, **look)
+    return len(lines)
+
+
+def _draw_levels(axes: Axes, marks: Sequence[_Mark], score: str) -> None:
+    """EXACT's median across the columns, but for a KL of 0."""
+    for mark in marks:
+        level = mark.spread.median
+        if score != "kl" or (math.isfinite(level) and level >= NO_LOGARITHM):
+            draw_level(axes, level, mark.family, mark.opacity)
 
 
 def _words(rows: Sequence[tuple[Row, int]]) -> str:
@@ -294,37 +339,37 @@ def _words(rows: Sequence[tuple[Row, int]]) -> str:
     sizes = {int(str(row.hyperparameters["M"])) for row, _ in rows if "M" in row.hyperparameters}
     said = [] if sizes == set(SIZES) else [f"M = {', '.join(map(str, sorted(sizes)))} only"]
     drawn = [(row, lacking) for row, lacking in rows if "kl" in row.scores]
-    said += [f"{len(rows) - len(drawn)} of {len(rows)} without a result"] if len(drawn) < len(rows) else []
+    said += [f"{len(rows) - len(drawn)} of {len(rows)} settings without a result"] if len(drawn) < len(rows) else []
     if any(_opacity(row, lacking) < 1.0 for row, lacking in drawn):
         planned = span([row.cells + lacking for row, lacking in drawn])
         said.append(f"{span([row.finished for row, _ in drawn])} of {planned} splits")
     return "; ".join(said)
 
 
-def _legend(figure: Figure, rows: Sequence[Row], count: str, quick: bool) -> None:
-    settings = [row.hyperparameters for row in rows]
-    handles = []
-    families: tuple[tuple[Family, str], ...] = (("full", "full"), ("ffg", "ffg"))
-    for family, words in families:
-        for size, colour in zip(SIZES, TINTS[family], strict=True):
-            look: dict[str, Any] = {"color": colour, "marker": FAMILY_STYLE[family][1], "markersize": 4}
-            handles.append(Line2D([], [], linestyle="", label=f"{words}, M = {size}", **look))
-    open_mark: dict[str, Any] = {"color": "0.3", "marker": "o", "markersize": 4, "markerfacecolor": "white"}
-    if any(map(is_jittered, settings)):
-        handles.append(Line2D([], [], linestyle="", label=f"KL jitter {jitter_label(settings)}", **open_mark))
-    handles.append(Line2D([], [], color="black", marker="_", linestyle="", label="median"))
-    # A legend fills its columns one by one: two rows of families, then the two others below each other.
-    order = [place for column in range(4) for place in (column, column + 4)]
-    order += range(8, len(handles))
-    figure.legend(
-        handles=[handles[place] for place in order],
-        loc="outside lower center",
-        ncols=5,
-        frameon=False,
-        fontsize=SMALL,
-        columnspacing=1.2,
-        handletextpad=0.3,
+def _legend(figure: Figure, rows: Sequence[Row]) -> None:
+    """Of the sizes, families and marks that are drawn."""
+    there = {(_place(row.hyperparameters.get("M")), row.family) for row in rows}
+    handles: list[Line2D] = []
+    for place, family in sorted(there, key=lambda each: (each[0], each[1] != "full")):
+        look: dict[str, Any] = {"color": TINTS[family][place], "marker": FAMILY_STYLE[family][1], "markersize": 4.4}  # type: ignore[index]
+        handles.append(Line2D([], [], linestyle="", label=f"{family}, M = {SIZES[place]}", **look))
+    handles.append(Line2D([], [], color="0.4", marker="o", markersize=4.4, label="median, quartiles"))
+    handles.append(
+        Line2D([], [], **{**MEAN, "linestyle": "-"}, linewidth=0.7, marker="D", markersize=1.8, label="mean ± s.e.")
     )
-    steps = "; ".join([f"{'quick look: ' if quick else ''}{count}", *steps_in_words(rows)])
-    words = "mean ± standard error over splits; faint: fewer splits than planned; arrows, carets: beyond the axis"
-    figure.suptitle(f"{steps}\n{TIED}\n{words}", fontsize=SMALL)
+    if any(row.method == "exact" for row in rows):
+        handles.append(Line2D([], [], color="0.4", linewidth=0.8, linestyle=LEVEL_LINE, label="EXACT's median"))
+    settings = [row.hyperparameters for row in rows]
+    if any(map(is_jittered, settings)):
+        open_mark: dict[str, Any] = {"color": "0.4", "marker": "o", "markersize": 4.4, "markerfacecolor": "white"}
+        handles.append(Line2D([], [], linestyle="", label=f"KL jitter {jitter_label(settings)}", **open_mark))
+    look = {"frameon": False, "fontsize": SMALL, "columnspacing": 1.2, "handletextpad": 0.4}
+    figure.legend(handles=handles, loc="outside lower center", ncols=math.ceil(len(handles) / 2), **look)
+
+
+def _how_to_read(rows: Sequence[tuple[Row, int]], beyond: set[str]) -> list[str]:
+    """What is faint, and what arrows and carets are of; a line, or none."""
+    said = ["faint: fewer splits than planned"] if any(_opacity(row, lacking) < 1.0 for row, lacking in rows) else []
+    kinds = (("medians", "arrows"), ("means", "carets"))
+    said += [f"{name}: {kind} beyond the axis" for kind, name in kinds if kind in beyond]
+    return ["; ".join(said)] if said else []

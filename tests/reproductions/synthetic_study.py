@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 from fsvi_bench.reproductions.places import places
+from fsvi_bench.reproductions.study.claims import judge_study, load_study_file
+from fsvi_bench.reproductions.study.page import render
 from fsvi_bench.reproductions.study.table import CurvePoint, StudyCell, Tables
 from fsvi_bench.running.plan import Request, make_plan
 
 DATASETS, SPLITS = ("boston", "power"), "0-2"
+CLAIMS = load_study_file().claims
 LEVEL = {"exact": 0.5, "fixed-a": 60.0, "rand-a": 11.0, "rand-a-ngd": 9.0, "ssge": 300.0}
 
 
@@ -89,3 +94,21 @@ def with_holes():
         else:
             cells.append(cell(place))
     return Tables(cells, whole().curves)
+
+
+def page_of(tables, folder=Path("nowhere/study")):
+    return render(tables, judge_study(tables.cells, CLAIMS), [], folder, False)
+
+
+def rows_of(text, *columns):
+    """The rows of the first table with such columns, as mappings."""
+    lines = text.splitlines()
+    heads = [[word.strip() for word in line.strip("| ").split(" | ")] for line in lines]
+    place = next(i for i, head in enumerate(heads) if set(columns) <= set(head) and lines[i].startswith("|"))
+    found = []
+    for line in lines[place + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells = [word.strip() for word in re.split(r"(?<!\\)\|", line)[1:-1]]
+        found.append(dict(zip(heads[place], cells, strict=True)))
+    return found

@@ -12,6 +12,7 @@ from fsvi_bench.reporting.report.appearance import look
 from fsvi_bench.reproductions.burt2020_sizes import LOWEST
 from fsvi_bench.reproductions.study.curves import moved_apart
 from fsvi_bench.reproductions.study.figures import study_figures
+from fsvi_bench.reproductions.study.panels import small_panels
 from fsvi_bench.reproductions.study.table import Tables
 from tests.reproductions.synthetic_study import curve, whole, with_holes
 
@@ -41,6 +42,12 @@ def with_curve(kls):
 
 def markers(axes, *kinds):
     return [line for line in axes.lines if line.get_marker() in kinds]
+
+
+def test_the_lowest_panel_of_every_column_has_labels_beneath():
+    _, panels = small_panels(5, 1.0, shared=True)
+    beneath = [panel.xaxis.get_tick_params()["labelbottom"] for panel in panels[:5]]
+    assert beneath == [False, True, True, True, True]
 
 
 def test_a_median_beyond_the_spectrums_axis_is_its_number_and_not_a_mark():
@@ -131,6 +138,11 @@ def test_dashes_lie_on_top_of_lines():
     for line in panels["boston"].lines:
         if line.get_marker() == "None":
             assert line.get_zorder() == (2 if line.get_linestyle() == "-" else 3)
+
+
+def test_the_drift_figures_legend_is_of_the_sizes_that_are_there():
+    figure, _ = figure_of(whole(), "drift")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["full, M = 80", "ffg, M = 80"]
 
 
 def test_drift_has_a_panel_for_what_is_planned_and_not_there():

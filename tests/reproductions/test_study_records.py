@@ -199,7 +199,7 @@ def test_figures_of_sizes_draw_every_mark_where_it_belongs():
     assert len(of_nlpd.collections) == 12  # error bars
     texts = [t for t in figure.findobj(Text) if t.get_text().strip() and t.get_visible()]
     assert min(text.get_fontsize() for text in texts) >= 8
-    assert {"full, M = 20", "ffg, M = 160", "KL jitter 1e-6", "median"} <= {t.get_text() for t in texts}
+    assert {"full, M = 20", "ffg, M = 160", "KL jitter 1e-6", "median, quartiles"} <= {t.get_text() for t in texts}
 
 
 def test_a_size_that_the_figure_has_no_place_for_is_refused():

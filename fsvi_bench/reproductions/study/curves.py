@@ -69,9 +69,8 @@ def draw_drift(points: Sequence[CurvePoint], planned: Planned) -> Figure:
     figure = _draw(points, planned, lambda p: p.steps, _tint, quartiles=True)
     _label(figure, "steps of L-BFGS")
     handles: list[Line2D | Patch] = [
-        Patch(color=TINTS[family][place], label=f"{family}, M = {size}")
-        for place, size in enumerate(SIZES)
-        for family in ("full", "ffg")
+        Patch(color=_tint(entry), label=f"{entry.family}, M = {entry.M}")
+        for entry in sorted({point.entry for point in points}, key=lambda e: (e.M or 0, e.family != "full"))
     ]
     beyond = _beyond_handles(points)
     _legend(figure, [*handles, *beyond], 5 if beyond else 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fsvi_bench.reproductions.burt2020_numbers import steps_in_words
 from fsvi_bench.reproductions.burt2020_sizes import LOWEST
 from fsvi_bench.reproductions.claims import Verdict
 from fsvi_bench.reproductions.experiment import ExperimentNumbers
-from fsvi_bench.reproductions.study import summary
+from fsvi_bench.reproductions.study import along, progress, summary, verdicts
 from fsvi_bench.reproductions.study.claims import Judged
 from fsvi_bench.reproductions.study.figures import study_figures
 from fsvi_bench.reproductions.study.table import Tables
@@ -70,6 +71,9 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
         figures=figures,
         statuses=Counter(cell.status for cell in tables.cells),
         planned=len(tables.cells),
+        unseen=verdicts.unseen_words(judged),
+        risen=along.risen_words(tables.curves),
+        risen_least=f"{along.RISEN:g}",
         verdict_count=sum(each.verdict is not None for each in judged),
         not_begun=sorted({*summary.datasets_of(tables.cells)} - {*summary.begun_datasets(tables.cells)}),
         hardware=sorted({cell.hardware for cell in tables.cells if cell.hardware}),
@@ -93,16 +97,18 @@ def _cell(value: object) -> str:
 def _tables(tables: Tables, judged: list[Judged]) -> dict[str, ResultTable]:
     cells, curves = tables
     return {
-        "progress": summary.progress_table(cells),
-        "lacking": summary.missing_table(cells),
+        "progress": progress.progress_table(cells),
+        "lacking": progress.missing_table(cells),
+        "unbegun": progress.unbegun_table(cells),
         "results": summary.results_table(cells),
         "sizes": summary.sizes_table(cells),
-        "verdicts": summary.verdict_table(judged),
-        "judgements": summary.judgement_table(judged),
+        "verdicts": verdicts.verdict_table(judged),
+        "judgements": verdicts.judgement_table(judged),
         "provenance": summary.provenance_table(cells),
         "spectrum": summary.spectrum_table(cells),
         "optimum": summary.optimum_table(cells),
-        "drift": summary.drift_table(cells, curves),
+        "drift": along.drift_table(cells, curves),
+        "other_drift": along.drift_table(cells, curves, lambda entry: not summary.at_the_papers_setting(entry)),
         "jitter": summary.jitter_table(cells),
     }
 
@@ -128,10 +134,13 @@ def _experiment(name: str, title: str, folder: Path) -> dict[str, Any]:
     return {**here, "quick": numbers.quick, "claims": claims, "tables": short, "long": long, "figure": figure}
 
 
-def _claims(verdicts: tuple[Verdict, ...]) -> ResultTable:
+def _claims(judged: tuple[Verdict, ...]) -> ResultTable:
+    """Each claim above the statistic that was found."""
     rows = []
-    for v in verdicts:
+    for v in judged:
         outcome = "held" if v.holds else "undecided" if v.undecided else "did not hold"
         interval = "" if v.low == v.high else f" [{summary.number(v.low)}, {summary.number(v.high)}]"
-        rows.append((v.says, summary.number(v.value) + interval, f"{v.side} {v.threshold:g}", outcome))
-    return ResultTable(title="Claims", columns=("claim", "found", "claimed", "outcome"), rows=tuple(rows))
+        claim = f"{v.says}<br><sub>{escape(v.statistic, quote=False)}</sub>"
+        rows.append((claim, summary.number(v.value) + interval, f"{v.side} {v.threshold:g}", outcome))
+    columns = ("claim, and below it what was found", "found", "claimed", "outcome")
+    return ResultTable(title="Claims", columns=columns, rows=tuple(rows))

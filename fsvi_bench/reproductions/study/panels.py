@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fsvi_bench.reporting.figures import FAINT, NORMAL, PAGE_WIDTH, SMALL, span, tidy
 
 ACROSS = 4  #: panels in a row
-MEDIANS = "medians over splits; n/N: n of N planned splits, faint where some are lacking"
+MEDIANS = "medians over splits; n/N: lines are over n of N planned splits (0: none yet), faint below N"
 
 
 def small_panels(count: int, height: float, shared: bool = False) -> tuple[Figure, list[Axes]]:
@@ -21,6 +21,8 @@ def small_panels(count: int, height: float, shared: bool = False) -> tuple[Figur
     panels = list(figure.subplots(down, across, squeeze=False, sharex=shared, sharey=shared).flat)
     for spare in panels[count:]:
         spare.set_visible(False)
+    for lowest in panels[max(count - across, 0) : count]:  # shared axes are labelled beneath the last row alone
+        lowest.tick_params(labelbottom=True)
     return figure, panels
 
 

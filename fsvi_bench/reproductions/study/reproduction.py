@@ -11,8 +11,9 @@ from fsvi_bench.reproductions.places import holds_records
 from fsvi_bench.reproductions.study.claims import NAME, judge_study, load_study_file
 from fsvi_bench.reproductions.study.collect import collect
 from fsvi_bench.reproductions.study.page import write_page
-from fsvi_bench.reproductions.study.summary import require_one_cell_each, verdict_table
+from fsvi_bench.reproductions.study.summary import require_one_cell_each
 from fsvi_bench.reproductions.study.table import CELLS_FILE, read_tables, write_tables
+from fsvi_bench.reproductions.study.verdicts import verdict_table
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Plan, Request, make_plan
 from fsvi_bench.running.prepare import require_data

@@ -15,13 +15,12 @@ from fsvi_bench.reporting.summary import Row, estimate
 from fsvi_bench.reporting.traces import spread_of
 from fsvi_bench.reproductions.base import ResultTable
 from fsvi_bench.reproductions.burt2020_numbers import title_of
-from fsvi_bench.reproductions.study.claims import MEASUREMENT_POINTS, Judged, Outcome
+from fsvi_bench.reproductions.study.claims import MEASUREMENT_POINTS
 from fsvi_bench.reproductions.study.collect import entry_order
-from fsvi_bench.reproductions.study.table import CurvePoint, Entry, StudyCell, of_entry
+from fsvi_bench.reproductions.study.table import Entry, StudyCell, of_entry
 
 Cells = Sequence[StudyCell]
 Value = Callable[[StudyCell], float | None]
-DRIFTING = "fixed-a"
 ROUNDING = 1e-30  #: of ratios of variances, squares of singular values that are known to some 1e-16 of the largest
 
 
@@ -65,36 +64,15 @@ def require_one_cell_each(cells: Cells) -> None:
             )
 
 
-def progress_table(cells: Cells) -> ResultTable:
-    """How far the study is, by data set."""
-    rows: list[tuple[str | int, ...]] = []
-    for dataset in [*datasets_of(cells), "all"]:
-        count = Counter(cell.status for cell in cells if dataset in (cell.dataset, "all"))
-        rows.append((dataset, count.total(), *(count[s] for s in ("ok", "diverged", "failed", "missing"))))
-    columns = ("data set", "planned", "ok", "diverged", "failed", "missing")
-    return ResultTable(title="Cells", columns=columns, rows=tuple(rows))
-
-
-def missing_table(cells: Cells) -> ResultTable:
-    """Lines that lack something."""
-    rows = []
-    for dataset in datasets_of(cells):
-        for entry in entries_of(cells):
-            group = of_entry(cells, dataset, entry)
-            lacking = [cell for cell in group if cell.status != "ok"]
-            if lacking:
-                reasons = "; ".join(dict.fromkeys(cell.reason for cell in lacking if cell.reason)).replace("|", "¦")
-                counts = Counter(cell.status for cell in lacking)
-                counted = (counts["missing"], counts["diverged"] + counts["failed"])
-                rows.append((dataset, *words_of(entry), len(group), *counted, reasons[:200]))
-    columns = ("data set", "method", "M", "jitter", "planned", "missing", "not ok", "reasons")
-    return ResultTable(title="Lines that lack cells", columns=columns, rows=tuple(rows))
-
-
 def words_of(entry: Entry) -> tuple[str, str, str]:
     """Method with family, M and jitter, as they stand in tables."""
-    size, jitter = "–" if entry.M is None else str(entry.M), "–" if entry.kl_jitter is None else f"{entry.kl_jitter:g}"
-    return f"{title_of(entry.method)} {entry.family}", size, jitter.replace("e-0", "e-")
+    size = "–" if entry.M is None else str(entry.M)
+    return f"{title_of(entry.method)} {entry.family}", size, jitter_words(entry.kl_jitter)
+
+
+def jitter_words(kl_jitter: float | None) -> str:
+    """As 1e-6; a dash for what has none."""
+    return "–" if kl_jitter is None else f"{kl_jitter:g}".replace("e-0", "e-")
 
 
 def results_table(cells: Cells) -> ResultTable:
@@ -132,21 +110,21 @@ def optimum_table(cells: Cells) -> ResultTable:
             "KL": lambda group: _known(_with_optimum(group), lambda c: c.kl),
             "KL at the optimum": lambda group: _median(_with_optimum(group), lambda c: c.kl_at_objective_optimum),
             "objective above it [nats]": lambda group: _gap(_with_optimum(group)),
-            "of splits": lambda group: str(len(_with_optimum(group))),
+            "KL on the other splits": lambda group: _median(_without_optimum(group), lambda c: c.kl),
         },
         lambda entry: at_the_papers_setting(entry) and entry.method != "exact",
+        counted=("optimum known", lambda group: sum(c.kl_at_objective_optimum is not None for c in group)),
     )
 
 
 def sizes_table(cells: Cells) -> ResultTable:
-    """Median KL by M."""
-    sizes = sorted({cell.M for cell in cells if cell.M is not None})
+    """Median KL by M, of lines with results at more than one."""
     rows = []
+    sizes = sorted({cell.M for cell in cells if cell.M is not None and cell.status == "ok"})
     for dataset in datasets_of(cells):
         for entry in entries_of(cells, lambda e: at_the_papers_setting(e) and e.M is not None):
             groups = [of_entry(cells, dataset, entry._replace(M=size)) for size in sizes]
-            there = any(cell.status != "missing" for group in groups for cell in group)
-            if there and sum(map(bool, groups)) > 1:
+            if sum(any(cell.kl is not None for cell in group) for group in groups) > 1:
                 rows.append((dataset, words_of(entry)[0], *(_known(g, lambda c: c.kl) for g in groups)))
     columns = ("data set", "method", *(f"M = {size}" for size in sizes))
     return ResultTable(title="KL by size of A, medians over splits", columns=columns, rows=tuple(rows))
@@ -167,44 +145,6 @@ def jitter_table(cells: Cells) -> ResultTable:
     return ResultTable(title="Jitter, paired by split: median [quartiles]", columns=columns, rows=tuple(rows))
 
 
-def drift_table(cells: Cells, curves: Sequence[CurvePoint]) -> ResultTable:
-    """FIXEDA's KL at its least and at the end, of the median over splits."""
-    rows = []
-    for dataset in sorted({point.dataset for point in curves}):
-        for entry in sorted(
-            {p.entry for p in curves if p.dataset == dataset and p.method == DRIFTING}, key=entry_order
-        ):
-            points = [p for p in curves if p.dataset == dataset and p.entry == entry and p.steps > 0]
-            if points:
-                least, last = min(points, key=lambda p: (p.kl, p.steps)), max(points, key=lambda p: p.steps)
-                grown = number(last.kl / least.kl) if least.kl > NO_LOGARITHM else "–"
-                counted = f"{last.cells} of {len(of_entry(cells, dataset, entry))}"
-                here = (number(least.kl), least.steps, number(last.kl), last.steps, grown, counted)
-                rows.append((dataset, *words_of(entry)[:2], *here))
-    columns = ("data set", "method", "M", "least KL", "at step", "last KL", "last step", "last / least", "splits")
-    return ResultTable(title="FIXEDA's KL along the way, median over splits", columns=columns, rows=tuple(rows))
-
-
-def verdict_table(judged: Sequence[Judged]) -> ResultTable:
-    """Claims against where they held, with how many splits are by themselves on the claimed side, of how many."""
-    outcomes: tuple[Outcome, ...] = ("held", "did not hold", "undecided", "not judged", "incomplete")
-    rows = []
-    for claim in dict.fromkeys(each.claim for each in judged):
-        places: dict[Outcome, list[str]] = {outcome: [] for outcome in outcomes}
-        of_claim = [each for each in judged if each.claim == claim]
-        for each in of_claim:
-            if each.splits or each.outcome != "incomplete":
-                jitter = f" ({_jitter(each)})" if each.kl_jitter else ""
-                planned = f" of {each.planned}" if each.outcome == "incomplete" else ""
-                places[each.outcome].append(f"{each.dataset}{jitter} {each.agreeing}/{each.splits}{planned}")
-        if unseen := sum(not each.splits and each.outcome == "incomplete" for each in of_claim):
-            places["incomplete"].append(f"{unseen} without a split to judge by")
-        decided = sum(each.verdict is not None for each in of_claim)
-        share = f"{len(places['held'])} of {decided}" if decided else "–"
-        rows.append((claim.says, share, *(", ".join(places[outcome]) or "–" for outcome in outcomes)))
-    return ResultTable(title="Claims", columns=("claim", "held on", *outcomes), rows=tuple(rows))
-
-
 def provenance_table(cells: Cells) -> ResultTable:
     """Which versions of the code all cells of a method are of, and what one costs at the paper's setting."""
     rows = []
@@ -219,19 +159,6 @@ def provenance_table(cells: Cells) -> ResultTable:
             rows.append((words_of(entry)[0], len(group), written, *cost))
     columns = ("method", "cells", "sources (cells)", "M = 80: gradients, median", "M = 80: seconds a cell, median")
     return ResultTable(title="What was run", columns=columns, rows=tuple(rows))
-
-
-def judgement_table(judged: Sequence[Judged]) -> ResultTable:
-    """Every verdict with its numbers."""
-    rows = []
-    for each in judged:
-        v = each.verdict
-        interval = "–" if v is None else f"{number(v.value)} [{number(v.low)}, {number(v.high)}]"
-        told = (f"{each.splits} of {each.planned}", f"{each.agreeing} of {each.splits}", each.outcome)
-        claimed = f"{each.claim.side} {each.claim.threshold:g}"
-        rows.append((each.claim.statistic, each.dataset, _jitter(each), interval, claimed, *told))
-    columns = ("statistic", "data set", "jitter", "mean [95%]", "claimed", "splits", "on its side", "outcome")
-    return ResultTable(title="Claims, with numbers", columns=columns, rows=tuple(rows))
 
 
 def size_rows(cells: Cells, datasets: Sequence[str]) -> list[tuple[Row, int]]:
@@ -270,10 +197,6 @@ def rounded_to_zero(kl: float | None) -> float | None:
     return 0.0 if kl is not None and abs(kl) < NO_LOGARITHM else kl
 
 
-def _jitter(each: Judged) -> str:
-    return "–" if each.kl_jitter is None else f"{each.kl_jitter:g}".replace("e-0", "e-")
-
-
 def _pairs(cells: Cells, dataset: str, one: Entry, other: Entry) -> list[tuple[StudyCell, StudyCell]]:
     """Finished cells of two lines on the same splits."""
     others = {cell.split: cell for cell in of_entry(cells, dataset, other) if cell.status == "ok"}
@@ -299,17 +222,19 @@ def _per_line(
     title: str,
     columns: dict[str, Callable[[Cells], str]],
     keep: Callable[[Entry], bool] = at_the_papers_setting,
+    counted: tuple[str, Callable[[Cells], int]] = ("splits", len),
 ) -> ResultTable:
-    """A row per data set and line that has something; `splits` says of how many."""
+    """A row per data set and line that has something; the third column counts of how many of its splits."""
+    name, count = counted
     rows = []
     for dataset in datasets_of(cells):
         for entry in entries_of(cells, keep):
             group = of_entry(cells, dataset, entry)
             finished = [cell for cell in group if cell.status == "ok"]
             if finished:
-                counted = f"{len(finished)} of {len(group)}"
-                rows.append((dataset, words_of(entry)[0], counted, *(of(finished) for of in columns.values())))
-    return ResultTable(title=title, columns=("data set", "method", "splits", *columns), rows=tuple(rows))
+                share = f"{count(finished)} of {len(group)}"
+                rows.append((dataset, words_of(entry)[0], share, *(of(finished) for of in columns.values())))
+    return ResultTable(title=title, columns=("data set", "method", name, *columns), rows=tuple(rows))
 
 
 def _values(group: Cells, value: Value) -> list[float]:
@@ -338,6 +263,12 @@ def _ratio(group: Cells, name: str) -> str:
 def _with_optimum(group: Cells) -> Cells:
     """Those of which the objective's optimum is known; all, where that of none is."""
     return [cell for cell in group if cell.kl_at_objective_optimum is not None] or group
+
+
+def _without_optimum(group: Cells) -> Cells:
+    """What `_with_optimum` leaves out."""
+    used = _with_optimum(group)
+    return [cell for cell in group if cell not in used]
 
 
 def _gap(group: Cells) -> str:

@@ -1,0 +1,147 @@
+"""The study's tables and lists: courses of KLs, optima, jitter, what has not begun, and other experiments' numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.reproductions.study.along import risen_words
+from fsvi_bench.reproductions.study.claims import judge_study
+from fsvi_bench.reproductions.study.progress import unbegun_table
+from fsvi_bench.reproductions.study.table import Tables
+from fsvi_bench.reproductions.study.verdicts import judgement_table, unseen_words
+from tests.reproductions.synthetic_study import CLAIMS, curve, page_of, rows_of, study_places, whole, without
+
+
+def begun_where(begun):
+    """The study with the cells that are begun, by data set, method, family, M and jitter."""
+    cells = [
+        c if begun(c) else without(place, "missing") for c, place in zip(whole().cells, study_places(), strict=True)
+    ]
+    return Tables(cells, [])
+
+
+def test_the_optimum_table_says_of_how_many_splits_the_optimum_is_known():
+    page = page_of(whole())
+    optimum = {(row["data set"], row["method"]): row for row in rows_of(page, "KL at the optimum")}
+    assert optimum["power", "FIXEDA ffg"]["KL at the optimum"] == "∞"
+    assert optimum["power", "SSGE full"]["KL at the optimum"] == "110"  # 330 / 3
+    assert optimum["power", "SSGE full"]["optimum known"] == "3 of 3"
+    assert ("power", "EXACT full") not in optimum
+
+    def unknown(c):
+        """SSGE's optimum is known on split 0 alone, RANDA's nowhere."""
+        return c.method == "rand-a" or (c.method == "ssge" and c.split > 0)
+
+    cells = [c.model_copy(update={"kl_at_objective_optimum": None}) if unknown(c) else c for c in whole().cells]
+    rows = {(r["data set"], r["method"]): r for r in rows_of(page_of(Tables(cells, [])), "KL at the optimum")}
+    columns = ("optimum known", "KL", "KL at the optimum", "objective above it [nats]", "KL on the other splits")
+    assert [rows["power", "SSGE full"][c] for c in columns] == ["1 of 3", "300", "100", "0.7", "345"]
+    assert [rows["power", "RANDA full"][c] for c in columns] == ["0 of 3", "12.1", "–", "≥ 0.7", "–"]
+    assert rows["power", "FIXEDA full"]["KL on the other splits"] == "–"
+
+
+def test_the_jitter_table_pairs_splits():
+    jitter = {(row["data set"], row["method"]): row for row in rows_of(page_of(whole()), "KL over that without")}
+    assert jitter["boston", "RANDA full"]["KL over that without"] == "1.25 [1.25, 1.25]"
+    assert {name for name, _ in jitter} == {"boston"}
+
+
+def test_every_methods_course_is_told_by_its_least_and_its_last_kl():
+    page = page_of(whole())
+    rows = {(row["data set"], row["method"]): row for row in rows_of(page, "last / least")}
+    columns = ("M", "least KL", "at step", "last KL", "last step", "last / least", "splits")
+    assert [rows["boston", "FIXEDA full"][c] for c in columns] == ["80", "10", "10", "40", "100", "4", "3 of 3"]
+    assert [rows["power", "RANDA ffg"][c] for c in columns] == ["80", "10", "10", "11", "100", "1.1", "3 of 3"]
+    assert len(rows) == 2 * 4
+    assert "FIXEDA full (boston 4, power 4); FIXEDA ffg (boston 4, power 4)." in page  # not RANDA's 1.1
+
+
+def test_other_sizes_courses_stand_apart_and_are_not_named():
+    curves = [
+        *curve("boston", "ssge", "full", 80, (9.0, 8.0, 5.0, 9.9)),
+        *curve("boston", "ssge", "full", 20, (9.0, 8.0, 5.0, 100.0)),
+    ]
+    page = page_of(Tables(whole().cells, curves))
+    assert [row["M"] for row in rows_of(page, "last / least")] == ["80"]
+    other = page[page.index("The same for the other M") :]
+    assert [(row["M"], row["last / least"]) for row in rows_of(other, "last / least")] == [("20", "20")]
+    assert risen_words(curves) == []
+
+
+def test_a_rise_from_nothing_has_no_ratio_and_the_first_point_is_no_least():
+    """Step 0 is where all methods start; a KL that is 0 but for rounding is divided by in no ratio."""
+    curves = curve("boston", "rand-a", "full", 80, (0.5, 8.0, 1e-12, 3.0))
+    (row,) = rows_of(page_of(Tables(whole().cells, curves)), "last / least")
+    assert (row["least KL"], row["at step"], row["last / least"]) == ("1e−12", "10", "–")
+    endless = curve("boston", "rand-a", "full", 80, (0.5, 8.0, 2.0, math.inf))
+    assert risen_words(endless) == ["RANDA full (boston ∞)"]
+
+
+def test_what_has_not_begun_is_a_line_per_data_set():
+    def begun(c):
+        return c.dataset == "boston" and c.M in (None, 80) and not c.kl_jitter and c.method != "ssge"
+
+    tables = begun_where(begun)
+    assert unbegun_table(tables.cells).rows == (
+        (
+            "boston",
+            "34 of 42",
+            "M = 20; M = 40; M = 80: SSGE full, SSGE ffg; M = 80 with jitter 1e-6; M = 160",
+        ),
+        ("power", "10 of 10", "all"),
+    )
+    page = page_of(tables)
+    with pytest.raises(StopIteration):
+        rows_of(page, "reasons")  # no line that is begun lacks anything
+    assert unbegun_table(whole().cells).rows == ()
+    assert page_of(whole()).rstrip().endswith("Nothing.")
+
+
+def test_verdicts_without_a_split_are_counted_by_data_set_and_stand_in_no_table():
+    judged = judge_study(begun_where(lambda c: c.dataset == "boston" and c.M in (None, 80)).cells, CLAIMS)
+    sized = sum("M = 160" in claim.statistic for claim in CLAIMS)
+    assert unseen_words(judged) == [f"boston: {sized} without jitter", "power: all"]
+    assert {row[1] for row in judgement_table(judged).rows} == {"boston"}
+    assert not any("M = 160" in str(row[0]) for row in judgement_table(judged).rows)
+    assert unseen_words(judge_study(whole().cells, CLAIMS)) == []
+
+
+def test_sizes_are_compared_where_more_than_one_has_results():
+    page = page_of(begun_where(lambda c: c.M in (None, 80)))
+    with pytest.raises(StopIteration):
+        rows_of(page, "M = 80", "method")
+    page = page_of(begun_where(lambda c: c.M == 80 or (c.M == 20 and c.method == "ssge")))
+    rows = rows_of(page, "M = 80", "method")
+    assert [(row["method"], row["M = 20"]) for row in rows] == [("SSGE full", "1,320"), ("SSGE ffg", "2,640")]
+    assert "M = 160" not in rows[0]
+
+
+def test_numbers_of_other_experiments_stand_in_the_page_once_they_are_there(tmp_path):
+    tables = whole()
+    assert page_of(tables, tmp_path).count("Not made yet.") == 3
+    verdict = {
+        "statistic": "KL < 1, greatest of all | data sets", "says": "the root matters", "side": "above", "threshold": 0.5, "value": 12.5, "low": 11.0,
+        "high": 14.0, "holds": True,
+    }  # fmt: skip
+    table = {"title": "KL by root", "columns": ["root", "KL"], "rows": [["Cholesky", 36.5], ["symmetric", None]]}
+    long = {"title": "all of it", "columns": ["x"], "rows": [[1.0]] * 41}
+    numbers = {
+        "figure": "burt2020-roots", "quick": False, "settings": {}, "claims": [verdict], "tables": [table, long], "numbers": {},
+    }  # fmt: skip
+    (tmp_path / "burt2020-roots.json").write_text(json.dumps(numbers))
+    page = page_of(tables, tmp_path)
+    assert page.count("Not made yet.") == 2
+    told = "the root matters<br><sub>KL &lt; 1, greatest of all \\| data sets</sub>"
+    assert f"| {told} | 12.5 [11, 14] | above 0.5 | held |" in page
+    assert "| Cholesky | 36.5 |\n| symmetric | – |" in page
+    assert "all of it: 41 rows" in page
+    (tmp_path / "burt2020-shrinkage.json").write_text(json.dumps(numbers))
+    with pytest.raises(InputError, match="holds the numbers of burt2020-roots"):
+        page_of(tables, tmp_path)
+    (tmp_path / "burt2020-roots.json").write_text("{}")
+    with pytest.raises(InputError, match="is not the numbers of burt2020-roots"):
+        page_of(tables, tmp_path)
