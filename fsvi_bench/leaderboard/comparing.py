@@ -71,10 +71,23 @@ def comparison(a: Entry, b: Entry, references: References, score: Score | None =
 def _closer(a: Float[np.ndarray, " J"], b: Float[np.ndarray, " J"]) -> Literal["a", "b"] | None:
     """By the mean of what the test is about, which the means of the scores may contradict where they are infinite, or
     one split's outweighs all others."""
-    differences = paired_differences(_log(a), _log(b))
-    infinite = np.isinf(differences)
-    mean = float((np.where(infinite, np.sign(differences), 0.0) if infinite.any() else differences).mean())
+    mean = float(_tested(paired_differences(_log(a), _log(b))).mean())
     return None if mean == 0 else "a" if mean < 0 else "b"
+
+
+def _tested(differences: Float[np.ndarray, " J"]) -> Float[np.ndarray, " J"]:
+    """What is tested where some are infinite: the limit in which these grow together, ±1 beside zeros.
+
+    That limit lets one split that diverged outweigh all others, even those that say the same: where none says the
+    opposite, an infinite difference counts as the largest finite one, if there are two of these to show a spread.
+    """
+    infinite = np.isinf(differences)
+    if not infinite.any():
+        return differences
+    finite, signs = differences[~infinite], np.sign(differences)
+    if len(finite) > 1 and finite.any() and abs(signs.sum()) == np.abs(signs).sum():
+        return np.where(infinite, signs * np.abs(finite).max(), differences)
+    return np.where(infinite, signs, 0.0)
 
 
 def _log(scores: Float[np.ndarray, " J"]) -> Float[np.ndarray, " J"]:
@@ -87,8 +100,8 @@ def _difference(dataset: str, a: Float[np.ndarray, " J"], b: Float[np.ndarray, "
     mean_a, mean_b = (None if np.isnan(values).any() else float(values.mean()) for values in (a, b))
     if mean_a is None or mean_b is None:
         return Difference(dataset, mean_a, mean_b, None, None, None, None)
-    log_a, log_b = _log(a), _log(b)
-    differences, p_value = paired_differences(log_a, log_b), corrected_paired_test(log_a, log_b, ratio)
+    differences = paired_differences(_log(a), _log(b))
+    p_value = corrected_paired_test(_tested(differences), np.zeros_like(differences), ratio)
     if len(set(differences[np.isinf(differences)].tolist())) == 2:
         return Difference(dataset, mean_a, mean_b, None, None, p_value, None)
     log_ratio, low, high = corrected_interval(differences, ratio)

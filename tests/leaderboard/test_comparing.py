@@ -141,6 +141,25 @@ def test_one_huge_split_counts_once():
     assert told.closer is None
 
 
+def test_a_split_that_diverged_hides_nothing_that_the_others_agree_on():
+    many = references({"energy": 20})
+    exact, off = entry("exact", many, kl=0.0), lambda task: 10.0 + task.split
+    once = entry("once", many, kl=off, diverged=[("energy", 3)])
+    found = comparison(exact, once, many).differences[0]
+    ratios = [-6 - math.log10(10.0 + split) for split in range(20)]
+    ratios[3] = min(ratios[:3] + ratios[4:])  # the largest in size
+    assert found.p_value == pytest.approx(slow_test(ratios)[2], rel=1e-9)
+    assert (found.log_ratio, found.closer) == (-math.inf, "a")
+    near = entry("near", many, kl=lambda task: off(task) * (0.1 if task.split else 2.0))
+    # One split says the opposite: what is infinite decides alone, one −1 among 19 zeros.
+    assert comparison(near, once, many).differences[0].p_value == pytest.approx(
+        slow_test([-1.0] + [0.0] * 19)[2], rel=1e-9
+    )
+    two = references({"energy": 2})
+    pair = entry("pair", two, kl=5.0, diverged=[("energy", 0)])
+    assert comparison(entry("b", two, kl=1.0), pair, two).differences[0].p_value > 0.3  # no spread, no certainty
+
+
 def test_what_is_zero_to_rounding_ties():
     many = references({"energy": 20})
     copies = [

@@ -31,14 +31,24 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
   };
 
   const numbers = (values) => (values.includes(null) ? null : values.map(Number));
+  // As fsvi_bench/leaderboard/comparing.py has it: an infinite difference that no other one contradicts counts as the
+  // largest finite one.
+  const tested = (differences) => {
+    const finite = differences.filter(Number.isFinite);
+    const agree = differences.every((value) => value >= 0) || differences.every((value) => value <= 0);
+    const largest = Math.max(...finite.map(Math.abs));
+    if (finite.length === differences.length || !agree || finite.length < 2 || largest === 0) return fsviStatistics.tested(differences);
+    return differences.map((value) => (Number.isFinite(value) ? value : Math.sign(value) * largest));
+  };
   const difference = (name, ofA, ofB) => {
     const [a, b] = [numbers(ofA), numbers(ofB)];
     const found = { name, a: a && fsviStatistics.mean(a), b: b && fsviStatistics.mean(b), ratio: null, interval: null, p: null, adjusted: null, sign: 0, closer: "" };
     if (!a || !b) return found;
     const [logA, logB] = [a, b].map((values) => values.map((value) => Math.log10(Math.max(value, least))));
     const differences = logA.map((value, place) => (value === logB[place] ? 0 : value - logB[place]));
-    found.p = fsviStatistics.pairedTest(differences, ratios[name]);
-    found.sign = Math.sign(fsviStatistics.mean(fsviStatistics.tested(differences)));
+    const judged = tested(differences);
+    found.p = fsviStatistics.pairedTest(judged, ratios[name]);
+    found.sign = Math.sign(fsviStatistics.mean(judged));
     if (differences.includes(Infinity) && differences.includes(-Infinity)) return found;
     found.ratio = fsviStatistics.mean(differences);
     found.interval = fsviStatistics.interval(differences, ratios[name]);
