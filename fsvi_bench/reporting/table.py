@@ -147,8 +147,8 @@ def _score(value: float | bool | tuple[float, float] | None) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return " to ".join(f"{end:.10g}" for end in value)
-    return f"{value:.10g}"
+        return " to ".join(short(end, 10) for end in value)
+    return short(value, 10)
 
 
 def task_table(path: Path, certificate: Certificate) -> Table:
@@ -223,6 +223,6 @@ def _plain(value: str | int | float | None) -> str:
     return short(value) if isinstance(value, float) else str(value)
 
 
-def short(value: float) -> str:
-    """A number to four digits; infinity as its sign."""
-    return f"{value:.4g}".replace("inf", "∞")
+def short(value: float, digits: int = 4) -> str:
+    """A number to so many digits; infinity as its sign."""
+    return f"{value:.{digits}g}".replace("inf", "∞")

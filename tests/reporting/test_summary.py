@@ -149,7 +149,7 @@ def test_every_kind_of_score_is_written():
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(score_table(scored))
     text = " ".join(console.export_text().split())
-    assert "intervals nlpd 0.5 to inf" in text
+    assert "intervals nlpd 0.5 to ∞" in text
     assert "singular does not apply" in text
     assert "coverage_exact 50 0.75" in text
     assert "overconfidence largest 1" in text
