@@ -31,9 +31,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing torch and others into $(VENV), some 300 MB from the package index; this takes minutes"
 	$(PIP) -e .
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing torch, test tools and others into $(VENV), several hundred MB from the package index; this takes minutes"
 	$(PIP) -e '.[dev]'
 	touch $@ $(VENV)/.installed

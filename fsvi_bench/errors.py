@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -31,6 +32,29 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """
     known = sorted(known)
     return InputError(f"unknown {kind} {quoted(name)}: {did_you_mean(name, known)}known: {', '.join(known)}")
+
+
+_DEMANDS = (
+    (r"greater than or equal to ([-+.\w]*\w)", r"\1 or more"),
+    (r"greater than ([-+.\w]*\w)", r"more than \1"),
+    (r"less than or equal to ([-+.\w]*\w)", r"\1 at most"),
+    (
+        r"a valid integer(, unable to parse string as an integer|, got a number with a fractional part)?",
+        "a whole number",
+    ),
+    (r"a valid number(, unable to parse string as a number)?", "a number"),
+    (r"a valid boolean(, unable to interpret input)?", "true or false"),
+    (r"a valid string", "text"),
+    (r"a valid (dictionary|mapping)", "a mapping"),
+    (r"a valid (list|tuple|array)", "a list"),
+)
+
+
+def plain_demands(text: str) -> str:
+    """A message whose parts by pydantic, `Input should be greater than or equal to 2`, say `expected 2 or more`."""
+    for theirs, ours in _DEMANDS:
+        text = re.sub(f"Input should be {theirs}", f"expected {ours}", text)
+    return text.replace("Input should be ", "expected ").replace(" or expected ", " or ")
 
 
 def quoted(text: str) -> str:

@@ -102,7 +102,7 @@ def browser():
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        skip_or_fail("playwright is not installed; install fsvi-bench[dev]")
+        skip_or_fail("playwright is not installed; pip install -e '.[dev]'")
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
         yield started

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -23,7 +25,7 @@ from fsvi_bench.cli import (
     tasks,
     verify,
 )  # fmt: skip
-from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.errors import InputError, TaskRefused, plain_demands
 from fsvi_bench.running.executors.base import WorkersLost
 
 BAD_INPUT = 2
@@ -95,8 +97,19 @@ def _run(arguments: list[str] | None) -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        said = message()
+        said = _with_what_was_given(message(), sys.argv[1:] if arguments is None else arguments)
         return _say(f"{said} (see fsvi-bench --help)") if said else BAD_INPUT  # no arguments: the help was the answer
+
+
+def _with_what_was_given(said: str, arguments: list[str]) -> str:
+    """Typer's `Invalid value for '--max-steps': ...`, which does not say which value, as `--max-steps is 'x', ...`."""
+    if (found := re.fullmatch(r"Invalid value for '(?:-\w, )?(--[\w-]+)': (Input should .*)", said)) is None:
+        return said
+    option, wrong = found.groups()
+    # Which of several it was, Typer does not say.
+    given = [after for each, after in pairwise([*arguments, ""]) if each == option]
+    given += [each.partition("=")[2] for each in arguments if each.startswith(f"{option}=")]
+    return f"{option}{f' is {given[0]!r}' if len(given) == 1 else ''}, {wrong}"
 
 
 def _interrupted() -> int:
@@ -105,5 +118,5 @@ def _interrupted() -> int:
 
 
 def _say(message: str, status: int = BAD_INPUT) -> int:
-    print(f"fsvi-bench: {' '.join(message.split())}", file=sys.stderr)
+    print(f"fsvi-bench: {plain_demands(' '.join(message.split()))}", file=sys.stderr)
     return status

@@ -82,11 +82,19 @@ def compare(
     from fsvi_bench.leaderboard.site.data import plain
 
     entries = read_entries(root).entries
-    found = comparison(_verified(entries, a), _verified(entries, b), read_references(root / REFERENCE_FILE))
+    first, second = _verified(entries, a), _verified(entries, b)
+    found = comparison(first, second, read_references(root / REFERENCE_FILE))
     if json:
         print_json({"a": a, "b": b, **plain(asdict(found))})
-    else:
-        stdout.print(_comparison_table(found, a, b))
+        return 0
+    tracks = [each.manifest.track for each in (first, second)]
+    if len(set(tracks)) == 2:
+        stdout.print(
+            f"{a} is in track {tracks[0]} and {b} in {tracks[1]}, whose headlines differ: compared by predictive KL, "
+            "which every posterior has.",
+            soft_wrap=True,
+        )
+    stdout.print(_comparison_table(found, a, b))
     return 0
 
 
@@ -103,25 +111,36 @@ def _verified(entries: list[Entry], name: str) -> Entry:
 
 def _comparison_table(found: Comparison, a: str, b: str) -> Table:
     from fsvi_bench.leaderboard.comparing import LEVEL
+    from fsvi_bench.leaderboard.rows import CLOSED_FORM
     from fsvi_bench.leaderboard.site.tables import SCORES
-    from fsvi_bench.reporting.table import plain_table
+    from fsvi_bench.reporting.table import plain_table, short
 
     closer = {"a": a, "b": b, None: ""}
     rows = [
         [
             each.dataset,
             *("missing" if mean is None else mean for mean in (each.a, each.b)),
-            each.difference,
-            "–" if each.interval is None else "{:.4g} to {:.4g}".format(*each.interval),
+            each.log_ratio,
+            "–" if each.interval is None else " to ".join(map(short, each.interval)),
             each.p_value,
             each.adjusted,
             closer[each.closer],
         ]
         for each in found.differences
     ]
-    headings = ["data set", a, b, "difference", "95 % interval", "p", "p (Holm)", "closer"]
-    title = f"{SCORES[found.score]}; lower is closer, said where p (Holm) is at most {LEVEL}"
-    return plain_table(title, headings, rows)
+    headings = ["data set", a, b, "log ratio", "95 % interval", "p", "p (Holm)", "closer"]
+    table = plain_table(SCORES[found.score], headings, rows)
+    table.caption = CAPTION.format(least=CLOSED_FORM, level=LEVEL)
+    table.caption_justify = "left"
+    return table
+
+
+CAPTION = (
+    "Scores are means over splits, lower is closer. Log ratio: mean over splits of log10 of the first’s score by the "
+    "second’s, each counted as {least:g} nats at least; −1 is ten times nearer. p: the corrected paired t test of it. "
+    "“Closer” is said where p (Holm) is at most {level:g}, by the log ratio’s sign: one split may outweigh all others "
+    "in a mean."
+)
 
 
 @app.command("freeze")

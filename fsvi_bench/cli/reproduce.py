@@ -74,7 +74,7 @@ def reproduce(
 def _show(outcome: Outcome) -> None:
     from fsvi_bench.cli.console import stdout
     from fsvi_bench.reporting.summary import summarise
-    from fsvi_bench.reporting.table import plain_table, result_table
+    from fsvi_bench.reporting.table import plain_table, result_table, short
 
     if outcome.records:
         stdout.print(result_table(summarise(outcome.records), stdout.width))
@@ -83,11 +83,10 @@ def _show(outcome: Outcome) -> None:
     if outcome.claims and outcome.quick:
         stdout.print("A quick look at smaller scale settles no claim. At this scale:")
     for claim in outcome.claims:
-        interval = "" if claim.low == claim.high else f" [{claim.low:.4g}, {claim.high:.4g}]"
-        verdict = "held" if claim.holds else "did not hold"
-        undecided = "; its interval contains that" if claim.undecided else ""
-        stdout.print(f"{verdict}: {claim.says}\n    {claim.statistic}: {claim.value:.4g}{interval}, ", end="")
-        stdout.print(f"claimed {claim.side} {claim.threshold:g}{undecided}")
+        interval = "" if claim.low == claim.high else f" [{short(claim.low)}, {short(claim.high)}]"
+        verdict = "held" if claim.holds else "undecided" if claim.undecided else "did not hold"
+        stdout.print(f"{verdict}: {claim.says}\n    {claim.statistic}: {short(claim.value)}{interval}, ", end="")
+        stdout.print(f"claimed {claim.side} {claim.threshold:g}")
     for path in outcome.files:
         stdout.print(str(path), soft_wrap=True)
 

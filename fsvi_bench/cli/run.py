@@ -75,8 +75,10 @@ def run(
         )
     check_choice(executor, ray_address, gpu_share)
     wandb_mode = choose_mode(wandb)
+    for flag in plan.unused:
+        stderr.print(f"{flag} is not used: none of the chosen methods has such a setting", style="yellow")
     if dry_run:
-        return show_planned(plan, out, rerun, json)
+        return show_planned(plan, out, rerun, data_dir, json)
     chosen = make_executor(executor, workers, ray_address, gpu_share)
     resources = Resources(choose_device(device, chosen.has_gpu), chosen, data_dir)
     require_data(plan, data_dir)
@@ -86,8 +88,6 @@ def run(
         with RichProgress() as progress:
             if isinstance(chosen, RayExecutor):
                 progress.note(f"Ray cluster at {chosen.connection.address}, room for {chosen.workers} calls at once")
-            for flag in plan.unused:
-                progress.note(f"{flag} is not used: none of the chosen methods has such a setting")
             result = run_plan(
                 plan, store, resources, progress, rerun,  # type: ignore[arg-type]
                 watcher=lambda records: logger.log(records, lambda group: load_traces(group, out)),

@@ -11,8 +11,11 @@ from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.options import AsJson
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fsvi_bench.running.archive import Status
     from fsvi_bench.running.plan import Plan
+    from fsvi_bench.tasks.task import Task
 
 COLUMNS = ("ok", "diverged", "failed", "missing")
 
@@ -32,16 +35,33 @@ def status(
     return 0
 
 
-def show_planned(plan: Plan, folder: Path, rerun: str, json: bool) -> int:
-    """What `run` would find and compute. Splits whose task is not fitted yet count as missing."""
+def show_planned(plan: Plan, folder: Path, rerun: str, data_dir: Path | None, json: bool) -> int:
+    """What `run` would find and compute. Splits whose task is not fitted yet count as missing.
+
+    Raises:
+        InputError: what `run` would refuse, so far as that takes neither a fit nor a download.
+    """
     from fsvi_bench.running.archive import planned_status
     from fsvi_bench.running.grid import plan_file
     from fsvi_bench.running.prepare import known_tasks
 
     with no_garbage_collection():
         tasks, unfitted, refusals = known_tasks(plan)
+        _check_missing(plan, tasks, folder, rerun, data_dir)
         show(planned_status(plan_file(plan, tasks, refusals, "cpu"), unfitted, folder, rerun), json)
     return 0
+
+
+def _check_missing(plan: Plan, tasks: Sequence[Task], folder: Path, rerun: str, data_dir: Path | None) -> None:
+    from fsvi_bench.running.archive import status_of
+    from fsvi_bench.running.grid import expand
+    from fsvi_bench.running.runner import Loader, check_settings
+    from fsvi_bench.tasks.card import load_card
+    from fsvi_bench.tasks.raw import is_here
+
+    here = {name for name in {task.dataset for task in tasks} if is_here(load_card(name), data_dir)}
+    planned = expand(plan.variants, [task for task in tasks if task.dataset in here])
+    check_settings([each for each in planned if status_of(each.cell, folder, rerun) == "missing"], Loader(data_dir))
 
 
 def show(status: Status, json: bool) -> None:

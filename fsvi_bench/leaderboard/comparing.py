@@ -1,4 +1,12 @@
-"""Two entries side by side: per data set, paired over splits."""
+"""Two entries side by side: per data set, paired over splits, on a log scale.
+
+A KL spans many orders of magnitude between splits: where one split's is 10⁷ times the others', a t test of plain
+differences sees that one value (its t tends to 1, whatever the other splits say), and the exact posterior itself is not
+told from a method that is wrong on every split. So what is tested is log10(max(a, 1e-6)/max(b, 1e-6)), paired: in
+logarithms one split counts once. Scores of at most `CLOSED_FORM` count as that, as they do for ranks: they are 0 to
+rounding. The test stays the corrected resampled t test. Wilcoxon's signed-rank test would do without logarithms, but it
+takes splits to be independent, which they are not, and there is no correction of it for their overlap.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +18,7 @@ from jaxtyping import Float
 
 from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.references import References
-from fsvi_bench.leaderboard.rows import by_dataset, column, verified_cells
+from fsvi_bench.leaderboard.rows import CLOSED_FORM, by_dataset, column, verified_cells
 from fsvi_bench.leaderboard.tables import HEADLINES, Score
 from fsvi_bench.statistics.multiple import holm
 from fsvi_bench.statistics.resampled_t import corrected_interval, corrected_paired_test, paired_differences
@@ -25,8 +33,10 @@ class Difference:
     dataset: str
     a: float | None
     b: float | None
-    difference: float | None  #: mean of a − b, where two infinite scores differ by 0; None for ∞ − ∞ on other splits
-    interval: tuple[float, float] | None  #: Nadeau and Bengio's 95 % interval; None where a difference is infinite
+    #: Mean of log10(a/b), each at least CLOSED_FORM: −1 is ten times nearer. Two infinite scores of one split tie; None
+    #: where a is infinite on some splits and b on others.
+    log_ratio: float | None
+    interval: tuple[float, float] | None  #: Nadeau and Bengio's 95 % interval of it; None where it is infinite
     p_value: float | None  #: two-sided, of the corrected resampled paired t test
     adjusted: float | None  #: Holm's, over the data sets that both have
     closer: Literal["a", "b"] | None = None  #: which is the better, where `adjusted` is at most LEVEL
@@ -59,22 +69,41 @@ def comparison(a: Entry, b: Entry, references: References, score: Score | None =
 
 
 def _closer(a: Float[np.ndarray, " J"], b: Float[np.ndarray, " J"]) -> Literal["a", "b"] | None:
-    """By the mean of what the test is about: both means may be infinite, and their order says nothing then."""
-    differences = paired_differences(a, b)
-    infinite = np.isinf(differences)
-    mean = float((np.where(infinite, np.sign(differences), 0.0) if infinite.any() else differences).mean())
+    """By the mean of what the test is about, which the means of the scores may contradict where they are infinite, or
+    one split's outweighs all others."""
+    mean = float(_tested(paired_differences(_log(a), _log(b))).mean())
     return None if mean == 0 else "a" if mean < 0 else "b"
 
 
-@np.errstate(over="ignore", invalid="ignore")  # a method that blew up may have a KL of 1e251
+def _tested(differences: Float[np.ndarray, " J"]) -> Float[np.ndarray, " J"]:
+    """What is tested where some are infinite: the limit in which these grow together, ±1 beside zeros.
+
+    That limit lets one split that diverged outweigh all others, even those that say the same: where none says the
+    opposite, an infinite difference counts as the largest finite one, if there are two of these to show a spread.
+    """
+    infinite = np.isinf(differences)
+    if not infinite.any():
+        return differences
+    finite, signs = differences[~infinite], np.sign(differences)
+    if len(finite) > 1 and finite.any() and abs(signs.sum()) == np.abs(signs).sum():
+        return np.where(infinite, signs * np.abs(finite).max(), differences)
+    return np.where(infinite, signs, 0.0)
+
+
+def _log(scores: Float[np.ndarray, " J"]) -> Float[np.ndarray, " J"]:
+    return np.log10(np.maximum(scores, CLOSED_FORM))
+
+
+@np.errstate(over="ignore")  # a method that blew up may have a KL of 1e308 on several splits
 def _difference(dataset: str, a: Float[np.ndarray, " J"], b: Float[np.ndarray, " J"], ratio: float) -> Difference:
     """Not adjusted yet."""
     mean_a, mean_b = (None if np.isnan(values).any() else float(values.mean()) for values in (a, b))
     if mean_a is None or mean_b is None:
         return Difference(dataset, mean_a, mean_b, None, None, None, None)
-    differences, p_value = paired_differences(a, b), corrected_paired_test(a, b, ratio)
+    differences = paired_differences(_log(a), _log(b))
+    p_value = corrected_paired_test(_tested(differences), np.zeros_like(differences), ratio)
     if len(set(differences[np.isinf(differences)].tolist())) == 2:
         return Difference(dataset, mean_a, mean_b, None, None, p_value, None)
-    mean, low, high = corrected_interval(differences, ratio)
+    log_ratio, low, high = corrected_interval(differences, ratio)
     interval = None if low is None or high is None else (low, high)
-    return Difference(dataset, mean_a, mean_b, mean, interval, p_value, None)
+    return Difference(dataset, mean_a, mean_b, log_ratio, interval, p_value, None)

@@ -30,7 +30,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the result table. `cells` counts the records, `finished` those that went into the means."""
+    """One line of the result table. `cells` counts the records, `finished` those that went into the means, `diverged`
+    those of the others that did not fail."""
 
     dataset: str
     method: str
@@ -40,6 +41,7 @@ class Row:
     finished: int
     splits: int
     scores: dict[str, Estimate]  #: without those that do not apply to some record
+    diverged: int = 0
 
 
 def summarise(records: Sequence[Record]) -> list[Row]:
@@ -92,6 +94,7 @@ def _row(group: Sequence[Record]) -> Row:
         finished=len(finished),
         splits=len(by_split),
         scores=estimates,
+        diverged=sum(record.status == "diverged" for record in group),
     )
 
 

@@ -100,8 +100,13 @@ def _label(row: Row, settings: Sequence[str]) -> str:
 
 def _cell(row: Row, name: str) -> str:
     if not row.finished:
-        return "failed"
+        return unfinished_word(row)
     return format_estimate(row.scores[name]) if name in row.scores else "–"
+
+
+def unfinished_word(row: Row) -> str:
+    """What became of a row none of whose cells has scores."""
+    return {0: "failed", row.cells: "diverged"}.get(row.diverged, "not ok")
 
 
 def count_words(row: Row) -> str:
@@ -117,7 +122,7 @@ def format_estimate(estimate: Estimate) -> str:
     if 0 < abs(mean) < ROUNDING:
         return f"{mean:.0e}"
     if not error or not math.isfinite(error):
-        return f"{mean:#.4g}" if mean else "0"
+        return f"{mean:#.4g}".removesuffix(".") if mean else "0"
     exponent = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < 1e-3 or abs(mean) >= HUGE else 0
     decimals = max(0, 1 - math.floor(math.log10(error)) + exponent)
     mantissas = f"{mean / 10**exponent:.{decimals}f} ± {error / 10**exponent:.{decimals}f}"
@@ -142,8 +147,8 @@ def _score(value: float | bool | tuple[float, float] | None) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return " to ".join(f"{end:.10g}" for end in value)
-    return f"{value:.10g}"
+        return " to ".join(short(end, 10) for end in value)
+    return short(value, 10)
 
 
 def task_table(path: Path, certificate: Certificate) -> Table:
@@ -215,4 +220,9 @@ def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str 
 def _plain(value: str | int | float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return short(value) if isinstance(value, float) else str(value)
+
+
+def short(value: float, digits: int = 4) -> str:
+    """A number to so many digits; infinity as its sign."""
+    return f"{value:.{digits}g}".replace("inf", "∞")

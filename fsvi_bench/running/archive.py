@@ -96,12 +96,7 @@ def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Pa
     Args:
         rerun: `all`, or the status of those cells that would be computed again.
     """
-
-    def became(cell: Cell) -> str:
-        head = None if rerun == "all" else _head(root / cell.folder / RECORD_FILE)
-        return "missing" if head is None or head["status"] == rerun else head["status"]
-
-    fitted = ((_group(cell), became(cell)) for cell in plan.cells())
+    fitted = ((_group(cell), status_of(cell, root, rerun)) for cell in plan.cells())
     refused = ((Group(r.dataset, r.method, r.family), r.status) for r in plan.refused_records())
     later = (
         (Group(dataset, variant.method, variant.family), "missing")
@@ -111,6 +106,12 @@ def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Pa
         for _ in variant.seeds
     )
     return Status(_count([*fitted, *refused, *later]), 0)
+
+
+def status_of(cell: Cell, root: Path, rerun: str = "none") -> str:
+    """What became of a cell in a folder; `missing` too if it would be computed again, see `planned_status`."""
+    head = None if rerun == "all" else _head(root / cell.folder / RECORD_FILE)
+    return "missing" if head is None or head["status"] == rerun else head["status"]
 
 
 def _group(cell: Cell) -> Group:

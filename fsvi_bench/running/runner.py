@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from fsvi_bench.methods.base import Method
 from fsvi_bench.running.cell import Cell, Record
 from fsvi_bench.running.executors import Executor, LocalExecutor
 from fsvi_bench.running.grid import Planned, batches, expand, parts, plan_file
@@ -71,8 +72,8 @@ def run(
         found = {item.cell.key: None if rerun == "all" else store.load(item.cell) for item in planned}
         missing = [item for item in planned if _is_missing(found[item.cell.key], rerun)]
         kept = {key: record for key, record in found.items() if not _is_missing(record, rerun) and record is not None}
-        loader = _Loader(resources.data_dir)
-        _check(missing, loader)
+        loader = Loader(resources.data_dir)
+        check_settings(missing, loader)
         saved = plan_file(plan, tasks, refusals, resources.device)
         store.save_plan(saved)
         refused, computed = saved.refused_records(), {}
@@ -91,7 +92,7 @@ def _is_missing(record: Record | None, rerun: Rerun) -> bool:
     return record is None or rerun in ("all", record.status)
 
 
-class _Loader:
+class Loader:
     """Problems of tasks, loaded when they are needed; the last few are kept."""
 
     def __init__(self, data_dir: Path | None) -> None:
@@ -103,22 +104,28 @@ class _Loader:
         return self._load(task.sha256)
 
 
-def _check(missing: Sequence[Planned], loader: _Loader) -> None:
-    """Lets every method look at its settings beside every problem, once for all seeds."""
-    seen = set()
+def check_settings(missing: Sequence[Planned], loader: Loader) -> None:
+    """Lets every method that checks them look at its settings beside every problem, once for all families and seeds.
+
+    Raises:
+        InputError: settings do not fit a problem, or its raw data are missing or not the task's.
+    """
+    by_task: dict[str, tuple[Task, dict[tuple[str, str], Variant]]] = {}
     for variant, task, _ in missing:
-        if (pair := (id(variant), task.sha256)) not in seen:
-            seen.add(pair)
-            variant.method.cls.check(variant.options, TrainingProblems.of([loader(task)]))
+        if variant.method.cls.check.__func__ is not Method.check.__func__:  # type: ignore[attr-defined]
+            settings = (variant.method.name, variant.options.model_dump_json())
+            by_task.setdefault(task.sha256, (task, {}))[1].setdefault(settings, variant)
+    for task, variants in by_task.values():
+        problem = TrainingProblems.of([loader(task)])
+        for variant in variants.values():
+            variant.method.cls.check(variant.options, problem)
 
 
 def _group(cell: Cell) -> str:
     return f"{cell.dataset} {cell.method} {cell.family}"
 
 
-def _compute(
-    missing: Sequence[Planned], loader: _Loader, resources: Resources, progress: Progress
-) -> Iterator[Outcome]:
+def _compute(missing: Sequence[Planned], loader: Loader, resources: Resources, progress: Progress) -> Iterator[Outcome]:
     """Outcomes as jobs finish. Every batch is split over the workers, which moves no result on a CPU."""
     formulas = _formulas(missing, loader)
     executor = _executor(missing, resources, formulas)
@@ -133,7 +140,7 @@ def _compute(
         yield from failed(job, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
 
 
-def _formulas(missing: Sequence[Planned], loader: _Loader) -> set[int]:
+def _formulas(missing: Sequence[Planned], loader: Loader) -> set[int]:
     """Ids of the variants that draw nothing and take one step, by their own word on one problem of theirs."""
     first = {id(item.variant): item for item in reversed(missing) if item.variant.deterministic}
     return {key for key, item in first.items() if not _trains(item.variant, loader(item.task))}

@@ -7,9 +7,9 @@ methods are ranked there, and ranks averaged over the drawn data sets. The data 
 splits or seeds narrow an interval only as far as they, and not the choice of data sets, were what made it wide.
 
 What it is not: splits overlap, so that their share of the variance is understated; percentile intervals from few data
-sets are too narrow (from 8, a nominal 95 % cover some 85 to 95 %); and the ranks of methods that are equal in truth
-move more than intervals say (Xie, Singh and Zhang 2009, *Confidence intervals for population ranks in the presence of
-ties and near ties*, JASA 104).
+sets are too narrow (from 8, nominal 95 % covered 86 to 93 % in simulations); and the ranks of methods that are equal in
+truth move more than intervals say (Xie, Singh and Zhang 2009, *Confidence intervals for population ranks in the
+presence of ties and near ties*, JASA 104).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.tasks.official import official_path
 from fsvi_bench.tasks.task import read_task, write_task
 from tests.conftest import REFERENCE
 
@@ -206,6 +207,12 @@ def test_tasks_build_show_and_verify(cli, tmp_path):
     assert read_task(tmp_path / "toy" / "split-00.safetensors").sha256 in out
     status, out, _ = cli("tasks", "show", paths[0], "--json")
     assert json.loads(out)[0]["dataset"] == "toy"
+    by_folder, by_files = (cli("tasks", "verify", *named) for named in ([tmp_path], paths))
+    assert by_folder == by_files
+    assert by_folder[1].splitlines()[-1].startswith("2 of 2 hold; posteriors computed twice agree to ")
+    shown = [json.loads(cli("tasks", "show", name, "--json")[1]) for name in ("diabetes", official_path("diabetes", 3))]
+    assert [len(each) for each in shown] == [20, 1]
+    assert shown[0][3] == shown[1][0]
 
 
 def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
@@ -216,8 +223,9 @@ def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
     certificate = path.with_suffix(".certificate.json")
     content = json.loads(certificate.read_text())
     certificate.write_text(json.dumps({**content, "task_sha256": read_task(path).sha256}))
-    status, _, err = cli("tasks", "verify", path)
+    status, out, err = cli("tasks", "verify", path, official_path("diabetes", 0))
     assert status == 1
+    assert out.splitlines()[-1].startswith("1 of 2 hold; ")
     assert "its certificate says noise_variance" in err
     assert "log_evidence" in err
 
@@ -276,6 +284,10 @@ def test_broken_task_files(refused, tmp_path):
     path.write_bytes(pickle.dumps(task.metadata))
     assert "is not a safetensors file" in refused("run", "--task", path)
     assert "cannot read" in refused("tasks", "show", tmp_path / "none.safetensors")
+    (tmp_path / "empty").mkdir()
+    assert "no task lies in" in refused("tasks", "verify", tmp_path / "empty")
+    assert "did you mean 'boston'?" in refused("tasks", "show", "bosten")
+    assert "toy has no official tasks" in refused("tasks", "verify", "toy")
 
 
 def test_broken_posterior_files(refused, tmp_path):

@@ -194,7 +194,7 @@ def test_an_experiment_tells_what_became_of_its_claims(cli, tmp_path):
     assert status == 0  # a claim that does not hold is a finding
     assert "settles no claim" in out
     assert "did not hold: figure 2's caption" in out
-    assert "its interval contains" not in out
+    assert "undecided" not in out
     assert out.split()[-4:] == [str(tmp_path / f"ksw2015-fig2-quick.{kind}") for kind in ("png", "svg", "json", "csv")]
     assert err.strip() == f"results lie in {tmp_path}"  # no parts, nothing to count
     status, out, _ = cli("reproduce", "ksw2015-fig2", "--out", tmp_path, "--json")
@@ -206,16 +206,18 @@ def test_an_experiment_tells_what_became_of_its_claims(cli, tmp_path):
 def test_an_undecided_claim_is_told_from_a_refuted_one(capsys):
     verdicts = [
         Verdict(
-            statistic=f"s{low}", says="it is", side="above", threshold=0.5, value=0.6, low=low, high=0.9, holds=False
+            statistic=f"s{low}", says="it is", side="above", threshold=0.5, value=0.6, low=low, high=high, holds=False
         )
-        for low in (0.4, 0.6)
+        for low, high in ((0.4, 0.9), (0.6, math.inf))
     ]
     from fsvi_bench.cli.reproduce import _show
 
     _show(Outcome(name="x", quick=False, files=[], computed=0, reused=0, claims=verdicts))
     said = capsys.readouterr().out.splitlines()
-    assert "s0.4: 0.6 [0.4, 0.9], claimed above 0.5; its interval contains that" in said[1]
-    assert said[3].endswith("claimed above 0.5")
+    assert said[0] == "undecided: it is"
+    assert said[1].endswith("s0.4: 0.6 [0.4, 0.9], claimed above 0.5")
+    assert said[2] == "did not hold: it is"
+    assert said[3].endswith("s0.6: 0.6 [0.6, ∞], claimed above 0.5")
 
 
 def test_a_part_that_fails_is_one_sentence_and_status_1(cli, tmp_path, monkeypatch):

@@ -47,6 +47,33 @@ def test_a_dry_run_knows_what_would_be_computed_again(cli, tmp_path):
         assert (told["planned"], told["missing"]) == (4, missing)
 
 
+def test_a_dry_run_refuses_settings_that_a_run_refuses(cli, tmp_path):
+    """Diabetes has official tasks, and its data come with scikit-learn."""
+    large = ("run", "--dataset", "diabetes", "--splits", "0", "--method", "rand-a", "--measurement-points", 100_000)
+    refused = [cli(*large, "--out", tmp_path / "out", "--wandb", "off", *flags) for flags in ([], ["--dry-run"])]
+    for status, out, err in refused:
+        assert (status, out) == (2, "")
+        assert "M=100000 asks for 50000 distinct training inputs, but a split has" in err
+    assert refused[0][2].splitlines()[-1] == refused[1][2].splitlines()[-1]
+
+
+def test_a_dry_run_downloads_nothing_to_check_settings(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FSVI_BENCH_DATA", raising=False)
+    large = ("run", "--dataset", "yacht", "--splits", "0", "--method", "rand-a", "--measurement-points", 100_000)
+    status, out, _ = cli(*large, "--dry-run", "--out", tmp_path / "out", "--json")
+    assert (status, json.loads(out)["missing"]) == (0, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flags", [("--dry-run",), ()])
+def test_a_flag_without_a_use_is_said_to_have_none(cli, tmp_path, flags):
+    said = "--max-steps is not used: none of the chosen methods has such a setting"
+    status, _, err = cli(*TOY, "--out", tmp_path, "--max-steps", 5, *flags)
+    assert (status, err.splitlines().count(said)) == (0, 1)
+    assert said not in cli(*TOY, "--method", "rand-a", "--out", tmp_path, "--max-steps", 5, "--dry-run")[2]
+
+
 def test_a_folder_without_records_is_refused(cli, tmp_path):
     for command in ("status", "export"):
         status, out, err = cli(command, tmp_path)

@@ -69,13 +69,21 @@ def test_compare_prints_what_the_functions_say(board, capsys):
     expected = comparison(entries["near"], entries["far"], read_references(board / REFERENCE_FILE))
     for each in expected.differences:
         ends = ["–"] if each.interval is None else [f"{each.interval[0]:.4g}", "to", f"{each.interval[1]:.4g}"]
-        numbers = [f"{number:.4g}" for number in (each.a, each.b, each.difference)]
+        numbers = [f"{number:.4g}".replace("inf", "∞") for number in (each.a, each.b, each.log_ratio)]
         p_values = [f"{number:.4g}" for number in (each.p_value, each.adjusted)]
         closer = ["near"] if each.closer == "a" else []
         assert rows[each.dataset] == [each.dataset, *numbers, *ends, *p_values, *closer]
     assert [each.closer for each in expected.differences] == ["a", "a", None]
-    assert rows["yacht"][2:4] == ["inf", "-inf"]
+    assert rows["yacht"][2:4] == ["∞", "-∞"]
     assert said.startswith("KL(q ‖ exact posterior), nats")
+    assert "each counted as 1e-06 nats at least" in said
+
+
+def test_compare_across_tracks_says_by_what_and_why(board, capsys):
+    assert run("compare", "near", "other", "--root", board) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("near is in track full and other in ffg, whose headlines differ: compared by predictive KL")
+    assert second.startswith("predictive KL on box inputs")
 
 
 def test_compare_as_json_has_infinity_as_a_word_and_null_for_what_is_missing(board, capsys):
@@ -83,7 +91,7 @@ def test_compare_as_json_has_infinity_as_a_word_and_null_for_what_is_missing(boa
     found = json.loads(capsys.readouterr().out)
     assert (found["a"], found["b"], found["score"]) == ("near", "far", "kl")
     yacht = found["differences"][2]
-    assert (yacht["b"], yacht["difference"], yacht["interval"]) == ("Infinity", "-Infinity", None)
+    assert (yacht["b"], yacht["log_ratio"], yacht["interval"]) == ("Infinity", "-Infinity", None)
     assert run("compare", "near", "other", "--root", board, "--json") == 0
     across = json.loads(capsys.readouterr().out)
     assert across["score"] == "predictive_kl_box"

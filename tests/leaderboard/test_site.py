@@ -238,6 +238,16 @@ def test_without_any_entry_there_is_a_site_all_the_same(table):
     assert "MAP, a point mass" in page.words
 
 
+@pytest.mark.parametrize("datasets", [("energy", "yacht"), ("energy", "yacht", "wine")])
+def test_the_first_page_tells_of_intervals_where_there_are_any(datasets):
+    few = references(dict.fromkeys(datasets, 2))
+    page = Page(dict(site_files(make_material([entry(name, few) for name in "abc"], [], few)))["index.html"])
+    there = len(datasets) == 3
+    assert ("its bar the 95 % interval of that" in page.words.replace("\xa0", " ")) is there
+    assert ("The bar is the 95 % interval" in page.words.replace("\xa0", " ")) is there
+    assert ("from so few data sets there are no intervals" in page.words) is not there
+
+
 def test_a_score_of_another_task_is_not_compared(table):
     """A verification of other tasks than the references' has nothing to say about these."""
     cells = tuple(cell.model_copy(update={"task_sha256": "f" * 64}) for cell in verified_cells("alpha", table))

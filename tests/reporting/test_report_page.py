@@ -104,7 +104,7 @@ def test_counts_and_reasons_of_what_did_not_finish(tmp_path):
         ["diverged", "1 of 3", "ssge ffg", "boston 9", "another"],
     ]
     shown = page.results("boston")
-    assert shown["ssge", "ffg"]["KL(q‖P_D)"]["text"] == "failed"
+    assert shown["ssge", "ffg"]["KL(q‖P_D)"]["text"] == "diverged"
     assert shown["ssge", "full"]["splits"]["text"] == "2 (2 not ok)"
     assert "planned11 ok6 diverged3 failed2 missing0" in " ".join(page.said[None].split())
 

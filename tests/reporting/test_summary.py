@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.reporting.summary import Estimate, estimate, summarise
-from fsvi_bench.reporting.table import failures, format_estimate, result_table, score_table
+from fsvi_bench.reporting.table import failures, format_estimate, result_table, score_table, short
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Overconfidence, Scores
 
@@ -69,6 +69,23 @@ def test_failures_are_counted_and_listed_never_averaged_away():
     assert "1 (1 not ok)" in console.export_text()
 
 
+@pytest.mark.parametrize(
+    ("statuses", "word"),
+    [(("failed", "failed"), "failed"), (("diverged", "diverged"), "diverged"), (("failed", "diverged"), "not ok")],
+)
+def test_a_row_without_scores_says_what_became_of_it(statuses, word):
+    (row,) = summarise([record(k).model_copy(update={"status": status}) for k, status in enumerate(statuses)])
+    console = Console(width=200, record=True)
+    console.print(result_table([row], 200))
+    (line,) = [line.split() for line in console.export_text().splitlines() if line.startswith(" toy")]
+    assert line[:6] == ["toy", "m", "full", "0", "(2", "not"]
+    assert " ".join(line[7:]) == " ".join([word] * 6)
+
+
+def test_infinity_stands_in_tables_as_its_sign():
+    assert [short(value) for value in (math.inf, -math.inf, 1.23456, 1e-20)] == ["∞", "-∞", "1.235", "1e-20"]
+
+
 def test_infinity_makes_the_mean_infinite():
     assert estimate([1.0, math.inf]) == Estimate(math.inf, None)
     assert estimate([2.0]) == Estimate(2.0, None)
@@ -83,6 +100,8 @@ def test_infinity_makes_the_mean_infinite():
         (1.7594e-5, 3.1e-7, "(1.759 ± 0.031)e-5"),
         (-1.4e-14, 3e-15, "-1e-14"),
         (37.71165, None, "37.71"),
+        (5957.2, None, "5957"),
+        (59572.0, None, "5.957e+04"),
         (0.0, None, "0"),
         (math.inf, None, "∞"),
         (7611645.2, 7611625.4, "7611645 ± 7611625"),
@@ -130,7 +149,7 @@ def test_every_kind_of_score_is_written():
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(score_table(scored))
     text = " ".join(console.export_text().split())
-    assert "intervals nlpd 0.5 to inf" in text
+    assert "intervals nlpd 0.5 to ∞" in text
     assert "singular does not apply" in text
     assert "coverage_exact 50 0.75" in text
     assert "overconfidence largest 1" in text

@@ -28,7 +28,7 @@ HEAD_PORT = 6379
 
 def require_ray():
     if importlib.util.find_spec("ray") is None:
-        skip_or_fail("Ray is not installed: pip install 'fsvi-bench[cluster]'")
+        skip_or_fail("Ray is not installed: pip install -e '.[cluster]'")
 
 
 def require_namespaces():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from fsvi_bench.leaderboard.comparing import LEVEL
+from fsvi_bench.leaderboard.rows import CLOSED_FORM
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.render import render
 from fsvi_bench.leaderboard.site.tables import SCORES, TABS, make_panels
@@ -41,6 +42,7 @@ def first_page(material: Material) -> bytes:
         rerun=labels.count("re-run"),
         unreadable=material.unreadable,
         tasks=len(material.references.tasks),
+        intervals=any(line.interval for panel in panels for line in panel.table.lines),
         datasets=[_dataset(material, name) for name in material.datasets],
         development=[name for name in material.datasets if name in DEVELOPMENT_DATASETS],
     )
@@ -73,5 +75,6 @@ def compare_page(material: Material) -> bytes:
         scores=SCORES,
         ratios=json.dumps(ratios),
         level=LEVEL,
+        least=CLOSED_FORM,
         development=" ".join(name for name in material.datasets if name in DEVELOPMENT_DATASETS),
     )

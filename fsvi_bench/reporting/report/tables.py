@@ -10,7 +10,7 @@ from statistics import fmean
 from fsvi_bench.reporting.report.comparison import held_out_ratio, supported_best
 from fsvi_bench.reporting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.reporting.summary import estimate
-from fsvi_bench.reporting.table import OWN_PRIOR, count_words, format_estimate, score_columns
+from fsvi_bench.reporting.table import OWN_PRIOR, count_words, format_estimate, score_columns, unfinished_word
 from fsvi_bench.statistics.resampled_t import corrected_interval
 from fsvi_bench.tasks.card import card_names, load_card
 
@@ -108,7 +108,7 @@ def _result_table(study: Study, dataset: str) -> ResultTable:
 def _number(study: Study, dataset: str, entry: Entry, score: str, ratio: float, best: Entry | None) -> Number:
     row = study.rows[dataset, entry]
     if not row.finished:
-        return Number("failed", "")
+        return Number(unfinished_word(row), "")
     if score == SECONDS:
         return _seconds(study, dataset, entry)
     if score not in row.scores:

@@ -86,7 +86,7 @@ def _require_ray(ours: bool) -> None:
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError as error:
-        mend = "pip install 'fsvi-bench[cluster]'"
+        mend = "in the clone: pip install -e '.[cluster]'"
         raise InputError(f"--executor ray needs Ray, which is not installed; {mend}") from error
 
 

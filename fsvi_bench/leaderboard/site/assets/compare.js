@@ -11,6 +11,7 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
   const result = document.getElementById("result");
   const ratios = JSON.parse(form.dataset.ratios);
   const level = Number(form.dataset.level);
+  const least = Number(form.dataset.least);
   const development = new Set(form.dataset.development.split(" "));
   const waiting = new Map();
   // As the page offers them, whatever a browser has kept of an earlier visit.
@@ -30,15 +31,26 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
   };
 
   const numbers = (values) => (values.includes(null) ? null : values.map(Number));
+  // As fsvi_bench/leaderboard/comparing.py has it: an infinite difference that no other one contradicts counts as the
+  // largest finite one.
+  const tested = (differences) => {
+    const finite = differences.filter(Number.isFinite);
+    const agree = differences.every((value) => value >= 0) || differences.every((value) => value <= 0);
+    const largest = Math.max(...finite.map(Math.abs));
+    if (finite.length === differences.length || !agree || finite.length < 2 || largest === 0) return fsviStatistics.tested(differences);
+    return differences.map((value) => (Number.isFinite(value) ? value : Math.sign(value) * largest));
+  };
   const difference = (name, ofA, ofB) => {
     const [a, b] = [numbers(ofA), numbers(ofB)];
-    const found = { name, a: a && fsviStatistics.mean(a), b: b && fsviStatistics.mean(b), difference: null, interval: null, p: null, adjusted: null, sign: 0, closer: "" };
+    const found = { name, a: a && fsviStatistics.mean(a), b: b && fsviStatistics.mean(b), ratio: null, interval: null, p: null, adjusted: null, sign: 0, closer: "" };
     if (!a || !b) return found;
-    const differences = a.map((value, place) => (value === b[place] ? 0 : value - b[place]));
-    found.p = fsviStatistics.pairedTest(differences, ratios[name]);
-    found.sign = Math.sign(fsviStatistics.mean(fsviStatistics.tested(differences)));
+    const [logA, logB] = [a, b].map((values) => values.map((value) => Math.log10(Math.max(value, least))));
+    const differences = logA.map((value, place) => (value === logB[place] ? 0 : value - logB[place]));
+    const judged = tested(differences);
+    found.p = fsviStatistics.pairedTest(judged, ratios[name]);
+    found.sign = Math.sign(fsviStatistics.mean(judged));
     if (differences.includes(Infinity) && differences.includes(-Infinity)) return found;
-    found.difference = fsviStatistics.mean(differences);
+    found.ratio = fsviStatistics.mean(differences);
     found.interval = fsviStatistics.interval(differences, ratios[name]);
     return found;
   };
@@ -91,7 +103,7 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
       row.append(heading);
       cell(row, each.a === null ? "missing" : digits(each.a), each.a);
       cell(row, each.b === null ? "missing" : digits(each.b), each.b);
-      cell(row, signed(each.difference), each.difference);
+      cell(row, signed(each.ratio), each.ratio);
       cell(row, each.interval ? each.interval.map(signed).join(" to ") : "–", each.interval);
       cell(row, pValue(each.p), each.p);
       cell(row, pValue(each.adjusted), each.adjusted);
@@ -123,10 +135,12 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
       const by = chosen || (ofA.track === ofB.track ? HEADLINES[ofA.track] : "predictive_kl_box");
       const rows = compare(ofA, ofB, by);
       draw(rows, ofA, ofB);
+      const across = !chosen && ofA.track !== ofB.track;
+      const why = across ? `, since they are of different tracks (${ofA.track}, ${ofB.track}), whose headlines differ` : "";
       const meaning = [...score.options].find((option) => option.value === by).textContent;
       said.textContent = a === b
         ? "An entry compared with itself: choose another."
-        : `By ${meaning}. ${words(rows)}`;
+        : `By ${meaning}${why}. ${words(rows)}`;
       result.hidden = false;
     } catch (error) {
       said.textContent = `${error.message}.`;
