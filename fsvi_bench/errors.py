@@ -52,6 +52,8 @@ _DEMANDS = (
 
 def plain_demands(text: str) -> str:
     """A message whose parts by pydantic, `Input should be greater than or equal to 2`, say `expected 2 or more`."""
+    if "Input should be " not in text:
+        return text
     for theirs, ours in _DEMANDS:
         text = re.sub(f"Input should be {theirs}", f"expected {ours}", text)
     return text.replace("Input should be ", "expected ").replace(" or expected ", " or ")

@@ -110,7 +110,7 @@ def _verified(entries: list[Entry], name: str) -> Entry:
 
 
 def _comparison_table(found: Comparison, a: str, b: str) -> Table:
-    from fsvi_bench.leaderboard.comparing import LEVEL
+    from fsvi_bench.leaderboard.comparing import BOUND, LEVEL
     from fsvi_bench.leaderboard.rows import CLOSED_FORM
     from fsvi_bench.leaderboard.site.tables import SCORES
     from fsvi_bench.reporting.table import plain_table, short
@@ -130,16 +130,16 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Table:
     ]
     headings = ["data set", a, b, "log ratio", "95 % interval", "p", "p (Holm)", "closer"]
     table = plain_table(SCORES[found.score], headings, rows)
-    table.caption = CAPTION.format(least=CLOSED_FORM, level=LEVEL)
+    table.caption = CAPTION.format(least=CLOSED_FORM, bound=BOUND, level=LEVEL)
     table.caption_justify = "left"
     return table
 
 
 CAPTION = (
     "Scores are means over splits, lower is closer. Log ratio: mean over splits of log10 of the first’s score by the "
-    "second’s, each counted as {least:g} nats at least; −1 is ten times nearer. p: the corrected paired t test of it. "
-    "“Closer” is said where p (Holm) is at most {level:g}, by the log ratio’s sign: one split may outweigh all others "
-    "in a mean."
+    "second’s, each counted as {least:g} nats at least, and each split within ±{bound:g} (ten times nearer or more, an "
+    "infinite score included): no split outweighs the others, as it may in the means. p: the corrected paired t test "
+    "of it. “Closer” is said where p (Holm) is at most {level:g}."
 )
 
 

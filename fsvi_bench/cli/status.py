@@ -53,13 +53,18 @@ def show_planned(plan: Plan, folder: Path, rerun: str, data_dir: Path | None, js
 
 
 def _check_missing(plan: Plan, tasks: Sequence[Task], folder: Path, rerun: str, data_dir: Path | None) -> None:
+    from fsvi_bench.cli.console import stderr
     from fsvi_bench.running.archive import status_of
     from fsvi_bench.running.grid import expand
     from fsvi_bench.running.runner import Loader, check_settings
     from fsvi_bench.tasks.card import load_card
     from fsvi_bench.tasks.raw import is_here
 
-    here = {name for name in {task.dataset for task in tasks} if is_here(load_card(name), data_dir)}
+    names = sorted({task.dataset for task in tasks})
+    here = {name for name in names if is_here(load_card(name), data_dir)}
+    if unchecked := [name for name in names if name not in here]:
+        absent = f"the raw data of {', '.join(unchecked)} are not here"
+        stderr.print(f"{absent}, so that no setting is held to them", style="yellow")
     planned = expand(plan.variants, [task for task in tasks if task.dataset in here])
     check_settings([each for each in planned if status_of(each.cell, folder, rerun) == "missing"], Loader(data_dir))
 

@@ -141,6 +141,7 @@ def _task_paths(names: list[str]) -> list[Path]:
 
     Certificates that lie beside tasks are left out, so that a folder's `*` can be given.
     """
+    from fsvi_bench.errors import InputError
     from fsvi_bench.tasks.card import card_names
     from fsvi_bench.tasks.official import official_path, official_splits
 
@@ -150,7 +151,11 @@ def _task_paths(names: list[str]) -> list[Path]:
     for name in names:
         if name.endswith(".certificate.json"):
             continue
-        paths += [official_path(name, split) for split in _splits(name)] if name in card_names() else _of_path(name)
+        # What lies here goes before an official task set of the same name.
+        official = name in card_names() and not Path(name).exists()
+        paths += [official_path(name, split) for split in _splits(name)] if official else _of_path(name)
+    if not paths:
+        raise InputError(f"{names[0]} is a certificate, and no task is named; name the .safetensors file beside it")
     return paths
 
 

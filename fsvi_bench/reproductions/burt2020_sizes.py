@@ -208,15 +208,16 @@ def _limits(axes: Axes, marks: Sequence[_Mark], logarithmic: bool) -> tuple[floa
 def _limit_logarithmic(axes: Axes, means: Sequence[float], quartiles: Sequence[float]) -> tuple[float, float]:
     """About the quartiles, and about means that are not far above all of them."""
     axes.set_yscale("log", nonpositive="clip")
-    means, shown = ([v for v in values if LOWEST <= v < math.inf] for values in (means, quartiles))
-    if not (shown := shown or means):
+    finite, shown = ([v for v in values if LOWEST <= v < math.inf] for values in (means, quartiles))
+    if not (shown := shown or finite):
         unlabelled(axes)
         return LOWEST, math.inf
     top = FAR * max(shown)
-    shown += [mean for mean in means if mean <= top]
+    shown += [mean for mean in finite if mean <= top]
     low, high = min(shown) / 3, max(shown)
     room = (high / low) ** (HEADROOM / (1 - HEADROOM))
-    axes.set_ylim(low, high * max(room if any(mean > top for mean in means) else 1.0, 2.0))
+    above = any(value > top for value in (*means, *quartiles))
+    axes.set_ylim(low, high * max(room if above else 1.0, 2.0))
     label_logarithmic(axes)
     return LOWEST, high
 

@@ -35,17 +35,18 @@ class Statistic(NamedTuple):
         return Statistic(mean, mean - half, mean + half)
 
     @staticmethod
-    def of_splits(values: Sequence[float], test_train_ratio: float = TEST_TRAIN_RATIO) -> Statistic:
+    def of_splits(values: Sequence[float], test_train_ratio: float = TEST_TRAIN_RATIO, about: float = 0.0) -> Statistic:
         """Mean over splits that share rows, with the corrected resampled t-interval (Nadeau and Bengio 2003).
 
-        Where some are infinite it is the limit in which these grow together: their signs are judged, with 0 for the
-        others unless all signs agree, and the interval is one infinity, the other, or everything. NaN if a value is.
+        Where some are infinite it is the limit in which these grow together: on which side of `about` they lie is
+        judged, and nothing of the others unless all lie on the same, and the interval is one infinity, the other, or
+        everything. NaN if a value is.
         """
         row = np.asarray(values, dtype=float)
         if np.isnan(row).any():
             return Statistic.exact(np.nan)
         infinite = np.isinf(row)
-        signs = np.sign(row)
+        signs = np.sign(row - about)
         agree = len(set(signs.tolist())) == 1
         judged = (signs if agree else np.where(infinite, signs, 0.0)) if infinite.any() else row
         mean, low, high = corrected_interval(judged, test_train_ratio)
@@ -67,6 +68,10 @@ class Worst(Statistic):
         worst = super().__new__(cls, *found)
         worst.case = case
         return worst
+
+    def __getnewargs__(self) -> tuple[Statistic, str]:  # type: ignore[override]
+        """For copies and other processes: a tuple alone would lose the case."""
+        return Statistic(*self), self.case
 
 
 class Claim(BaseModel):

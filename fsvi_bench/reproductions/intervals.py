@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 from scipy import stats
@@ -50,22 +51,22 @@ def greatest(cases: Sequence[Statistic]) -> Statistic:
 
 def least_named(cases: Iterable[tuple[str, Statistic]]) -> Worst:
     """`least` of named cases, with the name."""
-    return _named(least, list(cases))
+    return _named(least, "low", list(cases))
 
 
 def greatest_named(cases: Iterable[tuple[str, Statistic]]) -> Worst:
     """`greatest` of named cases, with the name."""
-    return _named(greatest, list(cases))
+    return _named(greatest, "high", list(cases))
 
 
 def largest_named(values: Iterable[tuple[str, float]]) -> Worst:
     """The largest of named numbers that are not random, with the name; NaN if one is, or if there are none."""
-    return _named(greatest, [(name, Statistic.exact(value)) for name, value in values])
+    return _named(greatest, "high", [(name, Statistic.exact(value)) for name, value in values])
 
 
 def smallest_named(values: Iterable[tuple[str, float]]) -> Worst:
     """The smallest, likewise."""
-    return _named(least, [(name, Statistic.exact(value)) for name, value in values])
+    return _named(least, "low", [(name, Statistic.exact(value)) for name, value in values])
 
 
 def magnitude(of: Statistic) -> Statistic:
@@ -97,12 +98,16 @@ def _first_or_nan(ranked: Sequence[Statistic], cases: Sequence[Statistic]) -> St
     return next((case for case in cases if np.isnan(case).any()), ranked[0])
 
 
-def _named(choose: Callable[[Sequence[Statistic]], Statistic], cases: Sequence[tuple[str, Statistic]]) -> Worst:
-    """The case that `choose` takes; those of the same value and interval decide together."""
+def _named(
+    choose: Callable[[Sequence[Statistic]], Statistic],
+    end: Literal["low", "high"],
+    cases: Sequence[tuple[str, Statistic]],
+) -> Worst:
+    """The case that `choose` takes by that end of its interval; those that reach as far decide together."""
     if not cases:
         return Worst(Statistic.exact(float("nan")), "there is no case")
     found = choose([case for _, case in cases])
-    first, *others = (name for name, case in cases if case is found or case == found)
+    first, *others = (name for name, case in cases if case is found or getattr(case, end) == getattr(found, end))
     if others and len(others) + 1 == len(cases):
         return Worst(found, f"all {len(cases)} alike")
     return Worst(found, f"{first} and {len(others)} more" if others else first)

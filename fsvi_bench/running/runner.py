@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fsvi_bench.methods.base import Method
 from fsvi_bench.running.cell import Cell, Record
@@ -112,13 +112,18 @@ def check_settings(missing: Sequence[Planned], loader: Loader) -> None:
     """
     by_task: dict[str, tuple[Task, dict[tuple[str, str], Variant]]] = {}
     for variant, task, _ in missing:
-        if variant.method.cls.check.__func__ is not Method.check.__func__:  # type: ignore[attr-defined]
+        if _function(variant.method.cls.check) is not _function(Method.check):
             settings = (variant.method.name, variant.options.model_dump_json())
             by_task.setdefault(task.sha256, (task, {}))[1].setdefault(settings, variant)
     for task, variants in by_task.values():
         problem = TrainingProblems.of([loader(task)])
         for variant in variants.values():
             variant.method.cls.check(variant.options, problem)
+
+
+def _function(method: Any) -> object:
+    """What a class or static method calls."""
+    return getattr(method, "__func__", method)
 
 
 def _group(cell: Cell) -> str:

@@ -215,6 +215,14 @@ def test_tasks_build_show_and_verify(cli, tmp_path):
     assert shown[0][3] == shown[1][0]
 
 
+def test_a_folder_goes_before_the_official_tasks_of_its_name(cli, tmp_path, monkeypatch):
+    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
+    (tmp_path / "toy").rename(tmp_path / "diabetes")
+    monkeypatch.chdir(tmp_path)
+    (shown,) = json.loads(cli("tasks", "show", "diabetes", "--json")[1])
+    assert shown["dataset"] == "toy"
+
+
 def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
     cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
     path = tmp_path / "toy" / "split-00.safetensors"
@@ -288,6 +296,9 @@ def test_broken_task_files(refused, tmp_path):
     assert "no task lies in" in refused("tasks", "verify", tmp_path / "empty")
     assert "did you mean 'boston'?" in refused("tasks", "show", "bosten")
     assert "toy has no official tasks" in refused("tasks", "verify", "toy")
+    assert "is a certificate, and no task is named" in refused(
+        "tasks", "verify", tmp_path / "split-00.certificate.json"
+    )
 
 
 def test_broken_posterior_files(refused, tmp_path):

@@ -57,12 +57,24 @@ def test_a_dry_run_refuses_settings_that_a_run_refuses(cli, tmp_path):
     assert refused[0][2].splitlines()[-1] == refused[1][2].splitlines()[-1]
 
 
+def test_a_dry_run_asks_a_methods_own_check_of_whatever_kind(cli, tmp_path):
+    path = tmp_path / "own.py"
+    check = "def check(*given): raise InputError('planted: wants more rows')"
+    head = "from fsvi_bench.errors import InputError\nfrom fsvi_bench.methods.base import Method\nclass Own(Method):\n"
+    for kind in ("staticmethod", "classmethod"):
+        path.write_text(f"{head}    posterior = training_step = num_steps = 1\n    @{kind}\n    {check}\n")
+        run = ("run", "--dataset", "diabetes", "--splits", "0", "--method", f"{path}:Own", "--out", tmp_path / "out")
+        status, _, err = cli(*run, "--dry-run")
+        assert (status, err.splitlines()[-1]) == (2, "fsvi-bench: planted: wants more rows")
+
+
 def test_a_dry_run_downloads_nothing_to_check_settings(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FSVI_BENCH_DATA", raising=False)
     large = ("run", "--dataset", "yacht", "--splits", "0", "--method", "rand-a", "--measurement-points", 100_000)
-    status, out, _ = cli(*large, "--dry-run", "--out", tmp_path / "out", "--json")
+    status, out, err = cli(*large, "--dry-run", "--out", tmp_path / "out", "--json")
     assert (status, json.loads(out)["missing"]) == (0, 2)
+    assert "the raw data of yacht are not here, so that no setting is held to them" in err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,17 +20,20 @@ def kls(each, dataset):
 
 
 def log_ratios(a, b):
-    """log10(a/b) split by split, what is 0 to rounding (10⁻⁶) counted as that; equal infinities tie."""
-    return [0.0 if x == y else math.log10(max(x, 1e-6)) - math.log10(max(y, 1e-6)) for x, y in zip(a, b, strict=True)]
+    """log10(a/b) split by split within ±1, what is 0 to rounding (10⁻⁶) counted as that; equal infinities tie."""
+    plain = [0.0 if x == y else math.log10(max(x, 1e-6)) - math.log10(max(y, 1e-6)) for x, y in zip(a, b, strict=True)]
+    return [max(-1.0, min(1.0, value)) for value in plain]
 
 
 def slow_test(differences):
-    """Mean, corrected interval and two-sided p-value of one data set."""
+    """Mean, corrected interval and two-sided p-value of one data set, no less than signs alone could give."""
     J, mean = len(differences), fmean(differences)
     variance = sum((value - mean) ** 2 for value in differences) / (J - 1)
     error = math.sqrt((1 / J + RATIO) * variance)
     half = student_t.ppf(0.975, J - 1) * error
-    return mean, (mean - half, mean + half), 2 * student_t.sf(abs(mean) / error, J - 1)
+    by_signs = 2.0 ** (1 - sum(value != 0 for value in differences))
+    p_value = 2 * student_t.sf(abs(mean) / error, J - 1) if error else 0.0
+    return mean, (mean - half, mean + half), min(1.0, max(p_value, by_signs))
 
 
 def slow_holm(p_values):
@@ -42,9 +45,10 @@ def slow_holm(p_values):
     return adjusted
 
 
-def test_differences_intervals_and_p_values_are_those_of_loops():
-    a, b = entry("a", TABLE), entry("b", TABLE)
-    found = comparison(a, b, TABLE)
+def test_log_ratios_intervals_and_p_values_are_those_of_loops():
+    table = references(dict.fromkeys(DATASETS, 12))
+    a, b = entry("a", table), entry("b", table)
+    found = comparison(a, b, table)
     assert found.score == "kl"
     assert [each.dataset for each in found.differences] == list(DATASETS)
     expected = {d: slow_test(log_ratios(kls(a, d), kls(b, d))) for d in DATASETS}
@@ -58,7 +62,7 @@ def test_differences_intervals_and_p_values_are_those_of_loops():
         assert each.p_value == pytest.approx(p_value, rel=1e-10)
         assert each.adjusted == pytest.approx(holm, rel=1e-10)
     assert len({each.p_value for each in found.differences}) == 3
-    mirrored = comparison(b, a, TABLE)
+    mirrored = comparison(b, a, table)
     for each, other in zip(found.differences, mirrored.differences, strict=True):
         assert other.log_ratio == -each.log_ratio
         assert (other.p_value, other.adjusted) == (each.p_value, each.adjusted)
@@ -97,67 +101,73 @@ def test_what_is_missing_is_not_compared_and_does_not_count_for_holm():
 def test_infinite_scores_lose_where_the_other_is_finite_and_tie_where_it_is_not():
     a = entry("a", TABLE, diverged=[("boston", 0), ("energy", 1)])
     b = entry("b", TABLE, diverged=[("energy", 1), ("yacht", 0)])
-    boston, energy, yacht = comparison(a, b, TABLE).differences
-    assert (boston.a, boston.log_ratio, boston.interval) == (math.inf, math.inf, None)
-    assert (yacht.b, yacht.log_ratio, yacht.interval) == (math.inf, -math.inf, None)
-    ratios = log_ratios(splits(a), splits(b))
-    assert energy.log_ratio == pytest.approx(fmean(ratios), rel=1e-12)
-    assert energy.interval == pytest.approx(slow_test(ratios)[1], rel=1e-12)
-    crossed = comparison(
-        entry("a", TABLE, diverged=[("boston", 0)]), entry("b", TABLE, diverged=[("boston", 1)]), TABLE
-    ).differences[0]
-    assert (crossed.a, crossed.b, crossed.log_ratio, crossed.interval) == (math.inf, math.inf, None, None)
-    assert crossed.p_value == pytest.approx(1.0, abs=1e-12)  # +1, -1 and 0
+    for each in comparison(a, b, TABLE).differences:
+        ratios = log_ratios(splits(a, each.dataset), splits(b, each.dataset))
+        mean, interval, _ = slow_test(ratios)
+        assert (each.log_ratio, each.interval) == (pytest.approx(mean, rel=1e-12), pytest.approx(interval, rel=1e-12))
+    boston, _, yacht = comparison(a, b, TABLE).differences
+    assert (boston.a, yacht.b) == (math.inf, math.inf)
+    assert log_ratios(splits(a, "boston"), splits(b, "boston"))[0] == 1.0
+    assert log_ratios(splits(a, "energy"), splits(b, "energy"))[1] == 0.0
 
 
 HEAVY = [20.0 + split for split in range(17)] + [1.5e4, 3.3e5, 3.8e7]  #: RANDA's KLs on boston are like this
 
 
+def told(of_a, of_b):
+    """One data set of twenty splits, by the KL on each."""
+    many = references({"energy": 20})
+    a, b = (entry(name, many, kl=lambda task, of=of: of[task.split]) for name, of in (("a", of_a), ("b", of_b)))
+    return comparison(a, b, many).differences[0]
+
+
 def test_the_exact_posterior_is_told_from_what_is_wrong_on_every_split_and_huge_on_few():
-    many = references({"energy": 20})
-    exact = entry("exact", many, kl=lambda task: (-1) ** task.split * 1e-14 * (1 + task.split))
-    wrong = entry("wrong", many, kl=lambda task: HEAVY[task.split])
-    found = comparison(exact, wrong, many).differences[0]
-    plain_differences = [x - y for x, y in zip(kls(exact, "energy"), HEAVY, strict=True)]
-    assert slow_test(plain_differences)[2] > 0.5  # which is what made this comparison one of logarithms
-    log_ratio, interval, p_value = slow_test([-6 - math.log10(kl) for kl in HEAVY])
-    assert (found.log_ratio, found.p_value) == (pytest.approx(log_ratio, rel=1e-12), pytest.approx(p_value, rel=1e-9))
-    assert found.interval == pytest.approx(interval, rel=1e-12)
-    assert found.adjusted < 1e-6
+    exact = [(-1) ** split * 1e-14 * (1 + split) for split in range(20)]
+    assert slow_test([x - y for x, y in zip(exact, HEAVY, strict=True)])[2] > 0.5  # a test of plain differences
+    found = told(exact, HEAVY)
+    assert (found.log_ratio, found.interval) == (-1.0, (-1.0, -1.0))
+    assert found.p_value == 2.0**-19  # of the signs: ratios without a spread would make a t test certain
     assert found.closer == "a"
 
 
-def test_one_huge_split_counts_once():
+@pytest.mark.parametrize("size", [1e2, 1e7, 1e250])
+def test_one_huge_split_hides_nothing_that_it_agrees_with(size):
+    """Twenty of twenty splits say the same: neither the differences nor the logarithms may doubt it."""
+    near, far = [10.0 + split for split in range(20)], [30.0 + 2 * split for split in range(19)] + [29 * size]
+    found = told(near, far)
+    _, _, p_value = slow_test(log_ratios(near, far))
+    assert found.p_value == pytest.approx(p_value, rel=1e-9)
+    assert (found.closer, found.p_value < 1e-5) == ("a", True)
+    if size > 1e2:
+        assert slow_test([math.log10(x / y) for x, y in zip(near, far, strict=True)])[2] > 0.05
+
+
+def test_a_split_that_diverged_counts_as_one_that_is_ten_times_further():
+    near, far = [10.0 + split for split in range(20)], [30.0 + split for split in range(20)]
+    finite = told(near, [*far[:-1], 1e9])
+    many = references({"energy": 20})
+    a = entry("a", many, kl=lambda task: near[task.split])
+    b = entry("b", many, kl=lambda task: far[task.split], diverged=[("energy", 19)])
+    found = comparison(a, b, many).differences[0]
+    assert (found.log_ratio, found.interval, found.p_value) == (finite.log_ratio, finite.interval, finite.p_value)
+    assert found.closer == "a"
+    assert (found.b, finite.b < math.inf) == (math.inf, True)
+
+
+def test_one_huge_split_outweighs_no_others():
     """Nearer by a third on 19 splits of 20, and far off on one: the means say one thing, the other splits another."""
-    many = references({"energy": 20})
-    near = entry("near", many, kl=lambda task: 30.0 + task.split if task.split else 300.0)
-    far = entry("far", many, kl=lambda task: 90.0 + task.split)
-    found = comparison(near, far, many).differences[0]
-    assert found.closer == "a"
-    worse = entry("worse", many, kl=lambda task: 30.0 + task.split if task.split else 1e7)
-    told = comparison(worse, far, many).differences[0]
-    assert told.a > told.b
-    assert told.log_ratio < 0
-    assert told.closer is None
+    near, far = [300.0] + [30.0 + split for split in range(1, 20)], [90.0 + split for split in range(20)]
+    assert told(near, far).closer == "a"
+    worse = told([1e7, *near[1:]], far)
+    assert worse.a > worse.b
+    assert worse.closer == "a"
 
 
-def test_a_split_that_diverged_hides_nothing_that_the_others_agree_on():
-    many = references({"energy": 20})
-    exact, off = entry("exact", many, kl=0.0), lambda task: 10.0 + task.split
-    once = entry("once", many, kl=off, diverged=[("energy", 3)])
-    found = comparison(exact, once, many).differences[0]
-    ratios = [-6 - math.log10(10.0 + split) for split in range(20)]
-    ratios[3] = min(ratios[:3] + ratios[4:])  # the largest in size
-    assert found.p_value == pytest.approx(slow_test(ratios)[2], rel=1e-9)
-    assert (found.log_ratio, found.closer) == (-math.inf, "a")
-    near = entry("near", many, kl=lambda task: off(task) * (0.1 if task.split else 2.0))
-    # One split says the opposite: what is infinite decides alone, one −1 among 19 zeros.
-    assert comparison(near, once, many).differences[0].p_value == pytest.approx(
-        slow_test([-1.0] + [0.0] * 19)[2], rel=1e-9
-    )
-    two = references({"energy": 2})
-    pair = entry("pair", two, kl=5.0, diverged=[("energy", 0)])
-    assert comparison(entry("b", two, kl=1.0), pair, two).differences[0].p_value > 0.3  # no spread, no certainty
+def test_few_splits_are_never_certain():
+    few = references({"energy": 5})
+    a, b = entry("a", few, kl=1.0), entry("b", few, kl=100.0)
+    found = comparison(a, b, few).differences[0]
+    assert (found.log_ratio, found.p_value, found.closer) == (-1.0, 2.0**-4, None)
 
 
 def test_what_is_zero_to_rounding_ties():
@@ -181,18 +191,17 @@ def test_which_is_closer_goes_by_what_was_tested():
     once = entry("once", many, diverged=[("energy", 0)])
     mostly = entry("mostly", many, diverged=[("energy", split) for split in range(1, 20)])
     found = comparison(once, mostly, many).differences[0]
-    assert (found.a, found.b, found.log_ratio, found.closer) == (math.inf, math.inf, None, "a")
+    assert (found.a, found.b, found.log_ratio, found.closer) == (math.inf, math.inf, -0.9, "a")
     assert comparison(mostly, once, many).differences[0].closer == "b"
     # 19 times −1 and once +1, by hand: mean −0.9, s² = 0.2, s²(1/20 + 1/9) = 0.179²
-    assert found.p_value == pytest.approx(2 * student_t.sf(0.9 / math.sqrt(0.2 * (1 / 20 + RATIO)), 19), rel=1e-10)
+    p_value = 2 * student_t.sf(0.9 / math.sqrt(0.2 * (1 / 20 + RATIO)), 19)
+    assert found.p_value == pytest.approx(max(p_value, 2.0**-19), rel=1e-10)
     twice = entry("twice", many, diverged=[("energy", 0), ("energy", 1)])
-    told = comparison(once, twice, many).differences[0]
-    assert told.adjusted > 0.05
-    assert told.closer is None  # one split more is no evidence
+    assert comparison(once, twice, many).differences[0].closer is None  # one split more is no evidence
 
 
-def splits(each):
-    cells = [cell for cell in each.verification.cells if cell.dataset == "energy"]
+def splits(each, dataset="energy"):
+    cells = [cell for cell in each.verification.cells if cell.dataset == dataset]
     return [math.inf if cell.scores is None else cell.scores.kl for cell in cells]
 
 

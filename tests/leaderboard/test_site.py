@@ -245,7 +245,7 @@ def test_the_first_page_tells_of_intervals_where_there_are_any(datasets):
     there = len(datasets) == 3
     assert ("its bar the 95 % interval of that" in page.words.replace("\xa0", " ")) is there
     assert ("The bar is the 95 % interval" in page.words.replace("\xa0", " ")) is there
-    assert ("from so few data sets there are no intervals" in page.words) is not there
+    assert ("it has no interval yet, and no rows are told apart" in page.words) is not there
 
 
 def test_a_score_of_another_task_is_not_compared(table):

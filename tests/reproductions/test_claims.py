@@ -50,6 +50,9 @@ def test_an_infinite_mean_has_its_sign_and_equal_numbers_of_both_have_none():
     assert Statistic.of_splits([-INF, 1.0, 5.0]).value == -INF
     assert Statistic.of_splits([INF, 1.0, 5.0]) == (INF, INF, INF)
     assert Statistic.of_splits([-INF, INF, 5.0]) == (0.0, -INF, INF)
+    # One split of twenty on the claimed side, infinitely far, does not carry the others over the threshold.
+    assert Statistic.of_splits([INF] + [0.1] * 19, about=0.7) == (INF, -INF, INF)
+    assert Statistic.of_splits([INF] + [0.8] * 19, about=0.7) == (INF, INF, INF)
 
 
 def test_a_verdict_says_which_case_decided():

@@ -1,6 +1,8 @@
 """Statistics made of others, against numbers worked out by hand."""
 
+import copy
 import math
+import pickle
 
 import pytest
 
@@ -112,6 +114,14 @@ def test_cases_that_decide_together_are_not_told_apart():
     assert smallest_named([("only", math.inf)]).case == "only"
     same_value_other_interval = [("a", Statistic(1.0, 0.5, 2.0)), ("b", Statistic(1.0, 0.6, 1.5))]
     assert least_named(same_value_other_interval).case == "a"
+    without_ends = [(name, Statistic(value, -math.inf, math.inf)) for name, value in (("a", 1.0), ("b", 2.0))]
+    assert least_named(without_ends).case == "all 2 alike"  # neither reaches further, whatever their values
+
+
+def test_a_named_case_keeps_its_name_in_another_process():
+    worst = largest_named([("a", 1.0), ("b", 2.0)])
+    for copied in (pickle.loads(pickle.dumps(worst)), copy.deepcopy(worst)):
+        assert (copied, copied.case) == (worst, "b")
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

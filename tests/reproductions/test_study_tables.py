@@ -77,6 +77,7 @@ def test_a_rise_from_nothing_has_no_ratio_and_the_first_point_is_no_least():
     curves = curve("boston", "rand-a", "full", 80, (0.5, 8.0, 1e-12, 3.0))
     (row,) = rows_of(page_of(Tables(whole().cells, curves)), "last / least")
     assert (row["least KL"], row["at step"], row["last / least"]) == ("1e−12", "10", "–")
+    assert risen_words(curves) == ["RANDA full (boston ∞)"]
     endless = curve("boston", "rand-a", "full", 80, (0.5, 8.0, 2.0, math.inf))
     assert risen_words(endless) == ["RANDA full (boston ∞)"]
 

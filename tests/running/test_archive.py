@@ -272,7 +272,7 @@ def missing(copied, tmp_path):
 
         def run(*flags: str) -> dict[str, int]:
             print(json.dumps([[*grid_of_four, *flags], str(answer)]), file=process.stdin, flush=True)
-            assert process.stdout.readline() == "0\n"
+            assert process.stdout.readline() == "0\n", f"run {' '.join(flags)} failed, see its stderr"
             told = json.loads(answer.read_text())
             return {group["method"]: group["missing"] for group in told["groups"]} if "--dry-run" in flags else {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fsvi_bench.leaderboard.comparing import LEVEL
+from fsvi_bench.leaderboard.comparing import BOUND, LEVEL
 from fsvi_bench.leaderboard.rows import CLOSED_FORM
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.leaderboard.site.render import render
@@ -76,5 +76,6 @@ def compare_page(material: Material) -> bytes:
         ratios=json.dumps(ratios),
         level=LEVEL,
         least=CLOSED_FORM,
+        bound=BOUND,
         development=" ".join(name for name in material.datasets if name in DEVELOPMENT_DATASETS),
     )

@@ -65,7 +65,9 @@ def risen_words(curves: Sequence[CurvePoint]) -> list[str]:
     """The lines at the paper's setting whose KL ends at least twice as high as its least, each with where."""
     places: dict[str, list[str]] = {}
     for course in courses_of(curves):
-        if at_the_papers_setting(course.entry) and course.rise is not None and course.rise >= RISEN:
+        risen = course.last.kl > NO_LOGARITHM if course.rise is None else course.rise >= RISEN
+        if at_the_papers_setting(course.entry) and risen:
             name = f"{title_of(course.entry.method)} {course.entry.family}"
-            places.setdefault(name, []).append(f"{course.dataset} {number(course.rise)}")
+            times = "∞" if course.rise is None else number(course.rise)
+            places.setdefault(name, []).append(f"{course.dataset} {times}")
     return [f"{name} ({', '.join(where)})" for name, where in places.items()]

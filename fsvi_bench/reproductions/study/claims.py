@@ -131,7 +131,7 @@ def _judge(claim: StudyClaim, dataset: str, jitter: float | None, case: _Case) -
     agreeing = sum(sign * (value - claim.threshold) > 0 for value in values)
     # Not of survivors: a split that is missing, or diverged where that tells nothing, leaves no verdict.
     known = len(values) >= FEWEST_SPLITS and case.differences.keys() == case.planned
-    verdict = claim.judge(Statistic.of_splits(values)) if known else None
+    verdict = claim.judge(Statistic.of_splits(values, about=claim.threshold)) if known else None
     return Judged(claim, dataset, jitter, verdict, len(values), len(case.finished), len(case.planned), agreeing)
 
 

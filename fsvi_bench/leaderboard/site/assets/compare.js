@@ -11,7 +11,7 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
   const result = document.getElementById("result");
   const ratios = JSON.parse(form.dataset.ratios);
   const level = Number(form.dataset.level);
-  const least = Number(form.dataset.least);
+  const [least, bound] = [Number(form.dataset.least), Number(form.dataset.bound)];
   const development = new Set(form.dataset.development.split(" "));
   const waiting = new Map();
   // As the page offers them, whatever a browser has kept of an earlier visit.
@@ -31,27 +31,18 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
   };
 
   const numbers = (values) => (values.includes(null) ? null : values.map(Number));
-  // As fsvi_bench/leaderboard/comparing.py has it: an infinite difference that no other one contradicts counts as the
-  // largest finite one.
-  const tested = (differences) => {
-    const finite = differences.filter(Number.isFinite);
-    const agree = differences.every((value) => value >= 0) || differences.every((value) => value <= 0);
-    const largest = Math.max(...finite.map(Math.abs));
-    if (finite.length === differences.length || !agree || finite.length < 2 || largest === 0) return fsviStatistics.tested(differences);
-    return differences.map((value) => (Number.isFinite(value) ? value : Math.sign(value) * largest));
-  };
+  // As fsvi_bench/leaderboard/comparing.py has it: scores that are `least` at least, ratios within `bound`.
+  const logRatio = (a, b) => (a === b ? 0 : Math.min(bound, Math.max(-bound, a - b)));
   const difference = (name, ofA, ofB) => {
     const [a, b] = [numbers(ofA), numbers(ofB)];
-    const found = { name, a: a && fsviStatistics.mean(a), b: b && fsviStatistics.mean(b), ratio: null, interval: null, p: null, adjusted: null, sign: 0, closer: "" };
+    const found = { name, a: a && fsviStatistics.mean(a), b: b && fsviStatistics.mean(b), ratio: null, interval: null, p: null, adjusted: null, closer: "" };
     if (!a || !b) return found;
     const [logA, logB] = [a, b].map((values) => values.map((value) => Math.log10(Math.max(value, least))));
-    const differences = logA.map((value, place) => (value === logB[place] ? 0 : value - logB[place]));
-    const judged = tested(differences);
-    found.p = fsviStatistics.pairedTest(judged, ratios[name]);
-    found.sign = Math.sign(fsviStatistics.mean(judged));
-    if (differences.includes(Infinity) && differences.includes(-Infinity)) return found;
-    found.ratio = fsviStatistics.mean(differences);
-    found.interval = fsviStatistics.interval(differences, ratios[name]);
+    const logs = logA.map((value, place) => logRatio(value, logB[place]));
+    const bySigns = Math.min(1, 2 ** (1 - logs.filter((value) => value !== 0).length));
+    found.p = Math.max(fsviStatistics.pairedTest(logs, ratios[name]), bySigns);
+    found.ratio = fsviStatistics.mean(logs);
+    found.interval = fsviStatistics.interval(logs, ratios[name]);
     return found;
   };
   const compare = (a, b, by) => {
@@ -60,7 +51,7 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
     fsviStatistics.holm(tested.map((row) => row.p)).forEach((value, place) => {
       const row = tested[place];
       row.adjusted = value;
-      if (value <= level && row.sign !== 0) row.closer = row.sign < 0 ? "first" : "second";
+      if (value <= level && row.ratio !== 0) row.closer = row.ratio < 0 ? "first" : "second";
     });
     return rows;
   };
