@@ -269,5 +269,5 @@ def test_a_wrong_address_or_token_is_said_in_a_sentence_and_in_time(ray_executor
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"pip install 'fsvi-bench\[cluster\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '.\[cluster\]'"):
         ray_connection.connect(None, 1)
