@@ -233,7 +233,7 @@ def _limit_linear(axes: Axes, means: Sequence[float], quartiles: Sequence[float]
     low, high = min(kept), max(kept)
     room = 0.06 * (high - low) or 0.5
     above = len(kept) < len(means) + len(quartiles)
-    axes.set_ylim(low - room, high + ((high - low) * HEADROOM / (1 - HEADROOM) if above else room))
+    axes.set_ylim(low - room, high + max((high - low) * HEADROOM / (1 - HEADROOM) if above else 0.0, room))
     return -math.inf, top
 
 

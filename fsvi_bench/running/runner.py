@@ -111,7 +111,8 @@ def check_settings(missing: Sequence[Planned], loader: Loader) -> None:
         InputError: settings do not fit a problem, or its raw data are missing or not the task's.
     """
     by_task: dict[str, tuple[Task, dict[tuple[str, str], Variant]]] = {}
-    for variant, task, _ in missing:
+    pairs = {(id(variant), task.sha256): (variant, task) for variant, task, _ in missing}  # there may be many seeds
+    for variant, task in pairs.values():
         if _function(variant.method.cls.check) is not _function(Method.check):
             settings = (variant.method.name, variant.options.model_dump_json())
             by_task.setdefault(task.sha256, (task, {}))[1].setdefault(settings, variant)
