@@ -37,7 +37,7 @@ def dies(argument):
 
 
 def waits_for_ever(path):
-    path.write_text(str(os.getpid()))
+    path.write_text(f"{os.getpid()} {os.getppid()}")
     while True:
         time.sleep(1)
 
@@ -52,6 +52,10 @@ def sends_half_a_result(path):
     os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 1000))
     path.touch()
     time.sleep(1000)
+
+
+def environment(_):
+    return dict(os.environ)
 
 
 def threads_and_process(_):
@@ -130,6 +134,17 @@ def test_a_worker_that_dies_while_results_are_being_written_costs_nothing(tmp_pa
     assert sorted(got) == list(range(8))
 
 
+def test_workers_see_the_environment_of_now(monkeypatch):
+    """They come from a process that may have been started long ago, for another pool."""
+    for name, value in (("FSVI_BENCH_CACHE", "first"), ("FSVI_BENCH_CACHE", "second"), ("FSVI_BENCH_DATA", "third")):
+        monkeypatch.setenv(name, value)
+        expected = dict(os.environ)
+        assert [result for _, result in LocalExecutor(2).map(environment, range(2))] == [expected, expected]
+    monkeypatch.delenv("FSVI_BENCH_DATA")
+    expected = dict(os.environ)
+    assert [result for _, result in LocalExecutor(2).map(environment, range(2))] == [expected, expected]
+
+
 def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
     """`kill -9` gives the parent no time to end them."""
     marks = [tmp_path / "first", tmp_path / "second"]
@@ -141,10 +156,11 @@ def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     parent = subprocess.Popen([sys.executable, str(script)], env=environment)
     until(lambda: all(mark.is_file() and mark.read_text() for mark in marks))
-    children = [int(mark.read_text()) for mark in marks]
+    workers, servers = zip(*(map(int, mark.read_text().split()) for mark in marks), strict=True)
+    assert all(is_running(process) for process in (*workers, *servers))
     parent.kill()
     parent.wait()
-    until(lambda: not any(is_running(child) for child in children))
+    until(lambda: not any(is_running(process) for process in (*workers, *servers)))
 
 
 def until(condition, seconds=60):

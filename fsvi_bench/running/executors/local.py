@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Generic
 
 from fsvi_bench.running.executors.base import Argument, Result, WorkerDied, is_result
@@ -36,11 +38,30 @@ def use_one_thread() -> None:
     threadpool_limits(1)
 
 
-def _start_worker() -> None:
+# What takes seconds to import. A server that has done so once forks workers in milliseconds, for all of a run's pools.
+_PRELOADED = ["gpytorch", "pytorch_lightning"]
+
+
+def _start_worker(environment: dict[str, str]) -> None:
     """One thread, and deaf to Ctrl-C: a terminal sends it to every process, but ending workers is the parent's part."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A server's is that of its own start, which may have been long ago.
+    os.environ.clear()
+    os.environ.update(environment)
     use_one_thread()
+
+
+def _fresh_processes() -> BaseContext:
+    """How workers are started: never as copies of this process, which may hold threads, locks and a GPU.
+
+    Away from Linux, system libraries may not survive a fork even of a process that only imported them.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    return context
 
 
 def _end_with_parent() -> None:
@@ -54,8 +75,9 @@ def _end_with_parent() -> None:
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of fresh processes; on an error or Ctrl-C the queue is dropped and running work is not waited for."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=_fresh_processes(), initializer=_start_worker, initargs=(dict(os.environ),)
+    )
     try:
         yield pool
     except BaseException:
