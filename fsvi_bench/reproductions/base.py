@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from fsvi_bench.reproductions.claims import Verdict
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.runner import Resources
 
-CellValue = str | int | float | None
+# JSON has no infinities and writes them as words; read as such they would not be numbers any more.
+_WORDS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+
+
+def _number_again(value: object) -> object:
+    return _WORDS.get(value, value) if isinstance(value, str) else value
+
+
+CellValue = Annotated[str | int | float | None, BeforeValidator(_number_again)]
 
 
 class ResultTable(BaseModel):
