@@ -37,6 +37,7 @@ def dies(argument):
 
 
 def waits_for_ever(path):
+    """Having written which process it is, and whose child."""
     path.write_text(f"{os.getpid()} {os.getppid()}")
     while True:
         time.sleep(1)

@@ -120,7 +120,7 @@ def test_an_end_ahead_of_time_ends_what_runs(ray_executor, tmp_path):
     outcomes = ray_executor.map(waits_after_the_first, [tmp_path / "process", 1])
     assert next(outcomes) == (1, 1)
     until(lambda: (tmp_path / "process").is_file() and (tmp_path / "process").read_text())
-    process = int((tmp_path / "process").read_text())
+    process = int((tmp_path / "process").read_text().split()[0])
     assert is_running(process)
     outcomes.close()
     until(lambda: not is_running(process))
@@ -199,7 +199,8 @@ def test_a_cluster_that_is_gone_is_given_up(ray_executor, monkeypatch, tmp_path,
     with pytest.raises(WorkersLost, match="what was finished is kept"):
         next(outcomes)
     assert time.monotonic() - started < 30
-    os.kill(int((tmp_path / "process").read_text()), signal.SIGKILL)  # the head that does not answer cannot do it
+    process = int((tmp_path / "process").read_text().split()[0])
+    os.kill(process, signal.SIGKILL)  # the head that does not answer cannot do it
 
 
 @pytest.mark.parametrize(
