@@ -141,6 +141,22 @@ def sha256_of_file(path: Path) -> str:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
+def json_in_lines(text: str, levels: int) -> str:
+    """JSON again, its outermost levels indented and a line for each thing within: small, and changes show by line."""
+
+    def lines(value: Any, level: int) -> str:
+        if level == levels or not value or not isinstance(value, dict | list):
+            return json.dumps(value, separators=(",", ":"))
+        names = [f"{json.dumps(name)}: " for name in value] if isinstance(value, dict) else [""] * len(value)
+        within = value.values() if isinstance(value, dict) else value
+        start, end = "{}" if isinstance(value, dict) else "[]"
+        line = "\n" + " " * (level + 1)
+        entries = f",{line}".join(name + lines(each, level + 1) for name, each in zip(names, within, strict=True))
+        return f"{start}{line}{entries}\n{' ' * level}{end}"
+
+    return lines(json.loads(text), 0) + "\n"
+
+
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text, and so equal hashes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -18,9 +18,11 @@ from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.references import References
 from fsvi_bench.leaderboard.rows import (
     CLOSED_FORM,
+    EXACT,
     MAP,
     Row,
     by_dataset,
+    exact_row,
     log_ratio,
     map_row,
     mean_over_datasets,
@@ -35,7 +37,8 @@ from fsvi_bench.statistics.ranks import critical_difference, dataset_ranks
 from fsvi_bench.statistics.resampled_t import corrected_interval
 
 __all__ = [
-    "HEADLINES", "MAP", "BudgetPoint", "Label", "Line", "Score", "Spectrum", "TrackTable", "rank_across", "rank_track",
+    "EXACT", "HEADLINES", "MAP", "BudgetPoint", "Label", "Line", "Score", "Spectrum", "TrackTable", "rank_across",
+    "rank_track",
 ]  # fmt: skip
 
 RESAMPLES = 1000
@@ -54,13 +57,13 @@ class _Rank(NamedTuple):
 
 
 def rank_track(entries: Iterable[Entry], references: References, track: Track) -> TrackTable:
-    """The table of one track, by its headline; the singular one shows the MAP as a point mass, too.
+    """The table of one track, by its headline; the full one shows the exact posterior, too, the singular one the MAP.
 
     Raises:
         InputError: a score is one that no score can be.
     """
     own = [entry for entry in entries if entry.manifest.track == track]
-    return _table(_rows(own, references, singular=track == "singular"), references, track, HEADLINES[track])
+    return _table(_rows(own, references, track), references, track, HEADLINES[track])
 
 
 def rank_across(
@@ -71,13 +74,13 @@ def rank_across(
     Raises:
         InputError: a score is one that no score can be.
     """
-    return _table(_rows(entries, references, singular=True), references, None, score)
+    return _table(_rows(entries, references, None), references, None, score)
 
 
-def _rows(entries: Iterable[Entry], references: References, singular: bool) -> list[Row]:
-    """By name; `singular`: with the references' own row."""
-    rows = [row_of(entry, references) for entry in entries]
-    return sorted(rows + ([map_row(references)] if singular else []), key=lambda row: row.name)
+def _rows(entries: Iterable[Entry], references: References, track: Track | None) -> list[Row]:
+    """By name, with the references' own rows of a track, or of all."""
+    own = [row for row in (exact_row(references), map_row(references)) if track in (None, row.track)]
+    return sorted([row_of(entry, references) for entry in entries] + own, key=lambda row: row.name)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a method that blew up may have a KL of 1e251

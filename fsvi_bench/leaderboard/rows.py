@@ -22,7 +22,9 @@ from fsvi_bench.leaderboard.tables import HEADLINES, BudgetPoint, Label, Score, 
 from fsvi_bench.leaderboard.verification import OfficialRerun, Verification, VerifiedCell, Waypoint
 from fsvi_bench.tasks.official import Place
 
-MAP = "MAP (point mass)"  #: the row that the references give; no submission can have this name
+#: Rows that the references give; no submission can have these names.
+EXACT = "EXACT (closed form)"
+MAP = "MAP (point mass)"
 REFERENCE = "a reference, shown to compare with"
 CLOSED_FORM = 1e-6  #: nats; nearer to the truth than this on every cell, a posterior is its closed form to rounding
 FLAT = 1e-3  #: nats added to both sides of a log ratio: below it, differences do not matter
@@ -36,7 +38,7 @@ COLUMNS: tuple[Column, ...] = (*get_args(Score), "nlpd_gap")
 class Row:
     """One line's numbers, before it is ranked."""
 
-    entry: Entry | None  #: None: the references' own row
+    entry: Entry | None  #: None: a row of the references' own
     name: str
     title: str
     track: Track
@@ -70,6 +72,21 @@ def row_of(entry: Entry, references: References) -> Row:
         spectrum=_spectrum(cells, references),
         budgets=_budgets(entry, references),
     )
+
+
+def exact_row(references: References) -> Row:
+    """The exact posterior, at no distance from itself; a submission would only repeat what each task's file decides."""
+    zero = np.zeros(len(references.tasks))
+    columns: dict[Column, Float[np.ndarray, " T"]] = {
+        "kl": zero,
+        "kl_above_floor": -np.array([task.ffg_floor for task in references.tasks]),
+        "predictive_kl_box": zero,
+        "predictive_kl_test": zero,
+        "nlpd_gap": zero,
+    }
+    counted = sum(map(len, references.counted.values()))
+    spectrum = Spectrum(smallest=1.0, median=1.0, largest=1.0, cells=counted, of=counted)
+    return Row(None, EXACT, "The exact posterior", "full", "closed form", REFERENCE, 0, columns, spectrum, ())
 
 
 def map_row(references: References) -> Row:

@@ -78,7 +78,7 @@ class Manifest(_Strict):
     budget: Budget
     hardware: Line
     notes: Text = ""
-    reference: bool = False  #: shown to compare with, never ranked: the exact posterior, say
+    reference: bool = False  #: shown to compare with, never ranked: the best factorised Gaussian, say
 
     @property
     def track(self) -> Track:

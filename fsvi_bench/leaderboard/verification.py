@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import write_atomically
+from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.leaderboard.submission import Sha256, Slug
 from fsvi_bench.scoring.scores import Scores
 
@@ -126,7 +126,7 @@ def write_verification(path: Path, verification: Verification) -> None:
     Raises:
         InputError: the place is not writable.
     """
-    write_atomically(path, (verification.model_dump_json(indent=1) + "\n").encode())
+    write_atomically(path, json_in_lines(verification.model_dump_json(), 2).encode())
 
 
 def read_verification(path: Path) -> Verification | None:

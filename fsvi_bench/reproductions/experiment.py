@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import write_atomically
+from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.reporting.figures import write_figure
 from fsvi_bench.reproductions.base import Outcome, Reproduction, ResultTable, Workshop
 from fsvi_bench.reproductions.claims import Claim, Statistic, Verdict, judge
@@ -107,7 +107,7 @@ class Experiment(Reproduction, Generic[Settings]):
         )
         written = []
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
-        texts = {".json": numbers.model_dump_json(indent=2) + "\n", ".csv": _csv(findings.tables)}
+        texts = {".json": json_in_lines(numbers.model_dump_json(), 3), ".csv": _csv(findings.tables)}
         if findings.page is not None:
             texts[".md"] = findings.page(verdicts)
         for suffix, text in texts.items():

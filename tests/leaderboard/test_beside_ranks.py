@@ -8,7 +8,7 @@ from statistics import fmean, median
 import numpy as np
 import pytest
 
-from fsvi_bench.leaderboard.ranking import HEADLINES, MAP, rank_track
+from fsvi_bench.leaderboard.ranking import EXACT, HEADLINES, MAP, rank_track
 from fsvi_bench.leaderboard.rerun.worker import waypoint_steps
 from fsvi_bench.seeds import derived_generator
 from tests.leaderboard.boards import STEPS, entry, references, rerun, verified_cells, waypoints
@@ -121,6 +121,19 @@ def test_means_and_spectra(track):
             expected = median(getattr(each.overconfidence, part) for each in found)
             assert getattr(line.overconfidence, part) == pytest.approx(expected, rel=1e-14)
         assert line.overconfidence.cells == len(found)
+
+
+def test_the_exact_posterior_is_a_row_of_the_full_track_at_no_distance_from_itself():
+    lines = rank_track(rivals("full"), TABLE, "full").lines
+    line = by_name(rank_track(rivals("full"), TABLE, "full"))[EXACT]
+    assert (line.entry, line.label, line.place, line.missing) == (None, "closed form", None, [])
+    assert line.scores == dict.fromkeys(DATASETS, 0.0)
+    assert (line.predictive_kl_test, line.predictive_kl_box, line.nlpd_gap) == (0.0, 0.0, 0.0)
+    assert (line.overconfidence.smallest, line.overconfidence.largest) == (1.0, 1.0)
+    # Nearer to itself than RANDA's run is, by the 1e-3 that a log ratio adds to both.
+    assert line.log_ratio == pytest.approx(min(each.log_ratio for each in lines))
+    for track in ("ffg", "singular"):
+        assert EXACT not in by_name(rank_track(rivals(track), TABLE, track))
 
 
 def test_the_map_is_a_row_of_the_singular_track():

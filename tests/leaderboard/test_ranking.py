@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 from scipy.stats import t as student_t
 
-from fsvi_bench.leaderboard.ranking import HEADLINES, MAP, rank_across, rank_track
+from fsvi_bench.leaderboard.ranking import EXACT, HEADLINES, MAP, rank_across, rank_track
 from fsvi_bench.seeds import derived_generator
 from tests.leaderboard.boards import entry, references, rerun, verification, verified_cells
 
@@ -102,6 +102,7 @@ def test_all_tracks_are_ranked_together_by_a_predictive_kl(score):
     assert (table.track, table.score) == (None, score)
     assert {line.name: line.ranks for line in ranked(table)} == expected
     assert {line.track for line in ranked(table)} == {"full", "ffg", "singular"}
+    assert by_name(table)[EXACT].scores == dict.fromkeys(DATASETS, 0.0)
     point_mass = by_name(table)[MAP]
     assert point_mass.place is None
     for dataset in DATASETS:
@@ -113,6 +114,11 @@ def replace_name(each, name):
     """The same under another name: scores stay those that its old name drew."""
     words = each.manifest.model_copy(update={"name": name})
     return replace(each, manifest=words)
+
+
+def submitted(table):
+    """Lines of entries, without the references' own."""
+    return [line for line in table.lines if line.name not in (EXACT, MAP)]
 
 
 # --- Order and company ------------------------------------------------------------------------------------------------
@@ -144,7 +150,7 @@ def test_what_has_no_rank_moves_nobody(track):
         entry("the-truth", TABLE, family, words={"reference": True}),
     ]
     table = without_entries(rank_track(entries + unranked, TABLE, track))
-    kept = [line for line in table.lines if line.name.startswith("rival") or line.name == MAP]
+    kept = [line for line in table.lines if line.name.startswith("rival") or line.name in (EXACT, MAP)]
     assert kept == plain.lines
     lines = by_name(table)
     assert lines["aaa-misses-a-cell"].missing == ["energy"]
@@ -156,7 +162,7 @@ def test_what_has_no_rank_moves_nobody(track):
         assert (line.predictive_kl_test, line.predictive_kl_box, line.nlpd_gap, line.log_ratio) == (None,) * 4
         assert line.overconfidence is None
     # References first, then by how near to a rank.
-    names = [line.name for line in table.lines if line.unranked is not None and line.name != MAP]
+    names = [line.name for line in submitted(table) if line.unranked is not None]
     assert names == ["the-truth", "not-run-again", "aaa-misses-a-cell", "misses-a-data-set", "not-verified"]
     for name in names:
         line = lines[name]
@@ -199,13 +205,14 @@ def test_a_mixture_too_spread_out_to_be_summed_counts_as_infinite():
 def test_equal_scores_share_a_place_and_titles_may_be_equal():
     entries = [entry(name, TABLE, kl=kl) for name, kl in (("a", 3.0), ("b", 2.0), ("c", 3.0), ("d", 9.0))]
     table = rank_track(entries, TABLE, "full")
-    assert len({line.title for line in table.lines}) == 1
-    assert [(line.name, line.place, line.mean_rank) for line in table.lines] == [
+    lines = submitted(table)
+    assert len({line.title for line in lines}) == 1
+    assert [(line.name, line.place, line.mean_rank) for line in lines] == [
         ("b", 1, 1.0), ("a", 2, 2.5), ("c", 2, 2.5), ("d", 4, 4.0),
     ]  # fmt: skip
-    assert [line.interval for line in table.lines] == [(1.0, 1.0), (2.5, 2.5), (2.5, 2.5), (4.0, 4.0)]
+    assert [line.interval for line in lines] == [(1.0, 1.0), (2.5, 2.5), (2.5, 2.5), (4.0, 4.0)]
     # Nemenyi's critical difference of four methods on three data sets is 2.71 (Demšar 2006, table 5a): 3 is beyond it.
-    assert [line.group for line in table.lines] == [1, 1, 1, 2]
+    assert [line.group for line in lines] == [1, 1, 1, 2]
 
 
 def test_scores_that_are_zero_to_rounding_share_a_place():
@@ -215,7 +222,7 @@ def test_scores_that_are_zero_to_rounding_share_a_place():
         return lambda task: noise if task.dataset == "wine" else 3.0
 
     entries = [entry("a", TABLE, kl=hits(3e-7)), entry("b", TABLE, kl=hits(-2e-10)), entry("c", TABLE, kl=4.0)]
-    assert [(line.name, line.place) for line in rank_track(entries, TABLE, "full").lines] == [
+    assert [(line.name, line.place) for line in submitted(rank_track(entries, TABLE, "full"))] == [
         ("a", 1), ("b", 1), ("c", 3),
     ]  # fmt: skip
 
@@ -234,16 +241,17 @@ def test_the_closed_form_has_no_rank(family):
         entry("method", TABLE, family),
     ]
     table = rank_track(entries, TABLE, family)
-    assert [(line.name, line.place) for line in table.lines] == [
+    lines = submitted(table)
+    assert [(line.name, line.place) for line in lines] == [
         ("nearly", 1), ("method", 2), ("copied", None), ("copied-and-not-run", None),
     ]  # fmt: skip
-    assert {line.unranked for line in table.lines[2:]} == {"equals the closed form to rounding"}
+    assert {line.unranked for line in lines[2:]} == {"equals the closed form to rounding"}
     across = by_name(rank_across(entries, TABLE, "predictive_kl_box"))
     assert across["copied"].place is None
 
 
 def test_the_floor_alone_is_no_closed_form_in_the_full_track():
-    line = rank_track([entry("mean-field", TABLE, kl=lambda task: task.ffg_floor)], TABLE, "full").lines[0]
+    line = submitted(rank_track([entry("mean-field", TABLE, kl=lambda task: task.ffg_floor)], TABLE, "full"))[0]
     assert line.unranked is None
 
 
@@ -253,7 +261,7 @@ def test_a_rerun_needs_official_cells_and_withheld_tasks():
     lines = []
     for changes in ({}, {"withheld": ()}, {"official": ()}):
         part = whole.model_copy(update=changes)
-        lines.append(rank_track([entry("a", TABLE, again=part)], TABLE, "full").lines[0])
+        lines += submitted(rank_track([entry("a", TABLE, again=part)], TABLE, "full"))
     assert [line.label for line in lines] == ["re-run", *["re-scored only"] * 2]
     assert [line.place for line in lines] == [1, None, None]
 
@@ -277,7 +285,7 @@ def withheld(*statuses):
 def test_a_rerun_that_proves_too_little_earns_no_rank(changes, words):
     """Answers by heart fail on tasks that nobody has seen; a method that diverges now and then is a method."""
     again = rerun(derived_generator("a"), verified_cells("a", TABLE)).model_copy(update=changes)
-    line = rank_track([entry("a", TABLE, again=again)], TABLE, "full").lines[0]
+    line = submitted(rank_track([entry("a", TABLE, again=again)], TABLE, "full"))[0]
     assert (line.label, line.unranked, line.place) == ("re-run", words, None if words else 1)
 
 
@@ -292,7 +300,7 @@ def test_data_sets_to_tune_on_are_shown_and_do_not_count():
     ]
     found = rank_track(entries, table, "full")
     assert (found.datasets, found.ranked) == ([*table.datasets], [*DATASETS])
-    assert [(line.name, line.place, line.unranked) for line in found.lines] == [
+    assert [(line.name, line.place, line.unranked) for line in submitted(found)] == [
         ("c", 1, None), ("b", 2, None), ("a", 3, None),
     ]  # fmt: skip
     lines = by_name(found)
@@ -304,7 +312,8 @@ def test_data_sets_to_tune_on_are_shown_and_do_not_count():
             [entry(each.name, TABLE, kl=kl) for each, kl in zip(entries, (3.0, 2.0, 1.0), strict=True)], TABLE, "full"
         )
     )
-    for name, line in lines.items():
+    for name in "abc":
+        line = lines[name]
         assert (line.mean_rank, line.interval, line.group) == (
             without[name].mean_rank,
             without[name].interval,
@@ -326,14 +335,14 @@ def test_groups_of_methods_that_are_equal_in_truth_are_one_but_for_the_tests_err
         entries = [
             entry(name, table, kl=lambda task, name=name, drawn=drawn: 1 + drawn[name, task.place]) for name in "abcdef"
         ]
-        several += len({line.group for line in rank_track(entries, table, "full").lines}) > 1
+        several += len({line.group for line in submitted(rank_track(entries, table, "full"))}) > 1
     # Nemenyi's test errs in 5 % of tables at most, and is conservative: 60 tables have more than 8 with odds of 1 in 300.
     assert several <= 8
 
 
 def test_scores_of_other_tasks_are_no_scores():
     other = references(task_sha256="e" * 64)
-    line = rank_track([entry("a", other)], TABLE, "full").lines[0]
+    line = submitted(rank_track([entry("a", other)], TABLE, "full"))[0]
     assert line.unranked == "verified on other tasks than these"
     assert set(line.scores.values()) == {None}
 
@@ -344,8 +353,8 @@ def test_numbers_that_no_score_can_be_are_missing():
     forged = [entry("forged-a", TABLE, kl=-math.inf), entry("forged-b", TABLE, kl=math.nan)]
     forged.append(entry("forged-c", TABLE, predictive_kl_test=math.nan))
     table = without_entries(rank_track(entries + forged, TABLE, "full"))
-    assert table.lines[:3] == plain.lines
-    assert all(line.missing == list(DATASETS) for line in table.lines[3:])
+    assert submitted(table)[:3] == submitted(plain)
+    assert all(line.missing == list(DATASETS) for line in submitted(table)[3:])
     assert [line.place for line in ranked(rank_across(entries + forged, TABLE, "predictive_kl_test"))] == [1, 2, 3]
 
 
@@ -353,15 +362,16 @@ def test_numbers_that_no_score_can_be_are_missing():
 def test_few_data_sets_have_no_intervals(datasets, some):
     few = references(dict(list(DATASETS.items())[:datasets]))
     table = rank_track([entry(name, few) for name in "abcd"], few, "full")
-    assert [line.interval is not None for line in table.lines] == [some] * 4
-    assert [line.group is not None for line in table.lines] == [some] * 4
+    lines = submitted(table)
+    assert [line.interval is not None for line in lines] == [some] * 4
+    assert [line.group is not None for line in lines] == [some] * 4
     assert ("No intervals" in table.note) is not some
-    assert all(line.place is not None for line in table.lines)
+    assert all(line.place is not None for line in lines)
 
 
 def test_entries_for_tuning_only_say_so():
     both = references({"boston": 2, "concrete": 2})
-    assert rank_track([entry("a", both)], both, "full").lines[0].development_only
+    assert submitted(rank_track([entry("a", both)], both, "full"))[0].development_only
     table = references({"boston": 2, **DATASETS})
     part = entry("b", table, missing=["wine", "energy", "yacht"])
     other = entry("c", table, missing=["boston"])
@@ -370,6 +380,7 @@ def test_entries_for_tuning_only_say_so():
 
 
 def test_an_empty_board_has_empty_tables():
-    assert rank_track([], TABLE, "full").lines == []
+    assert rank_track([], TABLE, "ffg").lines == []
+    assert [line.name for line in rank_track([], TABLE, "full").lines] == [EXACT]
     assert [line.name for line in rank_track([], TABLE, "singular").lines] == [MAP]
     assert verification("a", verified_cells("a", TABLE)).label == "re-run"

@@ -141,7 +141,7 @@ def test_every_page_says_what_is_declared_and_what_is_in_the_json():
 def test_groups_are_bands_beside_the_places_and_the_leading_one_is_named():
     material = make_material([entry(f"e{i}", TABLE) for i in range(4)], [], TABLE)
     table = material.tables["full"]
-    lines = [replace(line, group=group) for line, group in zip(table.lines, (1, 1, 2, None), strict=True)]
+    lines = [replace(line, group=group) for line, group in zip(table.lines, (1, 1, 2, None, None), strict=True)]
     material.tables["full"] = replace(table, lines=lines)
     page = dict(site_files(material))["index.html"].decode().split('id="table-full"')[1].split("</table>")[0]
     rows = page.split("<tr ")[1:]

@@ -15,7 +15,8 @@ from fsvi_bench.tasks.card import card_names, load_card
 #: What stands beneath a table: which row is there for comparison, and what its score leaves out.
 EXPLANATIONS = {
     "full": "RANDA, which evaluates the functional KL on fresh random inputs at each step, is the frozen reference of "
-    "“vs RANDA”: 0 is as near to the exact posterior as RANDA’s own run, −1 ten times nearer.",
+    "“vs RANDA”: 0 is as near to the exact posterior as RANDA’s own run, −1 ten times nearer. The exact posterior is a "
+    "row of its own, for its predictive scores and as what all others are measured by.",
     "ffg": "No factorised q reaches the exact posterior: what the best one keeps of KL, its floor, depends on the "
     "root of the features that the task fixes as well as on the data, and is subtracted here.",
     "singular": "These posteriors put mass on points and have an infinite KL, so that their predictive distributions "
