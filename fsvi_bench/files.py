@@ -144,10 +144,13 @@ def sha256_of_file(path: Path) -> str:
 def json_in_lines(text: str, levels: int) -> str:
     """JSON again, its outermost levels indented and a line for each thing within: small, and changes show by line."""
 
+    def flat(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
     def lines(value: Any, level: int) -> str:
         if level == levels or not value or not isinstance(value, dict | list):
-            return json.dumps(value, separators=(",", ":"))
-        names = [f"{json.dumps(name)}: " for name in value] if isinstance(value, dict) else [""] * len(value)
+            return flat(value)
+        names = [f"{flat(name)}: " for name in value] if isinstance(value, dict) else [""] * len(value)
         within = value.values() if isinstance(value, dict) else value
         start, end = "{}" if isinstance(value, dict) else "[]"
         line = "\n" + " " * (level + 1)

@@ -19,5 +19,5 @@ def test_json_in_lines_is_the_same_json(levels):
 def test_json_in_lines_has_a_line_for_each_thing_within():
     assert json_in_lines(json.dumps(DOCUMENT), 2) == (
         '{\n "a": [\n  1,\n  2.5e-300,\n  null\n ],\n "b": {\n  "c": {},\n'
-        '  "d": [[],["\\u221e","Infinity",{"e":true}]]\n },\n "f": "x\\n"\n}\n'
+        '  "d": [[],["∞","Infinity",{"e":true}]]\n },\n "f": "x\\n"\n}\n'
     )

@@ -23,7 +23,9 @@ def every_kind(table):
         entry("gamma", table, diverged={("yacht", 1)}, words={"title": "Diverges on yacht"}),
         entry("delta", table, again=False, words={"title": "Only files"}),
         entry("epsilon", table, missing=("energy",), words={"title": "Without energy"}),
-        entry("exact", table, kl=0.0, words={"method": "exact", "reference": True, "title": "The exact posterior"}),
+        entry(
+            "exact", table, kl=0.0, words={"method": "exact", "reference": True, "title": "Handed in to compare with"}
+        ),
         entry("zeta", table, "ffg", kl=9.0, words={"title": "Factorised"}),
         entry("eta", table, "bernoulli", words={"method": "bernoulli-dropout", "title": "Dropout"}),
         entry("theta", table, verified=False, words={"title": "Just handed in"}),

@@ -119,7 +119,7 @@ def test_data_sets_of_equal_splits_share_a_command():
 def test_a_data_sets_page_says_of_each_line_what_the_first_page_does():
     page = pages_of(*every_kind(TABLE))["datasets/yacht.html"].words
     for words in (
-        "The exact posterior re-run · a reference, shown to compare with",
+        "Handed in to compare with re-run · a reference, shown to compare with",
         "Only files re-scored only · its source was not run again",
         "Without energy re-run · missing: energy",
         "Just handed in not verified · it has not been verified",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import struct
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -57,6 +59,13 @@ def sends_half_a_result(path):
 
 def environment(_):
     return dict(os.environ)
+
+
+def parent_gpytorch_and_draw(_):
+    """Whose child this worker is, where gpytorch was imported from before it came here, and a draw without a seed."""
+    time.sleep(0.3)  # for the other worker to take the other call
+    found = sys.modules.get("gpytorch")
+    return os.getppid(), found and found.__file__, float(np.random.random())
 
 
 def threads_and_process(_):
@@ -144,6 +153,74 @@ def test_workers_see_the_environment_of_now(monkeypatch):
     monkeypatch.delenv("FSVI_BENCH_DATA")
     expected = dict(os.environ)
     assert [result for _, result in LocalExecutor(2).map(environment, range(2))] == [expected, expected]
+
+
+def test_workers_of_all_pools_come_from_one_server_with_everything_imported_and_draw_each_its_own():
+    found = [result for _ in range(2) for _, result in LocalExecutor(2).map(parent_gpytorch_and_draw, range(2))]
+    parents, imported, draws = zip(*found, strict=True)
+    assert len(set(parents)) == 1
+    assert os.getpid() not in parents
+    assert all(imported)
+    assert len(set(draws)) == 4
+
+
+def run_two(cwd, *, function="parent_gpytorch_and_draw", **variables):
+    """A program of its own, in a folder of its own, that has two workers call a function of this file."""
+    lines = ["import os", "from fsvi_bench.running.executors import LocalExecutor",
+             f"from tests.running.test_executors import {function}",
+             f"if __name__ == '__main__': print(os.getpid(), list(LocalExecutor(2).map({function}, range(2))))"]  # fmt: skip
+    script = cwd.parent / "program" / "program.py"
+    script.parent.mkdir()
+    script.write_text("\n".join(lines))
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, cwd=cwd, env={**os.environ, "PYTHONPATH": path, **variables}, capture_output=True, text=True)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    own, _, results = done.stdout.partition(" ")
+    return int(own), [result for _, result in ast.literal_eval(results)]
+
+
+def test_modules_in_the_current_folder_are_not_taken_for_libraries(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "gpytorch.py").write_text("")
+    own, results = run_two(folder)
+    for parent, imported, _ in results:
+        assert parent != own
+        assert imported
+        assert not Path(imported).is_relative_to(folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no server")
+def test_a_temporary_folder_without_room_for_a_socket_costs_only_time(tmp_path):
+    """A socket's path has 107 bytes at most."""
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    own, results = run_two(folder, TMPDIR=str(folder))
+    assert [(parent, imported) for parent, imported, _ in results] == [(own, None)] * 2
+
+
+def test_an_interrupt_while_libraries_are_imported_ends_quietly(tmp_path):
+    command = [sys.executable, "-m", "fsvi_bench", "run", "--dataset", "toy", "--wandb", "off", "--workers", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        until(lambda: b"forkserver" in b"".join(commands_of_children(process.pid)))
+        time.sleep(1)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def commands_of_children(process):
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if stat.read_text().rpartition(")")[2].split()[1] == str(process):
+                yield (stat.parent / "cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
 
 
 def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):

@@ -31,7 +31,7 @@ EXPLANATIONS = {
 def first_page(material: Material) -> bytes:
     """Introduction, tables, data sets."""
     panels = make_panels(material)
-    filled = [panel for panel in panels if panel.rows]
+    filled = [panel for panel in panels if any(line.entry for line in panel.table.lines)]
     labels = [line.label for key in ("full", "ffg", "singular") for line in material.tables[key].lines if line.entry]
     return render(
         "index.html.j2",

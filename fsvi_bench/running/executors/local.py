@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -44,24 +45,58 @@ _PRELOADED = ["gpytorch", "pytorch_lightning"]
 
 def _start_worker(environment: dict[str, str]) -> None:
     """One thread, and deaf to Ctrl-C: a terminal sends it to every process, but ending workers is the parent's part."""
+    import numpy as np
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # A server's is that of its own start, which may have been long ago.
+    # A server's is that of its own start, which may have been long ago. What libraries read as they are loaded, such as
+    # OMP_NUM_THREADS, stays as it was then.
     os.environ.clear()
     os.environ.update(environment)
+    # A method that draws from NumPy's global generator must not draw the same in every copy of the server.
+    np.random.seed()
     use_one_thread()
 
 
-def _fresh_processes() -> BaseContext:
+def _worker_context() -> BaseContext:
     """How workers are started: never as copies of this process, which may hold threads, locks and a GPU.
 
-    Away from Linux, system libraries may not survive a fork even of a process that only imported them.
+    On Linux they are forked from a server that has done nothing but import (one per process, which a host program may
+    have started before for purposes of its own). Elsewhere system libraries may not survive even that, and where no
+    sockets can be made in the temporary folder there is no server: interpreters of their own need neither.
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
+    try:
+        _ensure_server()
+        trial = context.Process(target=int)
+        trial.start()
+        trial.join()
+    except (OSError, EOFError):
+        return multiprocessing.get_context("spawn")
     return context
+
+
+def _ensure_server() -> None:
+    """Starts the server if there is none, shielded from Ctrl-C and from modules in the current folder while it imports.
+
+    Raises:
+        OSError: it finds no place for its socket.
+    """
+    resource_tracker.ensure_running()  # the server's start would start it, and let Ctrl-C through again
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    safe_path = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        forkserver.ensure_running()
+    finally:
+        if safe_path is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = safe_path
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _end_with_parent() -> None:
@@ -74,9 +109,9 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of fresh processes; on an error or Ctrl-C the queue is dropped and running work is not waited for."""
+    """A pool of processes that share nothing with this one; killed, and its queue dropped, on an error or Ctrl-C."""
     pool = ProcessPoolExecutor(
-        workers, mp_context=_fresh_processes(), initializer=_start_worker, initargs=(dict(os.environ),)
+        workers, mp_context=_worker_context(), initializer=_start_worker, initargs=(dict(os.environ),)
     )
     try:
         yield pool
@@ -89,8 +124,10 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 def _give_up(pool: ProcessPoolExecutor) -> None:
     results = pool._result_queue
     for process in list((pool._processes or {}).values()):
-        # Lightning would turn SIGTERM into an exception, and the worker would go on to the next job.
-        process.kill()
+        # Lightning would turn SIGTERM into an exception, and the worker would go on to the next job. Who has ended is
+        # reaped by the server, and the number may be another process's by now.
+        if process.is_alive():
+            process.kill()
     # A worker killed in the middle of a result leaves the pool's thread waiting for its rest, and the end of Python for
     # that thread, as long as there is anyone who could write there; this process itself could.
     results._writer.close()  # type: ignore[attr-defined]
