@@ -8,7 +8,7 @@ import math
 import pytest
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.reproductions.study.along import risen_words
+from fsvi_bench.reproductions.study.along import falling_words, risen_words
 from fsvi_bench.reproductions.study.claims import judge_study
 from fsvi_bench.reproductions.study.progress import unbegun_table
 from fsvi_bench.reproductions.study.table import Tables
@@ -80,6 +80,25 @@ def test_a_rise_from_nothing_has_no_ratio_and_the_first_point_is_no_least():
     assert risen_words(curves) == ["RANDA full (boston ∞)"]
     endless = curve("boston", "rand-a", "full", 80, (0.5, 8.0, 2.0, math.inf))
     assert risen_words(endless) == ["RANDA full (boston ∞)"]
+
+
+def test_what_was_still_falling_is_named_by_the_last_third_of_its_steps():
+    """Steps are 0, 20, 25 and 30: two thirds of the last are 20, not what came before the last point."""
+
+    def late(dataset, method, M, *kls):
+        points = curve(dataset, method, "full", M, kls)
+        return [point.model_copy(update={"steps": n}) for point, n in zip(points, (0, 20, 25, 30), strict=True)]
+
+    curves = [
+        *late("boston", "rand-a", 80, 99.0, 5.0, 4.0, 4.0),
+        *late("boston", "ssge", 80, 99.0, 4.9, 8.0, 4.0),
+        *late("boston", "fixed-a", 20, 99.0, 8.0, 8.0, 4.0),
+        *late("power", "rand-a", 80, 99.0, 12.0, 4.0, 4.0),
+        *late("power", "ssge", 80, 99.0, 4.0, 4.0, 0.0),
+    ]
+    assert falling_words(curves) == ["RANDA full (boston 1.25, power 3)"]
+    page = page_of(Tables(whole().cells, curves))
+    assert "that is 1.25 or more: RANDA full (boston 1.25, power 3)." in page
 
 
 def test_what_has_not_begun_is_a_line_per_data_set():

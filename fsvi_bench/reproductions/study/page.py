@@ -73,6 +73,8 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
         planned=len(tables.cells),
         unseen=verdicts.unseen_words(judged),
         risen=along.risen_words(tables.curves),
+        falling=along.falling_words(tables.curves),
+        falling_least=summary.number(along.FALLING),
         risen_least=f"{along.RISEN:g}",
         verdict_count=sum(each.verdict is not None for each in judged),
         not_begun=sorted({*summary.datasets_of(tables.cells)} - {*summary.begun_datasets(tables.cells)}),
