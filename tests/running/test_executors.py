@@ -202,7 +202,14 @@ def test_a_temporary_folder_without_room_for_a_socket_costs_only_time(tmp_path):
 
 def test_an_interrupt_while_libraries_are_imported_ends_quietly(tmp_path):
     command = [sys.executable, "-m", "fsvi_bench", "run", "--dataset", "toy", "--wandb", "off", "--workers", "2"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_heeds_interrupts,
+    )
     try:
         until(lambda: b"forkserver" in b"".join(commands_of_children(process.pid)))
         time.sleep(1)
@@ -212,6 +219,11 @@ def test_an_interrupt_while_libraries_are_imported_ends_quietly(tmp_path):
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def _heeds_interrupts():
+    """A CI job may itself run with interrupts ignored, which children would inherit."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def commands_of_children(process):
@@ -293,8 +305,7 @@ def test_an_interrupt_ends_quietly_and_keeps_what_was_finished(tmp_path, argumen
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A CI job may itself run with interrupts ignored, which children would inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=_heeds_interrupts,
     )
     deadline = time.monotonic() + 400  # on a machine busy with other tests
     while not (kept := list(tmp_path.rglob(first))) and time.monotonic() < deadline:
