@@ -45,14 +45,14 @@ _PRELOADED = ["gpytorch", "pytorch_lightning"]
 
 def _start_worker(environment: dict[str, str]) -> None:
     """One thread, and deaf to Ctrl-C: a terminal sends it to every process, but ending workers is the parent's part."""
-    import numpy as np
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # A server's is that of its own start, which may have been long ago. What libraries read as they are loaded, such as
     # OMP_NUM_THREADS, stays as it was then.
     os.environ.clear()
     os.environ.update(environment)
+    import numpy as np
+
     # A method that draws from NumPy's global generator must not draw the same in every copy of the server.
     np.random.seed()
     use_one_thread()
