@@ -84,9 +84,7 @@ def exact_row(references: References) -> Row:
         "predictive_kl_test": zero,
         "nlpd_gap": zero,
     }
-    counted = sum(map(len, references.counted.values()))
-    spectrum = Spectrum(smallest=1.0, median=1.0, largest=1.0, cells=counted, of=counted)
-    return Row(None, EXACT, "The exact posterior", "full", "closed form", REFERENCE, 0, columns, spectrum, ())
+    return _given(references, EXACT, "The exact posterior", "full", columns, variance=1.0)
 
 
 def map_row(references: References) -> Row:
@@ -100,9 +98,21 @@ def map_row(references: References) -> Row:
         "predictive_kl_test": np.array([task.map_predictive_kl_test for task in tasks]),
         "nlpd_gap": np.array([task.map_nlpd - task.nlpd_exact for task in tasks]),
     }
+    return _given(references, MAP, "MAP, a point mass", "singular", columns, variance=0.0)
+
+
+def _given(
+    references: References,
+    name: str,
+    title: str,
+    track: Track,
+    columns: Mapping[Column, Float[np.ndarray, " T"]],
+    variance: float,
+) -> Row:
+    """A row of the references' own, whose variance over the exact one is the same in all directions."""
     counted = sum(map(len, references.counted.values()))
-    spectrum = Spectrum(smallest=0.0, median=0.0, largest=0.0, cells=counted, of=counted)
-    return Row(None, MAP, "MAP, a point mass", "singular", "closed form", REFERENCE, 0, columns, spectrum, ())
+    spectrum = Spectrum(smallest=variance, median=variance, largest=variance, cells=counted, of=counted)
+    return Row(None, name, title, track, "closed form", REFERENCE, 0, columns, spectrum, ())
 
 
 def label_of(verification: Verification | None) -> Label:

@@ -164,17 +164,17 @@ def test_workers_of_all_pools_come_from_one_server_with_everything_imported_and_
     assert len(set(draws)) == 4
 
 
-def run_two(cwd, *, function="parent_gpytorch_and_draw", **variables):
-    """A program of its own, in a folder of its own, that has two workers call a function of this file."""
+def run_two(cwd, **variables):
+    """A program of its own, in a folder of its own: its number, and what two workers say of themselves."""
     lines = ["import os", "from fsvi_bench.running.executors import LocalExecutor",
-             f"from tests.running.test_executors import {function}",
-             f"if __name__ == '__main__': print(os.getpid(), list(LocalExecutor(2).map({function}, range(2))))"]  # fmt: skip
+             "from tests.running.test_executors import parent_gpytorch_and_draw as call",
+             "if __name__ == '__main__': print(os.getpid(), list(LocalExecutor(2).map(call, range(2))))"]  # fmt: skip
     script = cwd.parent / "program" / "program.py"
     script.parent.mkdir()
     script.write_text("\n".join(lines))
     path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, cwd=cwd, env={**os.environ, "PYTHONPATH": path, **variables}, capture_output=True, text=True)  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": path, **variables}
+    done = subprocess.run([sys.executable, str(script)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     own, _, results = done.stdout.partition(" ")
     return int(own), [result for _, result in ast.literal_eval(results)]
@@ -191,7 +191,6 @@ def test_modules_in_the_current_folder_are_not_taken_for_libraries(tmp_path):
         assert not Path(imported).is_relative_to(folder)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no server")
 def test_a_temporary_folder_without_room_for_a_socket_costs_only_time(tmp_path):
     """A socket's path has 107 bytes at most."""
     folder = tmp_path / ("long" * 25)
