@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from jaxtyping import config as shape_checks
 from jaxtyping import install_import_hook
 
-# Shapes in signatures are checked on every call while the tests run; in use they are documentation.
+# Shapes in signatures are checked on every call of a quick test; in use they are documentation.
 _CHECKED = [
     f"fsvi_bench.{name}" for name in ("maths", "networks", "posteriors", "scoring", "statistics", "tasks.problem")
 ]
@@ -51,6 +52,16 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests never read or write the user's cache; tasks fitted by one test serve the others of its process."""
     os.environ["FSVI_BENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["WANDB_MODE"] = "offline"
+
+
+@pytest.fixture(autouse=True)
+def _unchecked_shapes_where_slow(request: pytest.FixtureRequest):
+    """Slow tests make the calls that quick ones have made, a hundred thousand times: checks would be a third of their
+    time, and most of that of CI."""
+    slow = request.node.get_closest_marker("slow") is not None
+    shape_checks.update("jaxtyping_disable", slow)
+    yield
+    shape_checks.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -92,6 +92,7 @@ def test_figure_1_writes_its_records_numbers_and_a_second_run_computes_nothing(c
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_two_runs_give_the_same_figure(cli, tiny, tmp_path):
     """Byte for byte, in two folders: nothing in it depends on when or where it was made."""
     for folder in ("a", "b"):
@@ -100,6 +101,7 @@ def test_two_runs_give_the_same_figure(cli, tiny, tmp_path):
         assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.slow
 def test_figure_2_writes_means_over_splits(cli, tiny, tmp_path):
     status, out, _ = cli("reproduce", "burt2020-fig2", "--quick", "--out", tmp_path, "--workers", "1", "--json")
     assert status == 0

@@ -36,6 +36,7 @@ def worse(found):
     return CertifiedTask(task, found.certificate.model_copy(update={"fit": fit}))
 
 
+@pytest.mark.slow
 def test_the_official_fit_of_diabetes_comes_out_again(cli):
     """A real fit, with whatever kernels and versions this machine has: within the tolerances, and nothing is written."""
     folders = official_path("diabetes", 0).parent, Path(os.environ["FSVI_BENCH_CACHE"])

@@ -37,6 +37,7 @@ def test_the_template_is_short():
     assert all(len(line) <= 120 for line in TEMPLATE.splitlines())
 
 
+@pytest.mark.slow
 def test_the_template_conforms_by_the_pages_command(in_empty_folder, cli):
     (check,) = [words for words in commands() if words[:2] == ["methods", "check"]]
     status, out, err = cli(*check, "--device", "cpu")

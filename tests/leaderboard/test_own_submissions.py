@@ -40,6 +40,7 @@ def test_references_are_of_the_official_tasks():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_references_and_scores_come_out_again():
     """Of one data set: another machine's rounding is some 1e-12 of them; verification allows a claim 1e-6."""

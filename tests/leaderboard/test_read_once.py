@@ -42,6 +42,7 @@ def test_files_rewritten_after_reading_change_nothing(folder, planted_set):
     assert rescore(submission, planted_set) == before
 
 
+@pytest.mark.slow
 def test_tensors_of_one_file_survive_the_next_of_its_name(tmp_path, planted_set):
     place = ("boston", 0)
     for family in ("full", "ffg", "bernoulli", "spike-slab"):

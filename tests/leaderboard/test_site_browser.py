@@ -289,6 +289,7 @@ def test_served_it_works_as_from_disk(browser, site):
     assert complaints == []
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_first_fifty_come_when_asked_for(visit, big):
     page = visit(folder=big)
     rows = page.locator("#table-full tbody tr:visible")

@@ -89,6 +89,7 @@ def command(arguments):
     return ended.value.code
 
 
+@pytest.mark.slow
 def test_a_run_becomes_a_submission_that_holds(ran, tasks, tmp_path):
     draft = draft_from_run(ran / "out", tasks, Choice("rand-a", "full", {"M": 10}))
     submission, cells = write_submission(draft, WORDS, tasks, tmp_path)
@@ -140,6 +141,7 @@ def test_missing_splits_are_named_with_the_command_that_runs_them(ran, tasks):
     assert "--max-steps 5" in told
 
 
+@pytest.mark.slow
 def test_the_command_that_is_told_completes_the_run(ran, tasks, tmp_path):
     import shlex
 

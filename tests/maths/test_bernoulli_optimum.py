@@ -109,6 +109,7 @@ def test_logits_at_a_given_mean_are_stationary(seed, lengthscale, with_offset):
         assert (logit >= 0).all()
 
 
+@pytest.mark.slow
 @PROPERTY
 @given(draws, st.integers(4, 40))
 def test_optimum_per_weight_is_stationary_and_below_the_shared_one(seed, N):

@@ -98,6 +98,7 @@ def test_its_slope_is_the_density():
     assert float(density[0].max()) > 0.05
 
 
+@pytest.mark.slow
 def test_it_is_the_integral_of_the_density():
     Phi, q, centre = one_input(seed=4)
 

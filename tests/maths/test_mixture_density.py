@@ -265,6 +265,7 @@ def test_discretisation_is_bounded_as_stated(monkeypatch, negligible, kind):
     assert largest > 1e-5 * math.exp(-negligible)  # the grid was indeed coarse
 
 
+@pytest.mark.slow
 def test_branches_left_out_count_as_error(monkeypatch):
     """Branches pruned at a share of e⁻⁴ on purpose: the imprecision owns up to what that loses."""
     monkeypatch.setattr(mixture_enumeration, "NEGLIGIBLE_SHARE", -4.0)

@@ -28,7 +28,6 @@ from tests.methods.table import (
     f64,
     label,
     odd_problems,
-    rows,
     take,
     toys,
     trained_variants,
@@ -63,6 +62,17 @@ def require_the_same_in_any_company(row, settings, data, steps=5):
     assert departure is None
     assert all(mean.isfinite().all() and tril.isfinite().all() for mean, tril in together)
     return together
+
+
+def boston_sized():
+    """Rows with each of three settings as far as their methods have it, and no pair twice."""
+    cases: dict[str, tuple[Row, Settings]] = {}
+    for row in TABLE:
+        fields = load_method(row.method).cls.Options.model_fields
+        for wanted in ({"M": 80}, {"M": 20}, {"M": 120, "minibatch": "full", "S": 32}):
+            settings = {name: value for name, value in wanted.items() if name in fields}
+            cases.setdefault(f"{row.method}-{row.family}-{settings}", (row, settings))
+    return list(cases.values())
 
 
 # --- The suite --------------------------------------------------------------------------------------------------------
@@ -135,6 +145,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_other_numbers(row, s
     assert [same(one, two) for one, two in zip(first, other, strict=True)] == [alike] * 2
 
 
+@pytest.mark.slow
 @variants
 def test_a_problem_is_bitwise_the_same_in_any_batch(row, settings):
     require_the_same_in_any_company(row, settings, TrainingProblems.of(toys()))
@@ -149,12 +160,9 @@ def test_odd_shapes_are_bitwise_the_same_in_any_batch_too(row, settings):
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize("settings", [{"M": 80}, {"M": 20}, {"M": 120, "minibatch": "full", "S": 32}], ids=label)
-@rows
+@pytest.mark.parametrize(("row", "settings"), boston_sized(), ids=label)
 def test_boston_sized_problems_are_bitwise_the_same_in_any_batch(row, settings, boston):
-    """k = 100, N = 455: other kernels of BLAS and LAPACK than at k = 20. A method takes the settings that it has."""
-    fields = load_method(row.method).cls.Options.model_fields
-    settings = {name: value for name, value in settings.items() if name in fields}
+    """k = 100, N = 455: other kernels of BLAS and LAPACK than at k = 20."""
     require_the_same_in_any_company(row, settings, twenty_targets(boston), steps=25)
 
 

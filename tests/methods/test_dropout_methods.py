@@ -191,6 +191,7 @@ def test_variational_dropout_agrees_with_a_deterministic_optimiser(settings, sha
         assert float(objective(q.mean, log_alpha[:1] if shared else log_alpha)) == pytest.approx(best, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_free_alpha_prunes_in_the_additive_form_what_data_say_nothing_of():
     """Least squares gives feature 0 the weight 0: its log α passes the threshold, and is counted."""
     (Phi, y, _), data = well_conditioned()

@@ -263,6 +263,7 @@ def test_the_heteroscedastic_loss_is_that_of_torch():
     torch.testing.assert_close(heteroscedastic_loss(outputs, y), expected, rtol=1e-13, atol=0)
 
 
+@pytest.mark.slow
 def test_noise_and_line_are_found():
     data = line(500, 300)
     halved = RegressionData(data.x, data.y / 2, data.x_test, data.y_test / 2)

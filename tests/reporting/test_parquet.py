@@ -42,6 +42,7 @@ def read_all(path):
     yield [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
 
 
+@pytest.mark.slow
 def test_every_record_is_a_row_with_all_that_it_holds(archive, tables):
     path, count = tables["records.parquet"]
     assert count == len(archive.records) == 8

@@ -33,6 +33,7 @@ def finished(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("store"))
 
 
+@pytest.mark.slow
 def test_a_records_files_are_found_again(finished):
     records, store = finished
     for record in of(records, "exact") + of(records, "mean-field-vi"):

@@ -265,6 +265,7 @@ def test_both_scales_of_every_reproduction_validate(name):
             REPRODUCTIONS[name].check(quick, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -68,6 +68,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(ksw2015_variance, "time_steps", clockless)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("name", TINY)
 def test_a_tiny_run_writes_everything_and_runs_twice_alike(name, tmp_path):
@@ -103,6 +104,7 @@ def write_mnist(folder, seed=0):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_mnist_is_used_when_its_file_is_there_and_may_move(tmp_path):
     name, notes = "ksw2015-fig1", Notes()

@@ -75,6 +75,7 @@ def reproduce(root):
     return BURT2020_STUDY.make(Workshop(root, False, Resources(), Silent(), compute=False))
 
 
+@pytest.mark.slow
 def test_the_page_is_made_from_the_table_alone_byte_for_byte(tmp_path):
     for name in ("a", "b"):
         write_tables(with_holes(), tmp_path / name / "study")

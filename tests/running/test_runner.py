@@ -314,6 +314,7 @@ def test_whatever_a_method_is_made_of_is_part_of_its_cells_identity(name):
     assert {f"methods/{helper}.py" for helper in beside} <= set(DECISIVE_SOURCES)
 
 
+@pytest.mark.slow
 def test_a_mixture_that_diverges_spares_the_others(tmp_path):
     """A learning rate at which Concrete dropout's probabilities end at 0, and a length-scale that underflows."""
     methods = ["concrete-dropout", "spike-and-slab"]

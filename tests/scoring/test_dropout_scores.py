@@ -159,6 +159,7 @@ def test_the_reverse_kl_of_a_spike_and_slab_is_that_of_its_slab_and_the_chance_o
     assert scores.nlpd_imprecision < 1e-9
 
 
+@pytest.mark.slow
 def test_a_trace_leaves_a_mixtures_nlpd_for_the_end(toy):
     q = dropout_on(toy, 0.8)
     early, late, scores = trace_scores(q, toy, mixtures=False), trace_scores(q, toy), score(q, toy)
@@ -198,6 +199,7 @@ def wide(toy):
     return FullGaussian(toy.truth.posterior.mean + shift, 1.2 * toy.truth.covariance_tril @ turn)
 
 
+@pytest.mark.slow
 def test_scores_of_samples_are_near_those_of_what_they_were_drawn_from(small_box, wide):
     """20 sets of 10,000: t-statistics of the errors have mean 0 and variance 19/17 if estimates are unbiased and
     intervals right; 4 standard errors of either (of 20 values) are allowed."""
@@ -218,6 +220,7 @@ def test_scores_of_samples_are_near_those_of_what_they_were_drawn_from(small_box
     assert (scores.kl, scores.singular, scores.reverse_kl, scores.qkl, scores.elbo) == (None,) * 5
 
 
+@pytest.mark.slow
 def test_bias_is_taken_off(small_box):
     """Samples of the exact posterior itself: the plug-in KL of the moments is k(k+3)/4S too high, 0.0115 here."""
     exact = FullGaussian(small_box.truth.posterior.mean, small_box.truth.covariance_tril)
@@ -231,6 +234,7 @@ def test_bias_is_taken_off(small_box):
     assert abs(np.mean(corrected)) < 0.15 * np.mean(plug_in)
 
 
+@pytest.mark.slow
 def test_samples_of_a_mixture_have_its_predictive_scores(small_box):
     q = dropout_on(small_box, 0.8)
     truth, samples = score(q, small_box), SamplesPosterior(q.sample(torch.Generator().manual_seed(0), 20_000))

@@ -84,6 +84,7 @@ def test_an_optimum_that_is_not_reached_is_not_reported(toy, family):
     assert scores.objective_gap > 3.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "M", "family"), [("toy", 10, "full"), ("grid", 3, "full"), ("grid", 6, "ffg")])
 def test_a_long_natural_run_closes_the_gap(name, M, family, request):
     """Down to 0, but for two errors. The run's own, second order in what the noise of 500 averaged steps leaves. And
@@ -95,6 +96,7 @@ def test_a_long_natural_run_closes_the_gap(name, M, family, request):
     assert -0.02 < scores.objective_gap < 0.02
 
 
+@pytest.mark.slow
 def test_the_optimum_is_better_than_its_surroundings(grid):
     """Moving its mean or its spread by a tenth or so costs more than noise."""
     objective = ExpectedFunctionalKL(MeasurementDesign(6), 1.0)
@@ -133,6 +135,7 @@ def test_scores_do_not_depend_on_what_was_scored_before(grid):
     assert ExpectedFunctionalKL(MeasurementDesign(6), 1.0).scores(q, grid) == first != other
 
 
+@pytest.mark.slow
 def test_with_jitter_the_objective_is_the_jittered_one(grid):
     """With jitter the KL to each set is lower; a natural run with jitter finds that objective's optimum."""
     design, q = MeasurementDesign(6, kl_jitter=0.1), random_q("full", 8)

@@ -1,0 +1,21 @@
+"""Shapes in signatures are checked while quick tests run, and left alone in slow ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from fsvi_bench.maths.gaussian_dropout import gaussian_dropout_scale
+
+THETA, ALPHA = torch.ones(3), torch.ones(2, 1)  # broadcastable, and not what the signature says
+
+
+def test_a_quick_test_is_told_of_a_wrong_shape():
+    with pytest.raises(TypeCheckError):
+        gaussian_dropout_scale(THETA, ALPHA)
+
+
+@pytest.mark.slow
+def test_a_slow_test_is_not():
+    assert gaussian_dropout_scale(THETA, ALPHA).shape == (2, 3)
