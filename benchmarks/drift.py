@@ -12,9 +12,11 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from fsvi_bench.reporting.cell_files import load_traces
 from fsvi_bench.reporting.figures import BLUE, VERMILLION, new_figure
+from fsvi_bench.reproductions.study.curves import moved_apart
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan
@@ -43,6 +45,7 @@ def curves(records: list[Record], store: Store) -> dict[tuple[str, str, int], np
 
 def draw(found: dict[tuple[str, str, int], np.ndarray], out: Path) -> None:
     figure, axes = new_figure(2, 7.0, 3.2)
+    ends: dict[Axes, list[tuple[float, float, str]]] = {ax: [] for ax in axes}
     for ax, method, title in zip(
         axes, ("fixed-a", "rand-a"), ("FIXEDA: one A for the whole run", "RANDA: a new A each step"), strict=True
     ):
@@ -54,15 +57,7 @@ def draw(found: dict[tuple[str, str, int], np.ndarray], out: Path) -> None:
             middle = np.median(kl, axis=0)
             ax.fill_between(steps, kl.min(axis=0), kl.max(axis=0), color=colour, alpha=0.15, linewidth=0)
             ax.plot(steps, middle, line, color=colour, linewidth=1.6, label=f"{family}, M = {M}")
-            ax.annotate(
-                f"{middle[-1]:.0f}",
-                (steps[-1], middle[-1]),
-                xytext=(4, 0),
-                textcoords="offset points",
-                fontsize=8,
-                va="center",
-                color=colour,
-            )
+            ends[ax].append((steps[-1], middle[-1], colour))
         ax.set_xscale("log")
         ax.set_yscale("log")
         ax.set_title(title, fontsize=10)
@@ -74,6 +69,7 @@ def draw(found: dict[tuple[str, str, int], np.ndarray], out: Path) -> None:
     high = max(ax.get_ylim()[1] for ax in axes)
     for ax in axes:
         ax.set_ylim(low, high)
+        say_where_they_end(ax, ends[ax])
     axes[0].set_ylabel("KL(q ‖ exact posterior), nats", fontsize=9)
     axes[0].legend(fontsize=8, frameon=False)
     axes[1].annotate(
@@ -88,6 +84,17 @@ def draw(found: dict[tuple[str, str, int], np.ndarray], out: Path) -> None:
     )
     for suffix in ("png", "svg"):
         figure.savefig(out / f"drift.{suffix}", dpi=200)
+
+
+def say_where_they_end(ax: Axes, ends: list[tuple[float, float, str]]) -> None:
+    """The last KL behind each curve, moved apart where two would stand on each other."""
+    low, high = np.log(ax.get_ylim())
+    heights = [(np.log(kl) - low) / (high - low) for _, kl, _ in ends]
+    for (steps, kl, colour), height in zip(ends, moved_apart(heights, 0.05), strict=True):
+        ax.annotate(
+            f"{kl:.0f}", (steps, height), xycoords=ax.get_xaxis_transform(), xytext=(4, 0), textcoords="offset points",
+            fontsize=8, va="center", color=colour,
+        )  # fmt: skip
 
 
 def main() -> None:
