@@ -87,8 +87,8 @@ def _highest(values: Float[Tensor, " Q"], point: Int[Tensor, " Q"], N: int) -> F
     return values.new_full((N,), -torch.inf).scatter_reduce_(0, point, values, "amax")
 
 
-def enumerate_and_invert(s: IndependentSum) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Log densities of N sums at their y, and the logs of estimated absolute errors."""
+def enumerate_and_invert(s: IndependentSum) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """Log densities of N sums at their y, the logs of estimated absolute errors, and each cost in `BUDGET`s unit."""
     totals, pending = Totals(s.y), _root(s)
     while len(pending.point):
         negligible = pending.bound <= totals.density[pending.point] + NEGLIGIBLE_SHARE
@@ -99,7 +99,7 @@ def enumerate_and_invert(s: IndependentSum) -> tuple[Float[Tensor, " N"], Float[
         waiting, now = take_rows(pending, ~chosen), take_rows(pending, chosen)
         children = [_visit(s, part, totals) for part in _parts(now)]
         pending = _join([waiting, *children])
-    return totals.density, totals.error
+    return totals.density, totals.error, totals.cost
 
 
 def _parts(branches: Branches) -> list[Branches]:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fsvi_bench.maths.blr import negative_log_predictive_density, predictive_variance
 from fsvi_bench.maths.gaussian import normal_kl, normal_log_density
 from fsvi_bench.maths.mixture_density import (
+    MixtureLogDensity,
     SwitchedWeights,
     bernoulli_dropout_weights,
     mixture_log_density,
@@ -37,6 +38,9 @@ COARSE, FINE, REFINE = 1.0, 1 / 16, 1e-6
 #: Predictive standard deviations in noise deviations up to which a mixture's density is computed: one takes about 2 ms
 #: at 400 and 30 ms at 4,000, and an integral over 1,000 inputs needs 30,000 of them.
 FAR, FAR_IN_INTEGRALS = 5000.0, 500.0
+#: Rare large jumps are dear at any spread. So an integral is given up if at so many inputs its coarse nodes take more
+#: work each (`MixtureLogDensity.work`) than this, with which those of 1,000 inputs take a minute or two.
+PILOTS, DEAR = 16, 2.0**20
 
 #: At m ascending targets for each row of features, noise included.
 LogDensity = Callable[[Float[Tensor, "P m"], Float[Tensor, "P k"]], Float[Tensor, "P m"]]
@@ -51,6 +55,10 @@ class Predictive(NamedTuple):
     def entropy(self) -> Float[Tensor, " n"]:
         """Of the Gaussians with these variances."""
         return 0.5 * (2 * math.pi * math.e * self.variance).log()
+
+    def at(self, rows: Int[Tensor, " P"], z: Float[Tensor, " m"]) -> Float[Tensor, "P m"]:
+        """Targets so many standard deviations from the means of these rows."""
+        return self.mean[rows, None] + self.variance[rows, None].sqrt() * z
 
     def nlpd(self, problem: Problem) -> float:
         """Mean negative log density of the Gaussian at the test targets, in their original unit."""
@@ -101,7 +109,7 @@ def predictive_kl(
 ) -> Float[Tensor, " n"] | None:
     """KL(exact predictive ‖ q's predictive) at each input, one-dimensional densities with the noise included.
 
-    None for a mixture beyond `FAR_IN_INTEGRALS`.
+    None for a mixture beyond `FAR_IN_INTEGRALS`, or whose densities are too `DEAR`.
     """
     exact, weights = exact_predictive(problem, Phi), switched_weights(q)
     if weights is None:
@@ -109,10 +117,28 @@ def predictive_kl(
     if spread_in_noise(problem, Phi, tril) > FAR_IN_INTEGRALS:
         return None
 
-    def log_density(y: Float[Tensor, "P m"], rows: Float[Tensor, "P k"]) -> Float[Tensor, "P m"]:
-        return mixture_log_density_along(y, rows, weights, problem.task.noise_variance).log_density
+    def density(y: Float[Tensor, "P m"], rows: Float[Tensor, "P k"]) -> MixtureLogDensity:
+        return mixture_log_density_along(y, rows, weights, problem.task.noise_variance)
 
-    return kl_from_normal(exact, Phi, log_density)
+    if too_dear(exact, Phi, density):
+        return None
+    return kl_from_normal(exact, Phi, lambda y, rows: density(y, rows).log_density)
+
+
+def too_dear(
+    exact: Predictive,
+    Phi: Float[Tensor, "n k"],
+    density: Callable[[Float[Tensor, "P m"], Float[Tensor, "P k"]], MixtureLogDensity],
+) -> bool:
+    """Whether the coarse nodes at `PILOTS` inputs, evenly among the rows, take more than `DEAR` work on average."""
+    pilots, z = torch.linspace(0, len(Phi) - 1, min(PILOTS, len(Phi))).round().long(), nodes(COARSE)
+    left = DEAR * len(pilots) * len(z)
+    # One after the other, since what is too dear need not be paid whole.
+    for pilot in pilots.split(1):  # type: ignore[no-untyped-call]
+        left -= float(density(exact.at(pilot, z), Phi[pilot]).work.sum())
+        if left < 0:
+            return True
+    return False
 
 
 def kl_from_normal(exact: Predictive, Phi: Float[Tensor, "n k"], log_density: LogDensity) -> Float[Tensor, " n"]:
@@ -145,8 +171,7 @@ def _weighted_sum(
     exact: Predictive, Phi: Float[Tensor, "n k"], log_density: LogDensity, rows: Tensor, z: Float[Tensor, " nodes"]
 ) -> Float[Tensor, " rows"]:
     """Σ_j φ(z_j) log q(mean + sd z_j), φ the standard normal density."""
-    y = exact.mean[rows, None] + exact.variance[rows, None].sqrt() * z
-    return (log_density(y, Phi[rows]) * standard_normal(z)).sum(-1)
+    return (log_density(exact.at(rows, z), Phi[rows]) * standard_normal(z)).sum(-1)
 
 
 def standard_normal(z: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:

@@ -87,7 +87,7 @@ class Scores(BaseModel):
     predictive_kl_box: float | None  #: the same over 1,000 fixed inputs of the training box
     kl_marginals: dict[str, float | None]  #: KL(Q_X ‖ P_D,X) at the first 1, 5, 20, 50 test inputs
     overconfidence: Overconfidence
-    nlpd: float | None  #: null, as the predictive KLs are, for a mixture whose atoms lie too far apart to be summed
+    nlpd: float | None  #: null, as the predictive KLs are, for a mixture of too many atoms, too far apart, to be summed
     nlpd_imprecision: float | None  #: how far the worst test point's density may be off (nats); null for closed forms
     nlpd_moment_matched: float
     nlpd_exact: float

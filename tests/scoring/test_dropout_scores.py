@@ -9,18 +9,29 @@ import torch
 from scipy.integrate import quad
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.maths import mixture_enumeration
 from fsvi_bench.maths.bernoulli_dropout import optimal_m
 from fsvi_bench.maths.gaussian import normal_log_density
+from fsvi_bench.maths.mixture_density import mixture_log_density, mixture_log_density_along
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.running.cell import not_a_number
-from fsvi_bench.scoring.predictive import Predictive, exact_predictive, kl_from_normal, predictive_kl
+from fsvi_bench.scoring import predictive
+from fsvi_bench.scoring.predictive import (
+    FAR_IN_INTEGRALS,
+    Predictive,
+    exact_predictive,
+    kl_from_normal,
+    predictive_kl,
+    spread_in_noise,
+)
 from fsvi_bench.scoring.scores import score, trace_scores
 from fsvi_bench.tasks.problem import Problem, load_problem
 from fsvi_bench.tasks.task import read_task
 from tests.conftest import REFERENCE
 from tests.maths.draws import f64
+from tests.scoring.objectives import problem_of
 
 EXPECTED = json.loads((REFERENCE / "expected.json").read_text())
 NAMES = {
@@ -95,6 +106,29 @@ def test_the_predictive_kl_of_a_mixture_is_its_integral(toy):
         expected = quad(integrand, -9, 9, epsabs=1e-11, epsrel=1e-11, limit=500)[0]
         assert float(got[i]) == pytest.approx(expected, abs=2e-6)
         assert expected > 0.01
+
+
+def test_an_integral_over_densities_that_take_too_much_work_is_given_up(toy, monkeypatch):
+    """Weights that are off by some 30 noise deviations and hardly ever dropped: what the exact predictive expects lies
+    between the atoms of two and three drops. The spread tells nothing of it."""
+    rng = np.random.default_rng(0)
+    Phi, off = torch.from_numpy(rng.standard_normal((30, 20))), torch.from_numpy(rng.standard_normal(20))
+    problem = problem_of(toy, torch.from_numpy(rng.standard_normal(30)), Phi=Phi)
+    noise = problem.task.noise_variance
+    m = problem.truth.posterior.mean + 30 * noise.sqrt() * off
+    q, rows = BernoulliDropoutPosterior(m, f64(1 - 1e-6)), Phi[:5]
+    assert spread_in_noise(problem, rows, q.covariance_tril()) < 2 < FAR_IN_INTEGRALS
+    assert predictive_kl(q, problem, rows, q.covariance_tril()).min() > 27  # two drops are 2 log 1e6 = 27.6 nats
+    targets = exact_predictive(problem, rows).at(torch.arange(5), predictive.nodes(predictive.COARSE))
+    work = mixture_log_density_along(targets, rows, predictive.switched_weights(q), noise).work
+    singly = mixture_log_density(
+        targets.flatten(), rows.repeat_interleave(15, 0), predictive.switched_weights(q), noise
+    )
+    assert torch.equal(work.flatten(), singly.work)
+    assert 0 < float(work.mean()) < mixture_enumeration.BUDGET
+    for limit, given_up in ((1.001, False), (0.999, True)):
+        monkeypatch.setattr(predictive, "DEAR", limit * float(work.mean()))
+        assert (predictive_kl(q, problem, rows, q.covariance_tril()) is None) == given_up
 
 
 def test_the_rule_integrates_smooth_densities_to_rounding_and_halves_where_it_must():
