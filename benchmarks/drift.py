@@ -54,8 +54,8 @@ def draw(found: dict[tuple[str, str, int], np.ndarray], out: Path) -> None:
                 continue
             colour, line = STYLES[family, M]
             steps, kl = values[0, 1:, 0], values[:, 1:, 1]
-            middle = np.median(kl, axis=0)
-            ax.fill_between(steps, kl.min(axis=0), kl.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+            lower, middle, upper = np.quantile(kl, (0.25, 0.5, 0.75), axis=0)
+            ax.fill_between(steps, lower, upper, color=colour, alpha=0.15, linewidth=0)
             ax.plot(steps, middle, line, color=colour, linewidth=1.6, label=f"{family}, M = {M}")
             ends[ax].append((steps[-1], middle[-1], colour))
         ax.set_xscale("log")

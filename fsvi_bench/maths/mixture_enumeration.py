@@ -88,7 +88,7 @@ def _highest(values: Float[Tensor, " Q"], point: Int[Tensor, " Q"], N: int) -> F
 
 
 def enumerate_and_invert(s: IndependentSum) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Log densities of N sums at their y, the logs of estimated absolute errors, and each cost in `BUDGET`s unit."""
+    """Log densities of N sums at their y, the logs of estimated absolute errors, and each one's cost (see `BUDGET`)."""
     totals, pending = Totals(s.y), _root(s)
     while len(pending.point):
         negligible = pending.bound <= totals.density[pending.point] + NEGLIGIBLE_SHARE
