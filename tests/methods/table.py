@@ -102,6 +102,7 @@ def label(value: object) -> str | None:
     return None
 
 
+rows = pytest.mark.parametrize("row", TABLE, ids=label)
 trained_rows = pytest.mark.parametrize("row", [row for row in TABLE if not row.closed_form], ids=label)
 variants = pytest.mark.parametrize(
     ("row", "settings"), [(row, settings) for row in TABLE for settings in row.variants], ids=label
