@@ -58,10 +58,11 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _unchecked_shapes_where_slow(request: pytest.FixtureRequest):
     """Slow tests make the calls that quick ones have made, a hundred thousand times: checks would be a third of their
     time, and most of that of CI."""
-    slow = request.node.get_closest_marker("slow") is not None
-    shape_checks.update("jaxtyping_disable", slow)
+    before = shape_checks.jaxtyping_disable
+    if request.node.get_closest_marker("slow"):
+        shape_checks.update("jaxtyping_disable", True)
     yield
-    shape_checks.update("jaxtyping_disable", False)
+    shape_checks.update("jaxtyping_disable", before)
 
 
 @pytest.fixture

@@ -182,7 +182,12 @@ def _show(verified: Verified) -> None:
         stdout.print(f"    {dataset:<12} {mean:>12.6g}")
     if (again := verification.rerun) is not None:
         for one in again.official:
-            stdout.print(f"  re-run {one.dataset} split {one.split}: submitted {one.submitted}, re-run {one.rerun}")
+            both = (
+                " and re-run: no score"
+                if one.submitted is one.rerun is None
+                else f" {one.submitted}, re-run {one.rerun}"
+            )
+            stdout.print(f"  re-run {one.dataset} split {one.split}: submitted{both}")
         for fresh in again.withheld:
             score = None if fresh.scores is None else getattr(fresh.scores, score_name(manifest.track))
             stdout.print(f"  withheld {fresh.dataset} draw {fresh.draw}: {fresh.status}, {score}")

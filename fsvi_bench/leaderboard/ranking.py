@@ -69,7 +69,7 @@ def rank_track(entries: Iterable[Entry], references: References, track: Track) -
 def rank_across(
     entries: Iterable[Entry], references: References, score: Literal["predictive_kl_box", "predictive_kl_test"]
 ) -> TrackTable:
-    """All tracks together, by a score that every posterior has.
+    """All tracks together, by a score that posteriors of every kind have.
 
     Raises:
         InputError: a score is one that no score can be.

@@ -1,7 +1,7 @@
 """From verifications to the numbers of a table: scores cell by cell, what is told beside the ranks, and who has a rank.
 
 Scores come as one vector over the tasks of the references, in their order: NaN is a cell that is missing, Infinity one
-that diverged, failed, or has no such score (a mixture too spread out to be summed).
+that diverged, failed, or has no such score (a mixture too dear to integrate over).
 """
 
 from __future__ import annotations

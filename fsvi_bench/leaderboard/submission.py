@@ -96,7 +96,7 @@ class Claim(_Strict):
     reason: Text | None = None  #: why there is no posterior
     posterior_sha256: Sha256 | None = None  #: of the posterior's file
     kl: float | None = None  #: as claimed; Infinity where q has no density
-    predictive_kl_box: float | None = None  #: as claimed; null for a mixture too spread out to be summed
+    predictive_kl_box: float | None = None  #: as claimed; null for a mixture too dear to integrate over
 
     @property
     def file(self) -> str:

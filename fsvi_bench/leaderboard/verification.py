@@ -54,7 +54,7 @@ class OfficialRerun(_Plain):
     dataset: Slug
     split: int
     score: Literal["kl", "predictive_kl_box"]  #: the track's, of the three that were compared
-    submitted: float | None  #: from the submitted file; null where a mixture is too spread out to be summed
+    submitted: float | None  #: from the submitted file; null where a mixture is too dear to integrate over
     rerun: float | None  #: of the posterior that the verifier's run ended with
     waypoints: tuple[Waypoint, ...]
 

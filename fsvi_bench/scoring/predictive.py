@@ -39,7 +39,8 @@ COARSE, FINE, REFINE = 1.0, 1 / 16, 1e-6
 #: at 400 and 30 ms at 4,000, and an integral over 1,000 inputs needs 30,000 of them.
 FAR, FAR_IN_INTEGRALS = 5000.0, 500.0
 #: Rare large jumps are dear at any spread. So an integral is given up if at so many inputs its coarse nodes take more
-#: work each (`MixtureLogDensity.work`) than this, with which those of 1,000 inputs take a minute or two.
+#: work each (`MixtureLogDensity.work`) than this, with which those of 1,000 inputs take 80 s, and all nodes at most
+#: 16 times as long.
 PILOTS, DEAR = 16, 2.0**20
 
 #: At m ascending targets for each row of features, noise included.

@@ -83,11 +83,11 @@ class Scores(BaseModel):
     kl_moment_matched: float  #: KL of the Gaussian with q's moments: a lower bound of `kl` for any q with a density
     w2: float | None  #: 2-Wasserstein distance, in weight space
     w2_moments: float  #: Bures–Wasserstein distance of the moments: a lower bound of the 2-Wasserstein distance
-    predictive_kl_test: float | None  #: mean over test inputs of KL(exact predictive ‖ q's predictive)
+    predictive_kl_test: float | None  #: mean over test inputs of KL(exact predictive ‖ q's); null: too dear
     predictive_kl_box: float | None  #: the same over 1,000 fixed inputs of the training box
     kl_marginals: dict[str, float | None]  #: KL(Q_X ‖ P_D,X) at the first 1, 5, 20, 50 test inputs
     overconfidence: Overconfidence
-    nlpd: float | None  #: null, as the predictive KLs are, for a mixture of too many atoms, too far apart, to be summed
+    nlpd: float | None  #: null for a mixture too spread out to be summed
     nlpd_imprecision: float | None  #: how far the worst test point's density may be off (nats); null for closed forms
     nlpd_moment_matched: float
     nlpd_exact: float

@@ -12,7 +12,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths import mixture_enumeration
 from fsvi_bench.maths.bernoulli_dropout import optimal_m
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.maths.mixture_density import mixture_log_density, mixture_log_density_along
+from fsvi_bench.maths.mixture_density import MixtureLogDensity, mixture_log_density, mixture_log_density_along
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
@@ -116,10 +116,10 @@ def test_an_integral_over_densities_that_take_too_much_work_is_given_up(toy, mon
     problem = problem_of(toy, torch.from_numpy(rng.standard_normal(30)), Phi=Phi)
     noise = problem.task.noise_variance
     m = problem.truth.posterior.mean + 30 * noise.sqrt() * off
-    q, rows = BernoulliDropoutPosterior(m, f64(1 - 1e-6)), Phi[:5]
+    q, rows = BernoulliDropoutPosterior(m, f64(1 - 1e-6)), Phi[:2]
     assert spread_in_noise(problem, rows, q.covariance_tril()) < 2 < FAR_IN_INTEGRALS
     assert predictive_kl(q, problem, rows, q.covariance_tril()).min() > 27  # two drops are 2 log 1e6 = 27.6 nats
-    targets = exact_predictive(problem, rows).at(torch.arange(5), predictive.nodes(predictive.COARSE))
+    targets = exact_predictive(problem, rows).at(torch.arange(2), predictive.nodes(predictive.COARSE))
     work = mixture_log_density_along(targets, rows, predictive.switched_weights(q), noise).work
     singly = mixture_log_density(
         targets.flatten(), rows.repeat_interleave(15, 0), predictive.switched_weights(q), noise
@@ -129,6 +129,23 @@ def test_an_integral_over_densities_that_take_too_much_work_is_given_up(toy, mon
     for limit, given_up in ((1.001, False), (0.999, True)):
         monkeypatch.setattr(predictive, "DEAR", limit * float(work.mean()))
         assert (predictive_kl(q, problem, rows, q.covariance_tril()) is None) == given_up
+
+
+def test_pilots_lie_evenly_among_the_rows_and_the_last_are_spared():
+    exact, Phi, asked = Predictive(torch.zeros(100), torch.ones(100)), torch.arange(100.0)[:, None], []
+
+    def density(share):
+        def density(y, rows):
+            asked.append(int(rows))
+            return MixtureLogDensity(y, y, y == 0, torch.full_like(y, share * predictive.DEAR))
+
+        return density
+
+    assert not predictive.too_dear(exact, Phi, density(0.99))
+    assert asked == [round(99 * i / 15) for i in range(16)]
+    asked.clear()
+    assert predictive.too_dear(exact, Phi, density(4.5))
+    assert asked == [0, 7, 13, 20]
 
 
 def test_the_rule_integrates_smooth_densities_to_rounding_and_halves_where_it_must():

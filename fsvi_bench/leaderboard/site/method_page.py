@@ -183,9 +183,9 @@ def _compared(rerun: Rerun) -> list[Compared]:
 
 def _difference(cell: OfficialRerun) -> str:
     if cell.submitted is None and cell.rerun is None:
-        return "diverged in both"
+        return "no score in either"
     if cell.submitted is None or cell.rerun is None:
-        return "diverged in one"
+        return "no score in one of them"
     if cell.submitted == cell.rerun:
         return "none"
     return f"{digits(abs(cell.rerun - cell.submitted) / max(abs(cell.submitted), 1e-300), 2)} of it"
