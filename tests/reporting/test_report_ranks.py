@@ -70,7 +70,11 @@ def test_what_is_not_ranked_is_counted_and_not_tested(tmp_path):
     assert (unranked.entry.method, unranked.interval) == ("ssge", None)
     assert unranked.beside_first == (1, 1, 0, None, None)
     table = next(t for t in page_of(tmp_path, scored(scores))[1].tables if "ranks" in t["class"])
-    assert [cell["text"] for cell in table["rows"][-1]][3:] == ["not ranked: cells are missing", "1 / 1", "–"]
+    assert [cell["text"] for cell in table["rows"][-1]][3:] == [
+        "not ranked: misses a cell, or has no such score there",
+        "1 / 1",
+        "–",
+    ]
 
 
 def test_fewer_seeds_than_another_method_has_are_not_missing_cells():
