@@ -11,8 +11,9 @@ from fsvi_bench.reproductions.places import holds_records
 from fsvi_bench.reproductions.study.claims import NAME, judge_study, load_study_file
 from fsvi_bench.reproductions.study.collect import collect
 from fsvi_bench.reproductions.study.page import write_page
+from fsvi_bench.reproductions.study.sittings import continued
 from fsvi_bench.reproductions.study.summary import require_one_cell_each
-from fsvi_bench.reproductions.study.table import CELLS_FILE, read_tables, write_tables
+from fsvi_bench.reproductions.study.table import CELLS_FILE, Tables, read_tables, write_tables
 from fsvi_bench.reproductions.study.verdicts import verdict_table
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Plan, Request, make_plan
@@ -26,8 +27,9 @@ class Study(Reproduction):
     """The whole protocol as a page.
 
     A folder with records gives `study/scores.csv` and `curves.csv` from these; in one without, such as `docs`, they are
-    read. `study.md` and its figures are made from these two files alone. To publish a study, copy both into `docs`, and
-    what other experiments have to say: `reproduce burt2020-roots --out docs/study`.
+    read. `study.md` and its figures are made from these two files alone. Where there are both, cells without a record
+    keep their lines: a study goes on elsewhere once both files are copied there. To publish it, copy them into `docs`,
+    and what other experiments have to say: `reproduce burt2020-roots --out docs/study`.
     """
 
     name, shows_unfinished, takes_days = NAME, True, True
@@ -52,8 +54,9 @@ class Study(Reproduction):
             store, plan = Store(workshop.root), self.plan(workshop.quick)
             records, missing, computed, reused = run_or_find(plan, store, workshop, self.name)
             resources = workshop.resources
+            earlier = read_tables(folder) if (folder / CELLS_FILE).is_file() else Tables([], [])
             found = collect(records, missing, store.root, resources.data_dir, workshop.progress)
-            written = write_tables(found, folder)
+            written = write_tables(continued(found, earlier), folder)
         elif not (folder / CELLS_FILE).is_file():
             raise InputError(
                 f"{workshop.root} holds neither records nor {stem.name}/{CELLS_FILE}; name the folder of the study's "

@@ -194,4 +194,6 @@ def _read(path: Path, kind: type[Line]) -> list[Line]:
         raise InputError(f"there is no {path}; give the folder of a study's records with --out") from error
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise InputError(f"{path} is not a study's table ({plain(why)}); make it again from the records") from error
+        raise InputError(
+            f"{path} is not a study's table ({plain(why)}); delete it, and make it again from the records"
+        ) from error
