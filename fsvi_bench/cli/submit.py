@@ -40,6 +40,7 @@ def submit(
     out: Annotated[Path, typer.Option("--out", help="Folder of submissions.")] = DEFAULT_OUT,
     allow_other_sources: Annotated[bool, typer.Option("--allow-other-sources", help="Though the run's sources are not those installed; the notes say so.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Write anew a submission that is there.")] = False,
+    extend: Annotated[bool, typer.Option("--extend", help="Add data sets to a submission that is there, with its words.")] = False,
     workers: Workers = None,
     data_dir: DataDir = None,
 ) -> int:  # fmt: skip
@@ -47,21 +48,20 @@ def submit(
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.errors import InputError
     from fsvi_bench.leaderboard.drafting import Choice, draft_from_run, parse_setting
+    from fsvi_bench.leaderboard.extending import extend as extend_submission
     from fsvi_bench.leaderboard.protocol import protocol_tasks
     from fsvi_bench.leaderboard.submitting import Words, write_submission
     from fsvi_bench.running.executors import available_cores, use_one_thread
 
     if (rundir is None) == (posteriors is None):
         raise InputError("name the folder of a run, or posterior files with --posteriors; one of the two")
-    said: dict[str, object] = {"--author": author, "--licence": licence}
+    said: dict[str, object] = {} if extend else {"--author": author, "--licence": licence}
     if posteriors is not None:  # a run says all this itself
         made = {"--method": method, "--family": family, "--steps": steps, "--seconds": seconds, "--hardware": hardware}
         said.update(made)
     if missing := [flag for flag, value in said.items() if value in (None, [])]:
         raise InputError(f"a submission says by whom it is and what made it; give {', '.join(missing)} too")
-    assert author is not None
-    assert licence is not None
-    words = Words(tuple(author), licence, name, title, link, hardware, notes, reference)
+    words = Words(tuple(author or ()), licence or "", name, title, link, hardware, notes, reference)
     chosen = dict(parse_setting(text) for text in settings or ())
     budget = {
         "steps": steps,
@@ -88,9 +88,11 @@ def submit(
                 "--allow-other-sources has no meaning with --posteriors, which no source is held to; drop it"
             )
         draft = _from_files(posteriors, tasks, method, family, given, chosen, source, processes)
+    if extend:
+        draft, words = extend_submission(draft, words, tasks, out)
     if draft.left_out:
         stderr.print(f"left out, having no cell there: {', '.join(draft.left_out)}; all are needed for a rank")
-    submission, cells = write_submission(draft, words, tasks, out, replace=replace, workers=processes)
+    submission, cells = write_submission(draft, words, tasks, out, replace=replace or extend, workers=processes)
     folder = out / submission.manifest.name
     stdout.print(f"{folder}: track {submission.manifest.track}, {len(cells)} cells, every claim holds")
     if submission.manifest.source is None:

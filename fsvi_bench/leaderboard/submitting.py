@@ -134,7 +134,7 @@ def make_manifest(draft: Draft, words: Words) -> Manifest:
     content = {
         "format": "fsvi-submission/1",
         "protocol": PROTOCOL,
-        "name": words.name or as_slug(f"{draft.method}-{draft.family}"),
+        "name": name_of(draft, words),
         "method": draft.method,
         "title": words.title or draft.title,
         "authors": list(words.authors),
@@ -149,6 +149,11 @@ def make_manifest(draft: Draft, words: Words) -> Manifest:
         "reference": words.reference,
     }
     return validated(Manifest, content, Path(MANIFEST_FILE))
+
+
+def name_of(draft: Draft, words: Words) -> str:
+    """Of the submission's folder."""
+    return words.name or as_slug(f"{draft.method}-{draft.family}")
 
 
 def as_slug(text: str) -> str:
