@@ -40,7 +40,7 @@ def submit(
     out: Annotated[Path, typer.Option("--out", help="Folder of submissions.")] = DEFAULT_OUT,
     allow_other_sources: Annotated[bool, typer.Option("--allow-other-sources", help="Though the run's sources are not those installed; the notes say so.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Write anew a submission that is there.")] = False,
-    extend: Annotated[bool, typer.Option("--extend", help="Add data sets to a submission that is there, with its words.")] = False,
+    extend: Annotated[bool, typer.Option("--extend", help="Add data sets to a submission that is there and keep its words; with --replace also those that it has.")] = False,
     workers: Workers = None,
     data_dir: DataDir = None,
 ) -> int:  # fmt: skip
@@ -89,9 +89,11 @@ def submit(
             )
         draft = _from_files(posteriors, tasks, method, family, given, chosen, source, processes)
     if extend:
-        draft, words = extend_submission(draft, words, tasks, out)
+        draft, words = extend_submission(draft, words, tasks, out, replace=replace)
     if draft.left_out:
-        stderr.print(f"left out, having no cell there: {', '.join(draft.left_out)}; all are needed for a rank")
+        stderr.print(
+            f"left out, having no cell there: {', '.join(draft.left_out)}; an entry that lacks a data set of the tables has no rank"
+        )
     submission, cells = write_submission(draft, words, tasks, out, replace=replace or extend, workers=processes)
     folder = out / submission.manifest.name
     stdout.print(f"{folder}: track {submission.manifest.track}, {len(cells)} cells, every claim holds")

@@ -40,8 +40,8 @@ from fsvi_bench.tasks.task import Task
 
 HEADER_BYTES = 16 * 2**10  #: of a posterior's file, generously: names, shapes and three words of metadata
 _SPLIT_FILE = re.compile(r"split-[0-9]{2}\.safetensors")
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_NAME_WORDS = "lower-case letters, digits and hyphens, at most 63"
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+NAME_WORDS = "lower-case letters, digits and hyphens, at most 63"
 _PYTHON_FILE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}\.py")
 
 
@@ -80,9 +80,9 @@ def read_submission(folder: Path, tasks: TaskSet) -> Submission:
 def _require_name(folder: Path) -> str:
     """The folder's name, by which a submission goes; it is a stranger's, and what is no plain name is not repeated."""
     name = Path(os.path.abspath(folder)).name  # noqa: PTH100 -- `resolve` would follow links
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise InputError(
-            f"{quoted(name)} is no name of a submission's folder, expected {_NAME_WORDS}; name the folder of one"
+            f"{quoted(name)} is no name of a submission's folder, expected {NAME_WORDS}; name the folder of one"
         )
     return name
 

@@ -231,10 +231,13 @@ def _spectrum(cells: Mapping[Place, VerifiedCell], references: References) -> Sp
 
 
 def _budgets(entry: Entry, references: References) -> tuple[BudgetPoint, ...]:
-    """Where the re-runs stood after each fraction of their steps, if all of them have a waypoint within it."""
-    rerun = None if entry.verification is None else entry.verification.rerun
-    runs, known = () if rerun is None else rerun.official, references.by_place
-    if not runs or any((run.dataset, run.split) not in known for run in runs):
+    """Where the re-runs stood after each fraction of their steps, if all of them have a waypoint within it.
+
+    Of re-runs on the references' tasks: an entry may have been run on others, too.
+    """
+    rerun, known = None if entry.verification is None else entry.verification.rerun, references.by_place
+    runs = [run for run in (() if rerun is None else rerun.official) if (run.dataset, run.split) in known]
+    if not runs:
         return ()
     points = []
     for fraction in FRACTIONS:

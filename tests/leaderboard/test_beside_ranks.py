@@ -10,6 +10,7 @@ import pytest
 
 from fsvi_bench.leaderboard.ranking import EXACT, HEADLINES, MAP, rank_track
 from fsvi_bench.leaderboard.rerun.worker import waypoint_steps
+from fsvi_bench.leaderboard.site.pictures import along_the_way
 from fsvi_bench.seeds import derived_generator
 from tests.leaderboard.boards import STEPS, entry, references, rerun, verified_cells, waypoints
 from tests.leaderboard.test_ranking import (
@@ -68,6 +69,24 @@ def test_budget_points_of_runs_that_stopped_diverged_or_have_no_waypoint():
     assert line_with_runs(plain, plain.model_copy(update={"waypoints": ()})).budgets == ()
     silent = tuple(waypoint.model_copy(update={"work": None}) for waypoint in plain.waypoints)
     assert line_with_runs(plain, plain.model_copy(update={"waypoints": silent})).budgets[0].work is None
+
+
+def test_re_runs_on_tasks_that_the_table_is_not_of_are_left_out():
+    plain = rerun(np.random.default_rng(0), verified_cells("a", TABLE)).official[0]
+    other = plain.model_copy(update={"dataset": "elsewhere", "waypoints": waypoints(np.random.default_rng(1))})
+    assert line_with_runs(plain, other).budgets == line_with_runs(plain).budgets != ()
+    assert line_with_runs(other).budgets == ()
+
+
+def test_curves_are_drawn_of_tasks_whose_floor_is_known():
+    cells = verified_cells("a", TABLE)
+    again = rerun(np.random.default_rng(0), cells)
+    own, other = again.official[0], again.official[1]
+    drawn = along_the_way(entry("a", TABLE, again=again), "kl_above_floor", {(own.dataset, own.split): 3.0})
+    assert len(drawn) == 2
+    for figure in drawn:
+        assert f"{own.dataset}, split {own.split}" in figure
+        assert f"{other.dataset}, split {other.split}" not in figure
 
 
 @pytest.mark.parametrize("steps", [50, 149, 150, 2999, 15000, 19995])

@@ -31,12 +31,15 @@ def spectrum_strips(entry: Entry, datasets: Sequence[str]) -> Markup | None:
 
 
 def along_the_way(entry: Entry, score: Score, floors: Mapping[Place, float]) -> list[Markup]:
-    """The track's score of the verifier's own re-runs, against steps and against seconds."""
+    """The track's score of the verifier's own re-runs, against steps and against seconds; of tasks with a floor alone,
+    which are the ones that the tables are of."""
     if entry.verification is None or entry.verification.rerun is None:
         return []
     drawn: dict[str, list[Curve]] = {"steps": [], "seconds": []}
     for cell in entry.verification.rerun.official:
-        floor = floors.get((cell.dataset, cell.split), 0.0)
+        floor = floors.get((cell.dataset, cell.split))
+        if floor is None:
+            continue
         for across, found in drawn.items():
             points = [(float(getattr(at, across)), _value(at, score, floor)) for at in cell.waypoints]
             if len(points) > 1:

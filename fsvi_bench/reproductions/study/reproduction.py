@@ -11,7 +11,7 @@ from fsvi_bench.reproductions.places import holds_records
 from fsvi_bench.reproductions.study.claims import NAME, judge_study, load_study_file
 from fsvi_bench.reproductions.study.collect import collect
 from fsvi_bench.reproductions.study.page import write_page
-from fsvi_bench.reproductions.study.sittings import continued
+from fsvi_bench.reproductions.study.sittings import continued, kept_words
 from fsvi_bench.reproductions.study.summary import require_one_cell_each
 from fsvi_bench.reproductions.study.table import CELLS_FILE, Tables, read_tables, write_tables
 from fsvi_bench.reproductions.study.verdicts import verdict_table
@@ -28,8 +28,9 @@ class Study(Reproduction):
 
     A folder with records gives `study/scores.csv` and `curves.csv` from these; in one without, such as `docs`, they are
     read. `study.md` and its figures are made from these two files alone. Where there are both, cells without a record
-    keep their lines: a study goes on elsewhere once both files are copied there. To publish it, copy them into `docs`,
-    and what other experiments have to say: `reproduce burt2020-roots --out docs/study`.
+    keep their lines: a study goes on elsewhere once both files are copied there, by `fsvi-bench run` (`--compute`
+    would compute all of it). To publish it, copy them into `docs`, and what other experiments have to say:
+    `reproduce burt2020-roots --out docs/study`.
     """
 
     name, shows_unfinished, takes_days = NAME, True, True
@@ -45,7 +46,8 @@ class Study(Reproduction):
         """Raw data are needed for records, not for tables.
 
         Raises:
-            InputError: the folder holds neither records nor tables of the study.
+            InputError: the folder holds neither records nor tables of the study, or tables that do not go with its
+                records.
         """
         stem = workshop.stem(PAGE)
         folder = workshop.root / stem.name
@@ -54,9 +56,13 @@ class Study(Reproduction):
             store, plan = Store(workshop.root), self.plan(workshop.quick)
             records, missing, computed, reused = run_or_find(plan, store, workshop, self.name)
             resources = workshop.resources
-            earlier = read_tables(folder) if (folder / CELLS_FILE).is_file() else Tables([], [])
+            # What is whole needs no earlier table, and writes over a damaged one.
+            earlier = read_tables(folder) if missing and (folder / CELLS_FILE).is_file() else Tables([], [])
             found = collect(records, missing, store.root, resources.data_dir, workshop.progress)
-            written = write_tables(continued(found, earlier), folder)
+            both = continued(found, earlier)
+            if (told := kept_words(found, both, earlier)) is not None:
+                workshop.progress.note(f"{folder / CELLS_FILE}: {told}")
+            written = write_tables(both, folder)
         elif not (folder / CELLS_FILE).is_file():
             raise InputError(
                 f"{workshop.root} holds neither records nor {stem.name}/{CELLS_FILE}; name the folder of the study's "

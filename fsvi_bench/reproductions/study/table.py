@@ -136,12 +136,12 @@ _INFINITIES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def write_tables(tables: Tables, folder: Path) -> list[Path]:
-    """Writes both files.
+    """Writes both files, the cells last: where they are, the curves are.
 
     Raises:
         InputError: the folder cannot be written.
     """
-    texts = {CELLS_FILE: _text(tables.cells, StudyCell, 10), CURVES_FILE: _text(tables.curves, CurvePoint, 6)}
+    texts = {CURVES_FILE: _text(tables.curves, CurvePoint, 6), CELLS_FILE: _text(tables.cells, StudyCell, 10)}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     return [folder / name for name in texts]
@@ -195,5 +195,6 @@ def _read(path: Path, kind: type[Line]) -> list[Line]:
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise InputError(
-            f"{path} is not a study's table ({plain(why)}); delete it, and make it again from the records"
+            f"{path} is not a study's table ({plain(why)}); put one there that is, or delete it and make it again from "
+            "the records, where all of them are here"
         ) from error
