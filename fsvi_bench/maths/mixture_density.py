@@ -32,7 +32,7 @@ from fsvi_bench.maths.tilted_inversion import (
 #: A log density whose estimated error is larger than this is not to be relied on.
 RELIABLE = 1e-6
 #: Points per block, and per block of those that need enumeration: bounds the memory.
-BLOCK, HARD_BLOCK = 512, 32
+BLOCK, HARD_BLOCK = 512, 128
 
 
 #: Neighbouring targets at the same features that share one tilt, at first and where that does not reach: digits are
