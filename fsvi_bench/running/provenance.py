@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import fsvi_bench
+from fsvi_bench.arithmetic import arithmetic_words
 
 
 @cache
@@ -69,6 +70,7 @@ def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
         "device": device,
         "hardware": hardware,
         "threads": torch.get_num_threads(),
+        "arithmetic": arithmetic_words(),
         "seeds": [seed],
         "started": started.isoformat(timespec="seconds"),
     }

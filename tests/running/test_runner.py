@@ -99,6 +99,7 @@ def test_records_say_all_that_the_format_asks(tmp_path):
         "platform",
         "device",
         "threads",
+        "arithmetic",
         "seeds",
         "started",
     }

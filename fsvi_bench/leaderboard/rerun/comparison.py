@@ -42,11 +42,13 @@ STAGE = "re-runs"
 class RerunSettings:
     """How a submission is run again.
 
-    `tolerance` allows for the arithmetic of another machine (measured by `benchmarks/rerun_tolerance.py`: below 1e-11
-    for all but FIXEDA by L-BFGS, whose line search makes 5 % of it, and which wants its own machine or a tolerance of
-    0.1) and for other versions of libraries. `patience` allows for slower hardware than was declared: from the moment
-    when the submitted file is about to be imported, a run may take `patience` times the declared seconds and
-    `SPARE_SECONDS` more, but no more than `max_seconds`. Until then it has `child.START_SECONDS`.
+    `tolerance` allows for other versions of libraries and for the last digits of another processor's kernels. Where
+    15,000 steps amplify these (`benchmarks/rerun_tolerance.py`: by L-BFGS, or with full covariances) the files have to
+    be made in portable arithmetic (`fsvi_bench.arithmetic`), or re-runs on the same kind of processor.
+
+    `patience` allows for slower hardware than was declared: from the moment when the submitted file is about to be
+    imported, a run may take `patience` times the declared seconds and `SPARE_SECONDS` more, but no more than
+    `max_seconds`. Until then it has `child.START_SECONDS`.
     """
 
     count: int  #: official cells, and as many withheld tasks

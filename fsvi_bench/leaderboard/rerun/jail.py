@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import fsvi_bench
+from fsvi_bench.arithmetic import PORTABLE
 from fsvi_bench.errors import InputError
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.tasks.raw import DATA_VARIABLE, cache_dir
@@ -30,7 +31,7 @@ _SYSTEM = ("/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")  # links into
 _AS_THEY_ARE = ("/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu")  # what libraries look up
 _LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "safetensors", "pytorch_lightning", "gpytorch", "jaxtyping")
 #: How libraries choose their kernels: it moves last digits, and tells nothing.
-_NUMERICS = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE")
+_NUMERICS = (*PORTABLE, "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE")
 
 
 @dataclass(frozen=True)

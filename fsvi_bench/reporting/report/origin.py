@@ -27,6 +27,7 @@ FIELDS = {
     "hardware": "hardware",
     "device": "device",
     "threads": "threads per worker",
+    "arithmetic": "kernels",
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import pickle
 import socket
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError
 from fsvi_bench.running.executors.base import Argument, Result, WorkerDied, WorkersLost, is_result
 from fsvi_bench.running.executors.local import use_one_thread
@@ -122,7 +124,7 @@ class RayExecutor:
 
         share = (self.gpu_share or 1.0) if self.device == "cuda" else 0.0
         task = ray.remote(num_cpus=1, num_gpus=share, max_retries=RETRIES, retry_exceptions=False)(_attempt)
-        code = pickle.dumps(function), source_sha256(".")
+        code = pickle.dumps(function), source_sha256("."), arithmetic()
         # As bytes: Ray would look into the arguments, and torch would put tensors into shared memory.
         return lambda argument: task.remote(*code, pickle.dumps(argument))
 
@@ -202,7 +204,7 @@ class _Raised(NamedTuple):
     error: Exception
 
 
-def _attempt(function: bytes, sources: str, argument: bytes) -> bytes:
+def _attempt(function: bytes, sources: str, rounding: dict[str, str], argument: bytes) -> bytes:
     """Runs in a worker of the cluster."""
     try:
         if source_sha256(".") != sources:
@@ -210,6 +212,7 @@ def _attempt(function: bytes, sources: str, argument: bytes) -> bytes:
                 f"the Ray node {socket.gethostname()} has other sources of fsvi-bench than the process that started "
                 "the run; install one version on every node, leave it alone while a run is under way, and run again"
             )
+        os.environ.update(rounding)  # before anything is computed there
         use_one_thread()
         return pickle.dumps(pickle.loads(function)(pickle.loads(argument)))
     except Exception as error:
