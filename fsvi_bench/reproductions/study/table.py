@@ -144,7 +144,7 @@ def write_tables(tables: Tables, folder: Path) -> list[Path]:
     texts = {CURVES_FILE: _text(tables.curves, CurvePoint, 6), CELLS_FILE: _text(tables.cells, StudyCell, 10)}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
-    return [folder / name for name in texts]
+    return [folder / name for name in (CELLS_FILE, CURVES_FILE)]
 
 
 def read_tables(folder: Path) -> Tables:
