@@ -36,8 +36,8 @@ covariances. RANDA full, concrete split 11, seed 0, the whole protocol:
 With factorised covariances (RANDA, SSGE, mean-field VI, variational dropout) and by natural gradients files made on the
 AMD EPYC came out again on the Intel Xeon to 4e-10 or better; those of RANDA and SSGE with full covariances were refused.
 
-The column "compatible" is the same on the Intel Xeon in every digit that was printed there again (rand-a, rand-a-ngd,
-gaussian-dropout, and fixed-a by L-BFGS, which amplifies most). So this is the arithmetic of the command `fsvi-bench`
+The column "compatible" is the same on the Intel Xeon in every digit that was printed there again (the same 300 steps of
+rand-a, rand-a-ngd, gaussian-dropout, and fixed-a by L-BFGS, which amplifies most). So this is the arithmetic of the command `fsvi-bench`
 (`fsvi_bench.arithmetic`). The default tolerance of 1e-4 (`verification.TOLERANCE`) leaves room for other versions of
 libraries.
 """

@@ -9,13 +9,24 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from fsvi_bench.arithmetic import PORTABLE, arithmetic, arithmetic_words, use_portable_arithmetic
+from fsvi_bench.arithmetic import PORTABLE, arithmetic, use_portable_arithmetic
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.rerun.jail import environment
 from fsvi_bench.running.archive import read_archive
+from fsvi_bench.running.grid import decisive_sha256
+from tests.requirements import skip_or_fail
 
 ROOT = Path(__file__).parents[1]
 CAPABILITY = "import torch; print(torch.backends.cpu.get_cpu_capability())"
 PRODUCT = "a = torch.ones(64, 64, dtype=torch.float64); a @ a"
+
+
+@pytest.fixture(autouse=True)
+def has_switches():
+    if not torch.backends.mkl.is_available():
+        skip_or_fail("this torch has no MKL, whose switches these are")
 
 
 @pytest.fixture
@@ -23,6 +34,12 @@ def bare(monkeypatch):
     """Nothing is said in the environment."""
     for name in PORTABLE:
         monkeypatch.delenv(name, raising=False)
+
+
+def processor_flags():
+    """What the processor can do, where the system says it."""
+    path = Path("/proc/cpuinfo")
+    return set(path.read_text().split()) if path.is_file() else set()
 
 
 def python(code, **environment):
@@ -34,13 +51,41 @@ def python(code, **environment):
 
 @pytest.mark.usefixtures("bare")
 def test_what_the_user_says_is_kept(monkeypatch):
-    assert (arithmetic(), arithmetic_words()) == ({}, "the processor's own")
+    assert arithmetic() == {}
     monkeypatch.setenv("MKL_CBWR", "AVX2")
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "unset below")
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "")  # so that what is set below is undone
+    assert arithmetic() == {"MKL_CBWR": "AVX2"}
     monkeypatch.delenv("ATEN_CPU_CAPABILITY")
     use_portable_arithmetic()
     assert arithmetic() == {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "AVX2"}
-    assert arithmetic_words() == "ATEN_CPU_CAPABILITY=default MKL_CBWR=AVX2"
+
+
+@pytest.mark.usefixtures("bare")
+def test_kernels_are_portable_or_the_processors_own(monkeypatch):
+    monkeypatch.setenv("FSVI_BENCH_KERNELS", "own")
+    use_portable_arithmetic()
+    assert arithmetic() == {}
+    monkeypatch.setenv("FSVI_BENCH_KERNELS", "fast")
+    with pytest.raises(InputError, match="FSVI_BENCH_KERNELS is 'fast', expected 'portable'"):
+        use_portable_arithmetic()
+    told = subprocess.run([sys.executable, "-m", "fsvi_bench", "status"], capture_output=True, text=True)
+    assert (told.returncode, told.stderr.count("\n")) == (2, 1)
+    assert told.stderr.startswith("fsvi-bench: FSVI_BENCH_KERNELS is 'fast'")
+
+
+def test_records_of_other_kernels_are_other_cells(monkeypatch):
+    for name in PORTABLE:
+        monkeypatch.delenv(name, raising=False)
+    own = decisive_sha256("a" * 64)
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert decisive_sha256("a" * 64) != own
+
+
+def test_a_re_run_in_the_jail_takes_the_verifiers_kernels(monkeypatch):
+    for name, value in PORTABLE.items():
+        monkeypatch.setenv(name, value)
+    made = environment()
+    assert {name: made[name] for name in PORTABLE} == PORTABLE
 
 
 @pytest.mark.usefixtures("bare")
@@ -58,6 +103,7 @@ def test_libraries_heed_switches_that_are_set_before_the_first_computation(befor
 def test_without_switches_libraries_choose():
     said = python(f"import fsvi_bench.running.executors; {CAPABILITY}; {PRODUCT}", MKL_VERBOSE="1")
     assert "CNR:OFF" in said
+    assert said.splitlines()[0] != "DEFAULT" or not {"avx2", "avx512f"} & processor_flags()
 
 
 @pytest.mark.slow
@@ -72,9 +118,10 @@ def test_the_command_and_its_workers_take_them_and_records_say_so(tmp_path, work
     assert products
     assert all("CNR:COMPATIBLE" in line for line in products)
     told = {record.provenance["arithmetic"] for record in read_archive(tmp_path).records}
-    assert told == {"ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE"}
+    assert told == {"ATen DEFAULT, MKL COMPATIBLE"}  # the first as a worker finds it
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.usefixtures("bare")
 def test_a_line_search_ends_on_the_digits_of_other_processors():

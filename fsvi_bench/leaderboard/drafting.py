@@ -13,7 +13,7 @@ from typing import Any
 
 import fsvi_bench
 from fsvi_bench.errors import InputError, quoted, unknown_name
-from fsvi_bench.files import canonical_json, is_directory, sha256_of_json
+from fsvi_bench.files import canonical_json, is_directory
 from fsvi_bench.leaderboard.rescoring import score_all
 from fsvi_bench.leaderboard.strict import load_yaml
 from fsvi_bench.leaderboard.submitting import Draft, DraftCell, MethodSource, as_line, require_whole
@@ -23,8 +23,7 @@ from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.reporting.cell_files import load_posterior
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.grid import DECISIVE_SOURCES
-from fsvi_bench.sources import source_sha256
+from fsvi_bench.running.grid import decisive_sha256
 from fsvi_bench.tasks.official import Place, TaskSet
 from fsvi_bench.tasks.training_problems import TrainingProblems
 
@@ -171,7 +170,7 @@ def _entry(record: Record, source: str | None) -> MethodEntry:
 
 
 def _code_sha256(entry: MethodEntry) -> str:
-    return sha256_of_json([entry.code_sha256, source_sha256(*DECISIVE_SOURCES)])
+    return decisive_sha256(entry.code_sha256)
 
 
 def _method_source(entry: MethodEntry) -> MethodSource:

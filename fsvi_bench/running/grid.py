@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
+from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.running.cell import Cell
 from fsvi_bench.running.plan import Plan, Variant
@@ -32,8 +33,14 @@ class Planned(NamedTuple):
 
 
 def code_sha256(variant: Variant) -> str:
-    """Hash of all sources that decide a method's results: its own file and what every method stands on."""
-    return sha256_of_json([variant.method.code_sha256, source_sha256(*DECISIVE_SOURCES)])
+    """Hash of all that decides a method's results beside its settings; see `decisive_sha256`."""
+    return decisive_sha256(variant.method.code_sha256)
+
+
+def decisive_sha256(method_sha256: str) -> str:
+    """Hash of a method's own file, of what every method stands on, and of the kernels that were asked for."""
+    kernels = arithmetic()
+    return sha256_of_json([method_sha256, source_sha256(*DECISIVE_SOURCES), *([kernels] if kernels else [])])
 
 
 def expand(variants: Sequence[Variant], tasks: Sequence[Task]) -> Iterator[Planned]:

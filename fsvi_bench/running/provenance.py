@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import fsvi_bench
-from fsvi_bench.arithmetic import arithmetic_words
+from fsvi_bench.arithmetic import arithmetic
 
 
 @cache
@@ -58,6 +58,13 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def _kernels() -> str:
+    """Which kernels torch's libraries took: ATen says so itself, MKL what it was told."""
+    aten = f"ATen {torch.backends.cpu.get_cpu_capability()}"
+    has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    return f"{aten}, MKL {arithmetic().get('MKL_CBWR', 'own')}" if has_mkl else aten
+
+
 def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
     """Versions, platform, the device actually used, threads, the seed, and when the cell's batch was started (UTC)."""
     hardware = torch.cuda.get_device_name() if device == "cuda" else _processor()
@@ -70,7 +77,7 @@ def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
         "device": device,
         "hardware": hardware,
         "threads": torch.get_num_threads(),
-        "arithmetic": arithmetic_words(),
+        "arithmetic": None if device == "cuda" else _kernels(),
         "seeds": [seed],
         "started": started.isoformat(timespec="seconds"),
     }
