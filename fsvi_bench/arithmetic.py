@@ -31,12 +31,12 @@ def use_portable_arithmetic() -> None:
     chosen = os.environ.get(KERNELS_VARIABLE) or "portable"
     if chosen not in ("portable", "own"):
         raise InputError(
-            f"{KERNELS_VARIABLE} is '{chosen}', expected 'portable' (the same digits on every x86 processor) or 'own' "
-            "(the processor's fastest kernels); set one of them, or nothing"
+            f"{KERNELS_VARIABLE} is '{chosen}', expected 'portable' (meant to give the same digits on every x86 "
+            "processor) or 'own' (the processor's fastest kernels); set one of them, or nothing"
         )
     if chosen == "portable":
         for name, value in PORTABLE.items():
-            os.environ.setdefault(name, value)
+            os.environ[name] = os.environ.get(name) or value  # an empty one says nothing
 
 
 def arithmetic() -> dict[str, str]:

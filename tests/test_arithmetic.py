@@ -61,6 +61,14 @@ def test_what_the_user_says_is_kept(monkeypatch):
 
 
 @pytest.mark.usefixtures("bare")
+def test_an_empty_word_says_nothing(monkeypatch):
+    for name in PORTABLE:
+        monkeypatch.setenv(name, "")
+    use_portable_arithmetic()
+    assert arithmetic() == PORTABLE
+
+
+@pytest.mark.usefixtures("bare")
 def test_kernels_are_portable_or_the_processors_own(monkeypatch):
     monkeypatch.setenv("FSVI_BENCH_KERNELS", "own")
     use_portable_arithmetic()

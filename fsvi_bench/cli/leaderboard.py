@@ -78,12 +78,12 @@ def compare(
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.leaderboard.comparing import comparison
     from fsvi_bench.leaderboard.entries import read_entries
-    from fsvi_bench.leaderboard.references import REFERENCE_FILE, read_references
+    from fsvi_bench.leaderboard.references import references_of
     from fsvi_bench.leaderboard.site.data import plain
 
     entries = read_entries(root).entries
     first, second = _verified(entries, a), _verified(entries, b)
-    found = comparison(first, second, read_references(root / REFERENCE_FILE))
+    found = comparison(first, second, references_of(root))
     if json:
         print_json({"a": a, "b": b, **plain(asdict(found))})
         return 0

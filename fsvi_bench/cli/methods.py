@@ -62,10 +62,10 @@ def check_method(
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.conformance import check_method as check
     from fsvi_bench.running.executors import use_one_thread
-    from fsvi_bench.running.plan import parse_setting
+    from fsvi_bench.running.settings import parse_option
     from fsvi_bench.training.trainer import choose_device
 
-    changes = dict(parse_setting(text) for text in settings or ())
+    changes = dict(parse_option(text) for text in settings or ())
     given = {"M": measurement_points, "max_steps": max_steps}
     changes |= {name: value for name, value in given.items() if value is not None}
     gpu = choose_device(device) == "cuda"

@@ -49,10 +49,11 @@ def run(
     from fsvi_bench.reporting.table import failures
     from fsvi_bench.reporting.wandb_log import WandbLogger, choose_mode
     from fsvi_bench.running.executors import RayExecutor, check_choice, make_executor, use_one_thread
-    from fsvi_bench.running.plan import Request, make_plan, parse_setting
+    from fsvi_bench.running.plan import Request, make_plan
     from fsvi_bench.running.prepare import require_data
     from fsvi_bench.running.runner import Rerun, Resources
     from fsvi_bench.running.runner import run as run_plan
+    from fsvi_bench.running.settings import parse_option
     from fsvi_bench.running.store import Store
     from fsvi_bench.training.trainer import choose_device
 
@@ -66,7 +67,7 @@ def run(
         measurement_points=measurement_points or (),
         max_steps=max_steps,
         protocol=protocol,
-        options=dict(parse_setting(text) for text in settings or ()),
+        options=dict(parse_option(text) for text in settings or ()),
     )
     plan = make_plan(request)
     if rerun not in get_args(Rerun):

@@ -44,14 +44,15 @@ def submit(
     workers: Workers = None,
     data_dir: DataDir = None,
 ) -> int:  # fmt: skip
-    """Make a submission of a run's folder, or of posterior files from any tool, and score it as a verifier would."""
+    """Make a submission of a run's folder, or of posterior files from any tool; its claims are their scores."""
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.errors import InputError
-    from fsvi_bench.leaderboard.drafting import Choice, draft_from_run, parse_setting
+    from fsvi_bench.leaderboard.drafting import Choice, draft_from_run
     from fsvi_bench.leaderboard.extending import extend as extend_submission
     from fsvi_bench.leaderboard.protocol import protocol_tasks
     from fsvi_bench.leaderboard.submitting import Words, write_submission
     from fsvi_bench.running.executors import available_cores, use_one_thread
+    from fsvi_bench.running.settings import parse_setting
 
     if (rundir is None) == (posteriors is None):
         raise InputError("name the folder of a run, or posterior files with --posteriors; one of the two")
@@ -87,16 +88,16 @@ def submit(
             raise InputError(
                 "--allow-other-sources has no meaning with --posteriors, which no source is held to; drop it"
             )
-        draft = _from_files(posteriors, tasks, method, family, given, chosen, source, processes)
+        draft = _from_files(posteriors, tasks, method, family, given, chosen, source)
     if extend:
         draft, words = extend_submission(draft, words, tasks, out, replace=replace)
     if draft.left_out:
         stderr.print(
             f"left out, having no cell there: {', '.join(draft.left_out)}; an entry that lacks a data set of the tables has no rank"
         )
-    submission, cells = write_submission(draft, words, tasks, out, replace=replace or extend, workers=processes)
+    submission = write_submission(draft, words, tasks, out, replace=replace or extend, workers=processes)
     folder = out / submission.manifest.name
-    stdout.print(f"{folder}: track {submission.manifest.track}, {len(cells)} cells, every claim holds")
+    stdout.print(f"{folder}: track {submission.manifest.track}, {len(submission.claims.cells)} cells")
     if submission.manifest.source is None:
         stdout.print("it has no source, so it can be scored again but not run again: it will be shown without a rank")
         stdout.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}")
@@ -113,7 +114,6 @@ def _from_files(
     budget: dict[str, int | float],
     settings: dict[str, object],
     source: str | None,
-    workers: int,
 ) -> Draft:
     from fsvi_bench.errors import unknown_name
     from fsvi_bench.leaderboard.drafting import draft_from_files
@@ -121,7 +121,5 @@ def _from_files(
 
     for known in KIND_OF:
         if known == family:
-            return draft_from_files(
-                folder, tasks, method, known, budget, hyperparameters=settings, source=source, workers=workers
-            )
+            return draft_from_files(folder, tasks, method, known, budget, hyperparameters=settings, source=source)
     raise unknown_name("family", family, KIND_OF)

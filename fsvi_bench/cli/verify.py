@@ -14,8 +14,7 @@ from fsvi_bench.cli.options import AsJson, DataDir, Workers
 
 if TYPE_CHECKING:
     from fsvi_bench.leaderboard.rerun import RerunSettings
-    from fsvi_bench.leaderboard.submission import Submission
-    from fsvi_bench.leaderboard.verifying import Refused, Verified
+    from fsvi_bench.leaderboard.verifying import Refused, Unverified, Verified
     from fsvi_bench.running.progress import Progress
     from fsvi_bench.tasks.official import TaskSet
 
@@ -70,7 +69,14 @@ def verify(
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.errors import InputError, plain
     from fsvi_bench.leaderboard.protocol import protocol_tasks
-    from fsvi_bench.leaderboard.verifying import Refused, Verified, keep, require_isolation_works, verify_all
+    from fsvi_bench.leaderboard.verifying import (
+        Refused,
+        Verified,
+        keep,
+        require_isolation_works,
+        require_writable_shelf,
+        verify_all,
+    )
     from fsvi_bench.running.executors import available_cores, use_one_thread
 
     if (all_in is None) == (not submissions):
@@ -83,7 +89,10 @@ def verify(
     use_one_thread()
     tasks, processes = protocol_tasks(data_dir), workers or available_cores()
     hidden = [] if data_dir is None else [data_dir]
-    found: list[Verified | Refused] = []
+    for shelf in dict.fromkeys(_shelf(folder, save) for folder in submissions or []):
+        if shelf is not None:
+            require_writable_shelf(shelf)
+    found: list[Verified | Refused | Unverified] = []
     with RichProgress() as progress:
         if settings is not None:
             progress.note(f"seed {settings.seed}: --seed {settings.seed} draws the same cells and tasks again")
@@ -93,22 +102,23 @@ def verify(
             each_one = _named(submissions or [], tasks, settings, processes, progress, hidden)
         for each in each_one:
             found.append(each)
-            if isinstance(each, Refused):
+            if not isinstance(each, Verified):
                 continue
             if not json:
                 _show(each)
-            if all_in is None and (place := _place(each.submission, save)) is not None:
+            if all_in is None and (shelf := _shelf(each.submission.folder, save)) is not None:
+                place = shelf / f"{each.submission.manifest.name}.json"
                 stderr.print(keep(each.verification, place)[1], soft_wrap=True)
     if json:
         print_json([each.verification for each in found if isinstance(each, Verified)])
-    refused = [each for each in found if isinstance(each, Refused)]
-    for refusal in refused:
-        stderr.print(f"refused: {plain(refusal.reason, 2000)}", style="red")
+    for each in found:
+        if not isinstance(each, Verified):
+            outcome = "refused" if isinstance(each, Refused) else f"{each.folder} could not be verified here"
+            stderr.print(f"{outcome}: {plain(each.reason, 2000)}", style="red")
+    holding = sum(isinstance(each, Verified) for each in found)
     if all_in is not None:
-        stderr.print(
-            f"{len(found) - len(refused)} of {len(found)} submissions hold; verifications in {all_in / 'verified'}"
-        )
-    return 1 if refused else 0
+        stderr.print(f"{holding} of {len(found)} submissions hold; verifications in {all_in / 'verified'}")
+    return 1 if holding < len(found) else 0
 
 
 def _named(
@@ -118,33 +128,32 @@ def _named(
     workers: int,
     progress: Progress,
     hidden: list[Path],
-) -> Iterator[Verified | Refused]:
+) -> Iterator[Verified | Refused | Unverified]:
     """Each folder in turn; of several, one that is refused costs the others nothing."""
     from fsvi_bench.errors import InputError, TaskRefused
-    from fsvi_bench.leaderboard.reading import read_submission
-    from fsvi_bench.leaderboard.verifying import Refused, Verified, verify_submission
+    from fsvi_bench.leaderboard.submission import SubmissionRefused
+    from fsvi_bench.leaderboard.verifying import Refused, Unverified, Verified, read, verify_submission
 
     for folder in folders:
         try:
-            submission = read_submission(folder, tasks)
+            submission = read(folder, tasks)
             verification = verify_submission(submission, tasks, settings, workers, progress, hidden=hidden)
         except (InputError, TaskRefused) as error:
             if len(folders) == 1:
                 raise
-            yield Refused(folder, str(error))
+            kind = Refused if isinstance(error, SubmissionRefused) else Unverified
+            yield kind(folder, str(error))
         else:
             yield Verified(submission, verification)
 
 
-def _place(submission: Submission, save: Path | None) -> Path | None:
-    """Where its verification belongs, if anywhere."""
-    from fsvi_bench.leaderboard.verification import verification_path
+def _shelf(submission: Path, save: Path | None) -> Path | None:
+    """The folder that a submission's verification belongs in, if there is one."""
+    from fsvi_bench.leaderboard.verification import VERIFIED
     from fsvi_bench.leaderboard.verifying import SUBMISSIONS
 
-    name, shelf = submission.manifest.name, submission.folder.absolute().parent
-    if save is not None:
-        return save / f"{name}.json"
-    return verification_path(shelf.parent, name) if shelf.name == SUBMISSIONS else None
+    beside = submission.absolute().parent
+    return save or (beside.parent / VERIFIED if beside.name == SUBMISSIONS else None)
 
 
 def _settings(

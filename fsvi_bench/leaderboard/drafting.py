@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import fsvi_bench
-from fsvi_bench.errors import InputError, quoted, unknown_name
+from fsvi_bench.arithmetic import PORTABLE, arithmetic
+from fsvi_bench.errors import InputError, plain, quoted, unknown_name
 from fsvi_bench.files import canonical_json, is_directory
-from fsvi_bench.leaderboard.rescoring import score_all
-from fsvi_bench.leaderboard.strict import load_yaml
 from fsvi_bench.leaderboard.submitting import Draft, DraftCell, MethodSource, as_line, require_whole
 from fsvi_bench.methods.registry import MethodEntry, load_installed, load_method, method_names
 from fsvi_bench.posteriors.base import KIND_OF, Family
@@ -24,6 +23,8 @@ from fsvi_bench.reporting.cell_files import load_posterior
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.grid import decisive_sha256
+from fsvi_bench.running.provenance import machine_words
+from fsvi_bench.running.settings import setting, setting_words
 from fsvi_bench.tasks.official import Place, TaskSet
 from fsvi_bench.tasks.training_problems import TrainingProblems
 
@@ -37,18 +38,6 @@ class Choice:
     method: str | None = None
     family: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """`key=value` of `--set`, the value read as in `submission.yaml`.
-
-    Raises:
-        InputError: it is not that.
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise InputError(f"--set {quoted(text)} is not understood; write key=value, such as lr=0.01")
-    return key.strip(), load_yaml(Path(f"--set {key.strip()}"), value.encode())
 
 
 def draft_from_run(
@@ -78,9 +67,9 @@ def draft_from_run(
         hyperparameters=first.hyperparameters,
         budget=_budget(records, entry, tasks),
         source=_method_source(entry),
-        cells={place: _cell(record, root, tasks) for place, record in records.items()},
+        cells={place: _cell(record, root, tasks, scored=not remark) for place, record in records.items()},
         title=as_line(entry.defaults.title),
-        hardware=_hardware(first),
+        hardware=as_line("; ".join(dict.fromkeys(machine_words(r.provenance) for r in records.values()))),
         left_out=left_out,
         remark=remark,
     )
@@ -95,7 +84,7 @@ def _require_made_by(
         InputError: it did not, and that is not allowed.
     """
     made_by = {record.code_sha256 for record in records.values()}
-    if made_by == {_code_sha256(entry)}:
+    if made_by <= _hashes(entry):
         return ""
     if allow:
         return (
@@ -150,7 +139,7 @@ def _labels(records: Sequence[Record]) -> list[str]:
             for name, value in record.hyperparameters.items()
             if any(other.hyperparameters.get(name) != value for other in alike)
         }
-        settings = "".join(f" --set {name}={value}" for name, value in differing.items())
+        settings = "".join(f" --set {setting(name, value)}" for name, value in differing.items())
         labels.append(f"--method {record.method} --family {record.family}{settings}")
     return labels
 
@@ -169,25 +158,28 @@ def _entry(record: Record, source: str | None) -> MethodEntry:
     return entry
 
 
-def _code_sha256(entry: MethodEntry) -> str:
-    return decisive_sha256(entry.code_sha256)
+def _hashes(entry: MethodEntry) -> set[str]:
+    """What its cells' `code_sha256` may be, with each set of kernels: a submission's manifest says which."""
+    return {decisive_sha256(entry.code_sha256, kernels) for kernels in ({}, PORTABLE, arithmetic())}
 
 
 def _method_source(entry: MethodEntry) -> MethodSource:
     path = Path(inspect.getfile(entry.cls))
     text = path.read_bytes() if entry.source is None else entry.source
-    name = re.sub(r"[^A-Za-z0-9_]", "_", path.stem)[:60]
-    return MethodSource(f"{name if name[:1].isalpha() else f'm{name}'}.py", entry.cls.__name__, text)
+    return MethodSource(_file_name(path), entry.cls.__name__, text)
+
+
+def _file_name(path: Path | str) -> str:
+    """As a module's."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", Path(path).stem)[:60]
+    return f"{name if name[:1].isalpha() else f'm{name}'}.py"
 
 
 def _command(record: Record, entry: MethodEntry, source: str | None, root: Path) -> Any:
     """Writes the command that would run splits of a data set with a record's settings."""
     defaults = entry.options({}).model_dump(mode="json")
-    flags = {"M": "--measurement-points", "max_steps": "--max-steps"}
-    words = ["--method", source or record.method, "--family", record.family]
-    for name, value in record.hyperparameters.items():
-        if defaults.get(name) != value:
-            words += [flags[name], str(value)] if name in flags else ["--set", f"{name}={value}"]
+    chosen = {name: value for name, value in record.hyperparameters.items() if defaults.get(name) != value}
+    words = ["--method", source or record.method, "--family", record.family, *setting_words(chosen)]
 
     def command(dataset: str, splits: list[int]) -> str:
         which = ["--dataset", dataset, "--splits", ",".join(map(str, splits))]
@@ -218,17 +210,29 @@ def rounded_up(value: float) -> float:
 
 
 def _steps(records: Mapping[Place, Record], entry: MethodEntry, tasks: TaskSet) -> int:
-    """The most steps over data sets: what the method says of itself before it is trained."""
-    first_of = {place[0]: place for place in reversed(list(records))}
+    """The most steps over data sets: what the method says of itself before it is trained.
+
+    Raises:
+        InputError: no cell was trained, or the method cannot be made for one that was.
+    """
+    first_of = {place[0]: place for place in reversed(list(records)) if records[place].status != "failed"}
+    if not first_of:
+        raise InputError(f"every cell of {entry.name} failed, so there is nothing to submit; mend it and run it again")
     options = entry.options(next(iter(records.values())).hyperparameters)
     counts = []
     for place in first_of.values():
         data = TrainingProblems.of([tasks.problem(place)])
-        counts.append(entry.cls(data, records[place].family, options, [0]).num_steps)
+        try:
+            counts.append(entry.cls(data, records[place].family, options, [0]).num_steps)
+        except Exception as error:
+            raise InputError(
+                f"{entry.name} cannot be made for {place[0]} split {place[1]} now ({type(error).__name__}: "
+                f"{plain(str(error))}), so that its steps are not known; run it again, then submit"
+            ) from error
     return max(counts)
 
 
-def _cell(record: Record, root: Path, tasks: TaskSet) -> DraftCell:
+def _cell(record: Record, root: Path, tasks: TaskSet, *, scored: bool) -> DraftCell:
     if record.status != "ok" or record.scores is None:
         return DraftCell(record.status, record.reason)
     posterior = load_posterior(record, root, tasks.tasks[record.dataset, record.split])
@@ -237,20 +241,14 @@ def _cell(record: Record, root: Path, tasks: TaskSet) -> DraftCell:
             f"{record.method} gives a posterior of kind {posterior.kind}, expected {KIND_OF[record.family]} for the "
             f"family {record.family}: only those have scores that are no estimates"
         )
-    return DraftCell("ok", None, posterior, record.scores.kl, record.scores.predictive_kl_box)
-
-
-def _hardware(record: Record) -> str:
-    said = record.provenance
-    threads = said.get("threads")
-    return as_line(f"{said.get('hardware')} ({said.get('device')}, {threads} thread{'' if threads == 1 else 's'})")
+    return DraftCell("ok", None, posterior, record.scores.kl, record.scores.predictive_kl_box, scored)
 
 
 def draft_from_files(
     folder: Path, tasks: TaskSet, method: str, family: Family, budget: Mapping[str, Any], *,
-    hyperparameters: Mapping[str, Any], source: str | None = None, workers: int = 1,
+    hyperparameters: Mapping[str, Any], source: str | None = None,
 ) -> Draft:  # fmt: skip
-    """Posterior files `<data set>/split-NN.safetensors` of any tool; scored here, so that nothing needs to be claimed.
+    """Posterior files `<data set>/split-NN.safetensors` of any tool; nothing is claimed of them, they are scored later.
 
     Args:
         source: `path/file.py:Class`; the file is read, not run.
@@ -271,11 +269,7 @@ def draft_from_files(
                 f"{path}: kind: got {quoted(posteriors[place].kind)}, expected {quoted(KIND_OF[family])} for the "
                 f"family {family}; correct the family or the file"
             )
-    scores = score_all({place: (str(files[place]), q) for place, q in posteriors.items()}, tasks, workers)
-    cells = {
-        place: DraftCell("ok", None, q, scores[place].kl, scores[place].predictive_kl_box)
-        for place, q in posteriors.items()
-    }
+    cells = {place: DraftCell("ok", None, q, file=str(files[place])) for place, q in posteriors.items()}
     text = None if source is None else _named_source(source)
     return Draft(method, family, hyperparameters, budget, text, cells, as_line(method), None, left_out)
 
@@ -310,4 +304,4 @@ def _named_source(source: str) -> MethodSource:
         text = Path(path).read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    return MethodSource(re.sub(r"[^A-Za-z0-9_]", "_", Path(path).stem)[:60] + ".py", name, text)
+    return MethodSource(_file_name(path), name, text)

@@ -1,4 +1,4 @@
-"""A submission that gains data sets: the cells that lie there stay, those of other data sets join them."""
+"""A submission that gains data sets: the cells that lie there stay as they are, those of other data sets join them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from fsvi_bench.leaderboard.submission import Submission
 from fsvi_bench.leaderboard.submitting import Draft, DraftCell, Words, name_of
 from fsvi_bench.tasks.official import Place, TaskSet
 
+LONGEST_LINE = 200  #: characters of a manifest's line
 ANEW = "submit all data sets anew with --replace and without --extend"
 
 
 def extend(draft: Draft, words: Words, tasks: TaskSet, out: Path, *, replace: bool = False) -> tuple[Draft, Words]:
     """A draft with the cells that the submission of its name has on other data sets, and with its words where none are
-    given; notes and hardware are both. The budget is the larger one; what only one of them knows is left out.
+    given; notes are both, and so is hardware unless it is given. The budget is the larger one; what only one of them
+    knows is left out.
 
     Args:
         replace: data sets that both have are the draft's; else they are refused.
@@ -54,7 +56,7 @@ def extend(draft: Draft, words: Words, tasks: TaskSet, out: Path, *, replace: bo
         licence=words.licence or said.licence,
         title=words.title or said.title,
         link=words.link or said.link,
-        hardware=_each_once("; ", said.hardware, words.hardware or draft.hardware or ""),
+        hardware=words.hardware or _both_machines(said.hardware, draft.hardware or ""),
         notes=_each_once("\n", said.notes, words.notes, draft.remark, since),
         reference=words.reference or said.reference,
     )
@@ -96,6 +98,7 @@ def _cells(submission: Submission) -> dict[Place, DraftCell]:
             posterior=submission.posteriors.get((claim.dataset, claim.split)),
             kl=claim.kl,
             predictive_kl_box=claim.predictive_kl_box,
+            scored=True,  # when it was submitted
         )
         for claim in submission.claims.cells
     }
@@ -103,6 +106,16 @@ def _cells(submission: Submission) -> dict[Place, DraftCell]:
 
 def _larger(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {name: max(one[name], other[name]) for name in one if name in other}
+
+
+def _both_machines(earlier: str, new: str) -> str:
+    words = _each_once("; ", earlier, new)
+    if len(words) > LONGEST_LINE:
+        raise InputError(
+            f"hardware: the earlier words and the new ones are {len(words)} characters together, expected at most "
+            f"{LONGEST_LINE}; give --hardware with shorter words for both"
+        )
+    return words
 
 
 def _each_once(between: str, *texts: str) -> str:

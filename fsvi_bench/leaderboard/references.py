@@ -19,12 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import write_atomically
+from fsvi_bench.files import is_file, write_atomically
 from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS, Sha256, Slug
 from fsvi_bench.maths.blr import mean_field_optimum_kl
 from fsvi_bench.maths.gaussian import normal_kl
 from fsvi_bench.posteriors.gaussian import FullGaussian
+from fsvi_bench.resources import resource_dir
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
 from fsvi_bench.scoring.scores import Coverage, Scores, score
 from fsvi_bench.tasks.official import Place, TaskSet
@@ -204,6 +205,16 @@ def read_references(path: Path) -> References:
         field = ".".join(str(part)[:60] for part in first["loc"]) or "the document"
         mend = "make it again with 'fsvi-bench leaderboard freeze'"
         raise InputError(f"{path} is not fsvi-references/1: {field}: {first['msg']}; {mend}") from error
+
+
+def references_of(root: Path) -> References:
+    """A leaderboard's own references, or those of the project's leaderboard if it has none.
+
+    Raises:
+        InputError: they cannot be read.
+    """
+    own = root / REFERENCE_FILE
+    return read_references(own if is_file(own) else resource_dir("leaderboard") / REFERENCE_FILE)
 
 
 def write_references(path: Path, references: References) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard.submission import CELLS_FILE, Claim, Submission
+from fsvi_bench.leaderboard.submission import CELLS_FILE, Claim, Submission, SubmissionRefused
 from fsvi_bench.leaderboard.verification import VerifiedCell
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.running.cell import not_a_number
@@ -20,20 +20,27 @@ ABSOLUTE, RELATIVE = 1e-8, 1e-6
 CLAIMED = ("kl", "predictive_kl_box")
 
 
-def rescore(submission: Submission, tasks: TaskSet, workers: int = 1) -> tuple[VerifiedCell, ...]:
+def rescore(
+    submission: Submission, tasks: TaskSet, workers: int = 1, *, only: Collection[Place] | None = None
+) -> tuple[VerifiedCell, ...]:
     """Scores of every cell that is ok, from its posterior and its official task.
 
     Args:
+        only: the cells to score; all others are left out.
         workers: processes; the scores do not depend on how many.
 
     Raises:
-        InputError: a claim differs from its score, a posterior's scores are no numbers, or raw data are missing.
+        SubmissionRefused: a claim differs from its score, or a posterior's scores are no numbers.
+        InputError: raw data are missing, or a worker broke down.
     """
     files = {(claim.dataset, claim.split): str(submission.folder / claim.file) for claim in submission.claims.cells}
-    posteriors = {place: (files[place], q) for place, q in submission.posteriors.items()}
+    wanted = files.keys() if only is None else only
+    posteriors = {place: (files[place], q) for place, q in submission.posteriors.items() if place in wanted}
     scores = score_all(posteriors, tasks, workers)
     cells = []
     for number, claim in enumerate(submission.claims.cells):
+        if (claim.dataset, claim.split) not in wanted:
+            continue
         found = scores.get((claim.dataset, claim.split))
         if found is not None:
             _require_as_claimed(submission, number, claim, found)
@@ -79,6 +86,8 @@ def score_all(
     # Made as workers ask for them, so that few problems are in memory.
     calls = (_Call(place, file, q, tasks.problem(place)) for place, (file, q) in posteriors.items())
     for call, outcome in LocalExecutor(workers).map(_score, calls):
+        if isinstance(outcome, SubmissionRefused):
+            raise outcome
         if isinstance(outcome, Exception):
             raise InputError(f"{call.file} cannot be scored: {type(outcome).__name__}: {outcome}") from outcome
         scores[call.place] = outcome
@@ -89,9 +98,9 @@ def _score(call: _Call) -> Scores:
     try:
         scores = score(call.posterior, call.problem)
     except InputError as error:
-        raise InputError(f"{call.file}: {error}") from error
+        raise SubmissionRefused(f"{call.file}: {error}") from error
     if names := not_a_number(scores):
-        raise InputError(f"{call.file}: its scores {', '.join(names)} are not numbers; rescale the posterior")
+        raise SubmissionRefused(f"{call.file}: its scores {', '.join(names)} are not numbers; rescale the posterior")
     return scores
 
 
@@ -99,7 +108,7 @@ def _require_as_claimed(submission: Submission, number: int, claim: Claim, score
     for name in CLAIMED:
         claimed, scored = getattr(claim, name), getattr(scores, name)
         if not agrees(claimed, scored):
-            raise InputError(
+            raise SubmissionRefused(
                 f"{submission.folder / CELLS_FILE}: cells.{number}.{name}: {claim.dataset} split {claim.split} claims "
                 f"{_shown(claimed)}, but its posterior scores {_shown(scored)}; submit it again"
             )

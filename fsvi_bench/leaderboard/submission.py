@@ -13,12 +13,18 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.tasks.official import Place
 
 MANIFEST_FILE, CELLS_FILE, POSTERIORS = "submission.yaml", "cells.json", "posteriors"
 PROTOCOL = "leaderboard-v1"
 DEVELOPMENT_DATASETS = ("boston", "concrete")  #: the ones to tune on; the table is made of all
+
+
+class SubmissionRefused(InputError):
+    """A submission that does not hold, by its own fault: not one that this machine could not verify."""
+
 
 Track = Literal["full", "ffg", "singular"]
 TRACKS: tuple[Track, ...] = ("full", "ffg", "singular")

@@ -1,4 +1,4 @@
-"""Writes a submission from a draft. The folder appears whole, read and scored as a verifier would, or not at all."""
+"""Writes a submission from a draft. The folder appears whole, read as a verifier would, or not at all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import re
 import shutil
+import unicodedata
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,16 +16,14 @@ from typing import Any, Literal
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import require_writable_directory, write_atomically
 from fsvi_bench.leaderboard.reading import read_submission
-from fsvi_bench.leaderboard.rescoring import rescore
+from fsvi_bench.leaderboard.rescoring import rescore, score_all
 from fsvi_bench.leaderboard.strict import manifest_yaml, validated
 from fsvi_bench.leaderboard.submission import CELLS_FILE, MANIFEST_FILE, PROTOCOL, Claim, Claims, Manifest, Submission
-from fsvi_bench.leaderboard.verification import VerifiedCell
 from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.tasks.official import Place, TaskSet
 
 _NOT_IN_A_LINE = re.compile(r"[^\w .,:;+*/()\[\]{}@&#%=!?'~^$|-]+")
-_NOT_IN_A_TEXT = re.compile(r"[<>\x00-\x09\x0b-\x1f\x7f-\x9f]+")
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,15 @@ class MethodSource:
 
 @dataclass(frozen=True, eq=False)
 class DraftCell:
-    """What became of one official task."""
+    """What became of one official task. A posterior without a kl is scored when the submission is written."""
 
     status: Literal["ok", "diverged", "failed"]
     reason: str | None = None
     posterior: Posterior | None = None
     kl: float | None = None
     predictive_kl_box: float | None = None
+    scored: bool = False  #: whether these two are known to be what the posterior scores; else it is scored once more
+    file: str = ""  #: that a posterior came from, for who has to mend it
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +81,9 @@ class Draft:
 
 def write_submission(
     draft: Draft, words: Words, tasks: TaskSet, out: Path, *, replace: bool = False, workers: int = 1
-) -> tuple[Submission, tuple[VerifiedCell, ...]]:
-    """Writes `out/<name>`, having read it and scored every cell again; an earlier one stays unless `replace`.
+) -> Submission:
+    """Writes `out/<name>`, having read it as a verifier would and scored what is not known to be scored; an earlier one
+    stays unless `replace`.
 
     Raises:
         InputError: the words do not fit the format, the folder exists, or the submission does not hold.
@@ -91,21 +93,40 @@ def write_submission(
     if folder.exists() and not replace:
         raise InputError(f"{folder} exists; give --replace to write it anew, or another --name")
     require_writable_directory(out, "folder of submissions", "choose another with --out")
+    draft = _with_claims(draft, tasks, workers)
     workshop = out / f".{manifest.name}.{uuid.uuid4().hex}"
     try:
         made = workshop / manifest.name
         for name, content in _files(draft, manifest, tasks).items():
             write_atomically(made / name, content)
         submission = read_submission(made, tasks)
-        cells = rescore(submission, tasks, workers)
+        rescore(submission, tasks, workers, only={place for place, cell in draft.cells.items() if not cell.scored})
         _put_in_place(made, folder, workshop / "earlier")
     except InputError as error:  # the workshop is gone by the time that anybody could look there
         raise InputError(str(error).replace(str(made), str(folder))) from error
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror}; choose another folder with --out") from error
     finally:
-        shutil.rmtree(workshop, ignore_errors=True)
-    return dataclasses.replace(submission, folder=folder), cells
+        if folder.exists() or not (workshop / "earlier").exists():  # else it holds the only copy of the earlier one
+            shutil.rmtree(workshop, ignore_errors=True)
+    return dataclasses.replace(submission, folder=folder)
+
+
+def _with_claims(draft: Draft, tasks: TaskSet, workers: int) -> Draft:
+    """The draft with scores for posteriors that nobody has scored yet."""
+    unknown = {
+        place: (cell.file or f"{place[0]} split {place[1]}", cell.posterior)
+        for place, cell in draft.cells.items()
+        if cell.posterior is not None and cell.kl is None
+    }
+    scores = score_all(unknown, tasks, workers)
+    claims = {
+        place: dataclasses.replace(
+            draft.cells[place], kl=found.kl, predictive_kl_box=found.predictive_kl_box, scored=True
+        )
+        for place, found in scores.items()
+    }
+    return dataclasses.replace(draft, cells={**draft.cells, **claims})
 
 
 def _put_in_place(made: Path, folder: Path, aside: Path) -> None:
@@ -113,11 +134,12 @@ def _put_in_place(made: Path, folder: Path, aside: Path) -> None:
     if not folder.exists():
         made.rename(folder)
         return
-    folder.rename(aside)
     try:
+        folder.rename(aside)
         made.rename(folder)
     except BaseException:
-        aside.rename(folder)
+        if aside.exists() and not folder.exists():
+            aside.rename(folder)
         raise
 
 
@@ -169,7 +191,12 @@ def as_line(text: str) -> str:
 
 def as_text(text: str) -> str:
     """A reason that a program gave, likewise."""
-    return _NOT_IN_A_TEXT.sub(" ", text)[:4000]
+    return "".join(each if _fits_a_text(each) else " " for each in text)[:4000]
+
+
+def _fits_a_text(character: str) -> bool:
+    """No markup, and no control character in the wide sense of Unicode but a line's end."""
+    return character == "\n" or (character not in "<>" and not unicodedata.category(character).startswith("C"))
 
 
 def _files(draft: Draft, manifest: Manifest, tasks: TaskSet) -> dict[str, bytes]:

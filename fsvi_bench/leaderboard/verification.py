@@ -12,6 +12,7 @@ from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.leaderboard.submission import Sha256, Slug
 from fsvi_bench.scoring.scores import Scores
 
+VERIFIED = "verified"  #: a leaderboard's folder of verifications
 TOLERANCE = 1e-4  #: relative, of a re-run's scores: machines round differently, and training may amplify it
 
 
@@ -117,7 +118,7 @@ class Verification(_Plain):
 
 def verification_path(root: Path, name: str) -> Path:
     """Where the verification of a submission lies in a leaderboard's folder."""
-    return root / "verified" / f"{name}.json"
+    return root / VERIFIED / f"{name}.json"
 
 
 def write_verification(path: Path, verification: Verification) -> None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import fsvi_bench
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.files import is_directory
+from fsvi_bench.files import is_directory, require_writable_directory
 from fsvi_bench.leaderboard.reading import read_submission
 from fsvi_bench.leaderboard.rescoring import rescore
-from fsvi_bench.leaderboard.submission import Submission, Track
+from fsvi_bench.leaderboard.submission import Submission, SubmissionRefused, Track
 from fsvi_bench.leaderboard.verification import (
+    VERIFIED,
     Rerun,
     Verification,
     VerifiedCell,
@@ -51,6 +52,14 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True)
+class Unverified:
+    """A submission of which nothing is known, since this machine could not verify it, and why."""
+
+    folder: Path
+    reason: str
+
+
 def verify_submission(
     submission: Submission,
     tasks: TaskSet,
@@ -66,7 +75,8 @@ def verify_submission(
         hidden: folders that submitted code must not see, such as the raw data's.
 
     Raises:
-        InputError: a claim differs from its score, or what the source makes from the submitted files.
+        SubmissionRefused: a claim differs from its score, or what the source makes from the submitted files.
+        InputError: this machine lacks what it takes.
     """
     cells = rescore(submission, tasks, workers)
     again = None if settings is None else _rerun(submission, tasks, cells, settings, progress, hidden)
@@ -117,32 +127,58 @@ def verify_all(
     *,
     again: bool = False,
     hidden: Sequence[Path] = (),
-) -> Iterator[Verified | Refused]:
+) -> Iterator[Verified | Refused | Unverified]:
     """Every folder of `root/submissions`, sorted; what holds is written to `root/verified` as soon as it is known.
 
     A verification that is there is kept if it is of these files and this version and came about as strictly as is asked
     for, unless `again`; a stricter one of these files is kept in any case. One of a submission that is refused is
-    removed. A submission without a source is scored alone.
+    removed; where this machine alone is why it cannot be verified, it stays. A submission without a source is scored
+    alone.
 
     Raises:
         InputError: there is no such folder, or `verified` cannot be written.
     """
     if not is_directory(root / SUBMISSIONS):
         raise InputError(f"there is no folder {root / SUBMISSIONS}; name the leaderboard's folder, which holds it")
+    require_writable_shelf(root / VERIFIED)
     for folder in sorted(path for path in (root / SUBMISSIONS).iterdir() if _may_be_a_submission(path)):
         place = verification_path(root, folder.name)
         try:
-            submission = read_submission(folder, tasks)
+            submission = read(folder, tasks)
             wanted = None if submission.manifest.source is None else settings
             earlier = None if again else _still_good(place, submission, wanted)
             found = earlier or verify_submission(submission, tasks, wanted, workers, progress, hidden=hidden)
-        except (InputError, TaskRefused) as error:
+        except SubmissionRefused as error:
             with suppress(OSError):  # a name too long for one, say
                 place.unlink(missing_ok=True)
             yield Refused(folder, str(error))
             continue
+        except (InputError, TaskRefused) as error:
+            yield Unverified(folder, str(error))
+            continue
         stands = found if earlier else keep(found, place)[0]
         yield Verified(submission, stands, kept=stands is not found or earlier is not None)
+
+
+def require_writable_shelf(folder: Path) -> None:
+    """Before hours of re-runs.
+
+    Raises:
+        InputError: no verification could be written there.
+    """
+    require_writable_directory(folder, "folder of verifications", "choose another with --save, or mend its permissions")
+
+
+def read(folder: Path, tasks: TaskSet) -> Submission:
+    """A submission.
+
+    Raises:
+        SubmissionRefused: whatever is wrong with its files is its own fault.
+    """
+    try:
+        return read_submission(folder, tasks)
+    except InputError as error:
+        raise SubmissionRefused(str(error)) from error
 
 
 def keep(verification: Verification, place: Path) -> tuple[Verification, str]:

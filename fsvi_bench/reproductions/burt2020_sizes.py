@@ -300,8 +300,9 @@ def _say_what_is_above(axes: Axes, marks: Sequence[_Mark], high: float) -> None:
         ]
         place = 1 - LINE / 2 - (ARROW + LINE * max(said) if said else 0)
         alone = [[mark for mark in means if mark.family == family] for family in BLOCK]
-        # Two ranges side by side would stand on each other.
-        for block in alone if max(map(len, alone)) == 1 else [means]:
+        # Two ranges side by side would stand on each other, and so would two numbers that are nearer than the blocks.
+        near = abs(means[-1].x - means[0].x) < BLOCK["ffg"] - BLOCK["full"] - 1e-9 if len(means) == 2 else False
+        for block in alone if max(map(len, alone)) == 1 and not near else [means]:
             if block:
                 _say(axes, block, place, [mark.mean.mean for mark in block], None)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import canonical_json
+from fsvi_bench.files import canonical_json, is_directory
 from fsvi_bench.running.cell import Cell, Record
 from fsvi_bench.running.planfile import PlanFile
 from fsvi_bench.running.store import HOLDER_FILE, RECORD_FILE, not_a_record, read_plans, read_record, read_record_of
@@ -126,7 +126,7 @@ def _count(cells: Any) -> dict[Group, Counter[str]]:
 
 
 def _contents(root: Path) -> tuple[list[PlanFile], list[Path]]:
-    if not root.is_dir():
+    if not is_directory(root):
         raise InputError(f"there is no folder {root}; name the one that a run was given with --out")
     plans, paths = read_plans(root), list(_record_paths(root))
     if not plans and not paths and (root / HOLDER_FILE).is_file():

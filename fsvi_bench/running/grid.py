@@ -37,10 +37,11 @@ def code_sha256(variant: Variant) -> str:
     return decisive_sha256(variant.method.code_sha256)
 
 
-def decisive_sha256(method_sha256: str) -> str:
-    """Hash of a method's own file, of what every method stands on, and of the kernels that were asked for."""
-    kernels = arithmetic()
-    return sha256_of_json([method_sha256, source_sha256(*DECISIVE_SOURCES), *([kernels] if kernels else [])])
+def decisive_sha256(method_sha256: str, kernels: Mapping[str, str] | None = None) -> str:
+    """Hash of a method's own file, of what every method stands on, and of the kernels that are asked for, unless others
+    are given."""
+    asked = dict(arithmetic() if kernels is None else kernels)
+    return sha256_of_json([method_sha256, source_sha256(*DECISIVE_SOURCES), *([asked] if asked else [])])
 
 
 def expand(variants: Sequence[Variant], tasks: Sequence[Task]) -> Iterator[Planned]:

@@ -8,10 +8,9 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
-from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
+from fsvi_bench.errors import InputError, did_you_mean, unknown_name
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
 from fsvi_bench.posteriors.base import Family
@@ -164,23 +163,6 @@ def make_plan(request: Request) -> Plan:
     planned = {name for name, _ in splits} | {task.dataset for task in tasks}
     here = tuple(v for v in variants if v.datasets is None or planned.intersection(v.datasets))
     return Plan(splits, tasks, here, unused)
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """`key=value` of `--set`, the value read as YAML (a number, true, a word).
-
-    Raises:
-        InputError: it has no `=`, is not YAML, or names M.
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise InputError(f"--set {quoted(text)} is not understood; write key=value, such as lr=0.01")
-    if key.strip() == "M":
-        raise InputError("--set M is not an option; give the size of the measurement set with --measurement-points")
-    try:
-        return key.strip(), yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"--set {quoted(text)}: the value is not a number, word or list; write key=value") from error
 
 
 def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[tuple[str, int], ...]:

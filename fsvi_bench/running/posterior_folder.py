@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.files import is_directory
 from fsvi_bench.posteriors.io import FORMAT, read_posterior
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.tasks.card import card_names
@@ -52,7 +53,7 @@ def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
             )
         return found
     folder = Path(name)
-    paths = sorted(folder.rglob("*.safetensors"))
+    paths = sorted(folder.rglob("*.safetensors")) if is_directory(folder) else []
     if not paths:
         raise InputError(f"--task-set {name}: no task file (*.safetensors) lies there; give official or such a folder")
     tasks: dict[Place, Task] = {}
@@ -75,7 +76,7 @@ def posterior_files(folder: Path) -> list[Path]:
     Raises:
         InputError: there is none.
     """
-    paths = sorted(folder.rglob("*.safetensors"))
+    paths = sorted(folder.rglob("*.safetensors")) if is_directory(folder) else []
     if not paths:
         raise InputError(f"--posteriors {folder}: no posterior file (*.safetensors) is there; see docs/other-tools.md")
     return paths

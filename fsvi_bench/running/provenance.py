@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -81,3 +82,16 @@ def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
         "seeds": [seed],
         "started": started.isoformat(timespec="seconds"),
     }
+
+
+def machine_words(provenance: Mapping[str, Any]) -> str:
+    """What a record's machine was, kernels included: another's last digits may differ, and training amplifies them."""
+    threads, kernels = provenance.get("threads"), provenance.get("arithmetic")
+    words = [str(provenance.get("device")), f"{threads} thread{'' if threads == 1 else 's'}"]
+    return f"{provenance.get('hardware')} ({', '.join([*words, *([kernels] if kernels else [])])})"
+
+
+def processor_words(provenance: Mapping[str, Any]) -> str:
+    """Only what rounding depends on: the processor or GPU, and the kernels if they are known; empty if neither is."""
+    hardware, kernels = provenance.get("hardware") or "", provenance.get("arithmetic")
+    return f"{hardware} ({kernels})" if kernels else str(hardware)

@@ -96,12 +96,12 @@ def test_the_larger_budget_counts_and_what_only_one_knows_does_not(tmp_path):
     assert draft.budget == {"steps": 7, "seconds": 9.0, "likelihood_rows": 60}
 
 
-def test_words_that_are_given_take_the_place_of_earlier_ones_but_notes_and_hardware_join_them(tmp_path):
+def test_words_that_are_given_take_the_place_of_earlier_ones_but_notes_join_them(tmp_path):
     begin(tmp_path, remark="Run elsewhere.")
     second = draft_of(tmp_path, only("energy"), remark="Run elsewhere.")
     given = Words(("C",), "Apache-2.0", title="Another", hardware="a cluster", notes="energy came later.")
     draft, words = extend(second, given, TASKS, tmp_path / "out")
-    submission, _ = write_submission(draft, words, TASKS, tmp_path / "out", replace=True)
+    submission = write_submission(draft, words, TASKS, tmp_path / "out", replace=True)
     said = submission.manifest
     assert (said.authors, said.licence, said.title, said.link) == (
         ["C"],
@@ -111,10 +111,22 @@ def test_words_that_are_given_take_the_place_of_earlier_ones_but_notes_and_hardw
     )
     since = f"energy: added to the others with version {fsvi_bench.__version__}."
     assert said.notes.splitlines() == ["Tuned on boston.", "Run elsewhere.", "energy came later.", since]
-    assert said.hardware == "a desk; a cluster"
+    assert said.hardware == "a cluster"
     # The same again says nothing twice.
     _, words = extend(second, given, TASKS, tmp_path / "out", replace=True)
     assert (words.notes, words.hardware) == (said.notes, said.hardware)
+
+
+def test_both_machines_are_named_unless_words_are_given_for_them(tmp_path):
+    begin(tmp_path)
+    second = draft_of(tmp_path, only("energy"), hardware="a cluster")
+    assert extend(second, SILENT, TASKS, tmp_path / "out")[1].hardware == "a desk; a cluster"
+    again = draft_of(tmp_path, only("energy"), hardware="a desk")
+    assert extend(again, SILENT, TASKS, tmp_path / "out")[1].hardware == "a desk"
+    long = draft_of(tmp_path, only("energy"), hardware="x" * 195)
+    with pytest.raises(InputError, match=r"are 203 characters together, expected at most 200; give --hardware"):
+        extend(long, SILENT, TASKS, tmp_path / "out")
+    assert extend(long, Words((), "", hardware="two"), TASKS, tmp_path / "out")[1].hardware == "two"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +176,7 @@ def submit(tmp_path, monkeypatch):
 def test_extend_by_command(tmp_path, submit, capsys):
     assert submit("boston", "--author", "A", "--licence", "MIT") == 0
     assert submit("energy", "--extend") == 0
-    assert "track full, 3 cells, every claim holds" in capsys.readouterr().out
+    assert "track full, 3 cells\n" in capsys.readouterr().out
     folder = tmp_path / "out" / "tool-full"
     assert read_submission(folder, TASKS).manifest.authors == ["A"]
     before = contents(folder)

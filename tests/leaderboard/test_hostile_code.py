@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.rerun import child
 from fsvi_bench.leaderboard.rerun.child import Limits, RunFailed
 from fsvi_bench.leaderboard.rerun.jail import Jail
 from tests.leaderboard.rerunning import LIMITS, method_that, trained
@@ -141,6 +143,13 @@ def test_it_ends_before_its_time(name):
     assert words in str(caught.value)
     assert len(str(caught.value)) < 300
     assert str(caught.value).isprintable()
+
+
+def test_before_it_is_read_nothing_is_its_failure(monkeypatch):
+    """A machine with too much to do is no reason to refuse a submission."""
+    monkeypatch.setattr(child, "START_SECONDS", 0.0)
+    with pytest.raises(InputError, match="did not come so far as to read it: it did not get ready within 0 s"):
+        trained(method_that("pass"))
 
 
 def test_what_it_raises_is_its_failure_on_one_printable_line():

@@ -80,6 +80,17 @@ def test_compare_prints_what_the_functions_say(board, capsys):
     assert "each counted as 1e-06 nats at least" in said
 
 
+def test_compare_takes_the_projects_references_where_a_board_has_none(board, capsys):
+    assert run("compare", "near", "far", "--root", board) == 0
+    own = capsys.readouterr().out
+    (board / REFERENCE_FILE).unlink()
+    assert run("compare", "near", "far", "--root", board) == 0
+    others = capsys.readouterr().out
+    assert "boston" in own
+    assert "concrete" not in own
+    assert "concrete" in others
+
+
 def test_compare_across_tracks_says_by_what_and_why(board, capsys):
     assert run("compare", "near", "other", "--root", board) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()

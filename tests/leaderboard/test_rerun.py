@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -15,6 +16,7 @@ from fsvi_bench.leaderboard.rerun.worker import waypoint_steps
 from fsvi_bench.leaderboard.verification import Rerun
 from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.running.progress import Silent
+from fsvi_bench.running.provenance import machine_words, provenance
 from fsvi_bench.scoring.scores import score
 from tests.leaderboard.planted import planted_posteriors, planted_tasks
 from tests.leaderboard.rerunning import jail, source_of, submission, trained_here, trained_until
@@ -85,7 +87,7 @@ def test_a_faithful_submission_agrees_to_the_last_bit(tmp_path, name, family, hy
         "bubblewrap: no network, no other processes, no files but its own and Python's; "
         "seccomp: no sockets, no forks, no programs; 4 GiB of memory"
     )
-    assert found.hardware
+    assert found.hardware == machine_words(provenance("cpu", 0, datetime.now(UTC)))
     assert Rerun.model_validate_json(found.model_dump_json()) == found
 
 
@@ -125,8 +127,14 @@ def test_folders_that_are_named_are_hidden_too(monkeypatch, planted, tmp_path):
 def test_a_cell_that_is_ok_must_not_come_to_nothing(monkeypatch, planted):
     tasks, _, make = planted
     whole, cells = make()
+    machine = machine_words(provenance("cpu", 0, datetime.now(UTC)))
+    hint = (
+        f" (it is said to have run on '{whole.manifest.hardware}', and here is '{machine}': where these differ, a last "
+        "digit that is rounded otherwise may grow to more than the tolerance in 15,000 steps; docs/submitting.md says how "
+        "to choose kernels)"
+    )
     for ends, words in (
-        (DIVERGED, "but its code run again diverged (the loss was not finite at step 3)"),
+        (DIVERGED, f"but its code run again diverged (the loss was not finite at step 3){hint}"),
         (FAILED, "but its code run again failed (ValueError: no)"),
         (RunFailed("it was not done within 9 s"), "the submitted code was run again, and it was not done within 9 s"),
     ):

@@ -55,6 +55,7 @@ def test_each_score_must_lie_within_the_tolerance(monkeypatch, tmp_path, family,
         floor = floor_of(tasks.problem((drawn.dataset, drawn.split))) if (family, name) == ("ffg", "kl") else 0.0
         words = f"{name} above the factorised floor of {floor:.6g}" if floor else name
         assert said.startswith(f"submission planted, {drawn.dataset} split {drawn.split}: {words} of the submitted")
+        assert "it is said to have run on 'one core', and here is '" in said
         both = re.search(rf"file is {NUMBER}, of its code run again {NUMBER}, which differ by more than 0.0001", said)
         assert [float(number) for number in both.groups()] == pytest.approx(
             [getattr(cell.scores, name) - floor for cell in (drawn, honest)], rel=1e-5

@@ -45,4 +45,5 @@ def test_words_from_programs_are_made_fit():
     assert as_slug("<>") == "submission"
     assert as_line('Intel(R) <Xeon> "x"\n@ 2.9\x07GHz') == "Intel(R) Xeon x @ 2.9 GHz"
     fields = {"hardware": as_line('a<b>"c\\d`e\u202e' * 50), "notes": as_text("x < y\n\x1b[31m > z" * 900)}
+    assert as_text("a\u200bb\ufeffc\ud800d\n<e>") == "a b c d\n e "
     assert isinstance(planted_manifest(**fields), Manifest)

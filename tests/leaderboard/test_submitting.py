@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ import yaml
 
 from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard import rescoring, submitting
 from fsvi_bench.leaderboard.drafting import Choice, draft_from_files, draft_from_run
 from fsvi_bench.leaderboard.reading import read_submission
-from fsvi_bench.leaderboard.submitting import Words, write_submission
+from fsvi_bench.leaderboard.rescoring import rescore, score_all
+from fsvi_bench.leaderboard.submitting import Words, as_line, write_submission
 from fsvi_bench.leaderboard.verification import read_verification
 from fsvi_bench.posteriors.io import write_posterior
 from fsvi_bench.running.archive import read_archive
@@ -92,12 +95,13 @@ def command(arguments):
 @pytest.mark.slow
 def test_a_run_becomes_a_submission_that_holds(ran, tasks, tmp_path):
     draft = draft_from_run(ran / "out", tasks, Choice("rand-a", "full", {"M": 10}))
-    submission, cells = write_submission(draft, WORDS, tasks, tmp_path)
+    submission = write_submission(draft, WORDS, tasks, tmp_path)
     records = {
         (r.dataset, r.split): r
         for r in read_archive(ran / "out").records
         if (r.method, r.hyperparameters.get("M")) == ("rand-a", 10)
     }
+    cells = rescore(submission, tasks)
     assert {(c.dataset, c.split): c.scores.kl for c in cells} == {p: r.scores.kl for p, r in records.items()}
     assert len(cells) == 2
     again = read_submission(tmp_path / "rand-a-full", tasks)
@@ -112,7 +116,8 @@ def test_a_run_becomes_a_submission_that_holds(ran, tasks, tmp_path):
     assert manifest.budget.likelihood_rows == work["likelihood_rows"]
     assert manifest.budget.measurement_rows == work["measurement_rows"]
     assert manifest.budget.seconds >= max(1.0, *(r.seconds.batch_train for r in records.values()))
-    assert records["toy", 0].provenance["hardware"][:10] in manifest.hardware
+    made = records["toy", 0].provenance
+    assert manifest.hardware == as_line(f"{made['hardware']} (cpu, {made['threads']} thread, {made['arithmetic']})")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rand-a-full"]  # nothing half written
 
 
@@ -169,7 +174,7 @@ def test_a_method_from_a_file_needs_that_file(ran, tasks, tmp_path):
     with pytest.raises(InputError, match=r"Guess is no installed method, .* give --source path/file.py:Guess"):
         draft_from_run(ran / "out", tasks, choice)
     source = f"{ran / 'my method.py'}:Guess"
-    submission, _ = write_submission(draft_from_run(ran / "out", tasks, choice, source), WORDS, tasks, tmp_path)
+    submission = write_submission(draft_from_run(ran / "out", tasks, choice, source), WORDS, tasks, tmp_path)
     assert submission.manifest.source.file == "my_method.py"
     assert submission.source == OWN.encode()
     assert submission.manifest.hyperparameters == {"scale": 0.25}
@@ -181,6 +186,22 @@ def test_a_method_from_a_file_needs_that_file(ran, tasks, tmp_path):
         draft_from_run(ran / "out", tasks, choice, f"{other}:Guess")
     with pytest.raises(InputError, match="is Guess, but the run's method is exact"):
         draft_from_run(ran / "out", tasks, Choice("exact"), source)
+
+
+def test_what_the_same_sources_have_scored_is_not_scored_again(ran, tasks, tmp_path, monkeypatch):
+    scored = []
+
+    def noticed(posteriors, *rest):
+        scored.append(sorted(posteriors))
+        return score_all(posteriors, *rest)
+
+    monkeypatch.setattr(rescoring, "score_all", noticed)
+    draft = draft_from_run(ran / "out", tasks, Choice("exact"))
+    write_submission(draft, WORDS, tasks, tmp_path)
+    place, cell = next(iter(draft.cells.items()))
+    draft = replace(draft, cells={**draft.cells, place: replace(cell, scored=False)})
+    write_submission(draft, WORDS, tasks, tmp_path, replace=True)
+    assert scored == [[], [place]]
 
 
 def test_a_folder_that_exists_stays(ran, tasks, tmp_path):
@@ -217,9 +238,14 @@ def test_a_submission_that_does_not_hold_never_appears(ran, tasks, tmp_path):
     record = json.loads(path.read_text())
     record["scores"]["kl"] += 1e-6
     path.write_text(json.dumps(record))
+    taken_at_its_word = draft_from_run(out, tasks, Choice("exact"))
+    unknown = {place: replace(cell, scored=False) for place, cell in taken_at_its_word.cells.items()}
     with pytest.raises(InputError, match=r"cells.json: cells.\d.kl: toy split \d claims"):
-        write_submission(draft_from_run(out, tasks, Choice("exact")), WORDS, tasks, tmp_path / "submissions")
+        write_submission(replace(taken_at_its_word, cells=unknown), WORDS, tasks, tmp_path / "submissions")
     assert not list((tmp_path / "submissions").iterdir())
+    # A record that was edited by hand is found out by whoever verifies it.
+    with pytest.raises(InputError, match=r"cells.json: cells.\d.kl: toy split \d claims"):
+        rescore(write_submission(taken_at_its_word, WORDS, tasks, tmp_path / "submissions"), tasks)
 
 
 # ------------------------------------------------------------------------------------------------ files of any tool
@@ -241,13 +267,34 @@ def test_posterior_files_become_a_submission(tmp_path):
     draft = from_files(tmp_path / "files", tasks)
     with pytest.raises(InputError, match="give --hardware"):
         write_submission(draft, WORDS, tasks, tmp_path / "out")
-    submission, cells = write_submission(draft, Words(("A",), "MIT", hardware="a desk"), tasks, tmp_path / "out")
+    submission = write_submission(draft, Words(("A",), "MIT", hardware="a desk"), tasks, tmp_path / "out")
     honest = plant_submission(tmp_path, tasks, planted_manifest(name="honest"))
     assert [(c.dataset, c.split, c.kl, c.predictive_kl_box) for c in submission.claims.cells] == [
         (c.dataset, c.split, c.kl, c.predictive_kl_box) for c in read_submission(honest, tasks).claims.cells
     ]
     assert submission.manifest.source is None
-    assert len(cells) == 3
+
+
+def test_posterior_files_are_scored_once_and_after_everything_else_is_known_to_fit(tmp_path, monkeypatch):
+    tasks, calls = planted_tasks(), []
+
+    def noticed(posteriors, *rest):
+        calls.append(len(posteriors))
+        return score_all(posteriors, *rest)
+
+    monkeypatch.setattr(submitting, "score_all", noticed)
+    monkeypatch.setattr(rescoring, "score_all", noticed)
+    write_posteriors(tmp_path / "files", tasks)
+    draft, fit = from_files(tmp_path / "files", tasks), Words(("A",), "MIT", hardware="a desk")
+    for words in (WORDS, replace(fit, link="http://x"), replace(fit, name="No Slug")):
+        with pytest.raises(InputError):
+            write_submission(draft, words, tasks, tmp_path / "out")
+    assert calls == []
+    write_submission(draft, fit, tasks, tmp_path / "out")
+    assert calls == [3, 0]
+    with pytest.raises(InputError, match="give --replace"):
+        write_submission(draft, fit, tasks, tmp_path / "out")
+    assert calls == [3, 0]
 
 
 def test_posterior_files_that_do_not_belong(tmp_path):
@@ -273,7 +320,7 @@ def test_a_named_source_is_read_and_not_run(tmp_path):
     write_posteriors(tmp_path / "files", tasks)
     (tmp_path / "tool.py").write_text(f"open({str(mark)!r}, 'w')\n")
     draft = from_files(tmp_path / "files", tasks, source=f"{tmp_path / 'tool.py'}:Tool")
-    submission, _ = write_submission(draft, Words(("A",), "MIT", hardware="x"), tasks, tmp_path / "out")
+    submission = write_submission(draft, Words(("A",), "MIT", hardware="x"), tasks, tmp_path / "out")
     assert submission.source == (tmp_path / "tool.py").read_bytes()
     assert not mark.exists()
 

@@ -21,7 +21,14 @@ from fsvi_bench.leaderboard.verification import (
     read_verification,
     verification_path,
 )
-from fsvi_bench.leaderboard.verifying import keep, require_isolation_works, verify_all, verify_submission
+from fsvi_bench.leaderboard.verifying import (
+    Refused,
+    Unverified,
+    keep,
+    require_isolation_works,
+    verify_all,
+    verify_submission,
+)
 from fsvi_bench.running.progress import Silent
 from tests.leaderboard.planted import edit_claim, plant_submission, planted_manifest
 
@@ -105,6 +112,47 @@ def test_fewer_cells_than_asked_for_are_enough_where_there_are_no_more(board, pl
     many = RerunSettings(count=7, seed=1)
     assert len(verify(board, planted_set, many).verification.rerun.official) == 3
     assert verify(board, planted_set, many).kept
+
+
+def test_what_this_machine_cannot_verify_keeps_its_verification(board, planted_set, monkeypatch, capsys):
+    """Raw data that are gone, say: hours of re-runs are not lost to that."""
+    first = verify(board, planted_set, STRICT).verification
+
+    def without_data(submission, *rest):
+        raise InputError("the boston data are not on this machine; give --data-dir")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verifying, "rescore", without_data)
+        (found,) = verify_all(board, planted_set, STRICT, 1, Silent(), again=True)
+        assert (type(found), found.reason[:15]) == (Unverified, "the boston data")
+        assert read_verification(verification_path(board, "mine")) == first
+        patch.setattr("fsvi_bench.leaderboard.protocol.protocol_tasks", lambda data_dir: planted_set)
+        with pytest.raises(SystemExit) as ended:
+            main(["verify", "--all", str(board), "--workers", "1", "--again"])
+    assert ended.value.code == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "mine could not be verified here: the boston data are not on this machine" in said
+    assert "0 of 1 submissions hold" in said
+    edit_claim(board / "submissions" / "mine", kl=1.0)
+    (found,) = verify_all(board, planted_set, STRICT, 1, Silent())
+    assert type(found) is Refused
+    assert not verification_path(board, "mine").exists()
+
+
+def test_where_nothing_can_be_written_nothing_is_verified(board, planted_set, monkeypatch, capsys):
+    monkeypatch.setattr(verifying, "rescore", lambda *given: pytest.fail("it began"))
+    monkeypatch.setattr("fsvi_bench.leaderboard.protocol.protocol_tasks", lambda data_dir: planted_set)
+    (board / "file").touch()
+    (board / "verified").touch()
+    for words in (
+        ["--all", board],
+        [board / "submissions" / "mine"],
+        [board / "submissions" / "mine", "--save", board / "file"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["verify", *map(str, words), "--workers", "1"])
+        assert ended.value.code == 2
+        assert "choose another with --save" in " ".join(capsys.readouterr().err.split())
 
 
 def test_folders_to_be_hidden_reach_the_rerun(board, planted_set, tmp_path):

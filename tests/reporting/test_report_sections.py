@@ -20,7 +20,8 @@ from fsvi_bench.reporting.report.page import duration
 from fsvi_bench.reporting.report.reading import Results
 from fsvi_bench.reporting.report.study import make_study
 from fsvi_bench.reporting.report.troubles import ranges, troubles
-from fsvi_bench.running.plan import Request, make_plan, parse_setting
+from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.settings import parse_option
 from fsvi_bench.statistics.bootstrap import bootstrap_ranks, tie_groups
 from fsvi_bench.statistics.ranks import critical_difference
 from fsvi_bench.tasks.splits import parse_ranges
@@ -197,7 +198,7 @@ def planned_cells(line):
     request = Request(
         datasets=given["dataset"] or (), methods=given["method"] or (), families=given["family"] or (),
         splits=given["splits"], seeds=given["seeds"], measurement_points=given["measurement_points"] or (),
-        max_steps=given["max_steps"], options=dict(parse_setting(text) for text in given["settings"] or ()),
+        max_steps=given["max_steps"], options=dict(parse_option(text) for text in given["settings"] or ()),
     )  # fmt: skip
     plan = make_plan(request)
     for variant in plan.variants:

@@ -118,6 +118,8 @@ def test_two_families_means_beyond_the_axis_are_told_side_by_side_or_in_one():
     far, nearer = (([10.0] * 8 + [carried], [1.0] * 9) for carried in (9e7, 9e6))
     _, of_kl, _ = panels([("rand-a", "full", 80, *far), ("rand-a", "ffg", 80, *far), line("ssge", 300.0)])
     assert words_in(of_kl) == ["1e7", "1e7"]
+    _, of_kl, _ = panels([("rand-a", "full", 160, *far), ("rand-a", "ffg", 20, *far), line("ssge", 300.0)])
+    assert words_in(of_kl) == ["1e7"]  # nearer than two numbers are wide
     sizes = [("rand-a", family, m, *(far if m == 80 else nearer)) for family in ("full", "ffg") for m in (20, 80)]
     _, of_kl, _ = panels([*sizes, line("ssge", 300.0)])
     assert words_in(of_kl) == ["1e6 to\n1e7"]

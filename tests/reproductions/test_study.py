@@ -136,7 +136,7 @@ def test_what_is_missing_is_said_and_stands_in_no_mean():
     assert results["boston", "SSGE full"]["splits"] == "2 of 3"
     lacking = {(row["data set"], row["method"], row["M"], row["jitter"]): row for row in rows_of(page, "reasons")}
     assert lacking["power", "RANDA full", "80", "0"]["missing"] == "2"
-    assert lacking["boston", "SSGE full", "80", "1e-6"]["not ok"] == "1"
+    assert lacking["boston", "SSGE full", "80", "1e-6"]["diverged or failed"] == "1"
     assert lacking["boston", "SSGE full", "20", "0"]["reasons"] == "the loss is ¦ nan"
     assert len(lacking) == 6
 
@@ -215,7 +215,7 @@ def test_no_verdict_stands_on_survivors():
     page = page_of(with_holes())
     row = next(
         row
-        for row in rows_of(page, "held on", "incomplete")
+        for row in rows_of(page, "held, of cases", "incomplete")
         if "worse than" in row["claim"] or "SSGE ends" in row["claim"]
     )
     assert "power 1/1 of 3" in row["incomplete"]
@@ -226,7 +226,7 @@ def test_what_diverged_everywhere_is_not_called_missing():
         c.model_copy(update={"status": "diverged", "log_likelihood_excess": None}) if c.method == "ssge" else c
         for c in whole().cells
     ]
-    rows = rows_of(page_of(Tables(cells, [])), "held on", "not judged")
+    rows = rows_of(page_of(Tables(cells, [])), "held, of cases", "not judged")
     row = next(r for r in rows if "E_q[log p" in r["claim"] and "SSGE, full" in r["claim"])
     assert row["not judged"] == "boston 0/0, boston (1e-6) 0/0, power 0/0"
     assert "incomplete" not in row
@@ -248,8 +248,9 @@ def test_infinite_divergences_are_judged_by_their_signs(ssge, rand_a, outcome):
     kls = {"ssge": ssge, "rand-a": rand_a}
     cells = [c.model_copy(update={"kl": kls[c.method]}) if c.method in kls else c for c in whole().cells]
     assert set(outcomes(judge_study(cells, [claim("log KL: ssge full - rand-a full")])).values()) == {outcome}
-    jitter = rows_of(page_of(Tables(cells, whole().curves)), "KL over that without")
-    told = {row["method"]: row["KL over that without"] for row in jitter}
+    ratio = "KL over that without: median [quartiles]"
+    jitter = rows_of(page_of(Tables(cells, whole().curves)), ratio)
+    told = {row["method"]: row[ratio] for row in jitter}
     assert told["SSGE full"] == ("–" if ssge == math.inf else "1 [1, 1]")
 
 
@@ -320,7 +321,7 @@ def test_a_study_of_which_nothing_is_there_still_has_a_page(tmp_path):
     reproduce(tmp_path)
     page = (tmp_path / "study.md").read_text()
     assert f"{len(cells)} of {len(cells)} cells are missing" in page
-    assert {tuple(row.values())[1:] for row in rows_of(page, "held on", "held")} == {("–",) * 4}
+    assert {tuple(row.values())[1:] for row in rows_of(page, "held, of cases", "held")} == {("–",) * 4}
     assert "- boston, power: all\n" in page
     with pytest.raises(StopIteration):
         rows_of(page, "M = 160", "method")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 
 import numpy as np
@@ -13,11 +14,12 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.reporting.cell_files import load_posterior, load_trace
+from fsvi_bench.reporting.traces import spread_by_step
 from fsvi_bench.reproductions.burt2020_sizes import draw_sizes
 from fsvi_bench.reproductions.places import Place, find_records, places, sort_records
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from fsvi_bench.reproductions.study.closeness import Examiner, _fresh_features
-from fsvi_bench.reproductions.study.collect import collect
+from fsvi_bench.reproductions.study.collect import _without_end, collect
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
@@ -25,6 +27,7 @@ from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.training.trace import Trace, TracePoint
 from tests.reporting.studies import record
 
 ASKED = {"datasets": ("toy",), "methods": ("exact", "rand-a"), "measurement_points": (10,), "max_steps": 3}
@@ -125,6 +128,8 @@ def test_the_table_holds_what_the_records_do(ran, toy):
         closeness = Examiner(toy)(load_posterior(each, root, toy.task))
         assert (cell.log_likelihood_excess, cell.mean_log_likelihood_excess, cell.log_variance_ratio) == closeness
         assert (cell.code, cell.task) == (each.code_sha256[:12], each.task_sha256[:12])
+        made = each.provenance
+        assert cell.hardware == f"{made['hardware']} ({made['arithmetic']})"
         if each.method == "rand-a":
             assert (cell.M, cell.kl_jitter, cell.max_steps, cell.gradients) == (10, 0.0, 3, 3)
             trace = load_trace(each, root)
@@ -133,6 +138,18 @@ def test_the_table_holds_what_the_records_do(ran, toy):
             assert {p.cells for p in points} == {1}
         else:
             assert cell.M is None
+
+
+def test_a_diverged_cells_curve_is_infinite_from_its_traces_end_on():
+    """Median of three; two have diverged, after steps 10 and 1."""
+    grid = [0, 1, 10, 100]
+
+    def trace(steps):
+        return Trace([TracePoint(s, 0.1 * s, 5.0, None, 5.0, 2.0) for s in grid if s <= steps])
+
+    traces = [trace(100), _without_end(trace(10), grid), _without_end(trace(1), grid)]
+    assert [spread.median for _, spread in spread_by_step(traces, "kl")] == [5.0, 5.0, 5.0, math.inf]
+    assert [point.kl for point in _without_end(trace(100), grid).points] == [5.0] * 4  # at the end already
 
 
 def test_a_task_that_is_not_here_is_refused(ran):

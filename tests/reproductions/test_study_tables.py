@@ -10,7 +10,7 @@ import pytest
 from fsvi_bench.errors import InputError
 from fsvi_bench.reproductions.study.along import falling_words, risen_words
 from fsvi_bench.reproductions.study.claims import judge_study
-from fsvi_bench.reproductions.study.progress import unbegun_table
+from fsvi_bench.reproductions.study.progress import _in_groups, unbegun_table
 from fsvi_bench.reproductions.study.table import Tables
 from fsvi_bench.reproductions.study.verdicts import judgement_table, unseen_words
 from tests.reproductions.synthetic_study import CLAIMS, curve, page_of, rows_of, study_places, whole, without
@@ -45,9 +45,56 @@ def test_the_optimum_table_says_of_how_many_splits_the_optimum_is_known():
 
 
 def test_the_jitter_table_pairs_splits():
-    jitter = {(row["data set"], row["method"]): row for row in rows_of(page_of(whole()), "KL over that without")}
-    assert jitter["boston", "RANDA full"]["KL over that without"] == "1.25 [1.25, 1.25]"
+    ratio = "KL over that without: median [quartiles]"
+    jitter = {(row["data set"], row["method"]): row for row in rows_of(page_of(whole()), ratio)}
+    assert jitter["boston", "RANDA full"][ratio] == "1.25 [1.25, 1.25]"
     assert {name for name, _ in jitter} == {"boston"}
+
+
+def test_the_jitter_table_shows_what_a_median_hides_and_what_else_parts_a_pair():
+    cells = []
+    for cell in whole().cells:
+        here = (cell.dataset, cell.method, cell.family) == ("boston", "ssge", "full") and cell.kl_jitter
+        changes = {0: {"kl": 1e9}, 1: {"code": "f" * 12}, 2: {"hardware": "another"}}[cell.split] if here else {}
+        cells.append(cell.model_copy(update=changes))
+    rows = {r["method"]: r for r in rows_of(page_of(Tables(cells, [])), "least to most")}
+    assert rows["SSGE full"]["least to most"] == "1.25 to 3.33e6"  # 1e9 / 300
+    assert rows["SSGE full"]["same code and machine"] == "1 of 3"
+    assert rows["RANDA full"]["least to most"] == "1.25 to 1.25"
+    assert rows["RANDA full"]["same code and machine"] == "3 of 3"
+
+
+@pytest.mark.parametrize(("infinite", "words"), [(0, "20"), (1, "22 (∞ on 1)"), (2, "∞ (finite on 1)"), (3, "∞")])
+def test_optima_some_of_which_lie_at_infinity_are_not_one_median(infinite, words):
+    """FIXEDA, factorised: 18, 20 and 22 nats, the lowest of them replaced."""
+
+    def optimum(c):
+        value = math.inf if c.split < infinite else 18.0 + 2 * c.split
+        return c.model_copy(update={"kl_at_objective_optimum": value}) if c.method == "fixed-a" else c
+
+    rows = rows_of(page_of(Tables([optimum(c) for c in whole().cells], [])), "KL at the optimum")
+    found = {row["KL at the optimum"] for row in rows if row["method"] == "FIXEDA ffg"}
+    assert found == {words}
+
+
+def test_the_page_begins_with_medians_by_method_and_data_set():
+    def change(c, place):
+        if (c.dataset, c.method, c.family) == ("power", "ssge", "ffg") and c.split:
+            return without(place, "diverged", "the loss is nan")
+        return without(place, "missing") if (c.dataset, c.method, c.split) == ("boston", "rand-a", 2) else c
+
+    cells = [change(c, place) for c, place in zip(whole().cells, study_places(), strict=True)]
+    rows = {row["method"]: row for row in rows_of(page_of(Tables(cells, [])), "method", "boston", "power")}
+    assert "EXACT full" not in rows
+    assert (rows["EXACT ffg"]["boston"], rows["EXACT ffg"]["power"]) == ("1.1", "1.1")
+    assert (rows["SSGE ffg"]["boston"], rows["SSGE ffg"]["power"]) == ("660", "∞")
+    assert (rows["RANDA full"]["boston"], rows["RANDA full"]["power"]) == ("11.6 (of 2)", "12.1")
+
+
+def test_reasons_that_differ_in_a_step_are_told_once():
+    reasons = ["no number at step 1204", "no number at step 37", "nan", "no number at step 9"]
+    assert _in_groups(reasons) == "no number at steps 9 to 1,204 (3); nan"
+    assert _in_groups(["lost at step 7 of 9"] * 2) == "lost at step 7 of 9 (2)"
 
 
 def test_every_methods_course_is_told_by_its_least_and_its_last_kl():

@@ -11,8 +11,9 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.methods.registry import load_method, method_names
 from fsvi_bench.running.grid import expand, plan_file
-from fsvi_bench.running.plan import FAMILIES, Protocol, Request, load_protocol, make_plan, parse_setting, protocol_names
+from fsvi_bench.running.plan import FAMILIES, Protocol, Request, load_protocol, make_plan, protocol_names
 from fsvi_bench.running.planfile import PlanFile
+from fsvi_bench.running.settings import parse_option
 from fsvi_bench.tasks.official import read_official
 from tests.conftest import REFERENCE
 
@@ -72,7 +73,7 @@ def test_seeds_and_sizes_multiply_a_method_that_has_them(tunable):
 
 
 def test_options_are_typed_and_unknown_ones_refused(tunable):
-    options = dict([parse_setting("lr=1e-3")])
+    options = dict([parse_option("lr=1e-3")])
     (variant, _) = make_plan(Request(methods=[tunable], options=options)).variants
     assert variant.options.lr == 1e-3
     with pytest.raises(InputError, match="option 'lr'"):
@@ -124,7 +125,7 @@ def test_nonsense_is_refused(request_, message):
 @pytest.mark.parametrize("text", ["lr", "=1", "lr=[", "M=3", "lr=2024-13-45", "lr=" + "[" * 3000])
 def test_nonsense_settings_are_refused(text):
     with pytest.raises(InputError, match="--set"):
-        parse_setting(text)
+        parse_option(text)
 
 
 @pytest.mark.parametrize("name", protocol_names())
@@ -163,7 +164,7 @@ def test_two_methods_of_one_name_are_refused_and_one_given_twice_is_one(tunable,
 @pytest.mark.parametrize("value", [".nan", ".inf"])
 def test_options_are_finite(tunable, value):
     with pytest.raises(InputError, match="option 'lr'"):
-        make_plan(Request(methods=[tunable], options=dict([parse_setting(f"lr={value}")])))
+        make_plan(Request(methods=[tunable], options=dict([parse_option(f"lr={value}")])))
 
 
 def cells_of(**request):

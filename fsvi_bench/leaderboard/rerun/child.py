@@ -85,7 +85,7 @@ def train_apart(manifest: Manifest, source: bytes, problem: Problem, seed: int, 
 
     Raises:
         RunFailed: it exceeded a limit, ended before its time, or sent what no method may.
-        InputError: the process cannot be started at all.
+        InputError: the process cannot be started, or ends before it has touched what was submitted.
     """
     assert manifest.source is not None
     job = Job(
@@ -168,7 +168,7 @@ def _listen(process: _Process, heard: _Heard, limits: Limits) -> None:
             if now - start > allowed:
                 source = f" ({limits.seconds_are})" if heard.ready is not None and limits.seconds_are else ""
                 what = "did not get ready" if heard.ready is None else "was not done"
-                raise RunFailed(f"it {what} within {allowed:.0f} s{source}{process.last_words()}")
+                raise heard.failure(f"it {what} within {allowed:.0f} s{source}{process.last_words()}")
             for key, _ in selector.select(min(1.0, start + allowed - now)):
                 piece = os.read(key.fd, _PIECE)
                 if key.fd == process.errors:
@@ -178,7 +178,7 @@ def _listen(process: _Process, heard: _Heard, limits: Limits) -> None:
                 elif piece:
                     heard.hear(piece, time.monotonic())
                 else:
-                    raise RunFailed(f"{_ending(process)} before it had sent its posterior{process.last_words()}")
+                    raise heard.failure(f"{_ending(process)} before it had sent its posterior{process.last_words()}")
 
 
 def _ending(process: _Process) -> str:
@@ -221,6 +221,15 @@ class _Heard:
                     self._take(message, file, now)
         except Garbled as error:
             raise RunFailed(f"it sent {error}") from error
+
+    def failure(self, what: str) -> Exception:
+        """Of the submitted code, or, while that has not been touched, of this machine."""
+        if self.ready is not None:
+            return RunFailed(what)
+        return InputError(
+            f"the process that submitted code is run in did not come so far as to read it: {what}; verify again when "
+            "this machine has less to do"
+        )
 
     def _take(self, message: Message, file: bytes, now: float) -> None:
         if isinstance(message, Ready):

@@ -18,13 +18,21 @@ from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.leaderboard.rerun.child import Limits, RunFailed, Snapshot, Trained, train_apart
 from fsvi_bench.leaderboard.rerun.jail import Jail, find_jail
 from fsvi_bench.leaderboard.rerun.withheld import Withheld, ffg_floor, first_certified
-from fsvi_bench.leaderboard.submission import Budget, Submission, Track
-from fsvi_bench.leaderboard.verification import TOLERANCE, OfficialRerun, Rerun, VerifiedCell, Waypoint, WithheldRerun
+from fsvi_bench.leaderboard.submission import Budget, Submission, SubmissionRefused, Track
+from fsvi_bench.leaderboard.verification import (
+    TOLERANCE,
+    VERIFIED,
+    OfficialRerun,
+    Rerun,
+    VerifiedCell,
+    Waypoint,
+    WithheldRerun,
+)
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.running.cell import not_a_number
 from fsvi_bench.running.progress import Progress
-from fsvi_bench.running.provenance import provenance
+from fsvi_bench.running.provenance import machine_words, provenance
 from fsvi_bench.scoring.predictive import predictive_kl
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.seeds import derive_seed, derived_generator
@@ -109,7 +117,7 @@ def rerun(
         isolated=jail.bwrap is not None,
         isolation=runner.isolation,
         tolerance=settings.tolerance,
-        hardware=str(provenance("cpu", 0, datetime.now(UTC))["hardware"]),
+        hardware=runner.machine,
         official=tuple(official),
         withheld=tuple(withheld),
     )
@@ -140,7 +148,7 @@ def _jail(submission: Submission, settings: RerunSettings, hidden: Iterable[Path
             "submission.yaml, or verify it without --rerun"
         )
     root = submission.folder.absolute().parent
-    jail = find_jail([root, root.parent / "verified", *hidden])
+    jail = find_jail([root, root.parent / VERIFIED, *hidden])
     if settings.require_isolation and jail.bwrap is None:
         raise InputError(
             f"submission {manifest.name} is not run: bubblewrap, which would keep its code from this user's files and "
@@ -183,12 +191,22 @@ class _Runner:
         self._submission, self._settings, self._jail = submission, settings, jail
         self._limits = _limits(submission.manifest.budget, settings)
         self._confined = True
+        self.machine = machine_words(provenance("cpu", 0, datetime.now(UTC)))
 
     @property
     def isolation(self) -> str:
         """How the code was kept from the rest, once it has run."""
         calls = "seccomp: no sockets, no forks, no programs" if self._confined else "no seccomp"
         return f"{self._jail.words}; {calls}; {self._settings.memory / 2**30:.3g} GiB of memory"
+
+    @property
+    def _machines(self) -> str:
+        """What a refusal adds: another processor, or other kernels, may be all that differs."""
+        return (
+            f" (it is said to have run on '{self._submission.manifest.hardware}', and here is '{self.machine}': where "
+            "these differ, a last digit that is rounded otherwise may grow to more than the tolerance in 15,000 steps; "
+            "docs/submitting.md says how to choose kernels)"
+        )
 
     def _train(self, problem: Problem) -> Trained:
         manifest, source = self._submission.manifest, self._submission.source
@@ -202,7 +220,7 @@ class _Runner:
         """One official cell again.
 
         Raises:
-            InputError: it could not be trained, or ended elsewhere than the submitted file.
+            SubmissionRefused: it could not be trained, or ended elsewhere than the submitted file.
         """
         manifest = self._submission.manifest
         where = f"submission {manifest.name}, {cell.dataset} split {cell.split}"
@@ -212,8 +230,9 @@ class _Runner:
             trained = self._train(problem)
             ended = _judged(trained, problem)
         except RunFailed as error:
-            raise InputError(f"{where}: the submitted code was run again, and {error}") from error
-        again = _require_same(where, cell.scores, ended, _offsets(manifest.track, problem), self._settings.tolerance)
+            raise SubmissionRefused(f"{where}: the submitted code was run again, and {error}") from error
+        offsets = _offsets(manifest.track, problem)
+        again = _require_same(where, cell.scores, ended, offsets, self._settings.tolerance, self._machines)
         return OfficialRerun(
             dataset=cell.dataset,
             split=cell.split,
@@ -279,28 +298,29 @@ def _offsets(track: Track, problem: Problem) -> dict[str, float]:
 
 
 def _require_same(
-    where: str, submitted: Scores, ended: _Ended, offsets: Mapping[str, float], tolerance: float
+    where: str, submitted: Scores, ended: _Ended, offsets: Mapping[str, float], tolerance: float, machines: str
 ) -> Scores:
     """The run's scores, if they are those of the submitted file within the tolerance.
 
     Raises:
-        InputError: they are not, or there are none.
+        SubmissionRefused: they are not, or there are none.
     """
     if ended.scores is None:
         reason = "" if ended.reason is None else f" ({ended.reason})"
-        raise InputError(
+        hint = machines if ended.status == "diverged" else ""  # an exception of the code is not a matter of last digits
+        raise SubmissionRefused(
             f"{where}: the submitted cell stands with kl {_number(submitted.kl)}, but its code run again "
-            f"{ended.status}{reason}"
+            f"{ended.status}{reason}{hint}"
         )
     for name in COMPARED:
         floor = offsets.get(name, 0.0)
         of_file, of_code = (_above(floor, getattr(scores, name)) for scores in (submitted, ended.scores))
         if not _agree(of_code, of_file, tolerance):
             words = f"{name} above the factorised floor of {floor:.6g}" if name in offsets else name
-            raise InputError(
+            raise SubmissionRefused(
                 f"{where}: {words} of the submitted file is {_number(of_file)}, of its code run again "
                 f"{_number(of_code)}, which differ by more than {tolerance:g} relative; submit what the source "
-                "computes with these hyperparameters"
+                f"computes with these hyperparameters{machines}"
             )
     return ended.scores
 

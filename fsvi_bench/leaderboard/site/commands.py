@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.methods.registry import built_in_names, load_method
 from fsvi_bench.reporting.report.troubles import ranges
+from fsvi_bench.running.settings import setting_words
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def reproduction(entry: Entry, material: Material) -> Reproduction | None:
         return None
     built_in = _is_built_in(entry)
     method = manifest.method if built_in else f"submissions/{entry.name}/{source.file}:{source.class_}"
-    settings = _settings(entry)
+    settings = setting_words(entry.manifest.hyperparameters)
     commands = [
         shlex.join(["fsvi-bench", "run", "--method", method, "--family", manifest.family, *where, *settings])
         for where in _tasks(entry, material)
@@ -61,18 +61,6 @@ def _tasks(entry: Entry, material: Material) -> list[list[str]]:
         [*(word for name in names for word in ("--dataset", name)), "--splits", splits]
         for splits, names in alike.items()
     ]
-
-
-def _settings(entry: Entry) -> list[str]:
-    words = []
-    for name, value in entry.manifest.hyperparameters.items():
-        if name == "M":
-            words += ["--measurement-points", str(value)]
-        elif name == "max_steps":
-            words += ["--max-steps", str(value)]
-        else:
-            words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    return words
 
 
 def verification_command(entry: Entry) -> str:

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fsvi_bench.files import is_file
 from fsvi_bench.leaderboard.entries import Entry, Unreadable, read_entries
 from fsvi_bench.leaderboard.ranking import rank_across, rank_track
-from fsvi_bench.leaderboard.references import REFERENCE_FILE, References, TaskReference, read_references
+from fsvi_bench.leaderboard.references import References, TaskReference, references_of
 from fsvi_bench.leaderboard.submission import TRACKS
 from fsvi_bench.leaderboard.tables import Line, TrackTable
-from fsvi_bench.resources import resource_dir
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +54,4 @@ def read_material(root: Path) -> Material:
         InputError: there are no submissions in it, or its references cannot be read.
     """
     board = read_entries(root)
-    own = root / REFERENCE_FILE
-    references = read_references(own if is_file(own) else resource_dir("leaderboard") / REFERENCE_FILE)
-    return make_material(board.entries, board.unreadable, references)
+    return make_material(board.entries, board.unreadable, references_of(root))

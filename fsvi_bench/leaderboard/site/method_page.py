@@ -100,7 +100,7 @@ def method_page(material: Material, entry: Entry) -> bytes:
 
 
 def standings(material: Material, entry: Entry) -> list[str]:
-    """A sentence per table in which the entry is ranked; in its own track also why it is not."""
+    """A sentence per table in which the entry is ranked."""
     found = []
     for key in (entry.manifest.track, "across", "across-test"):
         line, table = material.lines.get((key, entry.name)), material.tables[key]

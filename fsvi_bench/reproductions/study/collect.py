@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,12 +19,13 @@ from fsvi_bench.reproductions.study.closeness import Closeness, Examiner
 from fsvi_bench.reproductions.study.table import SCORES, SPECTRUM, CurvePoint, Entry, StudyCell, Tables
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.progress import Progress
+from fsvi_bench.running.provenance import processor_words
 from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.problem import load_problem
 from fsvi_bench.training.trace import Trace
 
 KEY_DIGITS, HASH_DIGITS = 24, 12
-HARDWARE_LENGTH = 60
+HARDWARE_LENGTH = 100
 FAMILY_ORDER = ("full", "ffg")
 
 
@@ -105,7 +108,7 @@ def _cell(record: Record, closeness: Closeness | None) -> StudyCell:
         cell=record.cell[:KEY_DIGITS],
         code=record.code_sha256[:HASH_DIGITS],
         task=(record.task_sha256 or "")[:HASH_DIGITS],
-        hardware=plain(str(record.provenance.get("hardware") or ""), HARDWARE_LENGTH),
+        hardware=plain(processor_words(record.provenance), HARDWARE_LENGTH),
         gradients=(record.work or {}).get("gradients"),
         train_seconds=None if record.seconds is None else record.seconds.train,
         **_setting(record.hyperparameters),
@@ -115,7 +118,7 @@ def _cell(record: Record, closeness: Closeness | None) -> StudyCell:
 
 
 def _curves(records: Sequence[Record], root: Path) -> list[CurvePoint]:
-    """Of every line that has no jitter; EXACT has no trace. What diverged is infinite from where its trace is."""
+    """Of every line that has no jitter; EXACT has no trace. What diverged is infinite from its trace's end on."""
     groups: dict[tuple[str, Entry], list[Record]] = defaultdict(list)
     for record in records:
         settings = _setting(record.hyperparameters)
@@ -124,10 +127,21 @@ def _curves(records: Sequence[Record], root: Path) -> list[CurvePoint]:
             groups[record.dataset, entry].append(record)
     points: list[CurvePoint] = []
     for (dataset, entry), group in sorted(groups.items(), key=lambda item: (item[0][0], entry_order(item[0][1]))):
-        traces = [trace for record in group if (trace := load_trace(record, root)) is not None and trace.points]
-        if len({point.steps for trace in traces for point in trace.points}) > 1:
+        found = [
+            (record, trace) for record in group if (trace := load_trace(record, root)) is not None and trace.points
+        ]
+        grid = sorted({point.steps for _, trace in found for point in trace.points})
+        if len(grid) > 1:
+            traces = [_without_end(trace, grid) if record.status == "diverged" else trace for record, trace in found]
             points.extend(_points(dataset, entry, traces))
     return points
+
+
+def _without_end(trace: Trace, grid: Sequence[int]) -> Trace:
+    """A diverged cell's trace: no score from the first place after its last point, where others still have one."""
+    last = trace.points[-1]
+    later = [steps for steps in grid if steps > last.steps][:1]
+    return Trace([*trace.points, *(replace(last, steps=steps, kl=math.nan) for steps in later)])
 
 
 def _points(dataset: str, entry: Entry, traces: Sequence[Trace]) -> list[CurvePoint]:

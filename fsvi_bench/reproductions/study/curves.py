@@ -17,6 +17,7 @@ from fsvi_bench.reporting.figures import SMALL, unlabelled
 from fsvi_bench.reporting.report.appearance import look
 from fsvi_bench.reproductions.burt2020_numbers import title_of
 from fsvi_bench.reproductions.burt2020_sizes import LOWEST, SIZES, TINTS
+from fsvi_bench.reproductions.study.claims import MEASUREMENT_POINTS
 from fsvi_bench.reproductions.study.collect import entry_order
 from fsvi_bench.reproductions.study.panels import ACROSS, MEDIANS, finish, opacity, small_panels
 from fsvi_bench.reproductions.study.table import CurvePoint, Entry
@@ -60,7 +61,7 @@ def _draw_methods(
     handles += [Line2D([], [], color="0.3", linestyle=style, label=name) for name, style in DASHES.items()]
     beyond = _beyond_handles(points)
     _legend(figure, [*handles, *beyond], 4 if beyond else 6)
-    figure.suptitle(MEDIANS, fontsize=SMALL)
+    figure.suptitle(f"{MEDIANS}; M = {MEASUREMENT_POINTS} without jitter", fontsize=SMALL)
     return figure
 
 
@@ -98,7 +99,7 @@ def _draw(
         _set_limits(axes, here, quartiles)
         counts, ends = [], []
         here_or_planned = {*(p.entry for p in here), *(entry for name, entry in planned if name == dataset)}
-        for entry in sorted(here_or_planned, key=entry_order):
+        for entry in sorted(here_or_planned, key=entry_order, reverse=True):  # SSGE's begin beneath RANDA's
             own = sorted((p for p in here if p.entry == entry), key=lambda p: p.steps)
             found = own[-1].cells if own else 0
             counts.append((found, max(planned.get((dataset, entry), 0), found)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 
 from fsvi_bench.reproductions.base import ResultTable
 from fsvi_bench.reproductions.burt2020_numbers import title_of
@@ -28,12 +30,27 @@ def missing_table(cells: Cells) -> ResultTable:
             group = of_entry(cells, dataset, entry)
             lacking = [cell for cell in group if cell.status != "ok"]
             if lacking and _is_begun(group):
-                reasons = "; ".join(dict.fromkeys(cell.reason for cell in lacking if cell.reason)).replace("|", "¦")
+                reasons = _in_groups([cell.reason for cell in lacking if cell.reason]).replace("|", "¦")
                 counts = Counter(cell.status for cell in lacking)
                 counted = (counts["missing"], counts["diverged"] + counts["failed"])
-                rows.append((dataset, *words_of(entry), len(group), *counted, reasons[:200]))
-    columns = ("data set", "method", "M", "jitter", "planned", "missing", "not ok", "reasons")
+                rows.append((dataset, *words_of(entry), len(group), *counted, reasons))
+    columns = ("data set", "method", "M", "jitter", "planned", "missing", "diverged or failed", "reasons")
     return ResultTable(title="Lines that lack cells", columns=columns, rows=tuple(rows))
+
+
+def _in_groups(reasons: Sequence[str]) -> str:
+    """Each reason once, with how often and from which step to which where only the number of a step differs."""
+    groups: dict[str, list[int]] = {}
+    for reason in reasons:
+        found = re.search(r"step (\d+)", reason)
+        words = reason if found is None else f"{reason[: found.start()]}step …{reason[found.end() :]}"
+        groups.setdefault(words, []).append(int(found[1]) if found else 0)
+    told = []
+    for words, steps in groups.items():
+        least, most = min(steps), max(steps)
+        span = f"step {least:,}" if least == most else f"steps {least:,} to {most:,}"
+        told.append(words[:200].replace("step …", span) + (f" ({len(steps)})" if len(steps) > 1 else ""))
+    return "; ".join(told)
 
 
 def unbegun_table(cells: Cells) -> ResultTable:

@@ -92,6 +92,26 @@ def results_table(cells: Cells) -> ResultTable:
     )
 
 
+def overview_table(cells: Cells) -> ResultTable:
+    """Median KLs at the paper's setting, a line per method and a column per data set."""
+    datasets = begun_datasets(cells)
+    rows = []
+    for entry in entries_of(cells, lambda e: at_the_papers_setting(e) and (e.method, e.family) != ("exact", "full")):
+        groups = [of_entry(cells, dataset, entry) for dataset in datasets]
+        if any(cell.status != "missing" for group in groups for cell in group):
+            rows.append((words_of(entry)[0], *(_median_of_all(group) for group in groups)))
+    return ResultTable(title="Median KL at M = 80", columns=("method", *datasets), rows=tuple(rows))
+
+
+def _median_of_all(group: Cells) -> str:
+    """The median KL, infinite where a cell diverged or failed; in brackets of how many splits if some are missing."""
+    finished = [cell for cell in group if cell.status != "missing"]
+    if not finished:
+        return "–"
+    kls = [math.inf if cell.kl is None else max(cell.kl, 0.0) for cell in finished]
+    return number(median(kls)) + (f" (of {len(kls)})" if len(kls) < len(group) else "")
+
+
 def spectrum_table(cells: Cells) -> ResultTable:
     """The variance of q over the exact one, by direction."""
     columns: dict[str, Callable[[Cells], str]] = {
@@ -108,7 +128,7 @@ def optimum_table(cells: Cells) -> ResultTable:
         "Distance from the objective's optimum, medians over splits",
         {
             "KL": lambda group: _known(_with_optimum(group), lambda c: c.kl),
-            "KL at the optimum": lambda group: _median(_with_optimum(group), lambda c: c.kl_at_objective_optimum),
+            "KL at the optimum": lambda group: _optima(_with_optimum(group)),
             "objective above it [nats]": lambda group: _gap(_with_optimum(group)),
             "KL on the other splits": lambda group: _median(_without_optimum(group), lambda c: c.kl),
         },
@@ -131,7 +151,7 @@ def sizes_table(cells: Cells) -> ResultTable:
 
 
 def jitter_table(cells: Cells) -> ResultTable:
-    """What jitter does: ratios of KLs and differences of NLPDs, paired by split."""
+    """What jitter does: ratios of KLs and differences of NLPDs, paired by split; how many pairs differ in no more."""
     rows = []
     for dataset in datasets_of(cells):
         for entry in entries_of(cells, lambda e: bool(e.kl_jitter)):
@@ -140,9 +160,13 @@ def jitter_table(cells: Cells) -> ResultTable:
             nlpd = [above for a, b in pairs if (above := _nlpd_above(a, b)) is not None]
             if pairs:
                 planned = len(of_entry(cells, dataset, entry))
-                rows.append((dataset, *words_of(entry), _spread(ratios, planned), _spread(nlpd, planned)))
-    columns = ("data set", "method", "M", "jitter", "KL over that without", "NLPD above that without")
-    return ResultTable(title="Jitter, paired by split: median [quartiles]", columns=columns, rows=tuple(rows))
+                extremes = f"{number(min(ratios))} to {number(max(ratios))}" if ratios else "–"
+                alike = sum((a.hardware, a.code) == (b.hardware, b.code) for a, b in pairs)
+                told = (_spread(ratios, planned), extremes, _spread(nlpd, planned), f"{alike} of {len(pairs)}")
+                rows.append((dataset, *words_of(entry), *told))
+    words_ratio, words_above = "KL over that without: median [quartiles]", "NLPD above that without: median [quartiles]"
+    columns = ("data set", "method", "M", "jitter", words_ratio, "least to most", words_above, "same code and machine")
+    return ResultTable(title="Jitter, paired by split", columns=columns, rows=tuple(rows))
 
 
 def provenance_table(cells: Cells) -> ResultTable:
@@ -269,6 +293,15 @@ def _without_optimum(group: Cells) -> Cells:
     """What `_with_optimum` leaves out."""
     used = _with_optimum(group)
     return [cell for cell in group if cell not in used]
+
+
+def _optima(group: Cells) -> str:
+    """The median KL at the optimum, ∞ if that is at infinity on half of the splits or more; and how many do not fit."""
+    values = _values(group, lambda cell: cell.kl_at_objective_optimum)
+    words, infinite = _median(group, lambda cell: cell.kl_at_objective_optimum), values.count(math.inf)
+    if not 0 < infinite < len(values):
+        return words
+    return f"∞ (finite on {len(values) - infinite})" if 2 * infinite >= len(values) else f"{words} (∞ on {infinite})"
 
 
 def _gap(group: Cells) -> str:

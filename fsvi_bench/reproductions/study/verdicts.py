@@ -31,7 +31,7 @@ def verdict_table(judged: Sequence[Judged]) -> ResultTable:
         decided = sum(each.verdict is not None for each in of_claim)
         share = f"{len(places['held'])} of {decided}" if decided else "–"
         rows.append((claim.says, share, *(", ".join(places[outcome]) or "–" for outcome in outcomes)))
-    return ResultTable(title="Claims", columns=("claim", "held on", *outcomes), rows=tuple(rows))
+    return ResultTable(title="Claims", columns=("claim", "held, of cases", *outcomes), rows=tuple(rows))
 
 
 def judgement_table(judged: Sequence[Judged]) -> ResultTable:
