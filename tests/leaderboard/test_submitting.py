@@ -1,4 +1,4 @@
-"""From a run, or from files of any tool, to a submission that holds; and the commands that do it."""
+"""From a run to a submission that holds; and the commands that do it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ import yaml
 
 from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard import rescoring, submitting
-from fsvi_bench.leaderboard.drafting import Choice, draft_from_files, draft_from_run
+from fsvi_bench.leaderboard import rescoring
+from fsvi_bench.leaderboard.drafting import Choice, draft_from_run
 from fsvi_bench.leaderboard.reading import read_submission
 from fsvi_bench.leaderboard.rescoring import rescore, score_all
 from fsvi_bench.leaderboard.submitting import Words, as_line, write_submission
 from fsvi_bench.leaderboard.verification import read_verification
-from fsvi_bench.posteriors.io import write_posterior
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.official import TaskSet
 from tests.leaderboard.planted import (
     edit_claim,
-    plant_submission,
-    planted_manifest,
-    planted_posteriors,
     planted_tasks,
 )
 
@@ -248,83 +244,6 @@ def test_a_submission_that_does_not_hold_never_appears(ran, tasks, tmp_path):
         rescore(write_submission(taken_at_its_word, WORDS, tasks, tmp_path / "submissions"), tasks)
 
 
-# ------------------------------------------------------------------------------------------------ files of any tool
-
-
-def write_posteriors(folder, tasks, **settings):
-    for (dataset, split), q in planted_posteriors(tasks, **settings).items():
-        write_posterior(folder / dataset / f"split-{split:02d}.safetensors", q)
-
-
-def from_files(folder, tasks, family="full", source=None):
-    budget = {"steps": 7, "seconds": 2.0}
-    return draft_from_files(folder, tasks, "Tool", family, budget, hyperparameters={"a": 1}, source=source)
-
-
-def test_posterior_files_become_a_submission(tmp_path):
-    tasks = planted_tasks()
-    write_posteriors(tmp_path / "files", tasks)
-    draft = from_files(tmp_path / "files", tasks)
-    with pytest.raises(InputError, match="give --hardware"):
-        write_submission(draft, WORDS, tasks, tmp_path / "out")
-    submission = write_submission(draft, Words(("A",), "MIT", hardware="a desk"), tasks, tmp_path / "out")
-    honest = plant_submission(tmp_path, tasks, planted_manifest(name="honest"))
-    assert [(c.dataset, c.split, c.kl, c.predictive_kl_box) for c in submission.claims.cells] == [
-        (c.dataset, c.split, c.kl, c.predictive_kl_box) for c in read_submission(honest, tasks).claims.cells
-    ]
-    assert submission.manifest.source is None
-
-
-def test_posterior_files_are_scored_once_and_after_everything_else_is_known_to_fit(tmp_path, monkeypatch):
-    tasks, calls = planted_tasks(), []
-
-    def noticed(posteriors, *rest):
-        calls.append(len(posteriors))
-        return score_all(posteriors, *rest)
-
-    monkeypatch.setattr(submitting, "score_all", noticed)
-    monkeypatch.setattr(rescoring, "score_all", noticed)
-    write_posteriors(tmp_path / "files", tasks)
-    draft, fit = from_files(tmp_path / "files", tasks), Words(("A",), "MIT", hardware="a desk")
-    for words in (WORDS, replace(fit, link="http://x"), replace(fit, name="No Slug")):
-        with pytest.raises(InputError):
-            write_submission(draft, words, tasks, tmp_path / "out")
-    assert calls == []
-    write_submission(draft, fit, tasks, tmp_path / "out")
-    assert calls == [3, 0]
-    with pytest.raises(InputError, match="give --replace"):
-        write_submission(draft, fit, tasks, tmp_path / "out")
-    assert calls == [3, 0]
-
-
-def test_posterior_files_that_do_not_belong(tmp_path):
-    tasks, folder = planted_tasks(), tmp_path / "files"
-    with pytest.raises(InputError, match="there is no folder"):
-        from_files(folder, tasks)
-    write_posteriors(folder, tasks)
-    with pytest.raises(InputError, match="kind: got 'gaussian-full', expected 'gaussian-ffg'"):
-        from_files(folder, tasks, "ffg")
-    (folder / "boston" / "split-01.safetensors").rename(folder / "boston" / "split-07.safetensors")
-    with pytest.raises(InputError, match="boston has no official split 7"):
-        from_files(folder, tasks)
-    (folder / "boston" / "split-07.safetensors").unlink()
-    with pytest.raises(InputError, match="boston has 2 official tasks, and 1 of them are missing: splits 1; add"):
-        from_files(folder, tasks)
-    (folder / "readme.txt").touch()
-    with pytest.raises(InputError, match=r"'readme\.txt', expected <data set>/split-NN\.safetensors alone"):
-        from_files(folder, tasks)
-
-
-def test_a_named_source_is_read_and_not_run(tmp_path):
-    tasks, mark = planted_tasks({"boston": 1}), tmp_path / "mark"
-    write_posteriors(tmp_path / "files", tasks)
-    (tmp_path / "tool.py").write_text(f"open({str(mark)!r}, 'w')\n")
-    draft = from_files(tmp_path / "files", tasks, source=f"{tmp_path / 'tool.py'}:Tool")
-    submission = write_submission(draft, Words(("A",), "MIT", hardware="x"), tasks, tmp_path / "out")
-    assert submission.source == (tmp_path / "tool.py").read_bytes()
-    assert not mark.exists()
-
-
 # ------------------------------------------------------------------------------------------------ the commands
 
 
@@ -414,14 +333,3 @@ def test_one_refusal_is_one_sentence(ran, tasks, tmp_path, capsys):
     assert said.out == ""
     assert said.err.count("\n") == 1
     assert "cells.json: cells.0.kl" in said.err
-
-
-@pytest.mark.usefixtures("official")
-def test_posterior_files_by_command(tasks, tmp_path, capsys):
-    write_posteriors(tmp_path / "files", tasks)
-    arguments = ["submit", "--posteriors", str(tmp_path / "files"), "--author", "A", "--licence", "MIT", "--method",
-                 "My tool", "--family", "full", "--steps", "100", "--seconds", "12.5", "--hardware", "a desk",
-                 "--out", str(tmp_path / "out"), "--workers", "1"]  # fmt: skip
-    assert command(arguments) == 0
-    assert "no source, so it can be scored again but not run again" in capsys.readouterr().out
-    assert command(["verify", str(tmp_path / "out" / "my-tool-full"), "--workers", "1"]) == 0
