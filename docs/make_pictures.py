@@ -45,7 +45,12 @@ def main() -> None:
     left.set_ylim(bottom=-3.5)
     left.legend(frameon=False, fontsize=9, loc="lower center", ncols=3)
     draw_score_by_dataset(right, by_size, "kl")
-    right.set(ylabel="KL(EXACT-FFG ‖ exact) [nats]", title="What factorising costs (20 splits)", ylim=(0, None))
+    right.set(
+        ylabel="KL(EXACT-FFG ‖ exact) [nats]",
+        title="What factorising costs",
+        xlabel="20 splits each; bar: mean ± standard error",
+        ylim=(0, None),
+    )
     figure.savefig(picture, dpi=160)
 
 

@@ -85,19 +85,30 @@ def verify(
     tasks: Annotated[list[str] | None, typer.Argument(help=f"{WHAT} Default: all official tasks.")] = None,
     data_dir: DataDir = None,
 ) -> int:  # fmt: skip
-    """Re-derive each task's certificate from the file and the raw data, and compare with the one beside it."""
+    """Re-derive each task's certificate from the file and the raw data, and compare with the one beside it.
+
+    Of several, one that does not hold (status 1), or cannot be read at all (status 2), does not keep the others from
+    being verified.
+    """
     from fsvi_bench.cli.console import stderr, stdout
-    from fsvi_bench.errors import TaskRefused
+    from fsvi_bench.errors import InputError, TaskRefused
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.tasks.build import departures
     from fsvi_bench.tasks.certificate import certify, differences, read_certified
     from fsvi_bench.tasks.problem import load_problem
 
     use_one_thread()
-    paths, farthest = _task_paths(tasks or []), []
+    paths, farthest, unreadable = _task_paths(tasks or []), [], 0
     for path in paths:
         try:
             task, stored = read_certified(path)
+        except InputError as error:
+            if len(paths) == 1:
+                raise
+            unreadable += 1
+            stderr.print(str(error), style="red")
+            continue
+        try:
             fresh = certify(load_problem(task, data_dir), stored.fit if stored else None)
             fresh.require_limits()
             wrong = departures(task, data_dir) + (differences(stored, fresh) if stored else [])
@@ -113,6 +124,8 @@ def verify(
     if len(paths) > 1:
         least = f"; posteriors computed twice agree to {max(farthest):.1e} or better" if farthest else ""
         stdout.print(f"{len(farthest)} of {len(paths)} hold{least}")
+    if unreadable:
+        return 2
     return 0 if len(farthest) == len(paths) else 1
 
 

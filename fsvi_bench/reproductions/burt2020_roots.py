@@ -385,6 +385,7 @@ def _draw_rows(axes: Axes, rows: Sequence[Row]) -> None:
     axes.plot(place + 0.2, columns.eigenvectors, marker="o", color=GREEN, label="eigenvector root", **look)
     axes.plot(place + 0.32, columns.random, marker="D", color=PURPLE, label="random rotation", **look)
     axes.set_yscale("log")
+    axes.set_ylim(0.7 * min(map(min, rows)), None)  # a lowest bar would end at the frame, which cuts marks beside it
     axes.set_xlim(-0.5, len(rows) - 0.5)
     for edge in range(1, len(rows)):
         axes.axvline(edge - 0.5, color="0.88", linewidth=0.6, zorder=0)

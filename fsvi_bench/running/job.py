@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from traceback import format_exception
 from typing import Any, NamedTuple
 
+from fsvi_bench.arithmetic import KERNELS_VARIABLE
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
@@ -82,9 +83,9 @@ def _require_same_sources(job: Job) -> None:
     here, planned = code_sha256(job.variant), job.batch[0][1].code_sha256
     if here != planned:
         raise InputError(
-            f"the sources of fsvi-bench or of {job.variant.method.name} are not those that the run began with "
-            f"(hash {here[:12]}, expected {planned[:12]}): they were changed while it ran, or a worker's machine has "
-            "another version; install the same version everywhere and run again"
+            f"the sources of fsvi-bench or of {job.variant.method.name}, or the kernels asked for, are not those that "
+            f"the run began with (hash {here[:12]}, expected {planned[:12]}): files were changed while it ran, or a "
+            f"worker's machine has another version or another {KERNELS_VARIABLE}; make them the same everywhere and run again"
         )
 
 

@@ -238,6 +238,18 @@ def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
     assert "log_evidence" in err
 
 
+def test_what_is_no_task_does_not_keep_others_from_being_verified(cli, refused, tmp_path):
+    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
+    stray = tmp_path / "a.safetensors"  # before toy/ in order
+    stray.write_bytes(b"no tensors")
+    status, out, err = cli("tasks", "verify", tmp_path)
+    assert status == 2
+    assert out.splitlines()[-1].startswith("1 of 2 hold; ")
+    assert err.startswith(str(stray))
+    assert err.count("\n") == 1
+    assert str(stray) in refused("tasks", "verify", stray)
+
+
 def test_unknown_names_and_usage(refused):
     assert "did you mean 'boston'? known: boston, concrete" in refused("run", "--dataset", "bostn")
     assert "did you mean 'exact'" in refused("run", "--method", "exat")

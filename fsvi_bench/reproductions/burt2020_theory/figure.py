@@ -53,7 +53,11 @@ def _data_processing(axes: Axes, nested: Nested) -> None:
     axes.set_ylim(0, 1.05)
     axes.set_xticks([1, 4, 8, 12])
     dress(
-        axes, "Props 3, 6: data processing", "points M  (line: rank k)", "functional / weight divergence", legend=False
+        axes,
+        "Props 3, 6: data processing",
+        "points M  (line: k; bands: all draws)",
+        "functional / weight divergence",
+        legend=False,
     )
     axes.legend(frameon=False, fontsize=SMALL, handlelength=1.2, loc="lower right", borderaxespad=0.1)
 
@@ -143,6 +147,6 @@ def _seen(axes: Axes, pieces: Pieces) -> None:
     axes.minorticks_off()
     axes.set_ylim(0, 1.4)
     axes.set_yticks([0, 0.5, 1])
-    dress(axes, "Props 7, 9: at M points", "points M", "total variation, at least", legend=False)
+    dress(axes, "Props 7, 9: at M points", "points M", "total variation, at least (95%)", legend=False)
     look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.0, "ncols": 2}
     axes.legend(title="widths", title_fontsize=SMALL, loc="upper left", labelspacing=0.25, borderaxespad=0.1, **look)
