@@ -23,5 +23,5 @@ def export(
     for path, rows in write_tables(archive, out or folder / "export"):
         stdout.print(f"{path}: {rows} rows", soft_wrap=True)
     if archive.stale:
-        stderr.print(f"{archive.stale} records of other code, settings or tasks are left out")
+        stderr.print(f"{archive.stale} records of other code, kernels, settings or tasks are left out")
     return 0

@@ -97,4 +97,6 @@ def show(status: Status, json: bool) -> None:
     share = f"{100 * done / total.total():.0f} %" if total.total() else "nothing planned"
     stdout.print(f"{done} of {total.total()} cells done ({share}), {total['ok']} of them ok")
     if status.stale:
-        stdout.print(f"{status.stale} records beside them are of other code, settings or tasks, and count nowhere")
+        stdout.print(
+            f"{status.stale} records beside them are of other code, kernels, settings or tasks, and count nowhere"
+        )

@@ -69,6 +69,7 @@ def verify(
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.errors import InputError, plain
     from fsvi_bench.leaderboard.protocol import protocol_tasks
+    from fsvi_bench.leaderboard.verification import VERIFIED
     from fsvi_bench.leaderboard.verifying import (
         Refused,
         Verified,
@@ -113,11 +114,11 @@ def verify(
         print_json([each.verification for each in found if isinstance(each, Verified)])
     for each in found:
         if not isinstance(each, Verified):
-            outcome = "refused" if isinstance(each, Refused) else f"{each.folder} could not be verified here"
+            outcome = "refused" if isinstance(each, Refused) else f"{each.folder} is not verified"
             stderr.print(f"{outcome}: {plain(each.reason, 2000)}", style="red")
     holding = sum(isinstance(each, Verified) for each in found)
     if all_in is not None:
-        stderr.print(f"{holding} of {len(found)} submissions hold; verifications in {all_in / 'verified'}")
+        stderr.print(f"{holding} of {len(found)} submissions hold; verifications in {all_in / VERIFIED}")
     return 1 if holding < len(found) else 0
 
 

@@ -6,13 +6,13 @@ import inspect
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import fsvi_bench
-from fsvi_bench.arithmetic import PORTABLE, arithmetic
+from fsvi_bench.arithmetic import KERNELS_VARIABLE, PORTABLE, arithmetic
 from fsvi_bench.errors import InputError, plain, quoted, unknown_name
 from fsvi_bench.files import canonical_json, is_directory
 from fsvi_bench.leaderboard.submitting import Draft, DraftCell, MethodSource, as_line, require_whole
@@ -69,10 +69,15 @@ def draft_from_run(
         source=_method_source(entry),
         cells={place: _cell(record, root, tasks, scored=not remark) for place, record in records.items()},
         title=as_line(entry.defaults.title),
-        hardware=as_line("; ".join(dict.fromkeys(machine_words(r.provenance) for r in records.values()))),
+        hardware=_machines(records.values()),
         left_out=left_out,
         remark=remark,
     )
+
+
+def _machines(records: Iterable[Record]) -> str:
+    """All that the cells ran on; as words of a program alone, since each is cut to the length of a line."""
+    return "; ".join(dict.fromkeys(as_line(machine_words(record.provenance)) for record in records))
 
 
 def _require_made_by(
@@ -85,17 +90,24 @@ def _require_made_by(
     """
     made_by = {record.code_sha256 for record in records.values()}
     if made_by <= _hashes(entry):
-        return ""
+        if len(made_by) > 1 and not allow:
+            raise InputError(
+                f"{root}: some cells of {entry.name} were made with other kernels of torch than others, expected one "
+                "set, since a submission is run again with one; run those of one set again (fsvi-bench status says "
+                f"which are stale under the present {KERNELS_VARIABLE}), or give --allow-other-sources"
+            )
+        return "" if len(made_by) == 1 else "Its cells were made with several sets of kernels of torch."
     if allow:
         return (
             f"Run with other sources of {entry.name} or of fsvi-bench than those of version {fsvi_bench.__version__}, "
-            "with which it was submitted."
+            "with which it was submitted, or with kernels of torch chosen by hand."
         )
     what = source if source is not None else entry.name
     # A record has one hash of the method's file and of the package's sources together: which of them is not known.
     raise InputError(
-        f"{what} as it is now is not what made these results: its file, or fsvi-bench itself, is another since; run "
-        f"it again (fsvi-bench run --method {shlex.quote(what)} ... --out {shlex.quote(str(root))}), then submit, or "
+        f"{what} as it is now is not what made these results: its file, or fsvi-bench itself, is another since, or "
+        "kernels were chosen by other switches than those set now; set them as they were, or run it again (fsvi-bench"
+        f" run --method {shlex.quote(what)} ... --out {shlex.quote(str(root))}), then submit, or "
         "give --allow-other-sources, which submits them all the same and says so in the notes"
     )
 
@@ -139,7 +151,7 @@ def _labels(records: Sequence[Record]) -> list[str]:
             for name, value in record.hyperparameters.items()
             if any(other.hyperparameters.get(name) != value for other in alike)
         }
-        settings = "".join(f" --set {setting(name, value)}" for name, value in differing.items())
+        settings = "".join(f" --set {shlex.quote(setting(name, value))}" for name, value in differing.items())
         labels.append(f"--method {record.method} --family {record.family}{settings}")
     return labels
 

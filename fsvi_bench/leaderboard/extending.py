@@ -15,21 +15,20 @@ from fsvi_bench.leaderboard.submission import Submission
 from fsvi_bench.leaderboard.submitting import Draft, DraftCell, Words, name_of
 from fsvi_bench.tasks.official import Place, TaskSet
 
-LONGEST_LINE = 200  #: characters of a manifest's line
 ANEW = "submit all data sets anew with --replace and without --extend"
 
 
 def extend(draft: Draft, words: Words, tasks: TaskSet, out: Path, *, replace: bool = False) -> tuple[Draft, Words]:
     """A draft with the cells that the submission of its name has on other data sets, and with its words where none are
     given; notes are both, and so is hardware unless it is given. The budget is the larger one; what only one of them
-    knows is left out.
+    knows is left out. What the cells that stay claim is not scored again: `verify` does, as it does all.
 
     Args:
         replace: data sets that both have are the draft's; else they are refused.
 
     Raises:
-        InputError: there is no such submission, it does not hold, it has a data set of the draft, or it is of another
-            method, family or source, or of other settings.
+        InputError: there is no such submission, its files do not fit the format, it has a data set of the draft, or it
+            is of another method, family or source, or of other settings.
     """
     earlier = _earlier(out, name_of(draft, words), tasks)
     _require_same(draft, earlier)
@@ -56,7 +55,7 @@ def extend(draft: Draft, words: Words, tasks: TaskSet, out: Path, *, replace: bo
         licence=words.licence or said.licence,
         title=words.title or said.title,
         link=words.link or said.link,
-        hardware=words.hardware or _both_machines(said.hardware, draft.hardware or ""),
+        hardware=words.hardware or _each_once("; ", said.hardware, draft.hardware or ""),
         notes=_each_once("\n", said.notes, words.notes, draft.remark, since),
         reference=words.reference or said.reference,
     )
@@ -71,7 +70,7 @@ def _earlier(out: Path, name: str, tasks: TaskSet) -> Submission:
     try:
         return read_submission(folder, tasks)
     except InputError as error:
-        raise InputError(f"the submission that is there does not hold: {error}; or {ANEW}") from error
+        raise InputError(f"the submission that is there cannot be read: {error}; or {ANEW}") from error
 
 
 def _require_same(draft: Draft, earlier: Submission) -> None:
@@ -98,7 +97,7 @@ def _cells(submission: Submission) -> dict[Place, DraftCell]:
             posterior=submission.posteriors.get((claim.dataset, claim.split)),
             kl=claim.kl,
             predictive_kl_box=claim.predictive_kl_box,
-            scored=True,  # when it was submitted
+            scored=True,  # when it was submitted, or so its file says; `verify` looks
         )
         for claim in submission.claims.cells
     }
@@ -106,16 +105,6 @@ def _cells(submission: Submission) -> dict[Place, DraftCell]:
 
 def _larger(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {name: max(one[name], other[name]) for name in one if name in other}
-
-
-def _both_machines(earlier: str, new: str) -> str:
-    words = _each_once("; ", earlier, new)
-    if len(words) > LONGEST_LINE:
-        raise InputError(
-            f"hardware: the earlier words and the new ones are {len(words)} characters together, expected at most "
-            f"{LONGEST_LINE}; give --hardware with shorter words for both"
-        )
-    return words
 
 
 def _each_once(between: str, *texts: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from fsvi_bench.errors import InputError
+import torch
+
+from fsvi_bench.errors import InputError, plain
 from fsvi_bench.leaderboard.submission import CELLS_FILE, Claim, Submission, SubmissionRefused
 from fsvi_bench.leaderboard.verification import VerifiedCell
 from fsvi_bench.posteriors.base import Posterior
@@ -99,6 +101,9 @@ def _score(call: _Call) -> Scores:
         scores = score(call.posterior, call.problem)
     except InputError as error:
         raise SubmissionRefused(f"{call.file}: {error}") from error
+    except (ArithmeticError, ValueError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+        # No fault of the machine's, as memory would be.
+        raise SubmissionRefused(f"{call.file}: its scores cannot be computed ({plain(str(error))})") from error
     if names := not_a_number(scores):
         raise SubmissionRefused(f"{call.file}: its scores {', '.join(names)} are not numbers; rescale the posterior")
     return scores

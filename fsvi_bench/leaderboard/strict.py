@@ -1,7 +1,6 @@
 """YAML and JSON of strangers: bounded in size and depth, each key once, numbers finite, nothing but plain values.
 
-YAML has no aliases, anchors or tags here, so that a text says what it seems to say and cannot grow. Its plain words are
-those of the YAML 1.2 core schema: `1e-3` is a number, `no` and `12:30` are text.
+YAML has no aliases, anchors or tags here, so that a text says what it seems to say and cannot grow.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from fsvi_bench.core_yaml import CoreDumper, CoreLoader
 from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.leaderboard.submission import (
+    LONGEST_LINE,
     Claims,
     Line,
     Link,
@@ -104,10 +105,8 @@ class _Refused(Exception):
     """Part of a text that has no place here."""
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Plain YAML into dict, list, str, int, float, bool and None; keeps the path of the node that it is at."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}
+class _PlainLoader(CoreLoader):
+    """Refuses what is not plain; keeps the path of the node that it is at."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -134,29 +133,13 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
 
-_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), [*"~nN", ""])  # type: ignore[no-untyped-call]
-_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:[Tt]rue|[Ff]alse)$"), [*"tTfF"])  # type: ignore[no-untyped-call]
-_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), [*"-+0123456789"])  # type: ignore[no-untyped-call]
-_FLOAT = re.compile(
-    r"^[-+]?(?:(?:[0-9]+\.[0-9]*|\.?[0-9]+)(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))$|^\.(?:nan|NaN|NAN)$"
-)
-_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+.0123456789"])  # type: ignore[no-untyped-call]
-
-
-class _PlainDumper(yaml.SafeDumper):
-    """Quotes what `_PlainLoader` would take for a number."""
-
-
-_PlainDumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+.0123456789"])  # type: ignore[no-untyped-call]
-
-
 def manifest_yaml(manifest: Manifest) -> bytes:
     """The text of `submission.yaml`, which `read_manifest` reads as the same."""
     fields = manifest.model_dump(mode="json", by_alias=True)
     optional = {name for name, field in Manifest.model_fields.items() if not field.is_required()}
     fields["budget"] = {name: value for name, value in fields["budget"].items() if value is not None}
     shown = {name: value for name, value in fields.items() if not (name in optional and value in (None, {}, ""))}
-    text = yaml.dump(shown, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100)
+    text = yaml.dump(shown, Dumper=CoreDumper, sort_keys=False, allow_unicode=True, width=100)
     return str(text).encode()
 
 
@@ -331,7 +314,7 @@ def _names(model: type[BaseModel]) -> list[str]:
 
 _TEXT_OF_SETTING = "plain text of at most 200 characters"
 _LONG_INTEGER = f"an integer of more than {MAX_DIGITS} digits is not taken; correct it"
-_LINE = "one line of at most 200 characters without <, >, quotes, backslashes and control characters"
+_LINE = f"one line of at most {LONGEST_LINE} characters without <, >, quotes, backslashes and control characters"
 _TEXT = "text without <, > and control characters"
 
 

@@ -19,6 +19,7 @@ from fsvi_bench.tasks.official import Place
 
 MANIFEST_FILE, CELLS_FILE, POSTERIORS = "submission.yaml", "cells.json", "posteriors"
 PROTOCOL = "leaderboard-v1"
+LONGEST_LINE = 200  #: characters of a `Line`
 DEVELOPMENT_DATASETS = ("boston", "concrete")  #: the ones to tune on; the table is made of all
 
 
@@ -33,7 +34,7 @@ TRACKS: tuple[Track, ...] = ("full", "ffg", "singular")
 _NO_MARKUP = r"[^<>\"`\\\p{C}\p{Zl}\p{Zp}]"
 _NOT_BLANK = r"[^<>\"`\\\p{C}\p{Z}]"
 Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-Line = Annotated[str, Field(pattern=rf"^{_NOT_BLANK}{_NO_MARKUP}{{0,199}}$")]
+Line = Annotated[str, Field(pattern=rf"^{_NOT_BLANK}{_NO_MARKUP}{{0,{LONGEST_LINE - 1}}}$")]
 Text = Annotated[str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$")]
 _WEB_ADDRESS = r"^https://[A-Za-z0-9.-]+(?::\d{1,5})?(?:/[A-Za-z0-9._~/?#=&%+@:,;-]*)?$"
 Link = Annotated[str, Field(max_length=300, pattern=_WEB_ADDRESS)]

@@ -18,7 +18,16 @@ from fsvi_bench.files import require_writable_directory, write_atomically
 from fsvi_bench.leaderboard.reading import read_submission
 from fsvi_bench.leaderboard.rescoring import rescore, score_all
 from fsvi_bench.leaderboard.strict import manifest_yaml, validated
-from fsvi_bench.leaderboard.submission import CELLS_FILE, MANIFEST_FILE, PROTOCOL, Claim, Claims, Manifest, Submission
+from fsvi_bench.leaderboard.submission import (
+    CELLS_FILE,
+    LONGEST_LINE,
+    MANIFEST_FILE,
+    PROTOCOL,
+    Claim,
+    Claims,
+    Manifest,
+    Submission,
+)
 from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.tasks.official import Place, TaskSet
@@ -105,7 +114,9 @@ def write_submission(
     except InputError as error:  # the workshop is gone by the time that anybody could look there
         raise InputError(str(error).replace(str(made), str(folder))) from error
     except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror}; choose another folder with --out") from error
+        aside = workshop / "earlier"
+        kept = f"; what was there lies in {aside}" if aside.exists() and not folder.exists() else ""
+        raise InputError(f"cannot write {folder}: {error.strerror}; choose another folder with --out{kept}") from error
     finally:
         if folder.exists() or not (workshop / "earlier").exists():  # else it holds the only copy of the earlier one
             shutil.rmtree(workshop, ignore_errors=True)
@@ -170,6 +181,11 @@ def make_manifest(draft: Draft, words: Words) -> Manifest:
         "notes": "\n".join(part for part in (words.notes, draft.remark) if part),
         "reference": words.reference,
     }
+    if len(hardware) > LONGEST_LINE:
+        raise InputError(
+            f"hardware: its words are {len(hardware)} characters, expected at most {LONGEST_LINE}; give --hardware "
+            "with shorter ones for all machines"
+        )
     return validated(Manifest, content, Path(MANIFEST_FILE))
 
 
@@ -186,7 +202,7 @@ def as_slug(text: str) -> str:
 
 def as_line(text: str) -> str:
     """Words from a program, such as a processor's name, without what a line of a manifest may not hold."""
-    return " ".join(_NOT_IN_A_LINE.sub(" ", text).split())[:200]
+    return " ".join(_NOT_IN_A_LINE.sub(" ", text).split())[:LONGEST_LINE]
 
 
 def as_text(text: str) -> str:

@@ -54,7 +54,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Unverified:
-    """A submission of which nothing is known, since this machine could not verify it, and why."""
+    """A submission that was neither found to hold nor found out, and why: this machine lacks what it takes, say."""
 
     folder: Path
     reason: str
@@ -132,20 +132,20 @@ def verify_all(
 
     A verification that is there is kept if it is of these files and this version and came about as strictly as is asked
     for, unless `again`; a stricter one of these files is kept in any case. One of a submission that is refused is
-    removed; where this machine alone is why it cannot be verified, it stays. A submission without a source is scored
-    alone.
+    removed, be it that a re-run ended elsewhere, which another processor may do to an honest one; where nothing was
+    found out, it stays. A submission without a source, or without a cell that is ok, is scored alone.
 
     Raises:
         InputError: there is no such folder, or `verified` cannot be written.
     """
     if not is_directory(root / SUBMISSIONS):
         raise InputError(f"there is no folder {root / SUBMISSIONS}; name the leaderboard's folder, which holds it")
-    require_writable_shelf(root / VERIFIED)
+    require_writable_shelf(root / VERIFIED, "mend its permissions, or name another leaderboard")
     for folder in sorted(path for path in (root / SUBMISSIONS).iterdir() if _may_be_a_submission(path)):
         place = verification_path(root, folder.name)
         try:
             submission = read(folder, tasks)
-            wanted = None if submission.manifest.source is None else settings
+            wanted = settings if _can_run_again(submission) else None
             earlier = None if again else _still_good(place, submission, wanted)
             found = earlier or verify_submission(submission, tasks, wanted, workers, progress, hidden=hidden)
         except SubmissionRefused as error:
@@ -160,13 +160,17 @@ def verify_all(
         yield Verified(submission, stands, kept=stands is not found or earlier is not None)
 
 
-def require_writable_shelf(folder: Path) -> None:
+def _can_run_again(submission: Submission) -> bool:
+    return submission.manifest.source is not None and any(cell.status == "ok" for cell in submission.claims.cells)
+
+
+def require_writable_shelf(folder: Path, mend: str = "choose another with --save, or mend its permissions") -> None:
     """Before hours of re-runs.
 
     Raises:
         InputError: no verification could be written there.
     """
-    require_writable_directory(folder, "folder of verifications", "choose another with --save, or mend its permissions")
+    require_writable_directory(folder, "folder of verifications", mend)
 
 
 def read(folder: Path, tasks: TaskSet) -> Submission:
@@ -174,10 +178,13 @@ def read(folder: Path, tasks: TaskSet) -> Submission:
 
     Raises:
         SubmissionRefused: whatever is wrong with its files is its own fault.
+        InputError: the system does not give one of them out.
     """
     try:
         return read_submission(folder, tasks)
     except InputError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
         raise SubmissionRefused(str(error)) from error
 
 

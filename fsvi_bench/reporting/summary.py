@@ -70,7 +70,10 @@ def _refuse_mixtures(records: Sequence[Record]) -> None:
         cell = (r.dataset, r.split, r.method, r.family, canonical_json(r.hyperparameters), r.seed)
         if cell in cells:
             name = f"{r.dataset} split {r.split} {r.method} {r.family} seed {r.seed}"
-            raise InputError(f"the records hold {name} twice, from two versions of the code; show their results apart")
+            raise InputError(
+                f"the records hold {name} twice, from two versions of the code or sets of kernels; show their results "
+                "apart"
+            )
         cells.add(cell)
 
 

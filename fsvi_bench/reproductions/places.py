@@ -69,7 +69,10 @@ def sort_records(plan: Plan, records: Sequence[Record]) -> Found:
     for record in records:
         if by_place.setdefault(_key(record), record) is not record:
             name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
-            raise InputError(f"the records hold {name} twice, from two versions of the code; show their results apart")
+            raise InputError(
+                f"the records hold {name} twice, from two versions of the code or sets of kernels; show their results "
+                "apart"
+            )
     found = Found([], [])
     for place in places(plan):
         if (kept := by_place.get(_key(place))) is None:

@@ -30,7 +30,7 @@ class Archive:
     records: list[Record]  #: one per cell, in the plans' order; those of refused tasks at the end
     planned: int  #: cells that the plans ask for
     missing: int  #: of these, cells without a record yet
-    stale: int  #: records of cells that no plan asks for: of other code, settings or tasks
+    stale: int  #: records of cells that no plan asks for: of other code, kernels, settings or tasks
 
 
 class Group(NamedTuple):

@@ -85,7 +85,8 @@ def _require_same_sources(job: Job) -> None:
         raise InputError(
             f"the sources of fsvi-bench or of {job.variant.method.name}, or the kernels asked for, are not those that "
             f"the run began with (hash {here[:12]}, expected {planned[:12]}): files were changed while it ran, or a "
-            f"worker's machine has another version or another {KERNELS_VARIABLE}; make them the same everywhere and run again"
+            f"worker's machine has another version or another {KERNELS_VARIABLE}; make them the same everywhere and "
+            "run again"
         )
 
 

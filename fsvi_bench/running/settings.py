@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
+from fsvi_bench.core_yaml import CoreLoader
 from fsvi_bench.errors import InputError, quoted
 
 #: Settings that have a flag of their own.
 FLAGS: Mapping[str, str] = {"M": "--measurement-points", "max_steps": "--max-steps"}
 
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
-
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """`key=value` of `--set`, the value read as YAML (a number, true, a word).
+    """`key=value` of `--set`, the value read as in `submission.yaml` (a number, true, a word).
 
     Raises:
         InputError: it has no `=`, or is not YAML.
@@ -47,7 +45,7 @@ def parse_option(text: str) -> tuple[str, Any]:
 def setting(name: str, value: object) -> str:
     """`key=value`, which `parse_setting` reads as the same value."""
     plain = isinstance(value, str) and _reads_as_itself(value)
-    return f"{name}={value if plain else json.dumps(value)}"
+    return f"{name}={value if plain else json.dumps(value, ensure_ascii=False)}"
 
 
 def setting_words(settings: Mapping[str, Any]) -> list[str]:
@@ -59,8 +57,7 @@ def setting_words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _read(text: str) -> Any:
-    """YAML, with 1e-6 for the number that YAML 1.1 takes for a word."""
-    return float(text) if _EXPONENT.fullmatch(text.strip()) else yaml.safe_load(text)
+    return yaml.load(text, CoreLoader)  # a safe loader
 
 
 def _reads_as_itself(text: str) -> bool:

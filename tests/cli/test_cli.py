@@ -239,10 +239,11 @@ def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
 
 
 def test_what_is_no_task_does_not_keep_others_from_being_verified(cli, refused, tmp_path):
-    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
-    stray = tmp_path / "a.safetensors"  # before toy/ in order
+    folder = tmp_path / "tasks"
+    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", folder)
+    stray = folder / "a.safetensors"  # before toy/ in order
     stray.write_bytes(b"no tensors")
-    status, out, err = cli("tasks", "verify", tmp_path)
+    status, out, err = cli("tasks", "verify", folder)
     assert status == 2
     assert out.splitlines()[-1].startswith("1 of 2 hold; ")
     assert err.startswith(str(stray))

@@ -124,8 +124,10 @@ def test_both_machines_are_named_unless_words_are_given_for_them(tmp_path):
     again = draft_of(tmp_path, only("energy"), hardware="a desk")
     assert extend(again, SILENT, TASKS, tmp_path / "out")[1].hardware == "a desk"
     long = draft_of(tmp_path, only("energy"), hardware="x" * 195)
-    with pytest.raises(InputError, match=r"are 203 characters together, expected at most 200; give --hardware"):
-        extend(long, SILENT, TASKS, tmp_path / "out")
+    with pytest.raises(
+        InputError, match=r"hardware: its words are 203 characters, expected at most 200; give --hardware"
+    ):
+        write_submission(*extend(long, SILENT, TASKS, tmp_path / "out"), TASKS, tmp_path / "out", replace=True)
     assert extend(long, Words((), "", hardware="two"), TASKS, tmp_path / "out")[1].hardware == "two"
 
 
@@ -193,6 +195,6 @@ def test_a_submission_that_does_not_hold_is_not_extended(tmp_path, submit, capsy
     before = contents(tmp_path / "out")
     assert submit("energy", "--extend") == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "the submission that is there does not hold: " in said
+    assert "the submission that is there cannot be read: " in said
     assert said.endswith("submit all data sets anew with --replace and without --extend")
     assert contents(tmp_path / "out") == before

@@ -175,6 +175,12 @@ def test_it_goes_on_for_ever(code):
     assert time.monotonic() - began < 60
 
 
+def test_a_verifier_that_waits_less_than_the_budget_allows_does_not_refuse():
+    short = Limits(steps=10, seconds=1.0, memory=LIMITS.memory, seconds_are="mine", within_budget=True)
+    with pytest.raises(InputError, match=r"it was not done within 1 s \(mine\).*; give a larger --max-seconds"):
+        trained(method_that("while True: pass"), short)
+
+
 def test_it_asks_for_a_hundred_gigabytes():
     lines = ["try:", "    bytearray(10**11)", "except MemoryError:", "    torch.ones(10**11 // 8, dtype=torch.float64)"]
     result = trained(method_that(*lines))

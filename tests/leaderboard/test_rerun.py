@@ -33,6 +33,7 @@ from tests.leaderboard.stubbed import (
 )
 
 RAND_A = {"M": 5, "max_steps": 40, "minibatch": "full", "lr": 0.05}
+LIMIT = "the verifier's limit for one run"
 CONCRETE = {"max_steps": 30, "minibatch": 10}
 
 
@@ -216,8 +217,8 @@ def test_withheld_tasks_go_round_the_data_sets_and_share_no_draw(monkeypatch, pl
     [
         (2.5, 3600.0, 155.0, "2.5 times the declared 60 s, and 5 s"),
         (2.5, 155.0, 155.0, "2.5 times the declared 60 s, and 5 s"),
-        (2.5, 154.0, 154.0, "the verifier's limit for one run"),
-        (1000.0, 3600.0, 3600.0, "the verifier's limit for one run"),
+        (2.5, 154.0, 154.0, LIMIT),
+        (1000.0, 3600.0, 3600.0, LIMIT),
     ],
 )
 def test_the_clock_and_the_steps_are_those_of_the_budget(monkeypatch, planted, patience, max_seconds, seconds, words):
@@ -225,7 +226,7 @@ def test_the_clock_and_the_steps_are_those_of_the_budget(monkeypatch, planted, p
     whole, cells = make()
     settings = replace(SETTINGS, patience=patience, memory=10**9, max_seconds=max_seconds)
     _, stub = run(monkeypatch, ends_as_submitted(tasks, posteriors), whole, tasks, cells, settings)
-    assert set(stub.limits) == {Limits(10, seconds, 10**9, words)}
+    assert set(stub.limits) == {Limits(10, seconds, 10**9, words, within_budget=words == LIMIT)}
 
 
 def test_cells_are_drawn_by_the_hash_and_the_verifiers_seed(planted):

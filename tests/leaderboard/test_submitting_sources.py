@@ -110,7 +110,8 @@ def test_results_of_other_kernels_are_not_of_other_sources(ran, toy, monkeypatch
     (record,) = read_archive(ran).records
     path = next(ran.glob("cells/**/record.json"))
     text = path.read_text()
-    monkeypatch.setattr("fsvi_bench.running.grid.arithmetic", lambda: {"MKL_CBWR": "AVX2"})
+    for module in ("running.grid", "leaderboard.drafting"):
+        monkeypatch.setattr(f"fsvi_bench.{module}.arithmetic", lambda: {"MKL_CBWR": "AVX2"})
     other = decisive_sha256(load_installed("exact").code_sha256, kernels)
     try:
         path.write_text(text.replace(record.code_sha256, other))
@@ -120,6 +121,21 @@ def test_results_of_other_kernels_are_not_of_other_sources(ran, toy, monkeypatch
         path.write_text(text)
     assert draft.remark == ""
     assert draft.hardware == as_line(machine_words(record.provenance))
+
+
+def test_cells_of_several_sets_of_kernels_are_not_one_submission(ran, toy, monkeypatch):
+    """No one re-run could end where all of them are."""
+    (record,) = read_archive(ran).records
+    codes = [decisive_sha256(load_installed("exact").code_sha256, kernels) for kernels in ({}, PORTABLE)]
+    both = {("toy", split): record.model_copy(update={"code_sha256": code}) for split, code in enumerate(codes)}
+    monkeypatch.setattr(drafting, "_chosen", lambda *given: both)
+    monkeypatch.setattr(drafting, "_steps", lambda *given: 1)
+    monkeypatch.setattr(drafting, "_cell", lambda *given, scored: DraftCell("failed", "planted"))
+    two = TaskSet(dict.fromkeys(both, toy.tasks["toy", 0]))
+    with pytest.raises(InputError, match="some cells of exact were made with other kernels of torch than others"):
+        draft_from_run(ran, two, Choice())
+    allowed = draft_from_run(ran, two, Choice(), allow_other_sources=True)
+    assert allowed.remark == "Its cells were made with several sets of kernels of torch."
 
 
 def test_all_machines_of_a_run_are_named(ran, toy, monkeypatch):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+import torch
 
 from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard import verifying
+from fsvi_bench.leaderboard import rescoring, verifying
 from fsvi_bench.leaderboard.rerun import RerunSettings
 from fsvi_bench.leaderboard.rerun.jail import Jail
 from fsvi_bench.leaderboard.verification import (
@@ -131,7 +134,7 @@ def test_what_this_machine_cannot_verify_keeps_its_verification(board, planted_s
             main(["verify", "--all", str(board), "--workers", "1", "--again"])
     assert ended.value.code == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert "mine could not be verified here: the boston data are not on this machine" in said
+    assert "mine is not verified: the boston data are not on this machine" in said
     assert "0 of 1 submissions hold" in said
     edit_claim(board / "submissions" / "mine", kl=1.0)
     (found,) = verify_all(board, planted_set, STRICT, 1, Silent())
@@ -139,20 +142,54 @@ def test_what_this_machine_cannot_verify_keeps_its_verification(board, planted_s
     assert not verification_path(board, "mine").exists()
 
 
+def test_a_file_that_the_system_does_not_give_out_is_not_the_submissions_fault(board, planted_set, monkeypatch):
+    first = verify(board, planted_set, STRICT).verification
+    real = os.open
+
+    def broken(path, *rest, **more):
+        if Path(path).name == "cells.json":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", broken)
+    (found,) = verify_all(board, planted_set, STRICT, 1, Silent())
+    assert type(found) is Unverified
+    assert found.reason.endswith("cells.json: Input/output error")
+    assert read_verification(verification_path(board, "mine")) == first
+
+
+def test_scores_that_cannot_be_computed_are_the_posteriors_fault(board, planted_set, monkeypatch):
+    def singular(q, problem):
+        raise torch.linalg.LinAlgError("no factor")
+
+    monkeypatch.setattr(rescoring, "score", singular)
+    (found,) = verify_all(board, planted_set, None, 1, Silent())
+    assert type(found) is Refused
+    assert "split-00.safetensors: its scores cannot be computed (no factor)" in found.reason
+
+
+def test_a_submission_none_of_whose_cells_is_ok_is_scored_alone(tmp_path, planted_set, monkeypatch):
+    monkeypatch.setattr(verifying, "_rerun", lambda *given: pytest.fail("nothing to compare it with"))
+    manifest = planted_manifest("mine", source={"file": "mine.py", "class": "Mine"})
+    plant_submission(tmp_path / "submissions", planted_set, manifest, source=b"x", posteriors={})
+    assert verify(tmp_path, planted_set, STRICT).verification.rerun is None
+
+
 def test_where_nothing_can_be_written_nothing_is_verified(board, planted_set, monkeypatch, capsys):
     monkeypatch.setattr(verifying, "rescore", lambda *given: pytest.fail("it began"))
     monkeypatch.setattr("fsvi_bench.leaderboard.protocol.protocol_tasks", lambda data_dir: planted_set)
     (board / "file").touch()
     (board / "verified").touch()
-    for words in (
-        ["--all", board],
-        [board / "submissions" / "mine"],
-        [board / "submissions" / "mine", "--save", board / "file"],
+    elsewhere = "choose another with --save, or mend its permissions"
+    for words, mend in (
+        (["--all", board], "mend its permissions, or name another leaderboard"),
+        ([board / "submissions" / "mine"], elsewhere),
+        ([board / "submissions" / "mine", "--save", board / "file"], elsewhere),
     ):
         with pytest.raises(SystemExit) as ended:
             main(["verify", *map(str, words), "--workers", "1"])
         assert ended.value.code == 2
-        assert "choose another with --save" in " ".join(capsys.readouterr().err.split())
+        assert mend in " ".join(capsys.readouterr().err.split())
 
 
 def test_folders_to_be_hidden_reach_the_rerun(board, planted_set, tmp_path):

@@ -19,7 +19,7 @@ from fsvi_bench.reproductions.burt2020_sizes import draw_sizes
 from fsvi_bench.reproductions.places import Place, find_records, places, sort_records
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from fsvi_bench.reproductions.study.closeness import Examiner, _fresh_features
-from fsvi_bench.reproductions.study.collect import _without_end, collect
+from fsvi_bench.reproductions.study.collect import _curves, _without_end, collect
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
@@ -150,6 +150,25 @@ def test_a_diverged_cells_curve_is_infinite_from_its_traces_end_on():
     traces = [trace(100), _without_end(trace(10), grid), _without_end(trace(1), grid)]
     assert [spread.median for _, spread in spread_by_step(traces, "kl")] == [5.0, 5.0, 5.0, math.inf]
     assert [point.kl for point in _without_end(trace(100), grid).points] == [5.0] * 4  # at the end already
+
+
+def test_a_curve_of_which_every_cell_diverged_ends_at_infinity(ran, monkeypatch):
+    """There is no other trace to say how far it would have gone; the settings do."""
+    records, _ = find_records(*reversed(ran))
+    last = 1000
+    diverged = [
+        record.model_copy(
+            update={"status": "diverged", "hyperparameters": {**record.hyperparameters, "max_steps": last}}
+        )
+        for record in records
+        if record.method == "rand-a" and not record.hyperparameters["kl_jitter"]
+    ]
+    trace = Trace([TracePoint(s, 0.1 * s, 5.0, None, 5.0, 2.0) for s in (0, 1, 10)])
+    monkeypatch.setattr("fsvi_bench.reproductions.study.collect.load_trace", lambda record, root: trace)
+    points = _curves(diverged, ran[0])
+    assert points
+    assert {point.kl for point in points if point.steps <= 10} == {5.0}
+    assert {(point.steps, point.kl) for point in points if point.steps > 10} == {(last, math.inf)}
 
 
 def test_a_task_that_is_not_here_is_refused(ran):

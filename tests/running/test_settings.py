@@ -8,10 +8,40 @@ from fsvi_bench.running.settings import parse_setting, setting, setting_words
 
 
 @pytest.mark.parametrize(
-    "value", [0.01, 1e-6, 3, True, None, "lbfgs", "no", "1", "", "a: b", "[x", "1e5", [1, "b"], {"a": None}]
+    "value",
+    [
+        0.01,
+        1e-6,
+        3,
+        True,
+        None,
+        "lbfgs",
+        "no",
+        "1",
+        "",
+        "a: b",
+        "[x",
+        "1e5",
+        [1, "b"],
+        {"a": None},
+        [1e-6],
+        {"a": 1e-6},
+        1e16,
+        [1e16],
+        "😀: x",
+        "12:30",
+        "2024-01-01",
+        "1_000",
+        "true",
+    ],
 )
 def test_a_setting_is_read_as_it_was_written(value):
     assert parse_setting(setting("name", value)) == ("name", value)
+
+
+def test_words_that_yaml_1_1_takes_for_something_else_are_text():
+    for text in ("no", "on", "12:30", "2024-01-01", "1_000", "0x1f"):
+        assert parse_setting(f"a={text}") == ("a", text)
 
 
 def test_words_stand_plainly_and_what_has_a_flag_of_its_own_takes_it():

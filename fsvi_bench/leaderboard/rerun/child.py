@@ -57,6 +57,7 @@ class Limits:
     seconds: float  #: from `ready` on
     memory: int
     seconds_are: str = ""  #: where `seconds` come from, for who exceeds them
+    within_budget: bool = False  #: they are less than the submission's budget allows, so who exceeds them may be honest
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +86,8 @@ def train_apart(manifest: Manifest, source: bytes, problem: Problem, seed: int, 
 
     Raises:
         RunFailed: it exceeded a limit, ended before its time, or sent what no method may.
-        InputError: the process cannot be started, or ends before it has touched what was submitted.
+        InputError: the process cannot be started, ends before it has touched what was submitted, or takes more seconds
+            than the verifier gives, though not more than its budget allows.
     """
     assert manifest.source is not None
     job = Job(
@@ -168,7 +170,10 @@ def _listen(process: _Process, heard: _Heard, limits: Limits) -> None:
             if now - start > allowed:
                 source = f" ({limits.seconds_are})" if heard.ready is not None and limits.seconds_are else ""
                 what = "did not get ready" if heard.ready is None else "was not done"
-                raise heard.failure(f"it {what} within {allowed:.0f} s{source}{process.last_words()}")
+                late = f"it {what} within {allowed:.0f} s{source}{process.last_words()}"
+                if heard.ready is not None and limits.within_budget:
+                    raise InputError(f"the submitted code was run again, and {late}; give a larger --max-seconds")
+                raise heard.failure(late, "verify again when this machine has less to do")
             for key, _ in selector.select(min(1.0, start + allowed - now)):
                 piece = os.read(key.fd, _PIECE)
                 if key.fd == process.errors:
@@ -178,7 +183,8 @@ def _listen(process: _Process, heard: _Heard, limits: Limits) -> None:
                 elif piece:
                     heard.hear(piece, time.monotonic())
                 else:
-                    raise heard.failure(f"{_ending(process)} before it had sent its posterior{process.last_words()}")
+                    early = f"{_ending(process)} before it had sent its posterior{process.last_words()}"
+                    raise heard.failure(early, "mend that, and verify again")
 
 
 def _ending(process: _Process) -> str:
@@ -222,13 +228,12 @@ class _Heard:
         except Garbled as error:
             raise RunFailed(f"it sent {error}") from error
 
-    def failure(self, what: str) -> Exception:
-        """Of the submitted code, or, while that has not been touched, of this machine."""
+    def failure(self, what: str, mend: str) -> Exception:
+        """Of the submitted code, or, while that has not been touched, of this machine, which can be mended."""
         if self.ready is not None:
             return RunFailed(what)
         return InputError(
-            f"the process that submitted code is run in did not come so far as to read it: {what}; verify again when "
-            "this machine has less to do"
+            f"the process that submitted code is run in did not come so far as to read it: {what}; {mend}"
         )
 
     def _take(self, message: Message, file: bytes, now: float) -> None:

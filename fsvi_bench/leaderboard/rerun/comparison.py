@@ -91,8 +91,10 @@ def rerun(
         hidden: folders that submitted code must not see, beside those that it never does: where the raw data lie, say.
 
     Raises:
-        InputError: there is no source, or no cell that is ok; no jail works though one is asked for; or an official
-            cell could not be trained within its budget, or did not end where the submitted file is (with both numbers).
+        SubmissionRefused: an official cell could not be trained within its budget, or did not end where the submitted
+            file is (with both numbers).
+        InputError: there is no source, or no cell that is ok; no jail works though one is asked for; or a run takes
+            longer than `max_seconds`, which its budget would allow.
     """
     jail = _jail(submission, settings, hidden)
     runner = _Runner(submission, settings, jail)
@@ -286,7 +288,8 @@ def _limits(budget: Budget, settings: RerunSettings) -> Limits:
     """What the budget allows on this machine, unless it is more than the verifier has to give."""
     allowed = settings.patience * budget.seconds + SPARE_SECONDS
     if allowed > settings.max_seconds:
-        return Limits(budget.steps, settings.max_seconds, settings.memory, "the verifier's limit for one run")
+        words = "the verifier's limit for one run"
+        return Limits(budget.steps, settings.max_seconds, settings.memory, words, within_budget=True)
     words = f"{settings.patience:g} times the declared {budget.seconds:g} s, and {SPARE_SECONDS:g} s"
     return Limits(budget.steps, allowed, settings.memory, words)
 

@@ -118,7 +118,8 @@ def _cell(record: Record, closeness: Closeness | None) -> StudyCell:
 
 
 def _curves(records: Sequence[Record], root: Path) -> list[CurvePoint]:
-    """Of every line that has no jitter; EXACT has no trace. What diverged is infinite from its trace's end on."""
+    """Of every line that has no jitter; EXACT has no trace. What diverged is infinite from its trace's end on, to the
+    last step that was asked for."""
     groups: dict[tuple[str, Entry], list[Record]] = defaultdict(list)
     for record in records:
         settings = _setting(record.hyperparameters)
@@ -130,7 +131,8 @@ def _curves(records: Sequence[Record], root: Path) -> list[CurvePoint]:
         found = [
             (record, trace) for record in group if (trace := load_trace(record, root)) is not None and trace.points
         ]
-        grid = sorted({point.steps for _, trace in found for point in trace.points})
+        asked = {_setting(record.hyperparameters)["max_steps"] for record, _ in found if record.status == "diverged"}
+        grid = sorted({point.steps for _, trace in found for point in trace.points} | (asked - {None}))
         if len(grid) > 1:
             traces = [_without_end(trace, grid) if record.status == "diverged" else trace for record, trace in found]
             points.extend(_points(dataset, entry, traces))

@@ -78,7 +78,7 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
         falling_least=f"{along.FALLING:g}",
         verdict_count=sum(each.verdict is not None for each in judged),
         not_begun=sorted({*summary.datasets_of(tables.cells)} - {*summary.begun_datasets(tables.cells)}),
-        unnamed_kernels=any(cell.hardware and "ATen" not in cell.hardware for cell in tables.cells),
+        unnamed_kernels=any(cell.hardware and "MKL" not in cell.hardware for cell in tables.cells),
         hardware=sorted({cell.hardware for cell in tables.cells if cell.hardware}),
         steps=" ".join(steps_in_words([row for row, _ in rows])),
         experiments=[_experiment(name, title, folder) for name, title in EXPERIMENTS.items()],

@@ -1,0 +1,34 @@
+"""YAML whose plain words are read by YAML 1.2's core schema: `1e-3` is a number, `no`, `12:30` and a date are text.
+
+PyYAML follows YAML 1.1, where each of these is something else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+_FLOAT = re.compile(
+    r"^[-+]?(?:(?:[0-9]+\.[0-9]*|\.?[0-9]+)(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))$|^\.(?:nan|NaN|NAN)$"
+)
+
+
+class CoreLoader(yaml.SafeLoader):
+    """Makes dict, list, str, int, float, bool and None."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+
+CoreLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), [*"~nN", ""])  # type: ignore[no-untyped-call]
+CoreLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:[Tt]rue|[Ff]alse)$"), [*"tTfF"])  # type: ignore[no-untyped-call]
+CoreLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), [*"-+0123456789"])  # type: ignore[no-untyped-call]
+CoreLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+.0123456789"])  # type: ignore[no-untyped-call]
+
+
+class CoreDumper(yaml.SafeDumper):
+    """Quotes text that `CoreLoader` would take for a number, beside what YAML 1.1 would."""
+
+
+CoreDumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+.0123456789"])  # type: ignore[no-untyped-call]
