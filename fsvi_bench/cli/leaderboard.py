@@ -33,7 +33,9 @@ def build(
         from fsvi_bench.leaderboard.site.build import SITE, build_site
 
         out = root / SITE if out is None else out
-        files = build_site(root, out)
+        files, without_scores = build_site(root, out)
+    for sentence in without_scores:
+        stderr.print(f"shown without scores: {sentence}", soft_wrap=True)
     stderr.print(f"{len(files)} files; open the first in a browser, or: fsvi-bench leaderboard serve --site {out}")
     stdout.print(str(out / "index.html"), soft_wrap=True)
     return 0

@@ -91,11 +91,11 @@ def submit(
         draft = _from_files(posteriors, tasks, method, family, given, chosen, source)
     if extend:
         draft, words = extend_submission(draft, words, tasks, out, replace=replace)
+    submission = write_submission(draft, words, tasks, out, replace=replace or extend, workers=processes)
     if draft.left_out:
         stderr.print(
             f"left out, having no cell there: {', '.join(draft.left_out)}; an entry that lacks a data set of the tables has no rank"
         )
-    submission = write_submission(draft, words, tasks, out, replace=replace or extend, workers=processes)
     folder = out / submission.manifest.name
     stdout.print(f"{folder}: track {submission.manifest.track}, {len(submission.claims.cells)} cells")
     if submission.manifest.source is None:

@@ -22,7 +22,12 @@ from fsvi_bench.leaderboard.references import References
 from fsvi_bench.leaderboard.rows import CLOSED_FORM, by_dataset, column, verified_cells
 from fsvi_bench.leaderboard.tables import HEADLINES, Score
 from fsvi_bench.statistics.multiple import holm
-from fsvi_bench.statistics.resampled_t import corrected_interval, corrected_paired_test, paired_differences
+from fsvi_bench.statistics.resampled_t import (
+    corrected_interval,
+    corrected_paired_test,
+    least_p_value,
+    paired_differences,
+)
 
 LEVEL = 0.05  #: an adjusted p-value up to it tells two entries apart
 BOUND = 1.0  #: of a split's log10 ratio: ten times nearer or more
@@ -84,9 +89,7 @@ def _difference(dataset: str, a: Float[np.ndarray, " J"], b: Float[np.ndarray, "
     if mean_a is None or mean_b is None:
         return Difference(dataset, mean_a, mean_b, None, None, None, None)
     ratios = _log_ratios(a, b)
-    # Bounded ratios may all be equal, and a t test then certain after two splits; their signs never are.
-    by_signs = min(1.0, 2.0 ** (1 - np.count_nonzero(ratios)))
-    p_value = max(corrected_paired_test(ratios, np.zeros_like(ratios), ratio), float(by_signs))
+    p_value = max(corrected_paired_test(ratios, np.zeros_like(ratios), ratio), least_p_value(ratios))
     log_ratio, low, high = corrected_interval(ratios, ratio)
     return Difference(
         dataset, mean_a, mean_b, log_ratio, None if low is None or high is None else (low, high), p_value, None

@@ -168,7 +168,8 @@ def _why_unranked(
         return 1, "equals the closed form to rounding"
     if (shortfall := entry.verification.shortfall) is not None:
         return 2, shortfall
-    if lacking := [name for name in missing_datasets(columns, references) if name in references.counted]:
+    lacking = missing_datasets(columns, references)
+    if any(name in references.counted for name in lacking):
         return 3, f"missing: {', '.join(lacking)}"
     return 0, None
 

@@ -101,7 +101,13 @@ def _label(row: Row, settings: Sequence[str]) -> str:
 def _cell(row: Row, name: str) -> str:
     if not row.finished:
         return unfinished_word(row)
-    return format_estimate(row.scores[name]) if name in row.scores else "–"
+    return format_score(row, name) if name in row.scores else "–"
+
+
+def format_score(row: Row, name: str) -> str:
+    """A score that a row has; the KL of q's moments as `=` where it is q's own, as of every Gaussian."""
+    same = name == "kl_moment_matched" and row.scores.get("kl") == row.scores[name]
+    return "=" if same else format_estimate(row.scores[name])
 
 
 def unfinished_word(row: Row) -> str:
@@ -119,8 +125,8 @@ def format_estimate(estimate: Estimate) -> str:
     mean, error = estimate.mean, estimate.standard_error
     if not math.isfinite(mean):
         return "∞" if mean > 0 else str(mean)
-    if 0 < abs(mean) < ROUNDING:
-        return f"{mean:.0e}"
+    if abs(mean) < ROUNDING and (mean or (error or 0) < ROUNDING):
+        return f"{mean:.0e}" if mean else "0"
     if not error or not math.isfinite(error):
         return f"{mean:#.4g}".removesuffix(".") if mean else "0"
     exponent = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < 1e-3 or abs(mean) >= HUGE else 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import remove_leftovers, replace_together, require_writable_directory, write_atomically
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import posterior_file
@@ -143,7 +143,23 @@ def read_record_of(cell: Cell, path: Path) -> Record | None:
 
 def not_a_record(path: Path, error: Exception) -> InputError:
     """The error for a file that lies where a record should."""
-    return InputError(f"{path} is not a valid record ({type(error).__name__}); move it away and run again")
+    return InputError(f"{path} is not a valid record ({_why(error)}); move it away and run again")
+
+
+def _why(error: Exception) -> str:
+    """The first of what is wrong with a file, in a clause."""
+    match error:
+        case ValidationError():
+            first = error.errors(include_url=False)[0]
+            where = "".join(f"{part}: " for part in first["loc"])
+            return plain(f"{where}{first['msg']}")
+        case KeyError():
+            return plain(f"{error.args[0]}: Field required")
+        case TypeError():
+            return "no object of fields"
+        case OSError():
+            return error.strerror or type(error).__name__
+    return plain(str(error))
 
 
 def read_plans(root: Path) -> list[PlanFile]:
@@ -157,7 +173,7 @@ def read_plans(root: Path) -> list[PlanFile]:
         try:
             plans.append(PlanFile.model_validate_json(path.read_bytes()))
         except (OSError, ValidationError) as error:
-            raise InputError(f"{path} is not a plan ({type(error).__name__}); move it away and run again") from error
+            raise InputError(f"{path} is not a plan ({_why(error)}); move it away and run again") from error
     return sorted(plans, key=lambda plan: plan.written)
 
 

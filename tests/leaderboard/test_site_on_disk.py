@@ -31,6 +31,7 @@ def test_built_twice_from_disk_it_is_the_same_and_only_its_own_files_go(tmp_path
         main(["leaderboard", "build", "--root", str(root)])
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (0, f"{root / 'site' / 'index.html'}\n")
+    assert "shown without scores: broken: " in said.err
     site = root / "site"
     before, touched = tree(site), (site / "methods" / "beta.html").stat().st_mtime_ns
     (site / "mine.txt").write_text("kept")

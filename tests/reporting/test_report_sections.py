@@ -68,6 +68,15 @@ def test_holm_decides_with_the_number_of_rivals():
     assert uncorrected < 0.01  # a plain t test would have been far surer
 
 
+def test_no_test_of_few_splits_says_more_than_their_signs_could():
+    """Five differences that happen to agree: t would be sure of them, and five signs give 2/2^5 = 0.0625 at least."""
+    a = 5 + 0.01 * NOISE[0]
+    for splits, found in ((5, None), (6, "rand-a full")):
+        records = [*cells("rand-a", a[:splits]), *cells("ssge", a[:splits] + 1 + 0.001 * NOISE[1][:splits])]
+        assert p_value(a[:splits], a[:splits] + 1 + 0.001 * NOISE[1][:splits], 51 / 455) < 1e-6
+        assert best(records) == found
+
+
 def test_the_exact_posterior_is_no_rival_and_settings_are():
     a = 5 + 0.01 * NOISE[0]
     records = [*cells("exact", [0.0] * 20), *cells("rand-a", a, M=20), *cells("rand-a", a + 1, M=80)]

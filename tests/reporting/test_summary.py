@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.reporting.summary import Estimate, estimate, summarise
-from fsvi_bench.reporting.table import failures, format_estimate, result_table, score_table, short
+from fsvi_bench.reporting.table import failures, format_estimate, format_score, result_table, score_table, short
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Overconfidence, Scores
 
@@ -82,6 +82,13 @@ def test_a_row_without_scores_says_what_became_of_it(statuses, word):
     assert " ".join(line[7:]) == " ".join([word] * 6)
 
 
+def test_a_gaussians_moments_are_not_told_twice():
+    gaussian = record(0, 1.0)  # as are all its scores
+    (own,), (singular,) = summarise([gaussian]), summarise([record(0, math.inf)])
+    assert [format_score(row, "kl_moment_matched") for row in (own, singular)] == ["=", "1.000"]
+    assert [format_score(row, "kl") for row in (own, singular)] == ["1.000", "∞"]
+
+
 def test_infinity_stands_in_tables_as_its_sign():
     assert [short(value) for value in (math.inf, -math.inf, 1.23456, 1e-20)] == ["∞", "-∞", "1.235", "1e-20"]
 
@@ -103,6 +110,8 @@ def test_infinity_makes_the_mean_infinite():
         (5957.2, None, "5957"),
         (59572.0, None, "5.957e+04"),
         (0.0, None, "0"),
+        (0.0, 2.8e-14, "0"),
+        (0.0, 0.5, "0.00 ± 0.50"),
         (math.inf, None, "∞"),
         (7611645.2, 7611625.4, "7611645 ± 7611625"),
         (1.3e103, 4.1e102, "(1.30 ± 0.41)e103"),

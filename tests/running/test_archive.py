@@ -88,7 +88,12 @@ def test_refused_tasks_are_part_of_the_account_until_they_are_certified(tmp_path
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("{}", "is not a valid record"), ("no JSON", "is not a valid record")],
+    [
+        ("{}", r"is not a valid record \((format|cell): Field required\); move it away"),
+        ("no JSON", r"is not a valid record \(.*expected ident at line 1 column 2\); move it away"),
+        ('{"cell": "a', r"is not a valid record \(.*EOF while parsing a string at line 1 column 11\); move it away"),
+        ("[1, 2]", "is not a valid record"),
+    ],
 )
 def test_what_is_no_record_is_named(tmp_path, content, words):
     execute(tmp_path)
@@ -168,8 +173,8 @@ def test_a_folder_without_anything_is_refused(tmp_path):
 
 def test_a_plan_that_is_none_is_named(tmp_path):
     execute(tmp_path)
-    (tmp_path / "plans" / "x.json").write_text("{}")
-    with pytest.raises(InputError, match="is not a plan"):
+    (tmp_path / "plans" / "x.json").write_text('{"format": "fsvi-')
+    with pytest.raises(InputError, match=r"x.json is not a plan \(.*EOF while parsing a string.*\); move it away"):
         read_archive(tmp_path)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.statistics.resampled_t import corrected_interval, corrected_paired_test
+from fsvi_bench.statistics.resampled_t import corrected_interval, corrected_paired_test, least_p_value
 from tests.maths.draws import PROPERTY
 
 INF = math.inf
@@ -44,6 +44,12 @@ def test_no_evidence_and_perfect_evidence():
     assert corrected_paired_test([1, 2, 3], [1, 2, 3], 1 / 9) == 1
     assert corrected_paired_test([1], [2], 1 / 9) == 1
     assert corrected_paired_test([0.1 + 0.2] * 3, [0.2] * 3, 1 / 9) == 0  # the same difference each time
+
+
+def test_the_least_that_signs_could_give():
+    assert least_p_value([0.1, -2.0, 0.3, 0.0]) == 2 * 0.5**3
+    assert least_p_value([0.0, 0.0]) == 1.0
+    assert least_p_value([math.inf, 1.0]) == 0.5
 
 
 def test_infinite_scores():

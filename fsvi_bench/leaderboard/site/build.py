@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from fsvi_bench.leaderboard.site.data import entry_json, entry_script, leaderboard_json
 from fsvi_bench.leaderboard.site.dataset_page import dataset_page
@@ -16,15 +17,25 @@ from fsvi_bench.leaderboard.site.render import asset_files
 SITE = "site"  #: folder beneath a leaderboard's, unless another is named
 
 
-def build_site(root: Path, out: Path) -> list[str]:
-    """Reads a leaderboard's folder and writes its site; returns the files' paths within `out`, sorted.
+class Built(NamedTuple):
+    """A site that was written."""
+
+    files: list[str]  #: paths within its folder, sorted
+    without_scores: list[str]  #: one sentence for each submission that is shown without scores
+
+
+def build_site(root: Path, out: Path) -> Built:
+    """Reads a leaderboard's folder and writes its site.
 
     Equal folders give equal files, byte for byte, whatever the order in which they are read.
 
     Raises:
         InputError: `root` holds no submissions or no references, or `out` cannot be written.
     """
-    return write_site(out, site_files(read_material(root)))
+    material = read_material(root)
+    unverified = [f"{entry.name}: {entry.note}" for entry in material.entries if entry.note is not None]
+    files = write_site(out, site_files(material))
+    return Built(files, [*unverified, *(f"{each.name}: {each.problem}" for each in material.unreadable)])
 
 
 def site_files(material: Material) -> Iterator[tuple[str, bytes]]:

@@ -18,7 +18,7 @@ from fsvi_bench.running.cell import Record
 from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks, tie_groups
 from fsvi_bench.statistics.multiple import holm
 from fsvi_bench.statistics.ranks import critical_difference
-from fsvi_bench.statistics.resampled_t import corrected_paired_test
+from fsvi_bench.statistics.resampled_t import corrected_paired_test, least_p_value, paired_differences
 from fsvi_bench.statistics.wilcoxon import Comparison, wilcoxon_over_datasets
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
@@ -65,12 +65,13 @@ def supported_best(study: Study, dataset: str, family: Family, score: str) -> En
 
 
 def _beats(best: dict[int, float], rival: dict[int, float], ratio: float) -> float:
-    """p-value that the first is lower over the splits that both have; 1 if its mean is not."""
+    """p-value that the first is lower over the splits that both have, no less than signs could give; 1 if its mean is
+    not."""
     both = sorted(best.keys() & rival.keys())
     a, b = np.array([best[split] for split in both]), np.array([rival[split] for split in both])
     if not both or not a.mean() < b.mean():
         return 1.0
-    return corrected_paired_test(a, b, ratio)
+    return max(corrected_paired_test(a, b, ratio), least_p_value(paired_differences(a, b)))
 
 
 @dataclass(frozen=True)
