@@ -91,6 +91,5 @@ def _difference(dataset: str, a: Float[np.ndarray, " J"], b: Float[np.ndarray, "
     ratios = _log_ratios(a, b)
     p_value = max(corrected_paired_test(ratios, np.zeros_like(ratios), ratio), least_p_value(ratios))
     log_ratio, low, high = corrected_interval(ratios, ratio)
-    return Difference(
-        dataset, mean_a, mean_b, log_ratio, None if low is None or high is None else (low, high), p_value, None
-    )
+    interval = None if low is None or high is None else (max(low, -BOUND), min(high, BOUND))
+    return Difference(dataset, mean_a, mean_b, log_ratio, interval, p_value, None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from statistics import fmean
 
+import numpy as np
 import pytest
 from scipy.stats import t as student_t
 
-from fsvi_bench.leaderboard.comparing import comparison
+from fsvi_bench.leaderboard.comparing import _difference, comparison
 from tests.leaderboard.boards import DATASETS, entry, references
 
 TABLE = references()
@@ -33,7 +34,7 @@ def slow_test(differences):
     half = student_t.ppf(0.975, J - 1) * error
     by_signs = 2.0 ** (1 - sum(value != 0 for value in differences))
     p_value = 2 * student_t.sf(abs(mean) / error, J - 1) if error else 0.0
-    return mean, (mean - half, mean + half), min(1.0, max(p_value, by_signs))
+    return mean, (max(-1.0, mean - half), min(1.0, mean + half)), min(1.0, max(p_value, by_signs))
 
 
 def slow_holm(p_values):
@@ -209,3 +210,15 @@ def test_an_entry_equals_itself():
     a = entry("a", TABLE)
     for each in comparison(a, a, TABLE).differences:
         assert (each.log_ratio, each.interval, each.p_value, each.adjusted) == (0.0, (0.0, 0.0), 1.0, 1.0)
+
+
+def test_an_interval_ends_where_the_mean_must():
+    """19 splits at the bound and one even: a t interval of them would reach to 1.14."""
+    a, b = np.array([10.0] * 19 + [1.0]), np.ones(20)
+    found, mirrored = _difference("boston", a, b, RATIO), _difference("boston", b, a, RATIO)
+    assert found.log_ratio == pytest.approx(0.95)
+    low, high = found.interval
+    half = student_t.ppf(0.975, 19) * math.sqrt((1 / 20 + RATIO) / 20)  # the sample variance of 19 ones and a 0 is 1/20
+    assert found.log_ratio + half > 1
+    assert (low, high) == (pytest.approx(0.95 - half), 1.0)
+    assert mirrored.interval == (-high, -low)

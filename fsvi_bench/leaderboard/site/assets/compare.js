@@ -42,7 +42,8 @@ const fsviBenchEntry = (entry) => fsviBenchEntries.set(entry.name, entry);
     const bySigns = Math.min(1, 2 ** (1 - logs.filter((value) => value !== 0).length));
     found.p = Math.max(fsviStatistics.pairedTest(logs, ratios[name]), bySigns);
     found.ratio = fsviStatistics.mean(logs);
-    found.interval = fsviStatistics.interval(logs, ratios[name]);
+    const ends = fsviStatistics.interval(logs, ratios[name]);
+    found.interval = ends && [Math.max(ends[0], -bound), Math.min(ends[1], bound)];
     return found;
   };
   const compare = (a, b, by) => {
