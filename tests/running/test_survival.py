@@ -78,7 +78,7 @@ def kill_after(process: subprocess.Popen, out: Path, records: int, seconds: floa
     process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 def test_killed_again_and_again_a_run_loses_nothing(tmp_path):
     """`kill -9` of the whole process group at random moments of its work."""
     status, expected, _ = finish(start(tmp_path / "whole", *GRID, "--workers", "2", "--json"), 3000)
@@ -120,7 +120,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(mount)], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 def test_a_full_disk_is_said_plainly_and_costs_nothing_that_is_finished(tmp_path, small_disk):
     grid = ["--dataset", "toy", "--method", "exact", "--method", "mean-field-vi", "--max-steps", "50"]
     expected = finish(start(tmp_path / "whole", *grid, "--json"))[1]
@@ -143,7 +143,7 @@ def test_a_full_disk_is_said_plainly_and_costs_nothing_that_is_finished(tmp_path
     assert {path: after[path] for path in before} == before
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 def test_two_runs_in_one_folder_are_told_apart(tmp_path):
     """The first goes on undisturbed; its lock ends with it, even with -9."""
     endless = ["--dataset", "toy", "--splits", "0", "--method", "mean-field-vi", "--max-steps", "10000000"]

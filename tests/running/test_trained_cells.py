@@ -74,7 +74,7 @@ def traces(root):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 def test_workers_do_not_change_what_is_trained(tmp_path):
     """Three cells of each method and family on one worker and on two. A method from a file is among them: it and its
     options reach the other process, though neither can be imported there by name."""
@@ -107,7 +107,7 @@ def test_what_draws_nothing_and_trains_is_one_cell_with_a_trace_and_shared_out(t
     assert [[point[0] for point in points] for points in found.values()] == [trace_steps(10)] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 def test_the_same_command_in_another_folder_gives_the_same(tmp_path):
     request = replace(
         RANDA, methods=["rand-a", "mean-field-vi"], families=["ffg"], seeds="0-1", options={"minibatch": 7}
@@ -122,7 +122,7 @@ def test_the_same_command_in_another_folder_gives_the_same(tmp_path):
     assert len(kls) == 12  # every split, seed and method has its own
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 def test_a_lost_cell_of_a_batch_is_trained_again_alike(tmp_path):
     """Alone now, where it had company."""
     first = execute(tmp_path, RANDA)
@@ -186,7 +186,7 @@ def test_a_setting_that_no_split_allows_is_the_users_to_mend(tmp_path):
     assert list(tmp_path.rglob("record.json")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 def test_a_trace_ends_where_its_problem_stopped_whatever_the_others_do(tmp_path):
     """L-BFGS at sets that see every weight: three problems converge after different numbers of steps."""
     request = replace(RANDA, methods=["fixed-a"], families=["ffg"], measurement_points=[40], max_steps=3000)
