@@ -6,7 +6,6 @@ import json
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,35 +13,12 @@ import torch
 from safetensors.torch import save_file
 
 from fsvi_bench.posteriors.io import read_posterior
-from fsvi_bench.tasks.official import official_path
-from fsvi_bench.tasks.task import read_task, write_task
+from fsvi_bench.tasks.task import read_task
 from tests.conftest import REFERENCE
 
 TASK = REFERENCE / "tasks" / "boston-00.safetensors"
 FULL = REFERENCE / "posteriors" / "boston-00-full.safetensors"
 EXPECTED = json.loads((REFERENCE / "expected.json").read_text())
-
-
-@pytest.fixture
-def refused(cli, tmp_path, monkeypatch):
-    """Runs the command and checks that it refuses as every refusal must; returns its one sentence."""
-
-    # Relative default folders and the cache lie beneath tmp_path, so "nothing written" is about all there is.
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
-
-    def call(*arguments):
-        before = sorted(tmp_path.rglob("*"))
-        status, out, err = cli(*arguments)
-        assert status == 2
-        assert out == ""
-        assert err.startswith("fsvi-bench: ")
-        assert err.count("\n") == 1
-        assert "Traceback" not in err
-        assert sorted(tmp_path.rglob("*")) == before
-        return err
-
-    return call
 
 
 def test_help_does_not_wait_for_torch():
@@ -192,63 +168,6 @@ def test_datasets_prepare_and_verify(cli):
     status, out, _ = cli("datasets", "verify")
     assert status == 0
     assert len(out.splitlines()) == 11
-
-
-def test_tasks_build_show_and_verify(cli, tmp_path):
-    status, out, _ = cli("tasks", "build", "--dataset", "toy", "--splits", "0,2", "--out", tmp_path)
-    paths = out.split()
-    assert status == 0
-    assert paths == [str(tmp_path / "toy" / f"split-0{split}.safetensors") for split in (0, 2)]
-    status, out, _ = cli("tasks", "verify", *paths)
-    assert status == 0
-    assert out.count("certificate holds") == 2
-    assert cli("tasks", "verify", *(tmp_path / "toy").iterdir())[0] == 0
-    status, out, _ = cli("tasks", "show", paths[0])
-    assert read_task(tmp_path / "toy" / "split-00.safetensors").sha256 in out
-    status, out, _ = cli("tasks", "show", paths[0], "--json")
-    assert json.loads(out)[0]["dataset"] == "toy"
-    by_folder, by_files = (cli("tasks", "verify", *named) for named in ([tmp_path], paths))
-    assert by_folder == by_files
-    assert by_folder[1].splitlines()[-1].startswith("2 of 2 hold; posteriors computed twice agree to ")
-    shown = [json.loads(cli("tasks", "show", name, "--json")[1]) for name in ("diabetes", official_path("diabetes", 3))]
-    assert [len(each) for each in shown] == [20, 1]
-    assert shown[0][3] == shown[1][0]
-
-
-def test_a_folder_goes_before_the_official_tasks_of_its_name(cli, tmp_path, monkeypatch):
-    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
-    (tmp_path / "toy").rename(tmp_path / "diabetes")
-    monkeypatch.chdir(tmp_path)
-    (shown,) = json.loads(cli("tasks", "show", "diabetes", "--json")[1])
-    assert shown["dataset"] == "toy"
-
-
-def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
-    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
-    path = tmp_path / "toy" / "split-00.safetensors"
-    task = read_task(path)
-    write_task(path, replace(task, noise_variance=task.noise_variance * 1.01))
-    certificate = path.with_suffix(".certificate.json")
-    content = json.loads(certificate.read_text())
-    certificate.write_text(json.dumps({**content, "task_sha256": read_task(path).sha256}))
-    status, out, err = cli("tasks", "verify", path, official_path("diabetes", 0))
-    assert status == 1
-    assert out.splitlines()[-1].startswith("1 of 2 hold; ")
-    assert "its certificate says noise_variance" in err
-    assert "log_evidence" in err
-
-
-def test_what_is_no_task_does_not_keep_others_from_being_verified(cli, refused, tmp_path):
-    folder = tmp_path / "tasks"
-    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", folder)
-    stray = folder / "a.safetensors"  # before toy/ in order
-    stray.write_bytes(b"no tensors")
-    status, out, err = cli("tasks", "verify", folder)
-    assert status == 2
-    assert out.splitlines()[-1].startswith("1 of 2 hold; ")
-    assert err.startswith(str(stray))
-    assert err.count("\n") == 1
-    assert str(stray) in refused("tasks", "verify", stray)
 
 
 def test_unknown_names_and_usage(refused):

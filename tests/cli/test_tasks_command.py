@@ -1,0 +1,66 @@
+"""`fsvi-bench tasks`: built, shown and verified, by files, folders and names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from fsvi_bench.tasks.official import official_path
+from fsvi_bench.tasks.task import read_task, write_task
+
+
+def test_tasks_build_show_and_verify(cli, tmp_path):
+    status, out, _ = cli("tasks", "build", "--dataset", "toy", "--splits", "0,2", "--out", tmp_path)
+    paths = out.split()
+    assert status == 0
+    assert paths == [str(tmp_path / "toy" / f"split-0{split}.safetensors") for split in (0, 2)]
+    status, out, _ = cli("tasks", "verify", *paths)
+    assert status == 0
+    assert out.count("certificate holds") == 2
+    assert cli("tasks", "verify", *(tmp_path / "toy").iterdir())[0] == 0
+    status, out, _ = cli("tasks", "show", paths[0])
+    assert read_task(tmp_path / "toy" / "split-00.safetensors").sha256 in out
+    status, out, _ = cli("tasks", "show", paths[0], "--json")
+    assert json.loads(out)[0]["dataset"] == "toy"
+    by_folder, by_files = (cli("tasks", "verify", *named) for named in ([tmp_path], paths))
+    assert by_folder == by_files
+    assert by_folder[1].splitlines()[-1].startswith("2 of 2 hold; posteriors computed twice agree to ")
+    shown = [json.loads(cli("tasks", "show", name, "--json")[1]) for name in ("diabetes", official_path("diabetes", 3))]
+    assert [len(each) for each in shown] == [20, 1]
+    assert shown[0][3] == shown[1][0]
+
+
+def test_a_folder_goes_before_the_official_tasks_of_its_name(cli, tmp_path, monkeypatch):
+    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
+    (tmp_path / "toy").rename(tmp_path / "diabetes")
+    monkeypatch.chdir(tmp_path)
+    (shown,) = json.loads(cli("tasks", "show", "diabetes", "--json")[1])
+    assert shown["dataset"] == "toy"
+
+
+def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
+    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", tmp_path)
+    path = tmp_path / "toy" / "split-00.safetensors"
+    task = read_task(path)
+    write_task(path, replace(task, noise_variance=task.noise_variance * 1.01))
+    certificate = path.with_suffix(".certificate.json")
+    content = json.loads(certificate.read_text())
+    certificate.write_text(json.dumps({**content, "task_sha256": read_task(path).sha256}))
+    status, out, err = cli("tasks", "verify", path, official_path("diabetes", 0))
+    assert status == 1
+    assert out.splitlines()[-1].startswith("1 of 2 hold; ")
+    assert "its certificate says noise_variance" in err
+    assert "log_evidence" in err
+
+
+def test_what_is_no_task_does_not_keep_others_from_being_verified(cli, refused, tmp_path):
+    folder = tmp_path / "tasks"
+    cli("tasks", "build", "--dataset", "toy", "--splits", "0", "--out", folder)
+    stray = folder / "a.safetensors"  # before toy/ in order
+    stray.write_bytes(b"no tensors")
+    status, out, err = cli("tasks", "verify", folder)
+    assert status == 2
+    assert out.splitlines()[-1].startswith("1 of 2 hold; ")
+    assert err.startswith(str(stray))
+    assert err.count("\n") == 1
+    assert str(stray) in refused("tasks", "verify", stray)
