@@ -26,7 +26,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise InputError(f"--set {quoted(text)} is not understood; write key=value, such as lr=0.01")
     try:
         return key.strip(), _read(value)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"--set {quoted(text)}: the value is not a number, word or list; write key=value") from error
 
 
@@ -57,11 +57,13 @@ def setting_words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _read(text: str) -> Any:
-    return yaml.load(text, CoreLoader)  # a safe loader
+    value = yaml.load(text, CoreLoader)  # a safe loader
+    json.dumps(value)  # a TypeError for a date or bytes, which a tag alone can make
+    return value
 
 
 def _reads_as_itself(text: str) -> bool:
     try:
         return bool(_read(text) == text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         return False

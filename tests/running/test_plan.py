@@ -122,7 +122,9 @@ def test_nonsense_is_refused(request_, message):
         make_plan(request_)
 
 
-@pytest.mark.parametrize("text", ["lr", "=1", "lr=[", "M=3", "lr={a", "lr=" + "[" * 3000])
+@pytest.mark.parametrize(
+    "text", ["lr", "=1", "lr=[", "M=3", "lr={a", "lr=!!timestamp 2024-01-01", "lr=!!binary aGk=", "lr=" + "[" * 3000]
+)
 def test_nonsense_settings_are_refused(text):
     with pytest.raises(InputError, match="--set"):
         parse_option(text)
