@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from fsvi_bench.maths.features import inducing_tril
 from fsvi_bench.tasks.build import build_task
@@ -50,6 +53,18 @@ def take(data: TrainingProblems, places: Sequence[int]) -> TrainingProblems:
         **{name: getattr(data, name)[index].clone() for name in ("X", "y", "Phi", "noise_variance", "low", "high")},
         feature_map=FeatureMap.stack([data.feature_map[place] for place in index]),
     )
+
+
+def nudged(data: TrainingProblems, seed: int) -> TrainingProblems:
+    """A copy with every feature and every inducing input one unit in the last place up or down, at random."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def nudge(values: Tensor) -> Tensor:
+        up = torch.rand(values.shape, generator=generator) < 0.5
+        return values.nextafter(torch.where(up, math.inf, -math.inf).to(values))
+
+    feature_map = replace(data.feature_map, inducing_points=nudge(data.feature_map.inducing_points))
+    return replace(take(data, range(len(data))), Phi=nudge(data.Phi), feature_map=feature_map)
 
 
 def toy_batch(count: int = TOYS) -> TrainingProblems:

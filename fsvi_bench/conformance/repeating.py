@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fsvi_bench.conformance.problems import ALL_TOYS, ODD_N, odd_problems, take, toy_batch, toy_problems
+from fsvi_bench.conformance.problems import ALL_TOYS, ODD_N, nudged, odd_problems, take, toy_batch, toy_problems
 from fsvi_bench.conformance.subject import Numbers, Subject, apart, numbers, same
 from fsvi_bench.conformance.verdict import Failed, NotApplicable
 from fsvi_bench.errors import InputError
@@ -15,6 +15,9 @@ from fsvi_bench.training.trace import Tracer
 from fsvi_bench.training.trainer import train
 
 ON_GPU = 1e-6  #: relative; sums run in another order there
+#: An H100 moved RANDA's full covariance on the first toy by 1.1e-4 in 20 steps; a unit in the last place of its inputs
+#: moves it by 4e-6 to 5e-5, and on a GPU every operation rounds otherwise. Single precision is 5e8 units.
+_OF_ROUNDING, _NUDGED_RUNS = 100, 3
 _ROUNDING = 1e-9
 
 
@@ -135,14 +138,21 @@ def _tensors(one: TrainingProblems, other: TrainingProblems) -> Sequence[tuple[s
 
 
 def on_gpu(subject: Subject) -> None:
-    """On a GPU the same numbers to 1e-6."""
+    """On a GPU the same numbers to 1e-6; where the method amplifies rounding more than that, as far as it does."""
     if not subject.gpu:
         raise NotApplicable("no CUDA GPU was asked for or is here")
     data = toy_batch(2)
-    pairs = zip(subject.trained(data, device="cuda"), subject.trained(data), strict=True)
-    for place, (one, other) in enumerate(pairs):
-        if not apart(one, other) <= ON_GPU:
+    expected = subject.trained(data)
+    for place, numbers_there in enumerate(subject.trained(data, device="cuda")):
+        difference = apart(numbers_there, expected[place])
+        if difference <= ON_GPU:
+            continue
+        amplified = max(
+            apart(subject.trained(nudged(data, seed))[place], expected[place]) for seed in range(_NUDGED_RUNS)
+        )
+        limit = max(ON_GPU, _OF_ROUNDING * amplified)
+        if not difference <= limit:
             raise Failed(
-                f"on a GPU problem {place} differs from the CPU's numbers by {apart(one, other):.1e}, expected "
-                f"{ON_GPU:g} at most; make tensors on self.device, in float64, from CPU random streams"
+                f"on a GPU problem {place} differs from the CPU's numbers by {difference:.1e}, expected {limit:.0e} at "
+                "most; make tensors on self.device, in float64, from CPU random streams"
             )

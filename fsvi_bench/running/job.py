@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -66,7 +67,9 @@ def run_job(job: Job) -> list[Outcome]:
     started = datetime.now(UTC)
     _require_same_sources(job)
     try:
-        trained = _train(job)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="GPU available but not used")  # `--device cpu` says so itself
+            trained = _train(job)
         return [_outcome(job, place, trained, started) for place in range(len(job.batch))]
     except Exception as error:
         return failed(job, started, error, "".join(format_exception(error)))
