@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -310,17 +311,15 @@ def memory() -> None:
 
 
 def gpu() -> None:
-    """Problem-steps per second of each method, of 400 problems and of a data set's 20 splits for the paper's 15,000 steps.
-
-    SSGE has few steps: CUDA's eigendecompositions come one after another.
-    """
+    """Problem-steps per second of each method, of 400 problems and of a data set's 20 splits (RANDA: for the paper's 15,000
+    steps); and how far means and covariance factors are from the CPU's."""
     if not torch.cuda.is_available():
         print("no GPU here: nothing measured")
         return
     problem = load_problem(read_task(TASK))
     print(torch.cuda.get_device_name())
     for method in ("rand-a", "ssge", "fixed-a", "rand-a-ngd"):
-        for B, steps in ((400, 64), (20, 200)) if method == "ssge" else ((400, 640), (20, 15000)):
+        for B, steps in ((400, 640), (20, 15000)) if method == "rand-a" else ((400, 64), (20, 200)):
             entry = load_method(method)
             changes: dict[str, object] = {"max_steps": steps}
             if method == "fixed-a":
@@ -334,6 +333,27 @@ def gpu() -> None:
             )
 
 
+def agreement() -> None:
+    """The largest difference between a GPU's numbers and the CPU's, means relative to their largest."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing compared")
+        return
+    data = TrainingProblems.of([load_problem(read_task(TASK))] * 2)
+    for method, family in product(("rand-a", "ssge", "fixed-a", "rand-a-ngd"), ("full", "ffg")):
+        entry = load_method(method)
+        for steps in (1, 2, 10, 100):
+            options = entry.options({"max_steps": steps, **({"optimizer": "adam"} if method == "fixed-a" else {})})
+            found = []
+            for device in ("cpu", "cuda"):
+                trained = entry.cls(data, family, options, range(2))
+                train(trained, device)
+                found.append(trained.posterior().cpu())
+            here, there = found
+            mean = float((here.mean - there.mean).abs().max() / here.mean.abs().max())
+            factor = float((here.covariance_tril() - there.covariance_tril()).abs().max())
+            print(f"  {method} {family}, {steps} steps: means {mean:.1e}, factors {factor:.1e}", flush=True)
+
+
 SECTIONS: dict[str, Callable[[], None]] = {
     "rand-a": lambda: compare("rand-a", 640, 200),
     "ssge": lambda: compare("ssge", 160, 80),
@@ -341,6 +361,7 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "ngd": ngd,
     "memory": memory,
     "gpu": gpu,
+    "agreement": agreement,
 }
 
 

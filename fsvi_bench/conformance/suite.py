@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fsvi_bench.conformance import conduct, form, repeating, scoring
 from fsvi_bench.conformance.subject import Subject
 from fsvi_bench.conformance.verdict import Failed, Finding, NotApplicable, Report, told
+from fsvi_bench.running.quiet import no_word_of_unused_gpus
 
 Check = Callable[[Subject], str | None]  #: what it returns is said beside its "ok"
 
@@ -44,7 +45,12 @@ def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECK
         subjects: one method with each of its families.
         names: the checks to run; what must work before anything else is run in any case.
     """
-    with tempfile.TemporaryDirectory() as folder, conduct.kept_state(), contextlib.chdir(folder):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        conduct.kept_state(),
+        contextlib.chdir(folder),
+        no_word_of_unused_gpus(),
+    ):
         findings = tuple(finding for subject in subjects for finding in _findings(subject, names))
     return Report(subjects[0].entry.name, findings)
 

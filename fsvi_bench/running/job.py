@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from fsvi_bench.running.cell import Cell, Record, Seconds, not_a_number
 from fsvi_bench.running.grid import code_sha256
 from fsvi_bench.running.plan import Variant
 from fsvi_bench.running.provenance import provenance
+from fsvi_bench.running.quiet import no_word_of_unused_gpus
 from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.seeds import derive_seed
@@ -67,8 +67,7 @@ def run_job(job: Job) -> list[Outcome]:
     started = datetime.now(UTC)
     _require_same_sources(job)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="GPU available but not used")  # `--device cpu` says so itself
+        with no_word_of_unused_gpus():
             trained = _train(job)
         return [_outcome(job, place, trained, started) for place in range(len(job.batch))]
     except Exception as error:

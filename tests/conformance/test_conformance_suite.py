@@ -114,6 +114,13 @@ def test_on_a_gpu_numbers_may_differ_as_far_as_rounding_is_amplified(on_a_gpu_mo
         repeating_checks.on_gpu(Subject(entry, "full", settings, gpu=True))
 
 
+def test_what_amplifies_without_bounds_is_held_to_a_hundredth(on_a_gpu_moved_by, monkeypatch):
+    monkeypatch.setattr(repeating_checks, "_OF_ROUNDING", 1e300)
+    on_a_gpu_moved_by(0.1)
+    with pytest.raises(Failed, match="expected 1e-02 at most"):
+        repeating_checks.on_gpu(Subject(load_method("rand-a"), "full", {"M": 10}, gpu=True))
+
+
 def test_a_nudge_is_one_unit_in_the_last_place_of_a_copy():
     data = toy_batch(2)
     moved, again, other = nudged(data, 0), nudged(data, 0), nudged(data, 1)
