@@ -195,7 +195,20 @@ def _draw_panel(axes: Axes, methods: Sequence[str], marks: Sequence[_Mark], loga
     if not marks:
         unlabelled(axes)
     tidy(axes, SMALL)
+    if any(_beyond(v, -math.inf, high) for mark in marks for v in (mark.spread.median, mark.mean.mean)):
+        _end_at(axes, high)
     return set(drawn)
+
+
+def _end_at(axes: Axes, high: float) -> None:
+    """No axis beside the room for what lies beyond it: arrows and carets there stand at no value."""
+    foot, head = axes.get_ylim()
+    if head <= high:
+        return
+    for minor in (False, True):
+        ticks = [tick for tick in axes.yaxis.get_ticklocs(minor=minor) if foot <= tick <= high]
+        axes.set_yticks(ticks, minor=minor)
+    axes.spines["left"].set_bounds(foot, high)
 
 
 def _limits(axes: Axes, marks: Sequence[_Mark], logarithmic: bool) -> tuple[float, float]:

@@ -137,13 +137,20 @@ def test_what_was_still_falling_is_named_by_the_last_third_of_its_steps():
         return [point.model_copy(update={"steps": n}) for point, n in zip(points, (0, 20, 25, 30), strict=True)]
 
     curves = [
-        *late("boston", "rand-a", 80, 99.0, 5.0, 4.0, 4.0),
+        *late("boston", "rand-a", 80, 99.0, 5.0, 4.5, 4.0),
         *late("boston", "ssge", 80, 99.0, 4.9, 8.0, 4.0),
         *late("boston", "fixed-a", 20, 99.0, 8.0, 8.0, 4.0),
-        *late("power", "rand-a", 80, 99.0, 12.0, 4.0, 4.0),
+        *late("power", "rand-a", 80, 99.0, 12.0, 5.0, 4.0),
         *late("power", "ssge", 80, 99.0, 4.0, 4.0, 0.0),
     ]
     assert falling_words(curves) == ["RANDA full (boston 1.25, power 3)"]
+    turned = late("boston", "rand-a", 80, 99.0, 8.0, 3.9, 4.0)
+    assert falling_words(turned) == []
+    diverged = late("boston", "rand-a", 80, 99.0, 8.0, 4.0, math.inf)  # by 20 of 25 steps, of which 16 are two thirds
+    assert falling_words(diverged) == []
+    earlier = curve("boston", "rand-a", "full", 80, (99.0, 12.0, 4.0, math.inf))
+    assert falling_words(earlier) == ["RANDA full (boston 3, then diverged)"]
+    assert falling_words(curve("boston", "rand-a", "full", 80, (99.0, math.inf, math.inf, math.inf))) == []
     page = page_of(Tables(whole().cells, curves))
     assert "that is 1.25 or more: RANDA full (boston 1.25, power 3)." in page
 

@@ -18,7 +18,7 @@ from fsvi_bench.reproductions.burt2020_numbers import steps_in_words
 from fsvi_bench.reproductions.burt2020_sizes import LOWEST
 from fsvi_bench.reproductions.claims import Verdict
 from fsvi_bench.reproductions.experiment import ExperimentNumbers
-from fsvi_bench.reproductions.study import along, progress, summary, verdicts
+from fsvi_bench.reproductions.study import along, findings, progress, summary, verdicts
 from fsvi_bench.reproductions.study.claims import Judged
 from fsvi_bench.reproductions.study.figures import study_figures
 from fsvi_bench.reproductions.study.table import Tables
@@ -71,6 +71,9 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
         figures=figures,
         statuses=Counter(cell.status for cell in tables.cells),
         planned=len(tables.cells),
+        findings=findings.findings(tables),
+        alike=summary.alike_words(tables.cells),
+        stalls=along.stall_words(tables.curves),
         unseen=verdicts.unseen_words(judged),
         risen=along.risen_words(tables.curves),
         risen_least=f"{along.RISEN:g}",
@@ -101,6 +104,7 @@ def _tables(tables: Tables, judged: list[Judged]) -> dict[str, ResultTable]:
     cells, curves = tables
     return {
         "overview": summary.overview_table(cells),
+        "ranges": findings.ranges_table(cells),
         "progress": progress.progress_table(cells),
         "lacking": progress.missing_table(cells),
         "unbegun": progress.unbegun_table(cells),

@@ -150,18 +150,38 @@ def sizes_table(cells: Cells) -> ResultTable:
     return ResultTable(title="KL by size of A, medians over splits", columns=columns, rows=tuple(rows))
 
 
+def alike_words(cells: Cells) -> str:
+    """Of each other size, how many pairs with M = 80 (one split, method, family) are of one code and machine."""
+    told = []
+    for size in sorted({cell.M for cell in cells if cell.M is not None and cell.status == "ok"} - {MEASUREMENT_POINTS}):
+        pairs = [
+            pair
+            for dataset in datasets_of(cells)
+            for entry in entries_of(cells, lambda e: at_the_papers_setting(e) and e.M is not None)
+            for pair in pairs_of(cells, dataset, entry._replace(M=size), entry)
+        ]
+        if pairs:
+            told.append(f"M = {size} on {sum(map(_alike, pairs))} of {len(pairs)}")
+    return ", ".join(told)
+
+
+def _alike(pair: tuple[StudyCell, StudyCell]) -> bool:
+    one, other = pair
+    return (one.hardware, one.code) == (other.hardware, other.code)
+
+
 def jitter_table(cells: Cells) -> ResultTable:
     """What jitter does: ratios of KLs and differences of NLPDs, paired by split; how many pairs differ in no more."""
     rows = []
     for dataset in datasets_of(cells):
         for entry in entries_of(cells, lambda e: bool(e.kl_jitter)):
-            pairs = _pairs(cells, dataset, entry, entry._replace(kl_jitter=0.0))
+            pairs = pairs_of(cells, dataset, entry, entry._replace(kl_jitter=0.0))
             ratios = [ratio for a, b in pairs if (ratio := _kl_ratio(a, b)) is not None]
             nlpd = [above for a, b in pairs if (above := _nlpd_above(a, b)) is not None]
             if pairs:
                 planned = len(of_entry(cells, dataset, entry))
                 extremes = f"{number(min(ratios))} to {number(max(ratios))}" if ratios else "–"
-                alike = sum((a.hardware, a.code) == (b.hardware, b.code) for a, b in pairs)
+                alike = sum(map(_alike, pairs))
                 told = (_spread(ratios, planned), extremes, _spread(nlpd, planned), f"{alike} of {len(pairs)}")
                 rows.append((dataset, *words_of(entry), *told))
     words_ratio, words_above = "KL over that without: median [quartiles]", "NLPD above that without: median [quartiles]"
@@ -221,7 +241,7 @@ def rounded_to_zero(kl: float | None) -> float | None:
     return 0.0 if kl is not None and abs(kl) < NO_LOGARITHM else kl
 
 
-def _pairs(cells: Cells, dataset: str, one: Entry, other: Entry) -> list[tuple[StudyCell, StudyCell]]:
+def pairs_of(cells: Cells, dataset: str, one: Entry, other: Entry) -> list[tuple[StudyCell, StudyCell]]:
     """Finished cells of two lines on the same splits."""
     others = {cell.split: cell for cell in of_entry(cells, dataset, other) if cell.status == "ok"}
     mine = [cell for cell in of_entry(cells, dataset, one) if cell.status == "ok"]

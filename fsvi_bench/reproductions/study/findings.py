@@ -1,0 +1,190 @@
+"""What came out of the study, in sentences made from its tables: at M = 80 and, unless said, without jitter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median
+from typing import NamedTuple
+
+from fsvi_bench.reporting.figures import NO_LOGARITHM
+from fsvi_bench.reproductions.base import ResultTable
+from fsvi_bench.reproductions.burt2020_numbers import title_of
+from fsvi_bench.reproductions.study.along import courses_of
+from fsvi_bench.reproductions.study.summary import (
+    Cells,
+    Value,
+    at_the_papers_setting,
+    datasets_of,
+    entries_of,
+    number,
+    pairs_of,
+    words_of,
+)
+from fsvi_bench.reproductions.study.table import CurvePoint, Entry, StudyCell, Tables, of_entry
+
+THE_PAPERS = ("fixed-a", "rand-a", "ssge")
+CARRIED = 10.0  #: a mean so many medians high is made by splits whose KL is as far above
+MOVED = 2.0  #: a pair with and without jitter is named if one KL is more than so many times the other
+
+
+class _Group(NamedTuple):
+    """The finished cells of one line on one data set, of which none is missing."""
+
+    dataset: str
+    entry: Entry
+    cells: Cells
+
+    @property
+    def name(self) -> str:
+        return words_of(self.entry)[0]
+
+    def median(self, value: Value) -> float | None:
+        """None where no cell knows it."""
+        known = [each for cell in self.cells if (each := value(cell)) is not None]
+        return median(known) if known else None
+
+    @property
+    def median_kl(self) -> float:
+        """What diverged or failed is infinitely far."""
+        return median([_kl(cell) for cell in self.cells])
+
+    @property
+    def mean_kl(self) -> float:
+        return fmean([_kl(cell) for cell in self.cells])
+
+
+def findings(tables: Tables) -> list[tuple[str, str]]:
+    """Sentences, each with a word or two for what it is about; of complete lines only, and none of what has no such."""
+    groups = list(_complete(tables.cells))
+    said = {
+        "Who is nearest": _nearest(groups),
+        "What means hide": _carried(groups),
+        "Steps": _steps(tables.curves),
+        "Jitter": _jitter(tables.cells),
+    }
+    return [(about, words) for about, words in said.items() if words]
+
+
+def _complete(cells: Cells) -> Iterator[_Group]:
+    for entry in entries_of(cells, at_the_papers_setting):
+        for dataset in datasets_of(cells):
+            group = of_entry(cells, dataset, entry)
+            if group and all(cell.status != "missing" for cell in group):
+                yield _Group(dataset, entry, group)
+
+
+def _kl(cell: StudyCell) -> float:
+    return math.inf if cell.kl is None else max(cell.kl, 0.0)
+
+
+def _nearest(groups: Sequence[_Group]) -> str:
+    """Which of the paper's three methods has the least median KL, by family and data set."""
+    told = []
+    for family, name in (("full", "full covariances"), ("ffg", "factorised")):
+        winners: dict[str, list[str]] = {}
+        for dataset in sorted({group.dataset for group in groups}):
+            here = {g.entry.method: g.median_kl for g in groups if (g.dataset, g.entry.family) == (dataset, family)}
+            three = {method: kl for method, kl in here.items() if method in THE_PAPERS}
+            if len(three) == len(THE_PAPERS):
+                winners.setdefault(title_of(min(three, key=three.__getitem__)), []).append(dataset)
+        if winners:
+            told.append(f"{name}: " + ", ".join(f"{who} on {', '.join(where)}" for who, where in winners.items()))
+    return f"of the paper's three methods by the median KL, {'; '.join(told)}." if told else ""
+
+
+def _carried(groups: Sequence[_Group]) -> str:
+    """Means that few splits make, and the order of RANDA and SSGE where these turn it round."""
+    lines = []
+    for group in groups:
+        middle = group.median_kl
+        if not NO_LOGARITHM < middle < math.inf or not CARRIED * middle < group.mean_kl < math.inf:
+            continue
+        high = [cell for cell in group.cells if _kl(cell) > CARRIED * middle]
+        widest = max(cell.spectrum_100 or 0.0 for cell in high)
+        numbers = (
+            f"mean {number(group.mean_kl)}, median {number(middle)}; {_splits(high)}; up to {number(widest)} times"
+        )
+        lines.append(f"{group.name} on {group.dataset} ({numbers})")
+    if not lines:
+        return ""
+    words = (
+        "the paper's figures are of means. A few splits, where q has many times the exact variance in some direction, "
+        f"make these more than ten times their median: {'; '.join(lines)}."
+    )
+    turned = [f"{dataset} {family}" for dataset, family in _turned(groups)]
+    return words + (f" By means SSGE is nearer than RANDA on {', '.join(turned)}, by medians not." if turned else "")
+
+
+def _splits(cells: Cells) -> str:
+    return f"split{'s' if len(cells) > 1 else ''} {', '.join(str(cell.split) for cell in cells)}"
+
+
+def _turned(groups: Sequence[_Group]) -> Iterator[tuple[str, str]]:
+    by_place = {(group.dataset, group.entry.family, group.entry.method): group for group in groups}
+    for (dataset, family, method), rand_a in by_place.items():
+        ssge = by_place.get((dataset, family, "ssge"))
+        if method == "rand-a" and ssge and ssge.median_kl > rand_a.median_kl and ssge.mean_kl < rand_a.mean_kl:
+            yield dataset, family
+
+
+def ranges_table(cells: Cells) -> ResultTable:
+    """Of each line the least and the greatest median over data sets: what its optimiser left undone, what KL its
+    objective asks for, and how sure q is."""
+    groups = [group for group in _complete(cells) if (group.entry.method, group.entry.family) != ("exact", "full")]
+    columns: dict[str, Value] = {
+        "objective left undone [nats]": lambda cell: cell.objective_gap,
+        "KL where the objective is least": lambda cell: cell.kl_at_objective_optimum,
+        "variance of q over the exact one, middle direction": lambda cell: cell.spectrum_50,
+    }
+    rows = []
+    for entry in dict.fromkeys(group.entry for group in groups):
+        own = [group for group in groups if group.entry == entry]
+        rows.append((words_of(entry)[0], *(_range(own, value) for value in columns.values())))
+    title = "Medians, from the least to the most over data sets"
+    return ResultTable(title=title, columns=("method", *columns), rows=tuple(rows))
+
+
+def _range(groups: Sequence[_Group], value: Value) -> str:
+    medians = [(found, group.dataset) for group in groups if (found := group.median(value)) is not None]
+    if not medians:
+        return "–"
+    least, most = min(medians), max(medians)
+    if least[0] == most[0]:
+        return number(least[0])
+    endless = sum(found == math.inf for found, _ in medians)
+    where = f"{endless} of {len(medians)}" if endless else most[1]
+    return f"{number(least[0])} ({least[1]}) to {number(most[0])} ({where})"
+
+
+def _steps(curves: Sequence[CurvePoint]) -> str:
+    """How far the KL of FIXEDA, whose objective has no noise, goes up again."""
+    rises = [
+        (course.rise, course.dataset)
+        for course in courses_of(curves)
+        if at_the_papers_setting(course.entry)
+        and (course.entry.method, course.entry.family) == ("fixed-a", "full")
+        and course.rise is not None
+    ]
+    if not rises:
+        return ""
+    ends = [f"{number(rise)} ({dataset})" for rise, dataset in (min(rises), max(rises))]
+    return f"FIXEDA's KL, full, passes a least and ends at {' to '.join(ends)} times it."
+
+
+def _jitter(cells: Cells) -> str:
+    """The pairs that jitter moves most, and how many there are."""
+    moved, count, ratios = [], 0, []
+    for dataset in datasets_of(cells):
+        for entry in entries_of(cells, lambda e: bool(e.kl_jitter)):
+            pairs = [(a, b) for a, b in pairs_of(cells, dataset, entry, entry._replace(kl_jitter=0.0)) if a.kl and b.kl]
+            count += len(pairs)
+            if pairs:
+                ratios.append(median([_kl(a) for a, _ in pairs]) / median([_kl(b) for _, b in pairs]))
+            far = [a for a, b in pairs if not 1 / MOVED <= _kl(a) / _kl(b) <= MOVED]
+            moved += [f"{words_of(entry)[0]} on {dataset} ({_splits(far)})"] if far else []
+    if not count:
+        return ""
+    words = f"median KLs with it are {number(min(ratios))} to {number(max(ratios))} times those without"
+    apart = f"; more than twofold apart are {'; '.join(moved)}" if moved else ""
+    return f"{words}, over {count:,} pairs{apart}."
