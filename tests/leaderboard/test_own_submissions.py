@@ -32,13 +32,14 @@ def test_every_submission_is_one(name):
     assert submission.source == (ROOT / "submissions" / name / submission.manifest.source.file).read_bytes()
 
 
-def test_references_are_of_the_official_tasks_of_all_data_sets_that_every_entry_has():
-    references, entries = read_references(ROOT / "reference.json"), read_entries(ROOT).entries
-    covered = [{cell.dataset for cell in entry.verification.cells} for entry in entries]
-    assert list(references.datasets) == [name for name in protocol_datasets() if all(name in of for of in covered)]
+def test_references_are_of_all_official_tasks_and_every_entry_has_them():
+    references, official = read_references(ROOT / "reference.json"), protocol_tasks().tasks
+    assert list(references.datasets) == list(protocol_datasets())
     assert {task.place: task.task_sha256 for task in references.tasks} == {
-        place: task.sha256 for place, task in protocol_tasks().tasks.items() if place[0] in references.datasets
+        place: task.sha256 for place, task in official.items()
     }
+    for entry in read_entries(ROOT).entries:
+        assert {(cell.dataset, cell.split) for cell in entry.verification.cells} == set(official), entry.name
 
 
 @pytest.mark.slow
