@@ -144,13 +144,12 @@ def on_gpu(subject: Subject) -> None:
         raise NotApplicable("no CUDA GPU was asked for or is here")
     data = toy_batch(2)
     expected = subject.trained(data)
-    for place, numbers_there in enumerate(subject.trained(data, device="cuda")):
-        difference = apart(numbers_there, expected[place])
-        if difference <= ON_GPU:
-            continue
-        amplified = max(
-            apart(subject.trained(nudged(data, seed))[place], expected[place]) for seed in range(_NUDGED_RUNS)
-        )
+    differences = list(map(apart, subject.trained(data, device="cuda"), expected))
+    if all(difference <= ON_GPU for difference in differences):
+        return
+    nudged_runs = [subject.trained(nudged(data, seed)) for seed in range(_NUDGED_RUNS)]
+    for place, difference in enumerate(differences):
+        amplified = max(apart(run[place], expected[place]) for run in nudged_runs)
         limit = min(max(ON_GPU, _OF_ROUNDING * amplified), _MOST)
         if not difference <= limit:
             raise Failed(
