@@ -311,8 +311,7 @@ def memory() -> None:
 
 
 def gpu() -> None:
-    """Problem-steps per second of each method, of 400 problems and of a data set's 20 splits (RANDA: for the paper's 15,000
-    steps); and how far means and covariance factors are from the CPU's."""
+    """Problem-steps per second of each method, of 400 problems and of a data set's 20 splits (RANDA: the paper's 15,000)."""
     if not torch.cuda.is_available():
         print("no GPU here: nothing measured")
         return

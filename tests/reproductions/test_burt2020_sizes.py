@@ -114,6 +114,19 @@ def test_a_mean_that_one_split_carries_far_away_does_not_stretch_the_axis():
     assert "arrows" not in figure.get_suptitle()
 
 
+def test_an_axis_ends_where_its_values_do_and_not_in_the_room_for_what_lies_beyond():
+    carried = ("rand-a", "full", 80, [*[10.0] * 4, *[13.0] * 4, 9e6], [1.0] * 9)
+    _, of_kl, of_nlpd = panels([carried, line("ssge", 3000.0)])
+    assert of_kl.get_ylim()[1] > 1e4
+    for minor in (False, True):
+        assert of_kl.get_yticks(minor=minor).max() <= 3000.0
+    assert of_kl.get_yticks().tolist() == [10.0, 100.0, 1000.0]
+    assert of_kl.spines["left"].get_bounds()[1] == 3000.0
+    assert of_nlpd.spines["left"].get_bounds() is None
+    _, whole, _ = panels([line("rand-a", 10.0), line("ssge", 3000.0)])
+    assert whole.spines["left"].get_bounds() is None
+
+
 def test_two_families_means_beyond_the_axis_are_told_side_by_side_or_in_one():
     far, nearer = (([10.0] * 8 + [carried], [1.0] * 9) for carried in (9e7, 9e6))
     _, of_kl, _ = panels([("rand-a", "full", 80, *far), ("rand-a", "ffg", 80, *far), line("ssge", 300.0)])

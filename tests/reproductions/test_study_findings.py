@@ -39,6 +39,8 @@ def test_who_is_nearest_is_told_by_median_and_family():
     places = zip(whole().cells, study_places(), strict=True)
     lost = [without(p, "diverged", "nan") if line("boston", "rand-a", splits=(0, 1))(c) else c for c, p in places]
     assert "full covariances: FIXEDA on boston, RANDA on power;" in said(Tables(lost, []))["Who is nearest"]
+    nobody = changed(lambda c: c.dataset == "power" and c.family == "full", kl=math.inf)
+    assert "full covariances: RANDA on boston; factorised" in said(nobody)["Who is nearest"]
 
 
 def test_a_line_with_a_missing_cell_is_in_no_sentence():
@@ -80,12 +82,16 @@ def test_fixedas_rise_is_told_at_the_papers_setting():
 
 def test_what_jitter_moves_more_than_twofold_is_named():
     """A KL with jitter is 1.25 times that without, on boston alone: four methods in two families on three splits."""
-    assert said(whole())["Jitter"] == "median KLs with it are 1.25 to 1.25 times those without, over 24 pairs."
+    assert (
+        said(whole())["Jitter"] == "KLs with it are 1.25 to 1.25 times those without, medians of pairs, over 24 pairs."
+    )
     tables = changed(line("boston", "ssge", splits=(0, 2), jitter=1e-6), kl=100.0)
     assert said(tables)["Jitter"] == (
-        "median KLs with it are 0.303 to 1.25 times those without, over 24 pairs; more than twofold apart are SSGE full on "
-        "boston (splits 0, 2)."
+        "KLs with it are 0.333 to 1.25 times those without, medians of pairs, over 24 pairs; more than twofold apart are "
+        "SSGE full on boston (splits 0, 2)."  # the middle one of 100 of 300, 1.25 and 100 of 360
     )
+    endless = said(changed(lambda c: line("boston", "ssge")(c) or line("boston", "ssge", jitter=1e-6)(c), kl=math.inf))
+    assert endless["Jitter"] == "KLs with it are 1.25 to 1.25 times those without, medians of pairs, over 21 pairs."
 
 
 def test_ranges_name_the_data_sets_and_count_infinities():

@@ -17,6 +17,7 @@ from fsvi_bench.reproductions.study.summary import (
     at_the_papers_setting,
     datasets_of,
     entries_of,
+    kl_ratio,
     number,
     pairs_of,
     words_of,
@@ -86,7 +87,7 @@ def _nearest(groups: Sequence[_Group]) -> str:
         for dataset in sorted({group.dataset for group in groups}):
             here = {g.entry.method: g.median_kl for g in groups if (g.dataset, g.entry.family) == (dataset, family)}
             three = {method: kl for method, kl in here.items() if method in THE_PAPERS}
-            if len(three) == len(THE_PAPERS):
+            if len(three) == len(THE_PAPERS) and min(three.values()) < math.inf:
                 winners.setdefault(title_of(min(three, key=three.__getitem__)), []).append(dataset)
         if winners:
             told.append(f"{name}: " + ", ".join(f"{who} on {', '.join(where)}" for who, where in winners.items()))
@@ -177,14 +178,14 @@ def _jitter(cells: Cells) -> str:
     moved, count, ratios = [], 0, []
     for dataset in datasets_of(cells):
         for entry in entries_of(cells, lambda e: bool(e.kl_jitter)):
-            pairs = [(a, b) for a, b in pairs_of(cells, dataset, entry, entry._replace(kl_jitter=0.0)) if a.kl and b.kl]
-            count += len(pairs)
-            if pairs:
-                ratios.append(median([_kl(a) for a, _ in pairs]) / median([_kl(b) for _, b in pairs]))
-            far = [a for a, b in pairs if not 1 / MOVED <= _kl(a) / _kl(b) <= MOVED]
+            pairs = pairs_of(cells, dataset, entry, entry._replace(kl_jitter=0.0))
+            by_split = [(ratio, a) for a, b in pairs if (ratio := kl_ratio(a, b)) is not None]
+            count += len(by_split)
+            ratios += [median([ratio for ratio, _ in by_split])] if by_split else []
+            far = [a for ratio, a in by_split if not 1 / MOVED <= ratio <= MOVED]
             moved += [f"{words_of(entry)[0]} on {dataset} ({_splits(far)})"] if far else []
     if not count:
         return ""
-    words = f"median KLs with it are {number(min(ratios))} to {number(max(ratios))} times those without"
+    words = f"KLs with it are {number(min(ratios))} to {number(max(ratios))} times those without, medians of pairs"
     apart = f"; more than twofold apart are {'; '.join(moved)}" if moved else ""
     return f"{words}, over {count:,} pairs{apart}."

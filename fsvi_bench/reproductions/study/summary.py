@@ -176,7 +176,7 @@ def jitter_table(cells: Cells) -> ResultTable:
     for dataset in datasets_of(cells):
         for entry in entries_of(cells, lambda e: bool(e.kl_jitter)):
             pairs = pairs_of(cells, dataset, entry, entry._replace(kl_jitter=0.0))
-            ratios = [ratio for a, b in pairs if (ratio := _kl_ratio(a, b)) is not None]
+            ratios = [ratio for a, b in pairs if (ratio := kl_ratio(a, b)) is not None]
             nlpd = [above for a, b in pairs if (above := _nlpd_above(a, b)) is not None]
             if pairs:
                 planned = len(of_entry(cells, dataset, entry))
@@ -248,7 +248,7 @@ def pairs_of(cells: Cells, dataset: str, one: Entry, other: Entry) -> list[tuple
     return [(cell, others[cell.split]) for cell in mine if cell.split in others]
 
 
-def _kl_ratio(one: StudyCell, other: StudyCell) -> float | None:
+def kl_ratio(one: StudyCell, other: StudyCell) -> float | None:
     """None of KLs that are rounding, and of two infinities."""
     if not one.kl or not other.kl or other.kl <= NO_LOGARITHM or one.kl == other.kl == math.inf:
         return None
