@@ -215,7 +215,7 @@ def test_no_verdict_stands_on_survivors():
     page = page_of(with_holes())
     row = next(
         row
-        for row in rows_of(page, "held, of cases", "incomplete")
+        for row in rows_of(page, "held, of data sets", "incomplete")
         if "worse than" in row["claim"] or "SSGE ends" in row["claim"]
     )
     assert "power 1/1 of 3" in row["incomplete"]
@@ -226,10 +226,41 @@ def test_what_diverged_everywhere_is_not_called_missing():
         c.model_copy(update={"status": "diverged", "log_likelihood_excess": None}) if c.method == "ssge" else c
         for c in whole().cells
     ]
-    rows = rows_of(page_of(Tables(cells, [])), "held, of cases", "not judged")
+    rows = rows_of(page_of(Tables(cells, [])), "held, of data sets", "not judged")
     row = next(r for r in rows if "E_q[log p" in r["claim"] and "SSGE, full" in r["claim"])
-    assert row["not judged"] == "boston 0/0, boston (1e-6) 0/0, power 0/0"
+    assert row["not judged"] == "boston 0/0, power 0/0"
     assert "incomplete" not in row
+
+
+def test_a_data_set_counts_once_and_jitter_is_told_where_the_outcome_is_another():
+    """With jitter RANDA's KL is put above SSGE's on one split of boston: one infinite difference of three is below 0."""
+
+    def moved(c):
+        return (c.dataset, c.method, c.split, c.kl_jitter) == ("boston", "rand-a", 1, 1e-6)
+
+    cells = [c.model_copy(update={"kl": math.inf}) if moved(c) else c for c in whole().cells]
+    rows = {row["claim"]: row for row in rows_of(page_of(Tables(cells, [])), "another outcome with jitter")}
+    turned = rows["section 4, of methods in general: SSGE ends further from the posterior than RANDA (full)"]
+    assert (turned["held, of data sets"], turned["held"]) == ("2 of 2", "boston 3/3, power 3/3")
+    assert turned["another outcome with jitter"] == "boston (1e-6) 2/3: undecided"
+    others = [row for row in rows.values() if "log p" in row["claim"]]
+    assert {row["another outcome with jitter"] for row in others} == {"–"}
+    plain = [c for c in whole().cells if not c.kl_jitter]
+    assert "another outcome with jitter" not in page_of(Tables(plain, []))
+
+
+def test_a_factorised_variance_is_judged_against_the_best_factorised_one_too():
+    """Its own is a tenth of the exact one's logarithm lower on every split than EXACT ffg's."""
+    values = {"exact": -0.5, "rand-a": -0.6}
+    cells = [
+        c.model_copy(update={"log_variance_ratio": values[c.method] - 0.01 * c.split}) if c.method in values else c
+        for c in whole().cells
+    ]
+    judged = judge_study(cells, [claim("log variance ratio in the box: rand-a ffg - exact ffg", "below")])
+    assert outcomes(judged) == {("boston", 0.0): "held", ("boston", 1e-6): "held", ("power", 0.0): "held"}
+    assert [each.verdict and each.verdict.value for each in judged] == pytest.approx([-0.1] * 3, rel=1e-9)
+    against = judge_study(cells, [claim("log variance ratio in the box: ssge ffg - exact ffg", "below")])
+    assert set(outcomes(against).values()) == {"did not hold"}
 
 
 def test_a_variance_ratio_beneath_rounding_is_said_to_be_so():
@@ -321,7 +352,7 @@ def test_a_study_of_which_nothing_is_there_still_has_a_page(tmp_path):
     reproduce(tmp_path)
     page = (tmp_path / "study.md").read_text()
     assert f"{len(cells)} of {len(cells)} cells are missing" in page
-    assert {tuple(row.values())[1:] for row in rows_of(page, "held, of cases", "held")} == {("–",) * 4}
+    assert {tuple(row.values())[1:] for row in rows_of(page, "held, of data sets", "held")} == {("–",) * 4}
     assert "- boston, power: all\n" in page
     with pytest.raises(StopIteration):
         rows_of(page, "M = 160", "method")

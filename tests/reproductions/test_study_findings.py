@@ -68,6 +68,23 @@ def test_a_mean_that_one_split_makes_is_told_with_the_split():
     assert "What means hide" not in said(endless)  # the tables show that as it is
 
 
+def test_where_every_weight_is_seen_what_is_left_is_told_by_method():
+    """RANDA's and SSGE's objectives are put at the posterior at M = 160; factorised ones, and one at 2e-6, are not."""
+    assert "Where A sees every weight" not in said(whole())
+
+    def full(c, *methods):
+        return c.M == 160 and c.family == "full" and c.method in methods
+
+    cells = [c.model_copy(update={"kl_at_objective_optimum": 1e-8}) if full(c, "ssge") else c for c in whole().cells]
+    cells = [c.model_copy(update={"kl_at_objective_optimum": 2e-6}) if full(c, "rand-a") else c for c in cells]
+    words = said(Tables(cells, []))["Where A sees every weight"]
+    assert words.endswith("Median KLs at M = 160: SSGE 165.")  # 300 / 2 on split 0, 10 % more on split 1; boston alone
+
+    places = zip(cells, study_places(), strict=True)
+    lost = [without(p, "missing") if full(c, "ssge") and c.split == 2 else c for c, p in places]
+    assert "Where A sees every weight" not in said(Tables(lost, []))
+
+
 def test_fixedas_rise_is_told_at_the_papers_setting():
     curves = [
         *curve("boston", "fixed-a", "full", 80, (1000.0, 500.0, 10.0, 40.0)),

@@ -44,6 +44,15 @@ def test_the_optimum_table_says_of_how_many_splits_the_optimum_is_known():
     assert rows["power", "FIXEDA full"]["KL on the other splits"] == "–"
 
 
+def test_optima_at_other_sizes_stand_apart():
+    page = page_of(whole())
+    assert {row["M"] for row in rows_of(page, "KL at the optimum")} == {"80"}
+    other = rows_of(page[page.index("FIXEDA's is known") :], "KL at the optimum")
+    assert [row["M"] for row in other if row["method"] == "SSGE full"] == ["20", "40", "160"]
+    assert {row["data set"] for row in other} == {"boston"}
+    assert next(row["KL at the optimum"] for row in other if row["method"] == "SSGE full") == "440"  # 330 / 3 * 80 / 20
+
+
 def test_the_jitter_table_pairs_splits():
     ratio = "KL over that without: median [quartiles]"
     jitter = {(row["data set"], row["method"]): row for row in rows_of(page_of(whole()), ratio)}

@@ -140,8 +140,8 @@ def _case(statistic: str, of: _Selection) -> _Case:
     kind, _, what = statistic.partition(": ")
     methods = [tuple(each.split()) for each in what.split(" - ")]
     match kind, methods:
-        case ("log KL" | "log KL mean term", [(method, family), (other, other_family)]):
-            value = _LOGARITHMS[kind]
+        case (name, [(method, family), (other, other_family)]) if name in _PAIRED:
+            value = _PAIRED[name]
             mine, others = of.values(method, family, value), of.values(other, other_family, value)
             planned = of.planned(method, family) & of.planned(other, other_family)
             finished = of.finished(method, family) & of.finished(other, other_family)
@@ -176,9 +176,10 @@ def _log_kl(cell: StudyCell) -> float | None:
     return _log(cell, cell.kl)
 
 
-_LOGARITHMS: dict[str, Callable[[StudyCell], float | None]] = {
+_PAIRED: dict[str, Callable[[StudyCell], float | None]] = {
     "log KL": _log_kl,
     "log KL mean term": lambda cell: _log(cell, cell.kl_mean_term),
+    "log variance ratio in the box": lambda cell: cell.log_variance_ratio,
 }
 _DIFFERENCES: dict[str, Callable[[StudyCell], float | None]] = {
     "training log likelihood above exact's": lambda cell: cell.log_likelihood_excess,

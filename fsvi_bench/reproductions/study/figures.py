@@ -32,7 +32,6 @@ from fsvi_bench.reproductions.study.table import SPECTRUM, Entry, Tables, of_ent
 DRIFTING = "fixed-a"  #: the method whose objective has no optimum but a collapse where A sees too little
 PER_FIGURE = 4  #: data sets of figures 3 and 4, in alphabetic order, as in the paper
 SPECTRUM_EDGES = (0.7e-3, 1.5e3)  #: ratios of variances; what lies beyond is marked at the edge
-CLEARED = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5}
 
 
 def study_figures(tables: Tables, quick: bool) -> Iterator[tuple[str, Figure]]:
@@ -124,9 +123,9 @@ def _draw_spectrum(axes: Axes, y: float, entry: Entry, cells: Cells, opacity: fl
         axes.plot([at[50]], [y], marker=seen.marker, markersize=4, **own)
     else:
         side = "left" if found[50] < low else "right"
-        words: dict[str, Any] = {"fontsize": SMALL, "ha": side, "va": "center", "bbox": dict(CLEARED)}
         inwards = 1.6 if found[50] < low else 1 / 1.6
-        axes.text(at[50] * inwards, y, number(found[50]), **words, **own)
+        words: dict[str, Any] = {"fontsize": SMALL, "ha": side, "va": "bottom"}  # above the line, which it would strike
+        axes.text(at[50] * inwards, y + 0.1, number(found[50]), **words, **own)
 
 
 def _short(entry: Entry) -> str:

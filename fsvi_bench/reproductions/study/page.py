@@ -115,6 +115,7 @@ def _tables(tables: Tables, judged: list[Judged]) -> dict[str, ResultTable]:
         "provenance": summary.provenance_table(cells),
         "spectrum": summary.spectrum_table(cells),
         "optimum": summary.optimum_table(cells),
+        "other_optimum": summary.optimum_table(cells, summary.at_another_size),
         "drift": along.drift_table(cells, curves),
         "other_drift": along.drift_table(cells, curves, lambda entry: not summary.at_the_papers_setting(entry)),
         "jitter": summary.jitter_table(cells),

@@ -44,6 +44,11 @@ def at_the_papers_setting(entry: Entry) -> bool:
     return entry.M in (None, MEASUREMENT_POINTS) and not entry.kl_jitter
 
 
+def at_another_size(entry: Entry) -> bool:
+    """Any other M, without jitter."""
+    return entry.M not in (None, MEASUREMENT_POINTS) and not entry.kl_jitter
+
+
 def require_one_cell_each(cells: Cells) -> None:
     """Refuses a table in which a cell stands twice (with other steps or another seed, too), or a split has two tasks:
     splits are what is averaged and paired here.
@@ -121,18 +126,19 @@ def spectrum_table(cells: Cells) -> ResultTable:
     return _per_line(cells, "Quantiles of the variance ratio by direction, medians over splits", columns)
 
 
-def optimum_table(cells: Cells) -> ResultTable:
+def optimum_table(cells: Cells, keep: Callable[[Entry], bool] = at_the_papers_setting) -> ResultTable:
     """Where a method is, where its objective's optimum is, and what lies between."""
     return _per_line(
         cells,
         "Distance from the objective's optimum, medians over splits",
         {
+            "M": lambda group: str(group[0].M),
             "KL": lambda group: _known(_with_optimum(group), lambda c: c.kl),
             "KL at the optimum": lambda group: _optima(_with_optimum(group)),
             "objective above it [nats]": lambda group: _gap(_with_optimum(group)),
             "KL on the other splits": lambda group: _median(_without_optimum(group), lambda c: c.kl),
         },
-        lambda entry: at_the_papers_setting(entry) and entry.method != "exact",
+        lambda entry: keep(entry) and entry.method != "exact",
         counted=("optimum known", lambda group: sum(c.kl_at_objective_optimum is not None for c in group)),
     )
 

@@ -16,22 +16,38 @@ IF_ANY: tuple[Outcome, ...] = ("not judged", "incomplete")
 def verdict_table(judged: Sequence[Judged]) -> ResultTable:
     """Claims against where they held, with how many splits are by themselves on the claimed side, of how many.
 
+    Each data set counts once, without jitter; where it was run with jitter too, that is told if the outcome is another.
     What has no split yet stands in `unseen_words` alone.
     """
     seen = [each for each in judged if not _is_unseen(each)]
-    outcomes = (*ALWAYS, *(outcome for outcome in IF_ANY if any(each.outcome == outcome for each in seen)))
+    plain = {(each.claim, each.dataset): each for each in seen if not each.kl_jitter}
+    outcomes = (*ALWAYS, *(outcome for outcome in IF_ANY if any(each.outcome == outcome for each in plain.values())))
+    jittered = any(each.kl_jitter for each in seen)
     rows = []
     for claim in dict.fromkeys(each.claim for each in judged):
-        places: dict[Outcome, list[str]] = {outcome: [] for outcome in outcomes}
-        of_claim = [each for each in seen if each.claim == claim]
-        for each in of_claim:
-            jitter = f" ({jitter_words(each.kl_jitter)})" if each.kl_jitter else ""
-            planned = f" of {each.planned}" if each.outcome == "incomplete" else ""
-            places[each.outcome].append(f"{each.dataset}{jitter} {each.agreeing}/{each.splits}{planned}")
-        decided = sum(each.verdict is not None for each in of_claim)
-        share = f"{len(places['held'])} of {decided}" if decided else "–"
-        rows.append((claim.says, share, *(", ".join(places[outcome]) or "–" for outcome in outcomes)))
-    return ResultTable(title="Claims", columns=("claim", "held, of cases", *outcomes), rows=tuple(rows))
+        own = [each for each in plain.values() if each.claim == claim]
+        places = {outcome: ", ".join(_place(each) for each in own if each.outcome == outcome) for outcome in outcomes}
+        decided = sum(each.verdict is not None for each in own)
+        held = sum(each.outcome == "held" for each in own)
+        moved = [
+            f"{_place(each)}: {each.outcome}"
+            for each in seen
+            if each.claim == claim and each.kl_jitter and each.outcome != _outcome(plain.get((claim, each.dataset)))
+        ]
+        told = [each or "–" for each in (*places.values(), *([", ".join(moved)] if jittered else []))]
+        rows.append((claim.says, f"{held} of {decided}" if decided else "–", *told))
+    last = ("another outcome with jitter",) if jittered else ()
+    return ResultTable(title="Claims", columns=("claim", "held, of data sets", *outcomes, *last), rows=tuple(rows))
+
+
+def _place(each: Judged) -> str:
+    jitter = f" ({jitter_words(each.kl_jitter)})" if each.kl_jitter else ""
+    planned = f" of {each.planned}" if each.outcome == "incomplete" else ""
+    return f"{each.dataset}{jitter} {each.agreeing}/{each.splits}{planned}"
+
+
+def _outcome(each: Judged | None) -> Outcome | None:
+    return None if each is None else each.outcome
 
 
 def judgement_table(judged: Sequence[Judged]) -> ResultTable:
