@@ -16,6 +16,7 @@ from fsvi_bench.reproductions.study.claims import StudyClaim, judge_study
 from fsvi_bench.reproductions.study.page import EXPERIMENTS, markdown, render
 from fsvi_bench.reproductions.study.reproduction import BURT2020_STUDY
 from fsvi_bench.reproductions.study.table import CELLS_FILE, CURVES_FILE, StudyCell, Tables, read_tables, write_tables
+from fsvi_bench.reproductions.study.verdicts import verdict_table
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 from fsvi_bench.statistics.resampled_t import corrected_interval
@@ -228,7 +229,10 @@ def test_what_diverged_everywhere_is_not_called_missing():
     ]
     rows = rows_of(page_of(Tables(cells, [])), "held, of data sets", "not judged")
     row = next(r for r in rows if "E_q[log p" in r["claim"] and "SSGE, full" in r["claim"])
-    assert row["not judged"] == "boston 0/0, power 0/0"
+    assert (row["not judged"], row["held, of data sets"]) == ("boston 0/0, power 0/0", "–")
+    boston = [c.model_copy(update={"log_likelihood_excess": 1.0}) if c.dataset == "power" else c for c in cells]
+    rows = rows_of(page_of(Tables(boston, [])), "held, of data sets", "not judged")
+    assert next(r for r in rows if r["claim"] == row["claim"])["held, of data sets"] == "1 of 1"
     assert "incomplete" not in row
 
 
@@ -243,10 +247,21 @@ def test_a_data_set_counts_once_and_jitter_is_told_where_the_outcome_is_another(
     turned = rows["section 4, of methods in general: SSGE ends further from the posterior than RANDA (full)"]
     assert (turned["held, of data sets"], turned["held"]) == ("2 of 2", "boston 3/3, power 3/3")
     assert turned["another outcome with jitter"] == "boston (1e-6) 2/3: undecided"
+    page = page_of(Tables(cells, []))
+    assert "those of boston,\nwhich were run with jitter too" in page
     others = [row for row in rows.values() if "log p" in row["claim"]]
     assert {row["another outcome with jitter"] for row in others} == {"–"}
     plain = [c for c in whole().cells if not c.kl_jitter]
+    assert "with jitter too" not in page_of(Tables(plain, []))
     assert "another outcome with jitter" not in page_of(Tables(plain, []))
+    for part in (lambda c: c.kl_jitter, lambda c: c.kl_jitter == 0):  # what is not all there has no outcome to compare
+        some = [
+            without(place, "missing") if part(c) and c.method == "rand-a" and c.split else c
+            for c, place in zip(whole().cells, study_places(), strict=True)
+        ]
+        table = verdict_table(judge_study(some, CLAIMS))
+        assert {row[-1] for row in table.rows} == {"–"}
+        assert ("incomplete" in table.columns) == any(not c.kl_jitter and c.status == "missing" for c in some)
 
 
 def test_a_factorised_variance_is_judged_against_the_best_factorised_one_too():

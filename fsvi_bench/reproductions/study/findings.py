@@ -21,13 +21,14 @@ from fsvi_bench.reproductions.study.summary import (
     kl_ratio,
     number,
     pairs_of,
+    rounded_to_zero,
     words_of,
 )
 from fsvi_bench.reproductions.study.table import CurvePoint, Entry, StudyCell, Tables, of_entry
 
 THE_PAPERS = ("fixed-a", "rand-a", "ssge")
 CARRIED = 10.0  #: a mean so many medians high is made by splits whose KL is as far above
-REACHED = 1e-6  #: nats: an objective whose optimum is no further off has the posterior itself for one
+REACHED = 1e-6  #: nats: if an objective's optimum is no further off, it is the posterior but for the search's remainder
 MOVED = 2.0  #: a pair with and without jitter is named if one KL is more than so many times the other
 
 
@@ -105,19 +106,27 @@ def _carried(groups: Sequence[_Group]) -> str:
         if not NO_LOGARITHM < middle < math.inf or not CARRIED * middle < group.mean_kl < math.inf:
             continue
         high = [cell for cell in group.cells if _kl(cell) > CARRIED * middle]
-        widest = max(cell.spectrum_100 or 0.0 for cell in high)
-        numbers = (
-            f"mean {number(group.mean_kl)}, median {number(middle)}; {_splits(high)}; up to {number(widest)} times"
-        )
+        numbers = f"mean {number(group.mean_kl)}, median {number(middle)}; {_carriers(high)}"
         lines.append(f"{group.name} on {group.dataset} ({numbers})")
     if not lines:
         return ""
     words = (
-        "the paper's figures are of means. A few splits, where q has many times the exact variance in some direction, "
-        f"make these more than ten times their median: {'; '.join(lines)}."
+        "the paper's figures are of means. A few splits make these more than ten times their median, by the part of "
+        f"the KL that the means of q and of the posterior make, or by that of the covariances: {'; '.join(lines)}."
     )
     turned = [f"{dataset} {family}" for dataset, family in _turned(groups)]
     return words + (f" By means SSGE is nearer than RANDA on {', '.join(turned)}, by medians not." if turned else "")
+
+
+def _carriers(high: Cells) -> str:
+    """The splits, by which part is more than half of their KL."""
+    by_mean = [cell for cell in high if 2 * (cell.kl_mean_term or 0.0) > _kl(cell)]
+    by_covariance = [cell for cell in high if cell not in by_mean]
+    told = [f"{_splits(by_mean)} by the mean"] if by_mean else []
+    if by_covariance:
+        widest = number(max(cell.spectrum_100 or 0.0 for cell in by_covariance))
+        told.append(f"{_splits(by_covariance)} by the covariance, up to {widest} times the exact variance")
+    return ", ".join(told)
 
 
 def _splits(cells: Cells) -> str:
@@ -134,10 +143,18 @@ def _turned(groups: Sequence[_Group]) -> Iterator[tuple[str, str]]:
 
 def ranges_table(cells: Cells) -> ResultTable:
     """Of each line the least and the greatest median over data sets: what its optimiser left undone, what KL its
-    objective asks for, and how sure q is."""
-    groups = [group for group in _complete(cells) if (group.entry.method, group.entry.family) != ("exact", "full")]
+    objective asks for (both on splits whose optimum is known), and how sure q is. No medians of survivors: a line is
+    told without the data sets on which it diverged."""
+    groups = [
+        group
+        for group in _complete(cells)
+        if (group.entry.method, group.entry.family) != ("exact", "full")
+        and all(cell.status == "ok" for cell in group.cells)
+    ]
     columns: dict[str, Value] = {
-        "objective left undone [nats]": lambda cell: cell.objective_gap,
+        "objective left undone [nats]": lambda cell: (
+            None if cell.kl_at_objective_optimum is None else cell.objective_gap
+        ),
         "KL where the objective is least": lambda cell: cell.kl_at_objective_optimum,
         "variance of q over the exact one, middle direction": lambda cell: cell.spectrum_50,
     }
@@ -168,16 +185,21 @@ def _from_to(found: Sequence[tuple[float, str]]) -> str:
 
 def _all_seen(cells: Cells) -> str:
     """Where methods end whose objective's optimum, over full covariances, is the posterior itself."""
-    by_size: dict[int | None, list[_Group]] = {}
+    by_size: dict[int, list[_Group]] = {}
     for group in _complete(cells, lambda entry: at_another_size(entry) and entry.family == "full"):
         optimum = group.median(lambda cell: cell.kl_at_objective_optimum)
         if optimum is not None and optimum <= REACHED:
-            by_size.setdefault(group.entry.M, []).append(group)
+            by_size.setdefault(group.entry.M or 0, []).append(group)
     told = []
-    for size, groups in sorted(by_size.items(), key=str):
-        methods = dict.fromkeys(group.entry.method for group in groups)
-        ends = {m: [(g.median_kl, g.dataset) for g in groups if g.entry.method == m] for m in methods}
-        told.append(f"M = {size}: " + ", ".join(f"{title_of(m)} {_from_to(found)}" for m, found in ends.items()))
+    for size, groups in sorted(by_size.items()):
+        datasets = sorted({group.dataset for group in groups})
+        ends = []
+        for method in dict.fromkeys(group.entry.method for group in groups):
+            own = {g.dataset: rounded_to_zero(g.median_kl) or 0.0 for g in groups if g.entry.method == method}
+            others = [dataset for dataset in datasets if dataset not in own]
+            where = f" (not {', '.join(others)})" if others else ""
+            ends.append(f"{title_of(method)} {_from_to([(kl, dataset) for dataset, kl in own.items()])}{where}")
+        told.append(f"M = {size} ({', '.join(datasets)}): {', '.join(ends)}")
     if not told:
         return ""
     return (
@@ -195,10 +217,13 @@ def _steps(curves: Sequence[CurvePoint]) -> str:
         and (course.entry.method, course.entry.family) == ("fixed-a", "full")
         and course.rise is not None
     ]
-    if not rises:
+    risen = [rise for rise in rises if rise[0] > 1]
+    at_least = [dataset for rise, dataset in rises if rise <= 1]
+    if not risen:
         return ""
-    ends = [f"{number(rise)} ({dataset})" for rise, dataset in (min(rises), max(rises))]
-    return f"FIXEDA's KL, full, passes a least and ends at {' to '.join(ends)} times it."
+    ends = [f"{number(rise)} ({dataset})" for rise, dataset in sorted({min(risen), max(risen)})]
+    words = f"FIXEDA's KL, full, passes a least and ends at {' to '.join(ends)} times it"
+    return words + (f"; on {', '.join(at_least)} it had its least at the last step." if at_least else ".")
 
 
 def _jitter(cells: Cells) -> str:

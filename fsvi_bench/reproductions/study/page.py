@@ -82,6 +82,7 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
         verdict_count=sum(each.verdict is not None for each in judged),
         not_begun=sorted({*summary.datasets_of(tables.cells)} - {*summary.begun_datasets(tables.cells)}),
         unnamed_kernels=any(cell.hardware and "MKL" not in cell.hardware for cell in tables.cells),
+        jittered=sorted({cell.dataset for cell in tables.cells if cell.kl_jitter}),
         hardware=sorted({cell.hardware for cell in tables.cells if cell.hardware}),
         steps=" ".join(steps_in_words([row for row, _ in rows])),
         experiments=[_experiment(name, title, folder) for name, title in EXPERIMENTS.items()],
@@ -117,7 +118,7 @@ def _tables(tables: Tables, judged: list[Judged]) -> dict[str, ResultTable]:
         "optimum": summary.optimum_table(cells),
         "other_optimum": summary.optimum_table(cells, summary.at_another_size),
         "drift": along.drift_table(cells, curves),
-        "other_drift": along.drift_table(cells, curves, lambda entry: not summary.at_the_papers_setting(entry)),
+        "other_drift": along.drift_table(cells, curves, summary.at_another_size),
         "jitter": summary.jitter_table(cells),
     }
 

@@ -132,13 +132,13 @@ def optimum_table(cells: Cells, keep: Callable[[Entry], bool] = at_the_papers_se
         cells,
         "Distance from the objective's optimum, medians over splits",
         {
-            "M": lambda group: str(group[0].M),
-            "KL": lambda group: _known(_with_optimum(group), lambda c: c.kl),
+            "KL": lambda group: _known(_with_optimum(group), lambda c: rounded_to_zero(c.kl)),
             "KL at the optimum": lambda group: _optima(_with_optimum(group)),
             "objective above it [nats]": lambda group: _gap(_with_optimum(group)),
             "KL on the other splits": lambda group: _median(_without_optimum(group), lambda c: c.kl),
         },
         lambda entry: keep(entry) and entry.method != "exact",
+        sized=any(cell.M not in (None, MEASUREMENT_POINTS) and keep(cell.entry) for cell in cells),
         counted=("optimum known", lambda group: sum(c.kl_at_objective_optimum is not None for c in group)),
     )
 
@@ -151,7 +151,9 @@ def sizes_table(cells: Cells) -> ResultTable:
         for entry in entries_of(cells, lambda e: at_the_papers_setting(e) and e.M is not None):
             groups = [of_entry(cells, dataset, entry._replace(M=size)) for size in sizes]
             if sum(any(cell.kl is not None for cell in group) for group in groups) > 1:
-                rows.append((dataset, words_of(entry)[0], *(_known(g, lambda c: c.kl) for g in groups)))
+                rows.append(
+                    (dataset, words_of(entry)[0], *(_known(g, lambda c: rounded_to_zero(c.kl)) for g in groups))
+                )
     columns = ("data set", "method", *(f"M = {size}" for size in sizes))
     return ResultTable(title="KL by size of A, medians over splits", columns=columns, rows=tuple(rows))
 
@@ -273,8 +275,10 @@ def _per_line(
     columns: dict[str, Callable[[Cells], str]],
     keep: Callable[[Entry], bool] = at_the_papers_setting,
     counted: tuple[str, Callable[[Cells], int]] = ("splits", len),
+    sized: bool = False,
 ) -> ResultTable:
-    """A row per data set and line that has something; the third column counts of how many of its splits."""
+    """A row per data set and line that has something, if asked with its M; before the values a column counts of how
+    many of its splits."""
     name, count = counted
     rows = []
     for dataset in datasets_of(cells):
@@ -283,8 +287,10 @@ def _per_line(
             finished = [cell for cell in group if cell.status == "ok"]
             if finished:
                 share = f"{count(finished)} of {len(group)}"
-                rows.append((dataset, words_of(entry)[0], share, *(of(finished) for of in columns.values())))
-    return ResultTable(title=title, columns=("data set", "method", name, *columns), rows=tuple(rows))
+                line = words_of(entry)[: 2 if sized else 1]
+                rows.append((dataset, *line, share, *(of(finished) for of in columns.values())))
+    heads = ("data set", "method", *(["M"] if sized else []), name, *columns)
+    return ResultTable(title=title, columns=heads, rows=tuple(rows))
 
 
 def _values(group: Cells, value: Value) -> list[float]:
@@ -323,8 +329,8 @@ def _without_optimum(group: Cells) -> Cells:
 
 def _optima(group: Cells) -> str:
     """The median KL at the optimum, ∞ if that is at infinity on half of the splits or more; and how many do not fit."""
-    values = _values(group, lambda cell: cell.kl_at_objective_optimum)
-    words, infinite = _median(group, lambda cell: cell.kl_at_objective_optimum), values.count(math.inf)
+    values = _values(group, lambda cell: rounded_to_zero(cell.kl_at_objective_optimum))
+    words, infinite = number(median(values)) if values else "–", values.count(math.inf)
     if not 0 < infinite < len(values):
         return words
     return f"∞ (finite on {len(values) - infinite})" if 2 * infinite >= len(values) else f"{words} (∞ on {infinite})"

@@ -16,24 +16,25 @@ IF_ANY: tuple[Outcome, ...] = ("not judged", "incomplete")
 def verdict_table(judged: Sequence[Judged]) -> ResultTable:
     """Claims against where they held, with how many splits are by themselves on the claimed side, of how many.
 
-    Each data set counts once, without jitter; where it was run with jitter too, that is told if the outcome is another.
+    Each data set counts once, without jitter; where it is all there with jitter too, that is told if the outcome is
+    another.
     What has no split yet stands in `unseen_words` alone.
     """
     seen = [each for each in judged if not _is_unseen(each)]
     plain = {(each.claim, each.dataset): each for each in seen if not each.kl_jitter}
     outcomes = (*ALWAYS, *(outcome for outcome in IF_ANY if any(each.outcome == outcome for each in plain.values())))
-    jittered = any(each.kl_jitter for each in seen)
+    whole = {key for key, each in plain.items() if each.outcome != "incomplete"}
+    jittered = [each for each in seen if each.kl_jitter and each.outcome != "incomplete"]
     rows = []
     for claim in dict.fromkeys(each.claim for each in judged):
         own = [each for each in plain.values() if each.claim == claim]
         places = {outcome: ", ".join(_place(each) for each in own if each.outcome == outcome) for outcome in outcomes}
         decided = sum(each.verdict is not None for each in own)
         held = sum(each.outcome == "held" for each in own)
-        moved = [
-            f"{_place(each)}: {each.outcome}"
-            for each in seen
-            if each.claim == claim and each.kl_jitter and each.outcome != _outcome(plain.get((claim, each.dataset)))
+        pairs = [
+            (each, plain[key]) for each in jittered if (key := (claim, each.dataset)) in whole and each.claim == claim
         ]
+        moved = [f"{_place(each)}: {each.outcome}" for each, without in pairs if each.outcome != without.outcome]
         told = [each or "–" for each in (*places.values(), *([", ".join(moved)] if jittered else []))]
         rows.append((claim.says, f"{held} of {decided}" if decided else "–", *told))
     last = ("another outcome with jitter",) if jittered else ()
@@ -44,10 +45,6 @@ def _place(each: Judged) -> str:
     jitter = f" ({jitter_words(each.kl_jitter)})" if each.kl_jitter else ""
     planned = f" of {each.planned}" if each.outcome == "incomplete" else ""
     return f"{each.dataset}{jitter} {each.agreeing}/{each.splits}{planned}"
-
-
-def _outcome(each: Judged | None) -> Outcome | None:
-    return None if each is None else each.outcome
 
 
 def judgement_table(judged: Sequence[Judged]) -> ResultTable:
