@@ -98,7 +98,9 @@ def _run(arguments: list[str] | None) -> int:
         if message is None:
             raise
         said = _with_what_was_given(message(), sys.argv[1:] if arguments is None else arguments)
-        return _say(f"{said} (see fsvi-bench --help)") if said else BAD_INPUT  # no arguments: the help was the answer
+        path = getattr(getattr(error, "ctx", None), "command_path", "")
+        command = " ".join(["fsvi-bench", *path.split()[1:]])  # however it was started
+        return _say(f"{said} (see {command} --help)") if said else BAD_INPUT  # no arguments: the help was the answer
 
 
 def _with_what_was_given(said: str, arguments: list[str]) -> str:

@@ -99,7 +99,8 @@ def run(
             _show(result, out)
         sys.stdout.flush()  # whoever waits for the numbers does not wait for W&B
     if logger.kept:
-        stderr.print(f"{logger.kept} W&B runs are kept offline; to send them: wandb sync {out / 'wandb'}/offline-run-*")
+        send = f"wandb sync {out / 'wandb'}/offline-run-*"
+        stderr.print(f"{logger.kept} W&B runs are kept offline (none with --wandb off); to send them: {send}")
     for line in logger.notes:
         stderr.print(line, style="yellow")
     for line in failures(result.records):

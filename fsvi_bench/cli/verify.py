@@ -55,7 +55,10 @@ def verify(
     ] = None,
     without_isolation: Annotated[
         bool,
-        typer.Option("--without-isolation", help="With --rerun: do without bubblewrap. What is run so is not ranked."),
+        typer.Option(
+            "--without-isolation",
+            help="With --rerun: go on without a jail where bubblewrap does not work. What is run so is not ranked.",
+        ),
     ] = False,
     workers: Workers = None,
     data_dir: DataDir = None,

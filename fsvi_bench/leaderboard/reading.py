@@ -111,6 +111,11 @@ def _walk(folder: Path, tasks: TaskSet) -> dict[str, int]:
     mode = _mode(folder)
     if not stat.S_ISDIR(mode):
         raise InputError(f"{folder} is {_what(mode)}, expected a submission's folder; name that")
+    if not os.path.lexists(folder / MANIFEST_FILE):  # whatever else lies here is somebody's, and not to be removed
+        raise InputError(
+            f"{folder} holds no {MANIFEST_FILE}, so it is no submission; name the folder that `fsvi-bench submit` "
+            "printed"
+        )
     found: dict[str, int] = {}
     for path in _entries(folder, 4):
         if path.name == POSTERIORS:

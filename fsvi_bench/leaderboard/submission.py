@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.tasks.official import Place
 
@@ -42,6 +43,19 @@ PythonFile = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}\.py$")]
 PythonName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Setting = bool | int | float | Annotated[str, Field(pattern=rf"^{_NO_MARKUP}{{0,200}}$")] | None
+
+
+def _spdx(licence: str) -> str:
+    try:
+        return canonicalize_license_expression(licence)
+    except InvalidLicenseExpression as error:
+        raise ValueError(
+            f"got {quoted(licence)}, expected an SPDX expression; name the licence as https://spdx.org/licenses does, "
+            "such as MIT or Apache-2.0, one that is not there as LicenseRef-Name"
+        ) from error
+
+
+Licence = Annotated[Line, AfterValidator(_spdx)]
 
 
 class _Strict(BaseModel):
@@ -78,7 +92,7 @@ class Manifest(_Strict):
     title: Line
     authors: Annotated[list[Line], Field(min_length=1, max_length=50)]
     link: Link | None = None
-    licence: Line  #: of the source, by its SPDX name where it has one
+    licence: Licence  #: of the source
     family: Family
     source: Source | None = None  #: without one nothing can be run again, and there is no rank
     hyperparameters: Annotated[dict[PythonName, Setting], Field(max_length=100)] = {}

@@ -83,7 +83,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]], always: Mapping[str, s
         import pyarrow as pa
         import pyarrow.parquet as parquet
     except ImportError as error:
-        mend = "in the clone: pip install -e '.[export]'"
+        mend = "in the clone: pip install -c constraints.txt -e '.[export]'"
         raise InputError(f"Parquet needs pyarrow, which is not installed; {mend}") from error
     columns = dict.fromkeys([*always, *(name for row in rows for name in row)])
     table = pa.table({name: _column(pa, [row.get(name) for row in rows], always.get(name)) for name in columns})

@@ -34,7 +34,9 @@ ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an e
 
 def result_table(rows: Sequence[Row], width: int) -> Table:
     """Mean ± standard error over splits, one line per data set, method and family; fewer columns if width is short."""
-    caption = f"{CAPTION} {OWN_PRIOR}" if any(row.hyperparameters.get("prior") == "own" for row in rows) else CAPTION
+    caption = f"{OVER_SPLITS if any(row.splits > 1 for row in rows) else ONE_SPLIT} {UNITS}"
+    if any(row.hyperparameters.get("prior") == "own" for row in rows):
+        caption += f" {OWN_PRIOR}"
     columns = score_columns(rows)
     whole = _result_table(rows, columns, caption)
     needed = _needed_width(whole)
@@ -70,10 +72,8 @@ def _result_table(rows: Sequence[Row], columns: Mapping[str, str], caption: str)
 
 
 OWN_PRIOR = "Own prior: the method's model has another prior than the task's, and its KL contains the mismatch."
-CAPTION = (
-    "mean ± standard error over splits (they overlap: not independent). KL in nats; NLPD in nats per test point and "
-    "RMSE in the target's original unit."
-)
+OVER_SPLITS, ONE_SPLIT = "mean ± standard error over splits (they overlap: not independent).", "Of one split each."
+UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
 
 
 def varying_settings(rows: Sequence[Row]) -> dict[str, list[str]]:

@@ -22,6 +22,7 @@ from fsvi_bench.training.trace import Trace
 
 TRACE_FILE, POSTERIOR_FILE, TRACEBACK_FILE = "trace.csv", "posterior.safetensors", "traceback.txt"
 RECORD_FILE = "record.json"
+LOCK_FILE = ".lock"
 HOLDER_FILE = ".running"  #: says which process is at work
 
 
@@ -40,13 +41,15 @@ class Store:
     def locked(self) -> Iterator[None]:
         """Nobody else may write here meanwhile; the system gives the lock back however this process ends.
 
-        What a killed run had half written is cleared away first.
+        What a killed run had half written is cleared away first, and the folder afterwards, if it is new and still
+        empty.
 
         Raises:
             InputError: another process is at work here.
         """
         holder = self.root / HOLDER_FILE
-        lock = FileLock(self.root / ".lock")
+        lock = FileLock(self.root / LOCK_FILE)
+        new = not self.root.exists()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
@@ -65,7 +68,17 @@ class Store:
         finally:
             with suppress(OSError):
                 holder.unlink()
+            if new:
+                self._remove_if_unused()
             lock.release()
+
+    def _remove_if_unused(self) -> None:
+        """A run that was refused before it kept anything leaves no folder behind; while it holds the lock, so that who
+        waits for the file finds it gone and makes another."""
+        with suppress(OSError):
+            if [path.name for path in self.root.iterdir()] == [LOCK_FILE]:
+                (self.root / LOCK_FILE).unlink()
+                self.root.rmdir()
 
     def save_plan(self, plan: PlanFile) -> None:
         """Writes a plan unless it is the newest here and says nothing else."""

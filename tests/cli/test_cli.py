@@ -177,6 +177,9 @@ def test_unknown_names_and_usage(refused):
         "run", "--dataset", "boston", "--splits", "20"
     )
     assert "--foo" in refused("run", "--foo")
+    assert "(see fsvi-bench run --help)" in refused("run", "--foo")
+    assert "(see fsvi-bench tasks export --help)" in refused("tasks", "export", "nope")
+    assert "(see fsvi-bench --help)" in refused("rum")
     assert "requires an argument" in refused("run", "--splits")
     assert "score takes --task FILE with --posterior FILE, or --posteriors FOLDER" in refused("score")
     assert "expected auto, cpu or cuda" in refused("run", "--device", "tpu")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.reading import posterior_bytes, read_submission, submission_sha256
 from fsvi_bench.leaderboard.rescoring import rescore
 from fsvi_bench.leaderboard.submission import Claims
@@ -48,6 +49,17 @@ def test_extra_folders(folder, tasks):
     (folder / "posteriors" / "boston" / "empty").rmdir()
     (folder / THIRD).unlink()
     refused(folder, tasks, "energy is an empty folder")
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", ".lock", "posteriors/boston/split-00.safetensors"])
+def test_a_folder_that_is_no_submission_is_not_to_be_emptied(name, tmp_path, tasks):
+    """A run's folder, say: nobody is told to remove what lies there."""
+    (tmp_path / "work" / name).parent.mkdir(parents=True)
+    refused(tmp_path / "work", tasks, "work holds no submission.yaml, so it is no submission; name the folder")
+    (tmp_path / "work" / name).write_bytes(b"")
+    with pytest.raises(InputError) as caught:
+        read_submission(tmp_path / "work", tasks)
+    assert "remove" not in str(caught.value)
 
 
 def test_many_extra_files_are_not_listed(folder, tasks):

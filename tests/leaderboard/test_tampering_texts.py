@@ -97,6 +97,8 @@ def test_yaml_bomb(folder, tasks):
         ({"title": "<img src=x onerror=alert(1)>"}, "title: got '<img"),
         ({"method": 'x" onmouseover="y'}, "method: got 'x\" onmouseover"),
         ({"licence": "MIT\x1b[31m"}, "licence: got"),
+        ({"licence": "Foo Licence"}, "licence: got 'Foo Licence', expected an SPDX expression"),
+        ({"licence": "MIT OR"}, "licence: got 'MIT OR', expected an SPDX expression"),
         ({"hardware": "turned \u202e around"}, "hardware: got"),
         ({"notes": "<script>"}, "notes: got '<script>'"),
         ({"notes": "x" * 4001}, "notes: got 'xxx"),

@@ -69,6 +69,17 @@ def test_failures_are_counted_and_listed_never_averaged_away():
     assert "1 (1 not ok)" in console.export_text()
 
 
+def test_a_table_of_one_split_promises_no_errors():
+    def told(*records):
+        console = Console(width=200, record=True)
+        console.print(result_table(summarise(records), 200))
+        return console.export_text()
+
+    assert "Of one split each. KL in nats" in told(record(0, 1.0))
+    assert "mean ± standard error over splits" not in told(record(0, 1.0))
+    assert "mean ± standard error over splits (they overlap" in told(record(0, 1.0), record(1, 2.0))
+
+
 @pytest.mark.parametrize(
     ("statuses", "word"),
     [(("failed", "failed"), "failed"), (("diverged", "diverged"), "diverged"), (("failed", "diverged"), "not ok")],

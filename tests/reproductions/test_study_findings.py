@@ -6,7 +6,7 @@ import math
 
 from fsvi_bench.reproductions.study.along import stall_words
 from fsvi_bench.reproductions.study.findings import findings, ranges_table
-from fsvi_bench.reproductions.study.summary import alike_words
+from fsvi_bench.reproductions.study.summary import alike_words, rising_words
 from fsvi_bench.reproductions.study.table import Tables
 from tests.reproductions.synthetic_study import curve, page_of, study_places, whole, with_holes, without
 
@@ -38,7 +38,14 @@ def test_who_is_nearest_is_told_by_median_and_family():
     )
     places = zip(whole().cells, study_places(), strict=True)
     lost = [without(p, "diverged", "nan") if line("boston", "rand-a", splits=(0, 1))(c) else c for c, p in places]
-    assert "full covariances: FIXEDA on boston, RANDA on power;" in said(Tables(lost, []))["Who is nearest"]
+    words = said(Tables(lost, []))["Who is nearest"]
+    assert "full covariances: FIXEDA on boston, RANDA on power;" in words
+    assert words.endswith(
+        "Infinitely far at this learning rate, having diverged: RANDA full on boston (2 of 3 splits)."
+    )
+    places = zip(whole().cells, study_places(), strict=True)
+    one = [without(p, "diverged", "nan") if line("boston", "rand-a", splits=(0,))(c) else c for c, p in places]
+    assert "diverged" not in said(Tables(one, []))["Who is nearest"]
     nobody = changed(lambda c: c.dataset == "power" and c.family == "full", kl=math.inf)
     assert "full covariances: RANDA on boston; factorised" in said(nobody)["Who is nearest"]
 
@@ -128,15 +135,20 @@ def test_fixedas_rise_is_told_at_the_papers_setting():
 def test_what_jitter_moves_more_than_twofold_is_named():
     """A KL with jitter is 1.25 times that without, on boston alone: four methods in two families on three splits."""
     assert (
-        said(whole())["Jitter"] == "KLs with it are 1.25 to 1.25 times those without, medians of pairs, over 24 pairs."
+        said(whole())["Jitter"]
+        == "KLs with it are 1.25 to 1.25 times those without, medians of pairs, over 24 pairs, 24 of them "
+        "of the same code and machine."
     )
     tables = changed(line("boston", "ssge", splits=(0, 2), jitter=1e-6), kl=100.0)
     assert said(tables)["Jitter"] == (
-        "KLs with it are 0.333 to 1.25 times those without, medians of pairs, over 24 pairs; more than twofold apart are "
+        "KLs with it are 0.333 to 1.25 times those without, medians of pairs, over 24 pairs, 24 of them of the same "
+        "code and machine; more than twofold apart are "
         "SSGE full on boston (splits 0, 2)."  # the middle one of 100 of 300, 1.25 and 100 of 360
     )
     endless = said(changed(lambda c: line("boston", "ssge")(c) or line("boston", "ssge", jitter=1e-6)(c), kl=math.inf))
-    assert endless["Jitter"] == "KLs with it are 1.25 to 1.25 times those without, medians of pairs, over 21 pairs."
+    assert ", over 21 pairs, 21 of them of" in endless["Jitter"]
+    other = changed(line("boston", "ssge", splits=(0, 2), jitter=1e-6), hardware="another")
+    assert ", over 24 pairs, 22 of them of" in said(other)["Jitter"]
 
 
 def test_ranges_name_the_data_sets_and_count_infinities():
@@ -167,6 +179,28 @@ def test_other_sizes_are_said_to_be_of_other_code_or_machines():
     tables = changed(lambda c: c.M == 40 and c.split == 1, hardware="another")
     assert alike_words(tables.cells) == "M = 20 on 24 of 24, M = 40 on 16 of 24, M = 160 on 24 of 24"
     assert "M = 40 on 16 of 24" in page_of(tables)
+
+
+def test_a_kl_that_rises_with_the_size_of_a_is_named():
+    """KLs are made up to fall like 1/M."""
+    assert rising_words(whole().cells) == ""
+    assert "It rises with M" not in page_of(whole())
+
+    def up(*splits):
+        here = ("boston", "ssge", "ffg", 40)
+        return [
+            c.model_copy(update={"kl": 9e9})
+            if (c.dataset, c.method, c.family, c.M) == here and c.split in splits
+            else c
+            for c in whole().cells
+        ]
+
+    assert rising_words(up(0)) == ""  # one of three moves no median beyond another
+    assert rising_words(up(0, 1)) == "SSGE ffg on boston from M = 20 to 40"
+    assert "It rises with M in SSGE ffg on boston from M = 20 to 40." in page_of(Tables(up(0, 1), []))
+    places = zip(up(0, 1), study_places(), strict=True)
+    lost = [without(p, "missing") if (c.method, c.M, c.split) == ("ssge", 40, 2) else c for c, p in places]
+    assert rising_words(lost) == ""
 
 
 def test_a_stretch_in_which_the_machine_stood_still_is_named():

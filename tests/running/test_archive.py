@@ -340,6 +340,29 @@ def test_the_store_may_be_used_again_once_a_run_is_over(tmp_path):
     assert len(execute(tmp_path).computed) == 8
 
 
+def test_a_refused_run_leaves_no_new_folder_and_takes_none_that_was_there(tmp_path):
+    def refused(folder, keep=None):
+        def work():
+            with Store(folder).locked():
+                if keep:
+                    (folder / keep).write_text("")
+                raise InputError("too many points")
+
+        with pytest.raises(InputError, match="too many"):
+            work()
+
+    refused(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "there").mkdir()
+    refused(tmp_path / "there")
+    assert (tmp_path / "there").is_dir()
+    refused(tmp_path / "kept", keep="something")
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {".lock", "something"}
+    with Store(tmp_path / "again").locked():
+        pass
+    assert len(execute(tmp_path / "again").computed) == 8
+
+
 def test_a_row_is_told_of_as_soon_as_its_last_cell_is_stored(tmp_path, monkeypatch):
     """All of its records, those without a task included; rows that were done before come first."""
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))

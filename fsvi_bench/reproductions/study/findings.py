@@ -14,6 +14,7 @@ from fsvi_bench.reproductions.study.along import courses_of
 from fsvi_bench.reproductions.study.summary import (
     Cells,
     Value,
+    are_alike,
     at_another_size,
     at_the_papers_setting,
     datasets_of,
@@ -95,7 +96,17 @@ def _nearest(groups: Sequence[_Group]) -> str:
                 winners.setdefault(title_of(min(three, key=three.__getitem__)), []).append(dataset)
         if winners:
             told.append(f"{name}: " + ", ".join(f"{who} on {', '.join(where)}" for who, where in winners.items()))
-    return f"of the paper's three methods by the median KL, {'; '.join(told)}." if told else ""
+    if not told:
+        return ""
+    lost = [f"{group.name} on {group.dataset} ({words})" for group in groups if (words := _divergence(group))]
+    words = f"of the paper's three methods by the median KL, {'; '.join(told)}."
+    return words + (f" Infinitely far at this learning rate, having diverged: {'; '.join(lost)}." if lost else "")
+
+
+def _divergence(group: _Group) -> str:
+    """On how many splits a line of which half or more is lost diverged."""
+    diverged = [cell for cell in group.cells if cell.status == "diverged"]
+    return f"{len(diverged)} of {len(group.cells)} splits" if 2 * len(diverged) >= len(group.cells) else ""
 
 
 def _carried(groups: Sequence[_Group]) -> str:
@@ -228,12 +239,13 @@ def _steps(curves: Sequence[CurvePoint]) -> str:
 
 def _jitter(cells: Cells) -> str:
     """The pairs that jitter moves most, and how many there are."""
-    moved, count, ratios = [], 0, []
+    moved, count, same, ratios = [], 0, 0, []
     for dataset in datasets_of(cells):
         for entry in entries_of(cells, lambda e: bool(e.kl_jitter)):
             pairs = pairs_of(cells, dataset, entry, entry._replace(kl_jitter=0.0))
             by_split = [(ratio, a) for a, b in pairs if (ratio := kl_ratio(a, b)) is not None]
             count += len(by_split)
+            same += sum(are_alike(pair) for pair in pairs if kl_ratio(*pair) is not None)
             ratios += [median([ratio for ratio, _ in by_split])] if by_split else []
             far = [a for ratio, a in by_split if not 1 / MOVED <= ratio <= MOVED]
             moved += [f"{words_of(entry)[0]} on {dataset} ({_splits(far)})"] if far else []
@@ -241,4 +253,4 @@ def _jitter(cells: Cells) -> str:
         return ""
     words = f"KLs with it are {number(min(ratios))} to {number(max(ratios))} times those without, medians of pairs"
     apart = f"; more than twofold apart are {'; '.join(moved)}" if moved else ""
-    return f"{words}, over {count:,} pairs{apart}."
+    return f"{words}, over {count:,} pairs, {same:,} of them of the same code and machine{apart}."

@@ -72,6 +72,7 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
         statuses=Counter(cell.status for cell in tables.cells),
         planned=len(tables.cells),
         findings=findings.findings(tables),
+        rising=summary.rising_words(tables.cells),
         alike=summary.alike_words(tables.cells),
         stalls=along.stall_words(tables.curves),
         unseen=verdicts.unseen_words(judged),

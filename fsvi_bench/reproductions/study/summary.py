@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -158,6 +159,24 @@ def sizes_table(cells: Cells) -> ResultTable:
     return ResultTable(title="KL by size of A, medians over splits", columns=columns, rows=tuple(rows))
 
 
+def rising_words(cells: Cells) -> str:
+    """Lines whose median KL is greater at one M than at the next smaller one, both being complete."""
+    told = []
+    sizes = sorted({cell.M for cell in cells if cell.M is not None})
+    for dataset in datasets_of(cells):
+        for entry in entries_of(cells, lambda e: at_the_papers_setting(e) and e.M is not None):
+            for small, large in pairwise(sizes):
+                medians = []
+                for size in (small, large):
+                    kls = [c.kl for c in of_entry(cells, dataset, entry._replace(M=size)) if c.status != "missing"]
+                    planned = len(of_entry(cells, dataset, entry._replace(M=size)))
+                    if kls and len(kls) == planned:
+                        medians.append(median([math.inf if kl is None else max(kl, 0.0) for kl in kls]))
+                if len(medians) == 2 and medians[1] > max(medians[0], NO_LOGARITHM):
+                    told.append(f"{words_of(entry)[0]} on {dataset} from M = {small} to {large}")
+    return "; ".join(told)
+
+
 def alike_words(cells: Cells) -> str:
     """Of each other size, how many pairs with M = 80 (one split, method, family) are of one code and machine."""
     told = []
@@ -169,11 +188,12 @@ def alike_words(cells: Cells) -> str:
             for pair in pairs_of(cells, dataset, entry._replace(M=size), entry)
         ]
         if pairs:
-            told.append(f"M = {size} on {sum(map(_alike, pairs))} of {len(pairs)}")
+            told.append(f"M = {size} on {sum(map(are_alike, pairs))} of {len(pairs)}")
     return ", ".join(told)
 
 
-def _alike(pair: tuple[StudyCell, StudyCell]) -> bool:
+def are_alike(pair: tuple[StudyCell, StudyCell]) -> bool:
+    """Of the same code and machine."""
     one, other = pair
     return (one.hardware, one.code) == (other.hardware, other.code)
 
@@ -189,7 +209,7 @@ def jitter_table(cells: Cells) -> ResultTable:
             if pairs:
                 planned = len(of_entry(cells, dataset, entry))
                 extremes = f"{number(min(ratios))} to {number(max(ratios))}" if ratios else "–"
-                alike = sum(map(_alike, pairs))
+                alike = sum(map(are_alike, pairs))
                 told = (_spread(ratios, planned), extremes, _spread(nlpd, planned), f"{alike} of {len(pairs)}")
                 rows.append((dataset, *words_of(entry), *told))
     words_ratio, words_above = "KL over that without: median [quartiles]", "NLPD above that without: median [quartiles]"
