@@ -100,6 +100,6 @@ def test_without_pyarrow_the_extra_is_named(archive, tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"in the clone: pip install -e '\.\[export\]'"):
+    with pytest.raises(InputError, match=r"in the clone: pip install -c constraints.txt -e '\.\[export\]'"):
         write_tables(archive, tmp_path)
     assert list(tmp_path.iterdir()) == []
