@@ -29,9 +29,9 @@ from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.scoring import scores as scoring
 from fsvi_bench.seeds import derived_generator
+from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import TaskSet
-from fsvi_bench.tasks.problem import FeatureMap, Problem
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.task import FeatureMap, Task
 
 SHAPES = {  # N, N_test, D
     "boston": (455, 51, 13),
@@ -50,10 +50,10 @@ def scalar(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def make_task(dataset: str, split: int) -> Task:
+def make_task(dataset: str, split: int) -> FrozenTask:
     """A task of N(0, I) inputs; inducing points among them."""
     n, n_test, d = SHAPES[dataset]
-    return Task(
+    return FrozenTask(
         dataset=dataset,
         split=split,
         data_sha256=hashlib.sha256(dataset.encode()).hexdigest(),
@@ -72,17 +72,17 @@ def make_task(dataset: str, split: int) -> Task:
     )
 
 
-def load(task: Task) -> Problem:
+def load(task: FrozenTask) -> Task:
     """Inputs and targets of a task; about what standardising a file's rows costs."""
     n, n_test, d = SHAPES[task.dataset]
     rows = derived_generator("rows", task.dataset).normal(size=(n + n_test, d + 1))
     X, y = torch.from_numpy(rows[:, :d]), torch.from_numpy(rows[:, d])
-    return Problem(task, FeatureMap.of(task), X[:n], y[:n], X[n:], y[n:])
+    return Task(task, FeatureMap.of(task), X[:n], y[:n], X[n:], y[n:])
 
 
-def make_posterior(problem: Problem) -> FullGaussian:
+def make_posterior(problem: Task) -> FullGaussian:
     """The exact posterior, moved and stretched."""
-    truth, draws = problem.truth, derived_generator("posterior", problem.task.sha256)
+    truth, draws = problem.truth, derived_generator("posterior", problem.frozen.sha256)
     mean = truth.posterior.mean + 0.3 * truth.covariance_tril @ torch.from_numpy(draws.normal(size=K))
     return FullGaussian(mean, truth.covariance_tril @ torch.diag(torch.from_numpy(np.exp(0.3 * draws.normal(size=K)))))
 

@@ -34,8 +34,8 @@ from fsvi_bench.maths.mixture_density import (
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import bind_task
 
 TASKS = Path(__file__).parent.parent / "tests" / "reference_data" / "tasks"
 TARGET = 50.0
@@ -71,11 +71,11 @@ def measure(name: str, y: torch.Tensor, Phi: torch.Tensor, q: SwitchedWeights, n
 def reference_cases(rounds: int) -> list[dict]:
     rows = []
     for name in ("boston-00", "concrete-03"):
-        problem = load_problem(read_task(TASKS / f"{name}.safetensors"))
+        problem = bind_task(read_task(TASKS / f"{name}.safetensors"))
         for divisor in (1, 10, 100) if name == "boston-00" else (1,):
-            sigma = float(problem.task.noise_variance.sqrt()) / divisor
+            sigma = float(problem.frozen.noise_variance.sqrt()) / divisor
             for p in (0.5, 0.8, 0.95):
-                q = bernoulli_dropout_weights(optimal_m(problem.Phi, problem.y, problem.task.noise_variance, p), p)
+                q = bernoulli_dropout_weights(optimal_m(problem.Phi, problem.y, problem.frozen.noise_variance, p), p)
                 label = f"{name} p = {p}" + (f", noise sd / {divisor}" if divisor > 1 else "")
                 rows.append(measure(label, problem.y_test, problem.Phi_test, q, sigma**2, rounds))
         exact = problem.truth.posterior.mean
@@ -86,7 +86,7 @@ def reference_cases(rounds: int) -> list[dict]:
                 problem.y_test,
                 problem.Phi_test,
                 slab,
-                float(problem.task.noise_variance),
+                float(problem.frozen.noise_variance),
                 rounds,
             )
         )
@@ -99,8 +99,8 @@ def fitted_cases(rounds: int, steps: int) -> list[dict]:
     for name in ("yacht", "energy"):
         card = load_card(name)
         short = card.model_copy(update={"fit": card.fit.model_copy(update={"max_iterations": steps})})
-        problem = load_problem(build_task(short, 0).task)
-        noise = problem.task.noise_variance
+        problem = bind_task(build_task(short, 0).task)
+        noise = problem.frozen.noise_variance
         for p in (0.5, 0.95, 0.999):
             q = bernoulli_dropout_weights(optimal_m(problem.Phi, problem.y, noise, p), p)
             rows.append(measure(f"{name} p = {p}", problem.y_test, problem.Phi_test, q, float(noise), rounds))

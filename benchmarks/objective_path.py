@@ -19,7 +19,7 @@ from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.scoring.objective import ExpectedFunctionalKL, _Projectors
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import read_official
-from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import MeasurementDesign
@@ -34,11 +34,11 @@ def main() -> None:
     parser.add_argument("--split", type=int, default=2)
     chosen = parser.parse_args()
     use_one_thread()
-    problem = load_problem(read_official(chosen.dataset, chosen.split).task)
+    problem = bind_task(read_official(chosen.dataset, chosen.split).task)
     objective, exact = ExpectedFunctionalKL(MeasurementDesign(80), 1.0), problem.truth.posterior
     data = TrainingProblems.of([problem])
     likelihood, k = FullBatch(data), data.k
-    sets = _Projectors(data, objective.design, derive_seed(problem.task.sha256, "objective optimum"))
+    sets = _Projectors(data, objective.design, derive_seed(problem.frozen.sha256, "objective optimum"))
     descent = NaturalDescent("full", likelihood, sets.__next__, StepSize(), STEPS[-1], 1.0, AVERAGING)
     done = 0
     for steps in STEPS:

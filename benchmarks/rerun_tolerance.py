@@ -79,27 +79,27 @@ def scores(tasks: list[str], steps: int, methods: list[str]) -> None:
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.scoring.scores import score
     from fsvi_bench.seeds import derive_seed
-    from fsvi_bench.tasks.problem import load_problem
-    from fsvi_bench.tasks.task import read_task
+    from fsvi_bench.tasks.frozen import read_task
+    from fsvi_bench.tasks.task import bind_task
     from fsvi_bench.tasks.training_problems import TrainingProblems
     from fsvi_bench.training.trainer import train
 
     use_one_thread()
     for path in tasks:
-        problem = load_problem(read_task(Path(path)))
+        problem = bind_task(read_task(Path(path)))
         for name in methods:
             for family in METHODS[name]:
                 entry = load_method(name)
                 options = entry.options({"max_steps": min(steps, entry.options({}).max_steps)})
-                seed = derive_seed(problem.task.sha256, name, family, 0)
+                seed = derive_seed(problem.frozen.sha256, name, family, 0)
                 method = entry.cls(TrainingProblems.of([problem]), family, options, [seed])
                 train(method, "cpu")
                 if (why := method.divergences()[0]) is not None:
-                    print(json.dumps([problem.task.dataset, name, family, why]), flush=True)
+                    print(json.dumps([problem.frozen.dataset, name, family, why]), flush=True)
                     continue
                 result = score(method.posterior()[0], problem)
                 value = result.predictive_kl_box if result.singular else result.kl
-                print(json.dumps([problem.task.dataset, name, family, value]), flush=True)
+                print(json.dumps([problem.frozen.dataset, name, family, value]), flush=True)
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.running.executors import use_one_thread
-from fsvi_bench.tasks.problem import Problem, load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trainer import train
 
@@ -40,10 +40,10 @@ SETTINGS = {"minibatch": "full", "M": M}
 class PlainProblem:
     """One problem as a researcher would write it down: parameters, a loss, `backward()`, Adam."""
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: Task, seed: int) -> None:
         self.problem, self.generator = problem, torch.Generator().manual_seed(seed)
-        k = problem.task.k
-        noise_variance = problem.task.noise_variance
+        k = problem.frozen.k
+        noise_variance = problem.frozen.noise_variance
         self.gram, self.moment = (
             problem.Phi.T @ problem.Phi / noise_variance,
             problem.Phi.T @ problem.y / noise_variance,
@@ -105,7 +105,7 @@ class PlainProblem:
 
 
 def plain(method: str, seeds: list[int], steps: int) -> float:
-    problem = load_problem(read_task(TASK))
+    problem = bind_task(read_task(TASK))
     problems = [PlainProblem(problem, seed) for seed in seeds]
     losses = [p.rand_a_loss if method == "rand-a" else p.ssge_loss for p in problems]
     for p, loss in zip(problems, losses, strict=True):
@@ -122,7 +122,7 @@ def plain(method: str, seeds: list[int], steps: int) -> float:
 
 def engine(method: str, seeds: list[int], steps: int) -> float:
     """Through Lightning, as `fsvi-bench run` does it; a short run first, so that nothing is counted twice."""
-    data = TrainingProblems.of([load_problem(read_task(TASK))] * len(seeds))
+    data = TrainingProblems.of([bind_task(read_task(TASK))] * len(seeds))
     entry = load_method(method)
     for count in (8, steps):
         options = entry.options({**SETTINGS, "max_steps": count})
@@ -244,7 +244,7 @@ def ngd() -> None:
     from fsvi_bench.variational.measurement import MeasurementDesign
 
     use_one_thread()
-    problem = load_problem(read_task(TASK))
+    problem = bind_task(read_task(TASK))
     objective = ExpectedFunctionalKL(MeasurementDesign(M), 1.0)
     data = TrainingProblems.of([problem])
 
@@ -288,7 +288,7 @@ def ngd() -> None:
 def memory() -> None:
     """Peak memory of 20 problems of naval's size (10,741 × 100), a few steps with minibatch and full batch."""
     use_one_thread()
-    boston = load_problem(read_task(TASK))
+    boston = bind_task(read_task(TASK))
     data = TrainingProblems.of([boston] * PROBLEMS)
     rows = torch.arange(10741) % data.X.shape[1]
     noise = 1e-6 * torch.randn(
@@ -315,7 +315,7 @@ def gpu() -> None:
     if not torch.cuda.is_available():
         print("no GPU here: nothing measured")
         return
-    problem = load_problem(read_task(TASK))
+    problem = bind_task(read_task(TASK))
     print(torch.cuda.get_device_name())
     for method in ("rand-a", "ssge", "fixed-a", "rand-a-ngd"):
         for B, steps in ((400, 640), (20, 15000)) if method == "rand-a" else ((400, 64), (20, 200)):
@@ -337,7 +337,7 @@ def agreement() -> None:
     if not torch.cuda.is_available():
         print("no GPU here: nothing compared")
         return
-    data = TrainingProblems.of([load_problem(read_task(TASK))] * 2)
+    data = TrainingProblems.of([bind_task(read_task(TASK))] * 2)
     for method, family in product(("rand-a", "ssge", "fixed-a", "rand-a-ngd"), ("full", "ffg")):
         entry = load_method(method)
         for steps in (1, 2, 10, 100):

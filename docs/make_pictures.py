@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from fsvi_bench.tasks.problem import load_problem
+
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.reporting.figures import draw_posteriors, draw_score_by_dataset, new_figure
@@ -17,7 +19,6 @@ from fsvi_bench.reporting.summary import summarise
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import load_problem
 
 TOY_SPLIT = 1
 

@@ -18,8 +18,8 @@ _CHECKED = [
 _hook = install_import_hook(_CHECKED, "beartype.beartype")
 
 from fsvi_bench.running.executors import use_one_thread  # noqa: E402
-from fsvi_bench.tasks.problem import Problem, load_problem  # noqa: E402
-from fsvi_bench.tasks.task import Task, read_task  # noqa: E402
+from fsvi_bench.tasks.frozen import FrozenTask, read_task  # noqa: E402
+from fsvi_bench.tasks.task import Task, bind_task  # noqa: E402
 from tests.requirements import skip_or_fail  # noqa: E402
 
 REFERENCE = Path(__file__).parent / "reference_data"
@@ -114,23 +114,23 @@ def reference() -> Path:
 
 
 @pytest.fixture(scope="session")
-def boston_task() -> Task:
+def boston_task() -> FrozenTask:
     return read_task(REFERENCE / "tasks" / "boston-00.safetensors")
 
 
 @pytest.fixture(scope="session")
-def boston(boston_task: Task) -> Problem:
+def boston(boston_task: FrozenTask) -> Task:
     """The reference task on boston split 0, bound to its data (mark the test with `data`)."""
-    return load_problem(boston_task)
+    return bind_task(boston_task)
 
 
 @pytest.fixture(scope="session")
-def toy() -> Problem:
+def toy() -> Task:
     """A problem that needs no file: 40 points, 20 radial basis functions."""
     from fsvi_bench.tasks.build import build_task
     from fsvi_bench.tasks.card import load_card
 
-    return load_problem(build_task(load_card("toy"), 0).task)
+    return bind_task(build_task(load_card("toy"), 0).task)
 
 
 @pytest.fixture(scope="module")

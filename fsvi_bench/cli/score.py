@@ -50,11 +50,11 @@ def _score_one(task: Path, posterior: Path, data_dir: Path | None, json: bool) -
     from fsvi_bench.reporting.table import score_table
     from fsvi_bench.scoring.scores import score as score_posterior
     from fsvi_bench.tasks.certificate import certify, read_certified
-    from fsvi_bench.tasks.problem import load_problem
+    from fsvi_bench.tasks.task import bind_task
 
     frozen, _ = read_certified(task)
     q = read_posterior(posterior, frozen.k, frozen.sha256)
-    problem = load_problem(frozen, data_dir)
+    problem = bind_task(frozen, data_dir)
     certify(problem).require_limits()
     scores = score_posterior(q, problem)
     if json:

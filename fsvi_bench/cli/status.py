@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fsvi_bench.running.archive import Status
     from fsvi_bench.running.plan import Plan
-    from fsvi_bench.tasks.task import Task
+    from fsvi_bench.tasks.frozen import FrozenTask
 
 COLUMNS = ("ok", "diverged", "failed", "missing")
 
@@ -52,7 +52,7 @@ def show_planned(plan: Plan, folder: Path, rerun: str, data_dir: Path | None, js
     return 0
 
 
-def _check_missing(plan: Plan, tasks: Sequence[Task], folder: Path, rerun: str, data_dir: Path | None) -> None:
+def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], folder: Path, rerun: str, data_dir: Path | None) -> None:
     from fsvi_bench.cli.console import stderr
     from fsvi_bench.running.archive import status_of
     from fsvi_bench.running.grid import expand

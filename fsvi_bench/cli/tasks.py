@@ -12,7 +12,7 @@ from fsvi_bench.cli.options import AsJson, DataDir, Workers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fsvi_bench.tasks.task import Task
+    from fsvi_bench.tasks.frozen import FrozenTask
 
 app = typer.Typer(no_args_is_help=True, help="Frozen tasks: fit them, check them, look at them.")
 WHAT = "Task files (fsvi-task/1), folders of them, or data sets that have official tasks."
@@ -95,7 +95,7 @@ def verify(
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.tasks.build import departures
     from fsvi_bench.tasks.certificate import certify, differences, read_certified
-    from fsvi_bench.tasks.problem import load_problem
+    from fsvi_bench.tasks.task import bind_task
 
     use_one_thread()
     paths, farthest, unreadable = _task_paths(tasks or []), [], 0
@@ -109,7 +109,7 @@ def verify(
             stderr.print(str(error), style="red")
             continue
         try:
-            fresh = certify(load_problem(task, data_dir), stored.fit if stored else None)
+            fresh = certify(bind_task(task, data_dir), stored.fit if stored else None)
             fresh.require_limits()
             wrong = departures(task, data_dir) + (differences(stored, fresh) if stored else [])
         except TaskRefused as error:
@@ -135,12 +135,12 @@ def show(tasks: Annotated[list[str], typer.Argument(help=WHAT)], data_dir: DataD
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.reporting.table import task_table
     from fsvi_bench.tasks.certificate import certify, read_certified
-    from fsvi_bench.tasks.problem import load_problem
+    from fsvi_bench.tasks.task import bind_task
 
     paths, certificates = _task_paths(tasks), []
     for path in paths:
         task, stored = read_certified(path)
-        certificates.append(stored or certify(load_problem(task, data_dir)))
+        certificates.append(stored or certify(bind_task(task, data_dir)))
     if json:
         print_json(certificates)
         return 0
@@ -203,17 +203,17 @@ def export(
     from fsvi_bench.errors import unknown_name
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.tasks.export import Format, export_problem
-    from fsvi_bench.tasks.problem import load_problem
+    from fsvi_bench.tasks.task import bind_task
 
     if form not in get_args(Format):
         raise unknown_name("format", form, get_args(Format))
     use_one_thread()
     for task in _chosen_tasks(tasks or [], splits):
-        stdout.print(str(export_problem(load_problem(task, data_dir), out, form)), soft_wrap=True)
+        stdout.print(str(export_problem(bind_task(task, data_dir), out, form)), soft_wrap=True)
     return 0
 
 
-def _chosen_tasks(names: list[str], splits: str | None) -> list[Task]:
+def _chosen_tasks(names: list[str], splits: str | None) -> list[FrozenTask]:
     """Tasks of files and of data sets, in the order named; each checked before anything is written."""
     from fsvi_bench.errors import InputError
     from fsvi_bench.tasks.card import card_names
@@ -250,7 +250,7 @@ def _splits(dataset: str) -> list[int]:
     return found
 
 
-def _official(dataset: str, splits: str | None) -> list[Task]:
+def _official(dataset: str, splits: str | None) -> list[FrozenTask]:
     from fsvi_bench.errors import InputError
     from fsvi_bench.tasks.official import read_official
     from fsvi_bench.tasks.splits import parse_ranges

@@ -13,7 +13,7 @@ from torch import Tensor
 from fsvi_bench.maths.features import inducing_tril
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import FeatureMap, Problem, load_problem
+from fsvi_bench.tasks.task import FeatureMap, Task, bind_task
 from fsvi_bench.tasks.training_problems import TrainingProblems
 
 TOYS = 7
@@ -22,11 +22,11 @@ ODD_N = 67  #: prime, and more than a minibatch of 64
 
 
 @cache
-def _toy_problem(split: int) -> Problem:
-    return load_problem(build_task(load_card("toy"), split).task)
+def _toy_problem(split: int) -> Task:
+    return bind_task(build_task(load_card("toy"), split).task)
 
 
-def toy_problems(count: int = TOYS) -> tuple[Problem, ...]:
+def toy_problems(count: int = TOYS) -> tuple[Task, ...]:
     """Problems with k = 20 and N = 40, whose weights differ as well as their data."""
     return tuple(map(_toy_problem, range(count)))
 

@@ -11,7 +11,7 @@ from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.base import Posterior, unstack
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.scoring.scores import score, trace_scores
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 from fsvi_bench.training.trainer import train
 
 CLAIMED_ON = 4  #: toy tasks
@@ -35,7 +35,7 @@ def scores_are_numbers(subject: Subject) -> None:
                 raise Failed(f"{name} of {_name(problem)} is {value:.3g}, and no KL is negative; mend posterior()")
 
 
-def _scores(q: Posterior, problem: Problem) -> dict[str, float]:
+def _scores(q: Posterior, problem: Task) -> dict[str, float]:
     """A singular q's by its moments alone: the density of a mixture takes seconds, and is no matter of the method's."""
     if q.singular:
         matched = trace_scores(q, problem, mixtures=False)
@@ -64,11 +64,11 @@ def exact_limit(subject: Subject) -> None:
             )
 
 
-def factorised_floor(problem: Problem) -> float:
+def factorised_floor(problem: Task) -> float:
     """KL(q ‖ P_D) of EXACT-FFG: the smallest that a factorised q has (exact mean, variances 1/Λ_ii)."""
     exact = problem.truth.posterior
     return trace_scores(FactorisedGaussian(exact.mean, mean_field_optimum_scale(exact.precision_tril)), problem).kl
 
 
-def _name(problem: Problem) -> str:
-    return f"{problem.task.dataset} split {problem.task.split}"
+def _name(problem: Task) -> str:
+    return f"{problem.frozen.dataset} split {problem.frozen.split}"

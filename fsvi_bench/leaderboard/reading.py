@@ -35,8 +35,8 @@ from fsvi_bench.leaderboard.submission import (
 )
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
 from fsvi_bench.posteriors.io import read_posterior
+from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import Place, TaskSet
-from fsvi_bench.tasks.task import Task
 
 HEADER_BYTES = 16 * 2**10  #: of a posterior's file, generously: names, shapes and three words of metadata
 _SPLIT_FILE = re.compile(r"split-[0-9]{2}\.safetensors")
@@ -291,7 +291,7 @@ def _checked_sha256(path: Path, content: bytes, claim: Claim, field: str) -> str
     return sha256
 
 
-def _parsed_posterior(path: Path, content: bytes, task: Task, family: Family) -> Posterior:
+def _parsed_posterior(path: Path, content: bytes, task: FrozenTask, family: Family) -> Posterior:
     posterior = read_posterior(path, task.k, task.sha256, must_name_task=True, content=content)
     if posterior.kind != KIND_OF[family]:
         raise InputError(

@@ -29,7 +29,7 @@ from fsvi_bench.resources import resource_dir
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
 from fsvi_bench.scoring.scores import Coverage, Scores, score
 from fsvi_bench.tasks.official import Place, TaskSet
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 REFERENCE_FILE = "reference.json"
 RAND_A_FULL, RAND_A_FFG = "rand-a-full", "rand-a-ffg"  #: the submissions whose scores are frozen
@@ -128,8 +128,8 @@ def freeze(tasks: TaskSet, entries: Iterable[Entry]) -> References:
     return References(datasets=tuple(tasks.datasets), tasks=found)
 
 
-def _reference(problem: Problem, frozen: Mapping[str, Mapping[str, Scores]]) -> TaskReference:
-    task, truth = problem.task, problem.truth
+def _reference(problem: Task, frozen: Mapping[str, Mapping[str, Scores]]) -> TaskReference:
+    task, truth = problem.frozen, problem.truth
     scores = score(FullGaussian(truth.posterior.mean, truth.covariance_tril), problem)
     full, ffg = (frozen.get(name, {}).get(task.sha256) for name in (RAND_A_FULL, RAND_A_FFG))
     return TaskReference(
@@ -155,13 +155,13 @@ def _reference(problem: Problem, frozen: Mapping[str, Mapping[str, Scores]]) -> 
     )
 
 
-def map_predictive(problem: Problem, Phi: Float[Tensor, "n k"]) -> Predictive:
+def map_predictive(problem: Task, Phi: Float[Tensor, "n k"]) -> Predictive:
     """N(φᵀm, σ²) at each input: what a point mass at the exact posterior's mean m, its mode, predicts."""
     mean = (Phi @ problem.truth.posterior.mean[:, None])[:, 0]
-    return Predictive(mean, problem.task.noise_variance.expand_as(mean))
+    return Predictive(mean, problem.frozen.noise_variance.expand_as(mean))
 
 
-def map_predictive_kl(problem: Problem, Phi: Float[Tensor, "n k"]) -> float:
+def map_predictive_kl(problem: Task, Phi: Float[Tensor, "n k"]) -> float:
     """Mean over inputs of KL(exact predictive ‖ N(φᵀm, σ²)) = ½(r − 1 − log r), r the ratio of the variances."""
     return float(normal_kl(*exact_predictive(problem, Phi), *map_predictive(problem, Phi)).mean())
 

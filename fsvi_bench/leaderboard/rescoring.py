@@ -15,7 +15,7 @@ from fsvi_bench.running.cell import not_a_number
 from fsvi_bench.running.executors.local import LocalExecutor
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.tasks.official import Place, TaskSet
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 #: How far a claim may be from the score, in nats and relative: rounding differs between machines, methods by more.
 ABSOLUTE, RELATIVE = 1e-8, 1e-6
@@ -73,7 +73,7 @@ class _Call(NamedTuple):
     place: Place
     file: str
     posterior: Posterior
-    problem: Problem
+    problem: Task
 
 
 def score_all(

@@ -9,7 +9,7 @@ from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running.cell import Record, cell_of
 from fsvi_bench.running.store import POSTERIOR_FILE, TRACE_FILE
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.training.trace import Trace, read_trace
 
 
@@ -21,7 +21,7 @@ def folder_of(record: Record) -> str:
     return cell.folder
 
 
-def load_posterior(record: Record, root: Path, task: Task) -> Posterior:
+def load_posterior(record: Record, root: Path, task: FrozenTask) -> Posterior:
     """The posterior that a record's scores are of.
 
     Raises:

@@ -22,7 +22,7 @@ from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.reporting.summary import Estimate, estimate
 from fsvi_bench.running.cell import Record
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 Array = NDArray[np.float64]
 Dashes = tuple[float, tuple[float, ...]]  #: matplotlib's offset, and lengths of dashes and gaps
@@ -55,7 +55,7 @@ class Curve:
     sd: Array
 
 
-def curve(problem: Problem, q: Posterior) -> Curve:
+def curve(problem: Task, q: Posterior) -> Curve:
     """f under q at a problem's test inputs.
 
     Raises:
@@ -69,7 +69,7 @@ def curve(problem: Problem, q: Posterior) -> Curve:
     return Curve(problem.X_test[order, 0].numpy(), (Phi @ q.mean).numpy(), deviation.numpy())
 
 
-def draw_posteriors(axes: Axes, problem: Problem, posteriors: Mapping[str, Posterior]) -> None:
+def draw_posteriors(axes: Axes, problem: Task, posteriors: Mapping[str, Posterior]) -> None:
     """Training data and, for each posterior, the mean of f with a band of ±2 standard deviations of f (no noise).
 
     Raises:
@@ -95,7 +95,7 @@ def draw_outline(axes: Axes, of: Curve, colour: str, style: Dashes) -> None:
         axes.plot(of.x, line, color=colour, linewidth=0.9, linestyle=style)
 
 
-def draw_training_data(axes: Axes, problem: Problem, size: float = 5) -> None:
+def draw_training_data(axes: Axes, problem: Task, size: float = 5) -> None:
     """The training points of a problem with one input."""
     axes.plot(problem.X[:, 0], problem.y, ".", color="black", markersize=size, label="training data")
     tidy(axes)

@@ -51,7 +51,7 @@ from fsvi_bench.reproductions.places import Place
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.official import find_task
-from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.tasks.task import Task, bind_task
 
 OUTLINE: Dashes = (0, (1, 1.2))  #: the dots of a curve trained with jitter
 EXACT_LINE: Dashes = (0, (4, 2))
@@ -92,7 +92,8 @@ def draw_figure_1(
     """
     problem = _toy_problem(records)
     curves = [
-        (r, curve(problem, load_posterior(r, store.root, problem.task)) if r.status == "ok" else None) for r in records
+        (r, curve(problem, load_posterior(r, store.root, problem.frozen)) if r.status == "ok" else None)
+        for r in records
     ]
     figure = Figure(figsize=(PAGE_WIDTH, 5.0), layout="constrained")
     methods = list(dict.fromkeys(record.method for record in records))
@@ -112,12 +113,12 @@ def draw_figure_1(
     return figure, _toy_numbers(problem, curves, quick)
 
 
-def _toy_problem(records: Sequence[Record]) -> Problem:
+def _toy_problem(records: Sequence[Record]) -> Task:
     first = records[0]
     found = find_task(first.dataset, first.split)
     if found is None:
         raise InputError(f"the task of {first.dataset} split {first.split} is not in the cache; run again")
-    return load_problem(found.task)
+    return bind_task(found.task)
 
 
 def _limits(exact: Curve) -> tuple[float, float]:
@@ -136,7 +137,7 @@ def _say_what_is_cut_off(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _draw_toy_panel(
-    axes: Axes, problem: Problem, curves: Sequence[tuple[Record, Curve | None]], colour: str, exact: Curve | None
+    axes: Axes, problem: Task, curves: Sequence[tuple[Record, Curve | None]], colour: str, exact: Curve | None
 ) -> None:
     said = []
     for record, drawn in curves:
@@ -174,11 +175,11 @@ def _toy_legend(figure: Figure, records: Sequence[Record], quick: bool, missing:
     figure.suptitle(words, fontsize=NORMAL)
 
 
-def _toy_numbers(problem: Problem, curves: Sequence[tuple[Record, Curve | None]], quick: bool) -> ToyNumbers:
+def _toy_numbers(problem: Task, curves: Sequence[tuple[Record, Curve | None]], quick: bool) -> ToyNumbers:
     x = problem.X_test[:, 0].sort().values
     return ToyNumbers(
         quick=quick,
-        task_sha256=problem.task.sha256,
+        task_sha256=problem.frozen.sha256,
         x=x.tolist(),
         x_train=problem.X[:, 0].tolist(),
         y_train=problem.y.tolist(),

@@ -38,7 +38,7 @@ from fsvi_bench.reproductions.intervals import (
 )
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import official_splits, read_official
-from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.theory.feature_roots import (
     cholesky_rotation,
     diagonalising_rotation,
@@ -104,7 +104,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             laboratory.note(f"{dataset} has less than two official tasks: left out")
             left_out.append(dataset)
             continue
-        problems = (load_problem(read_official(dataset, split).task, laboratory.data_dir) for split in splits)
+        problems = (bind_task(read_official(dataset, split).task, laboratory.data_dir) for split in splits)
         found[dataset] = [examine(problem, settings) for problem in problems]
     if not found:
         raise InputError(
@@ -122,13 +122,13 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     )
 
 
-def examine(problem: Problem, settings: Settings) -> Split:
+def examine(problem: Task, settings: Settings) -> Split:
     """All roots of one task.
 
     Raises:
         ValueError: the task's features have no root, as an RBF grid's.
     """
-    tril, task, C = problem.feature_map.tril, problem.task, problem.truth.posterior.precision_tril
+    tril, task, C = problem.feature_map.tril, problem.frozen, problem.truth.posterior.precision_tril
     if tril is None:
         raise ValueError(f"{task.dataset} has features without a root")
     generator = torch.Generator().manual_seed(derive_seed(settings.seed, task.sha256, "orders") % 2**63)
@@ -158,12 +158,12 @@ def examine(problem: Problem, settings: Settings) -> Split:
     )
 
 
-def _floor_and_predictive(problem: Problem, Q: Float[Tensor, "k k"]) -> tuple[float, float]:
+def _floor_and_predictive(problem: Task, Q: Float[Tensor, "k k"]) -> tuple[float, float]:
     """EXACT-FFG's KL with the features Qᵀφ, and the mean KL of the exact predictive to its own at the test inputs.
 
     Their means agree. The variances are Σ φ'_i²/Λ'_ii + σ² for the one, and do not depend on Q for the other.
     """
-    truth, noise = problem.truth, problem.task.noise_variance
+    truth, noise = problem.truth, problem.frozen.noise_variance
     C = truth.posterior.precision_tril
     factor = Q.mT @ C
     exact = predictive_variance(problem.Phi_test, truth.covariance_tril, noise)
@@ -172,11 +172,11 @@ def _floor_and_predictive(problem: Problem, Q: Float[Tensor, "k k"]) -> tuple[fl
     return float(factorised_floor(factor, C)), float(normal_kl(zero, exact, zero, factorised).mean())
 
 
-def compare_directly(problem: Problem, order: Tensor, by_rotation: dict[str, float]) -> Direct:
+def compare_directly(problem: Task, order: Tensor, by_rotation: dict[str, float]) -> Direct:
     """Roots factorised from k(Z,Z) + jitter·I, features by solving with them, posteriors from those features."""
     feature_map = problem.feature_map
     kernel, Z = (feature_map.lengthscales, feature_map.outputscale), feature_map.inducing_points
-    K = rbf_kernel(Z, Z, *kernel) + problem.task.jitter * torch.eye(len(Z), dtype=torch.float64)
+    K = rbf_kernel(Z, Z, *kernel) + problem.frozen.jitter * torch.eye(len(Z), dtype=torch.float64)
     cross, cross_test = (rbf_kernel(Z, X, *kernel) for X in (problem.X, problem.X_test))
     own, differences = Exact.of(problem, problem.Phi, problem.Phi_test), []
     for kind, root in direct_roots(K, order).items():
@@ -205,8 +205,8 @@ class Exact(NamedTuple):
     floor: float
 
     @staticmethod
-    def of(problem: Problem, Phi: Float[Tensor, "N k"], Phi_test: Float[Tensor, "N_test k"]) -> Exact:
-        noise = problem.task.noise_variance
+    def of(problem: Task, Phi: Float[Tensor, "N k"], Phi_test: Float[Tensor, "N_test k"]) -> Exact:
+        noise = problem.frozen.noise_variance
         posterior = blr_posterior(Phi, problem.y, noise)
         variance = predictive_variance(Phi_test, covariance_tril(posterior.precision_tril), noise)
         return Exact(

@@ -44,7 +44,7 @@ from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.official import find_task
-from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream, stream_generator
 
@@ -211,8 +211,8 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     for dataset in settings.datasets:
         found = find_task(dataset, settings.split)
         certified = found or build_task(load_card(dataset), settings.split, laboratory.data_dir)
-        problems.append(load_problem(certified.task, laboratory.data_dir))
-    if all(problem.task.k != LARGE_K for problem in problems):
+        problems.append(bind_task(certified.task, laboratory.data_dir))
+    if all(problem.frozen.k != LARGE_K for problem in problems):
         raise InputError(
             f"none of {', '.join(settings.datasets)} has {LARGE_K} features, which a claim is about; add one that has, "
             "for example diabetes"
@@ -233,15 +233,15 @@ def _numbers(case: Case) -> dict[str, Any]:
     return {**by_count, "KL after steps of descent": {str(step): values for step, values in case.falls.items()}}
 
 
-def function_cases(problem: Problem, settings: Settings) -> list[Case]:
+def function_cases(problem: Task, settings: Settings) -> list[Case]:
     """Function marginals of a problem's prior and exact posterior, at one measurement set for each seed."""
     sets = [measurement_features(problem, settings.M, seed) for seed in range(settings.seeds)]
     factors = {
         "prior": [Marginal.of(Phi_A) for Phi_A in sets],
         "posterior": [Marginal.of(Phi_A @ problem.truth.covariance_tril) for Phi_A in sets],
     }
-    dataset = problem.task.dataset
-    return [_case(f"{dataset} {q}", problem.task.k, marginals, settings) for q, marginals in factors.items()]
+    dataset = problem.frozen.dataset
+    return [_case(f"{dataset} {q}", problem.frozen.k, marginals, settings) for q, marginals in factors.items()]
 
 
 def _case(name: str, k: int | None, marginals: Sequence[Marginal], settings: Settings) -> Case:
@@ -253,11 +253,11 @@ def _case(name: str, k: int | None, marginals: Sequence[Marginal], settings: Set
     return Case(name, k, _all_S(name, marginals, settings), by_step)
 
 
-def measurement_features(problem: Problem, M: int, seed: int) -> Float[Tensor, "M k"]:
+def measurement_features(problem: Task, M: int, seed: int) -> Float[Tensor, "M k"]:
     """Features at a set that the methods' own stream draws: half training inputs, half of their box."""
     problems = TrainingProblems.of([problem])
-    own = derive_seed("burt2020-shrinkage", problem.task.sha256, seed)
-    return MeasurementStream(problems, MeasurementDesign(M), [own]).draw(1)[0, 0, :, : problem.task.k].clone()
+    own = derive_seed("burt2020-shrinkage", problem.frozen.sha256, seed)
+    return MeasurementStream(problems, MeasurementDesign(M), [own]).draw(1)[0, 0, :, : problem.frozen.k].clone()
 
 
 def _all_S(name: str, marginals: Sequence[Marginal], settings: Settings) -> dict[int, list[Shrinkage]]:

@@ -25,7 +25,7 @@ from fsvi_bench.scoring.predictive import Predictive, exact_predictive
 from fsvi_bench.tasks.build import CertifiedTask
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.official import official_splits, read_official
-from fsvi_bench.tasks.problem import Problem, load_problem
+from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.theory.sgpr_predictive import missing_variance, titsias_predictive_variance
 
 LESS_JITTER = 0.1
@@ -51,7 +51,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     splits = []
     for name, split in places:
         official = read_official(name, split)
-        splits.append(compare(official, load_problem(official.task, laboratory.data_dir)))
+        splits.append(compare(official, bind_task(official.task, laboratory.data_dir)))
     found = {name for name, _ in places}
     numbers = Numbers(splits=tuple(splits), missing=tuple(name for name in settings.datasets if name not in found))
     return Findings(
@@ -63,7 +63,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     )
 
 
-def compare(official: CertifiedTask, problem: Problem) -> SplitNumbers:
+def compare(official: CertifiedTask, problem: Task) -> SplitNumbers:
     """One official task beside what others report on its rows."""
     task, fit = official.task, official.certificate.fit
     if fit is None:
@@ -93,11 +93,11 @@ def compare(official: CertifiedTask, problem: Problem) -> SplitNumbers:
     )
 
 
-def _nlpd_with_less_jitter(problem: Problem) -> float | None:
+def _nlpd_with_less_jitter(problem: Task) -> float | None:
     """The exact posterior's, if the task's features were made with a tenth of its jitter."""
-    task = replace(problem.task, jitter=LESS_JITTER * problem.task.jitter)
+    task = replace(problem.frozen, jitter=LESS_JITTER * problem.frozen.jitter)
     try:
-        other = replace(problem, task=task, feature_map=problem.feature_map.of(task))
+        other = replace(problem, frozen=task, feature_map=problem.feature_map.of(task))
     except TaskRefused:
         return None
     return exact_predictive(other, other.Phi_test).nlpd(other)

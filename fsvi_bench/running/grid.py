@@ -15,7 +15,7 @@ from fsvi_bench.running.plan import Plan, Variant
 from fsvi_bench.running.planfile import PlanFile, PlannedTask, PlannedVariant
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.sources import source_sha256
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.frozen import FrozenTask
 
 #: Sources that decide a result besides the method's own file.
 DECISIVE_SOURCES = (
@@ -28,7 +28,7 @@ class Planned(NamedTuple):
     """A cell, and what it is computed from."""
 
     variant: Variant
-    task: Task
+    task: FrozenTask
     cell: Cell
 
 
@@ -44,9 +44,9 @@ def decisive_sha256(method_sha256: str, kernels: Mapping[str, str] | None = None
     return sha256_of_json([method_sha256, source_sha256(*DECISIVE_SOURCES), *([asked] if asked else [])])
 
 
-def expand(variants: Sequence[Variant], tasks: Sequence[Task]) -> Iterator[Planned]:
+def expand(variants: Sequence[Variant], tasks: Sequence[FrozenTask]) -> Iterator[Planned]:
     """Every cell of the grid, data set by data set, so that few tasks are in use at any time."""
-    by_dataset: dict[str, list[Task]] = defaultdict(list)
+    by_dataset: dict[str, list[FrozenTask]] = defaultdict(list)
     for task in tasks:
         by_dataset[task.dataset].append(task)
     for of_dataset in by_dataset.values():
@@ -85,7 +85,7 @@ def parts(batch: Sequence[Planned], count: int) -> Iterator[list[Planned]]:
     yield from (list(batch[start:stop]) for start, stop in pairwise(edges) if stop > start)
 
 
-def plan_file(plan: Plan, tasks: list[Task], refusals: Mapping[tuple[str, int], str], device: str) -> PlanFile:
+def plan_file(plan: Plan, tasks: list[FrozenTask], refusals: Mapping[tuple[str, int], str], device: str) -> PlanFile:
     """What is kept of a plan whose tasks are known."""
     now = datetime.now(UTC)
     return PlanFile(

@@ -21,7 +21,7 @@ from fsvi_bench.running.quiet import no_word_of_unused_gpus
 from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.seeds import derive_seed
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trace import Trace, Tracer, trace_steps
 from fsvi_bench.training.trainer import Device, train
@@ -32,7 +32,7 @@ class Job:
     """Cells that one process trains side by side."""
 
     variant: Variant
-    batch: list[tuple[Problem, Cell]]
+    batch: list[tuple[Task, Cell]]
     device: Device
 
 
@@ -129,13 +129,13 @@ def _outcome(job: Job, place: int, trained: _Trained, started: datetime) -> Outc
 
 
 def _score_cell(
-    posterior: Posterior, problem: Problem, diverged: str | None, objective: Objective | None
+    posterior: Posterior, problem: Task, diverged: str | None, objective: Objective | None
 ) -> dict[str, Any]:
     """Scores, or a status and the reason for having none."""
     if diverged is not None:
         return {"status": "diverged", "reason": diverged}
     try:
-        if (reason := defect(posterior, problem.task.k)) is not None:
+        if (reason := defect(posterior, problem.frozen.k)) is not None:
             return {"status": "failed", "reason": f"the posterior is not one over the weights: {reason}"}
         if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
             return {

@@ -18,8 +18,8 @@ from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import read_certified
+from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.splits import parse_ranges
-from fsvi_bench.tasks.task import Task
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 DEFAULT_DATASET = "diabetes"
@@ -123,7 +123,7 @@ class Plan:
     """Splits to be fitted or found in the cache, tasks given as files, and what to run on each."""
 
     splits: tuple[tuple[str, int], ...]  #: (data set, split)
-    tasks: tuple[Task, ...]
+    tasks: tuple[FrozenTask, ...]
     variants: tuple[Variant, ...]
     unused: tuple[str, ...] = ()  #: options that no chosen method has
 
@@ -187,7 +187,7 @@ def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[t
     return tuple(chosen)
 
 
-def _refuse_mixed_tasks(splits: Sequence[tuple[str, int]], tasks: Sequence[Task]) -> None:
+def _refuse_mixed_tasks(splits: Sequence[tuple[str, int]], tasks: Sequence[FrozenTask]) -> None:
     """Two different tasks of one split cannot stand in one table."""
     seen = set(splits)
     for task in tasks:

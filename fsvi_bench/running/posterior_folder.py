@@ -15,9 +15,9 @@ from fsvi_bench.posteriors.io import FORMAT, read_posterior
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.tasks.card import card_names
 from fsvi_bench.tasks.certificate import certify, read_certified
+from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import Place, TaskSet, official_tasks
-from fsvi_bench.tasks.problem import Problem, load_problem
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.tensorfile import read_tensor_file
 
 OFFICIAL = "official"
@@ -56,7 +56,7 @@ def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
     paths = sorted(folder.rglob("*.safetensors")) if is_directory(folder) else []
     if not paths:
         raise InputError(f"--task-set {name}: no task file (*.safetensors) lies there; give official or such a folder")
-    tasks: dict[Place, Task] = {}
+    tasks: dict[Place, FrozenTask] = {}
     for path in paths:
         task, _ = read_certified(path)
         if tasks.setdefault((task.dataset, task.split), task).sha256 != task.sha256:
@@ -64,8 +64,8 @@ def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
     return TaskSet(tasks, lambda task: _certified_problem(task, data_dir))
 
 
-def _certified_problem(task: Task, data_dir: Path | None) -> Problem:
-    problem = load_problem(task, data_dir)
+def _certified_problem(task: FrozenTask, data_dir: Path | None) -> Task:
+    problem = bind_task(task, data_dir)
     certify(problem).require_limits()
     return problem
 

@@ -14,22 +14,24 @@ from fsvi_bench.running.progress import Progress
 from fsvi_bench.tasks.build import CertifiedTask, build_from, cached_task_path, save
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify
+from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import find_cached, find_task
-from fsvi_bench.tasks.problem import load_problem, require_same_data
 from fsvi_bench.tasks.raw import CACHE_VARIABLE, RawData, cache_dir, load_raw
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.task import bind_task, require_same_data
 
 Refusals = dict[tuple[str, int], str]  #: (data set, split) -> why it has no certified task
 
 
-def prepare(plan: Plan, executor: Executor, data_dir: Path | None, progress: Progress) -> tuple[list[Task], Refusals]:
+def prepare(
+    plan: Plan, executor: Executor, data_dir: Path | None, progress: Progress
+) -> tuple[list[FrozenTask], Refusals]:
     """Certified tasks in the plan's order, and the reasons of those that could not be certified.
 
     Raises:
         InputError: raw data are missing or are not the task's.
     """
     refusals = fit_missing(plan.splits, executor, data_dir, progress, find_task)
-    tasks: list[Task] = []
+    tasks: list[FrozenTask] = []
     for name, split in plan.splits:
         if (name, split) in refusals:
             continue
@@ -40,14 +42,14 @@ def prepare(plan: Plan, executor: Executor, data_dir: Path | None, progress: Pro
         tasks.append(found.task)
     for task in plan.tasks:
         try:
-            certify(load_problem(task, data_dir)).require_limits()
+            certify(bind_task(task, data_dir)).require_limits()
             tasks.append(task)
         except TaskRefused as error:
             refusals[task.dataset, task.split] = str(error)
     return tasks, refusals
 
 
-def known_tasks(plan: Plan) -> tuple[list[Task], list[tuple[str, int]], Refusals]:
+def known_tasks(plan: Plan) -> tuple[list[FrozenTask], list[tuple[str, int]], Refusals]:
     """Of a plan: the tasks that are at hand, the splits still to be fitted, and what was refused. Nothing is fitted."""
     tasks, unfitted, refusals = list(plan.tasks), [], {}
     for name, split in plan.splits:

@@ -20,8 +20,8 @@ from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.rows import Rows, Watcher
 from fsvi_bench.running.store import Store
-from fsvi_bench.tasks.problem import Problem, load_problem
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trainer import Device
 
@@ -96,10 +96,10 @@ class Loader:
     """Problems of tasks, loaded when they are needed; the last few are kept."""
 
     def __init__(self, data_dir: Path | None) -> None:
-        self._tasks: dict[str, Task] = {}
-        self._load = lru_cache(PROBLEMS_IN_MEMORY)(lambda key: load_problem(self._tasks[key], data_dir))
+        self._tasks: dict[str, FrozenTask] = {}
+        self._load = lru_cache(PROBLEMS_IN_MEMORY)(lambda key: bind_task(self._tasks[key], data_dir))
 
-    def __call__(self, task: Task) -> Problem:
+    def __call__(self, task: FrozenTask) -> Task:
         self._tasks[task.sha256] = task
         return self._load(task.sha256)
 
@@ -110,7 +110,7 @@ def check_settings(missing: Sequence[Planned], loader: Loader) -> None:
     Raises:
         InputError: settings do not fit a problem, or its raw data are missing or not the task's.
     """
-    by_task: dict[str, tuple[Task, dict[tuple[str, str], Variant]]] = {}
+    by_task: dict[str, tuple[FrozenTask, dict[tuple[str, str], Variant]]] = {}
     pairs = {(id(variant), task.sha256): (variant, task) for variant, task, _ in missing}  # there may be many seeds
     for variant, task in pairs.values():
         if _function(variant.method.cls.check) is not _function(Method.check):
@@ -152,7 +152,7 @@ def _formulas(missing: Sequence[Planned], loader: Loader) -> set[int]:
     return {key for key, item in first.items() if not _trains(item.variant, loader(item.task))}
 
 
-def _trains(variant: Variant, problem: Problem) -> bool:
+def _trains(variant: Variant, problem: Task) -> bool:
     try:
         return variant.method.cls(TrainingProblems.of([problem]), variant.family, variant.options, [0]).trains
     except Exception:

@@ -22,13 +22,13 @@ from fsvi_bench.scoring.predictive import (
     spread_in_noise,
     switched_weights,
 )
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 LEVELS = {"50": 0.5, "90": 0.9, "95": 0.95}
 CHUNK = 2**21  #: numbers at a time: 16 MB
 
 
-def coverage(q: Posterior, problem: Problem, tril: Float[Tensor, "k k"]) -> dict[str, float] | None:
+def coverage(q: Posterior, problem: Task, tril: Float[Tensor, "k k"]) -> dict[str, float] | None:
     """Share of the test targets within q's central 50, 90 and 95% predictive intervals.
 
     Gaussians by their moments, mixtures (dropout, spike-and-slab, samples) by their distribution function, to 1e-9;
@@ -41,25 +41,25 @@ def coverage(q: Posterior, problem: Problem, tril: Float[Tensor, "k k"]) -> dict
         return _of_gaussian(predictive_moments(problem, problem.Phi_test, q.mean, tril), problem)
     if spread_in_noise(problem, problem.Phi_test, tril) > FAR:
         return None
-    below = mixture_cdf(problem.y_test, problem.Phi_test, weights, problem.task.noise_variance).probability
+    below = mixture_cdf(problem.y_test, problem.Phi_test, weights, problem.frozen.noise_variance).probability
     return None if bool(below.isnan().any()) else _by_probability(below)
 
 
-def exact_coverage(problem: Problem) -> dict[str, float]:
+def exact_coverage(problem: Task) -> dict[str, float]:
     """The same of the exact posterior's predictive intervals."""
     return _of_gaussian(exact_predictive(problem, problem.Phi_test), problem)
 
 
-def samples_cdf(samples: Float[Tensor, "S k"], problem: Problem) -> Float[Tensor, " N_test"]:
+def samples_cdf(samples: Float[Tensor, "S k"], problem: Task) -> Float[Tensor, " N_test"]:
     """P(Y ≤ y) at the test targets under the mixture of the samples' predictives N(φᵀw_s, σ²)."""
-    Phi, y, scale = problem.Phi_test, problem.y_test, (2 * problem.task.noise_variance).sqrt()
+    Phi, y, scale = problem.Phi_test, problem.y_test, (2 * problem.frozen.noise_variance).sqrt()
     total = torch.zeros_like(y)
     for part in torch.split(samples, max(1, CHUNK // len(y))):
         total += torch.erfc((Phi @ part.mT - y[:, None]) / scale).sum(-1)  # 2Φ: torch's own Φ is ten times as slow
     return total / (2 * len(samples))
 
 
-def _of_gaussian(predictive: Predictive, problem: Problem) -> dict[str, float]:
+def _of_gaussian(predictive: Predictive, problem: Task) -> dict[str, float]:
     """|y − mean| against quantiles of the standard normal: no tail is lost to rounding."""
     deviations = (problem.y_test - predictive.mean).abs() / predictive.variance.sqrt()
     return {name: _share(deviations <= ndtri(0.5 + 0.5 * p)) for name, p in LEVELS.items()}

@@ -21,7 +21,7 @@ from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.scoring.loss import Loss, misfit, weight_space_loss
 from fsvi_bench.scoring.objective import Objective, ObjectiveScores
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class BernoulliElbo(Objective):
     retain_probability: float | None
     per_weight: bool = False
 
-    def loss(self, problem: Problem) -> Loss:
+    def loss(self, problem: Task) -> Loss:
         return _bernoulli_loss(problem, self.l)
 
-    def scores(self, q: Posterior, problem: Problem) -> ObjectiveScores:
+    def scores(self, q: Posterior, problem: Task) -> ObjectiveScores:
         assert isinstance(q, BernoulliDropoutPosterior)
-        model = problem.Phi, problem.y, problem.task.noise_variance
+        model = problem.Phi, problem.y, problem.frozen.noise_variance
         if self.retain_probability is not None:
             p = torch.tensor([self.retain_probability], dtype=torch.float64)
             least = bernoulli_objective(*model, optimal_m(*model, p, self.l), p, self.l)
@@ -58,17 +58,17 @@ class RelaxedBernoulliElbo(Objective):
 
     l: float  # noqa: E741 -- the literature's letter
 
-    def loss(self, problem: Problem) -> Loss:
+    def loss(self, problem: Task) -> Loss:
         return _bernoulli_loss(problem, self.l)
 
 
-def _bernoulli_loss(problem: Problem, l: float) -> Loss:  # noqa: E741 -- the literature's letter
+def _bernoulli_loss(problem: Task, l: float) -> Loss:  # noqa: E741 -- the literature's letter
     """−E_q[log p(y, w)] minus the entropy of the masks: the quasi-KL minus the log evidence under N(0, l⁻²I).
 
     Each mask counts, also where m_i = 0 lays its two atoms on one another.
     """
     Phi, y = compress_rows(problem.Phi.clone(), problem.y.clone())
-    noise_variance, k = problem.task.noise_variance, Phi.shape[-1]
+    noise_variance, k = problem.frozen.noise_variance, Phi.shape[-1]
     of_rows = 0.5 * len(problem.y) * (LOG_2PI + float(noise_variance.log()))
     constant = of_rows + k * (0.5 * LOG_2PI - math.log(l))
 
@@ -90,7 +90,7 @@ class LogUniformElbo(Objective):
     kl: Literal["exact", "cubic", "lower-bound", "sigmoid"]
     kl_scale: float = 1.0
 
-    def loss(self, problem: Problem) -> Loss:
+    def loss(self, problem: Task) -> Loss:
         of_data = misfit(problem)
 
         def value(q: Posterior) -> float:
@@ -115,7 +115,7 @@ class ScaledElbo(Objective):
 
     kl_scale: float = 1.0
 
-    def loss(self, problem: Problem) -> Loss:
+    def loss(self, problem: Task) -> Loss:
         return weight_space_loss(problem, self.kl_scale)
 
 
@@ -125,17 +125,17 @@ class NoisyLikelihood(Objective):
 
     alpha: float
 
-    def loss(self, problem: Problem) -> Loss:
+    def loss(self, problem: Task) -> Loss:
         return misfit(problem)
 
-    def scores(self, q: FactorisedGaussian, problem: Problem) -> ObjectiveScores:  # type: ignore[override]
+    def scores(self, q: FactorisedGaussian, problem: Task) -> ObjectiveScores:  # type: ignore[override]
         alpha = torch.tensor([self.alpha], dtype=torch.float64)
         theta = gaussian_dropout_optimum(problem.Phi, problem.y, alpha)
         optimum = FactorisedGaussian(theta, gaussian_dropout_scale(theta, alpha))
 
         def value(of: FactorisedGaussian) -> float:
             tril = of.covariance_tril()
-            return -float(expected_log_likelihood(problem.Phi, problem.y, problem.task.noise_variance, of.mean, tril))
+            return -float(expected_log_likelihood(problem.Phi, problem.y, problem.frozen.noise_variance, of.mean, tril))
 
         kl = gaussian_kl_to_precision(optimum.mean, optimum.covariance_tril(), *problem.truth.posterior)
         return ObjectiveScores(float(kl.total), value(q) - value(optimum))

@@ -13,20 +13,20 @@ from fsvi_bench.maths.blr import expected_log_likelihood
 from fsvi_bench.maths.functional_kl import Measurement
 from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl_standard_normal
 from fsvi_bench.posteriors.base import Posterior
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 from fsvi_bench.variational.measurement import align, aligned
 
 #: The value of an objective at one posterior on one problem.
 Loss = Callable[[Posterior], float]
 
 
-def misfit(problem: Problem) -> Loss:
+def misfit(problem: Task) -> Loss:
     """q ↦ −E_q[log p(y | Φ, w)] over all training rows, its constant ½N log 2πσ² included.
 
     The rows are replaced by the k + 1 of the triangular factor of [Φ, y]: the same sums of squares whatever N is.
     """
     Phi, y = compress_rows(problem.Phi.clone(), problem.y.clone())
-    noise_variance = problem.task.noise_variance
+    noise_variance = problem.frozen.noise_variance
     rows_left_out = 0.5 * (len(problem.y) - len(y)) * (LOG_2PI + float(noise_variance.log()))
 
     def value(q: Posterior) -> float:
@@ -37,7 +37,7 @@ def misfit(problem: Problem) -> Loss:
     return value
 
 
-def weight_space_loss(problem: Problem, kl_weight: float = 1.0) -> Loss:
+def weight_space_loss(problem: Task, kl_weight: float = 1.0) -> Loss:
     """q ↦ −E_q[log p(y | Φ, w)] + kl_weight · KL(q ‖ N(0, I)): at weight 1, KL(q ‖ P_D) minus the log evidence."""
     of_data = misfit(problem)
 

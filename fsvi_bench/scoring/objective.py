@@ -27,7 +27,7 @@ from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
 from fsvi_bench.scoring.loss import Loss, align_factor, functional_kl, misfit, weight_space_loss
 from fsvi_bench.seeds import derive_seed
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import MeasuredSet, MeasurementDesign, MeasurementStream, align
@@ -53,7 +53,7 @@ class Objective(ABC):
     """Something that a method minimises over posteriors q of its kind."""
 
     @abstractmethod
-    def loss(self, problem: Problem) -> Loss:
+    def loss(self, problem: Task) -> Loss:
         """The objective in nats as a function of q, to be evaluated again and again along a run.
 
         It is what is minimised, not what one step sees of it: all training rows and closed forms, no samples, and where
@@ -61,7 +61,7 @@ class Objective(ABC):
         is a KL. It draws from no stream of the training, and costs about what the scores of a trace cost.
         """
 
-    def scores(self, q: Posterior, problem: Problem) -> ObjectiveScores:
+    def scores(self, q: Posterior, problem: Task) -> ObjectiveScores:
         """Both scores of one posterior on one problem; unless a class knows its optimum, neither."""
         return ObjectiveScores(None, None)
 
@@ -81,10 +81,10 @@ def _nearest(family: Family, exact: PrecisionGaussian) -> GaussianPosterior:
 class WeightSpaceKL(Objective):
     """−ELBO with its KL in weight space: KL(q ‖ P_D) minus the log evidence, so that all is known in closed form."""
 
-    def loss(self, problem: Problem) -> Loss:
+    def loss(self, problem: Task) -> Loss:
         return weight_space_loss(problem)
 
-    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:  # type: ignore[override]
+    def scores(self, q: GaussianPosterior, problem: Task) -> ObjectiveScores:  # type: ignore[override]
         exact = problem.truth.posterior
         least = _kl(_nearest(q.family, exact), exact)
         return ObjectiveScores(least, _kl(q, exact) - least)
@@ -102,20 +102,20 @@ class ExpectedFunctionalKL(Objective):
     design: MeasurementDesign
     kl_weight: float
 
-    def loss(self, problem: Problem) -> Loss:
+    def loss(self, problem: Task) -> Loss:
         """On the first `TRACED_SETS` of the held-out sets: the same for every method, seed and step."""
         return _functional_loss(problem, self.design, self.kl_weight, _held_out_features(problem, self.design))
 
-    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:  # type: ignore[override]
+    def scores(self, q: GaussianPosterior, problem: Task) -> ObjectiveScores:  # type: ignore[override]
         if self.kl_weight == 0:
             return ObjectiveScores(None, None)
-        reference = _reference(_ByIdentity(problem, problem.task.sha256), self, q.family)
+        reference = _reference(_ByIdentity(problem, problem.frozen.sha256), self, q.family)
         gap = self.value(q, problem) - reference.value
         return ObjectiveScores(reference.kl if reference.converged else None, None if math.isnan(gap) else gap)
 
-    def value(self, q: GaussianPosterior, problem: Problem) -> float:
+    def value(self, q: GaussianPosterior, problem: Task) -> float:
         """The objective at q without the terms that no q changes, on the held-out sets."""
-        held_out = _held_out(_ByIdentity(problem, problem.task.sha256), self.design)
+        held_out = _held_out(_ByIdentity(problem, problem.frozen.sha256), self.design)
         mean, factor = align(q.mean[None]), align_factor(q.covariance_tril())[None]
         likelihood = float(FullBatch(TrainingProblems.of([problem])).value(mean, factor))
         kls = torch.cat([m.kl(mean.expand(n, -1), factor.expand(n, -1, -1)) for n, m in held_out])
@@ -135,12 +135,12 @@ class FixedFunctionalKL(Objective):
     design: MeasurementDesign
     kl_weight: float
 
-    def loss(self, problem: Problem) -> Loss:
+    def loss(self, problem: Task) -> Loss:
         return _functional_loss(problem, self.design, self.kl_weight, align(self.Phi_A[None]))
 
-    def scores(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:  # type: ignore[override]
+    def scores(self, q: GaussianPosterior, problem: Task) -> ObjectiveScores:  # type: ignore[override]
         basis = row_space(self.Phi_A, self.design.rank_tolerance)
-        all_seen = basis.shape[1] == problem.task.k
+        all_seen = basis.shape[1] == problem.frozen.k
         if self.kl_weight == 0 or self.design.kl_jitter:
             # Jitter has no closed form, but it does not keep a full q from collapsing where A does not look either.
             collapses = self.kl_weight > 0 and q.family == "full" and not all_seen
@@ -154,21 +154,21 @@ class FixedFunctionalKL(Objective):
         kl = math.inf if singular else _kl(optimum, problem.truth.posterior)
         return ObjectiveScores(kl, self.value(q, problem) - least)
 
-    def value(self, q: GaussianPosterior, problem: Problem) -> float:
+    def value(self, q: GaussianPosterior, problem: Task) -> float:
         """The objective at q without the terms that no q changes."""
         measurement = measure(align(self.Phi_A[None]), rank_tolerance=self.design.rank_tolerance, avoid_inverse=True)
         mean, factor = align(q.mean[None]), align_factor(q.covariance_tril())[None]
         likelihood = FullBatch(TrainingProblems.of([problem])).value(mean, factor)
         return float(likelihood + self.kl_weight * measurement.kl(mean, factor))
 
-    def infimum(self, problem: Problem, basis: Float[Tensor, "k r"]) -> float:
+    def infimum(self, problem: Task, basis: Float[Tensor, "k r"]) -> float:
         """inf over μ and Σ, for rank r < k.
 
         With G = ΦᵀΦ/σ², the covariance given its marginal S = VᵀΣV is best collapsed to w = V v − N G_NN⁻¹G_NV v, which
         leaves ½ tr(S (G_VV − G_VN G_NN⁻¹ G_NV)) of the likelihood; then S⁻¹ = (that Schur complement)/c + I.
         """
         gram, moment = problem.Phi.mT @ problem.Phi, problem.Phi.mT @ problem.y
-        gram, moment = gram / problem.task.noise_variance, moment / problem.task.noise_variance
+        gram, moment = gram / problem.frozen.noise_variance, moment / problem.frozen.noise_variance
         full_basis = torch.linalg.qr(basis, mode="complete").Q
         V, unseen = basis, full_basis[:, basis.shape[1] :]
         schur = (
@@ -180,7 +180,7 @@ class FixedFunctionalKL(Objective):
         covariance_part = 0.5 * self.kl_weight * torch.logdet(schur / self.kl_weight + identity)
         return float(covariance_part - 0.5 * moment @ self._optimal_mean(gram, moment, V))
 
-    def diagonal_optimum(self, problem: Problem, basis: Float[Tensor, "k r"]) -> tuple[float, FactorisedGaussian]:
+    def diagonal_optimum(self, problem: Task, basis: Float[Tensor, "k r"]) -> tuple[float, FactorisedGaussian]:
         """The least value over factorised q, and where it is taken; scales that vanish there are 0.
 
         In d = s² the covariance part is c/2 [aᵀd − r − log det Vᵀdiag(d)V] with a_i = [ΦᵀΦ/σ²]_ii/c + [VVᵀ]_ii: convex,
@@ -189,7 +189,7 @@ class FixedFunctionalKL(Objective):
         the least one.
         """
         gram, moment = problem.Phi.mT @ problem.Phi, problem.Phi.mT @ problem.y
-        gram, moment = gram / problem.task.noise_variance, moment / problem.task.noise_variance
+        gram, moment = gram / problem.frozen.noise_variance, moment / problem.frozen.noise_variance
         c, r = self.kl_weight, basis.shape[1]
         a = gram.diagonal() / c + basis.square().sum(-1)
         d = r / (len(a) * a)  # aᵀd = r, which every step keeps and without which the bound says nothing
@@ -210,9 +210,9 @@ class FixedFunctionalKL(Objective):
         """(ΦᵀΦ/σ² + c VVᵀ)⁺ Φᵀy/σ², Burt et al. 2020, appendix E."""
         return torch.linalg.pinv(gram + self.kl_weight * V @ V.mT, hermitian=True) @ moment
 
-    def _all_seen(self, q: GaussianPosterior, problem: Problem) -> ObjectiveScores:
+    def _all_seen(self, q: GaussianPosterior, problem: Task) -> ObjectiveScores:
         """c·KL(q ‖ P_c) up to a constant, where P_c is the posterior under the noise variance cσ²."""
-        tempered = blr_posterior(problem.Phi, problem.y, self.kl_weight * problem.task.noise_variance)
+        tempered = blr_posterior(problem.Phi, problem.y, self.kl_weight * problem.frozen.noise_variance)
         optimum = _nearest(q.family, tempered)
         gap = self.kl_weight * (_kl(q, tempered) - _kl(optimum, tempered))
         return ObjectiveScores(_kl(optimum, problem.truth.posterior), gap)
@@ -221,7 +221,7 @@ class FixedFunctionalKL(Objective):
 class _ByIdentity:
     """A problem that caches tell apart by its task alone."""
 
-    def __init__(self, problem: Problem, task_sha256: str) -> None:
+    def __init__(self, problem: Task, task_sha256: str) -> None:
         self.problem, self.task_sha256 = problem, task_sha256
 
     def __hash__(self) -> int:
@@ -245,17 +245,17 @@ def _held_out(key: _ByIdentity, design: MeasurementDesign) -> list[tuple[int, Me
     return batches
 
 
-def _held_out_stream(problem: Problem, design: MeasurementDesign) -> MeasurementStream:
-    seed = derive_seed(problem.task.sha256, "held-out measurement sets")
+def _held_out_stream(problem: Task, design: MeasurementDesign) -> MeasurementStream:
+    seed = derive_seed(problem.frozen.sha256, "held-out measurement sets")
     return MeasurementStream(TrainingProblems.of([problem]), design, [seed])
 
 
-def _held_out_features(problem: Problem, design: MeasurementDesign) -> Float[Tensor, "sets M k"]:
+def _held_out_features(problem: Task, design: MeasurementDesign) -> Float[Tensor, "sets M k"]:
     return _held_out_stream(problem, design).draw(TRACED_SETS)[:, 0].clone()
 
 
 def _functional_loss(
-    problem: Problem, design: MeasurementDesign, kl_weight: float, Phi_A: Float[Tensor, "sets M k"]
+    problem: Task, design: MeasurementDesign, kl_weight: float, Phi_A: Float[Tensor, "sets M k"]
 ) -> Loss:
     """−E_q[log p(y|w)] + kl_weight · the mean over these sets of KL(Q_A ‖ P_A), with the design's jitter."""
     of_data = misfit(problem)

@@ -26,7 +26,7 @@ from fsvi_bench.maths.mixture_density import (
 )
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 #: Standard deviations of the exact predictive that an integral against it spans: beyond, 6e-14 of its mass is left.
 REACH = 7.5
@@ -61,20 +61,20 @@ class Predictive(NamedTuple):
         """Targets so many standard deviations from the means of these rows."""
         return self.mean[rows, None] + self.variance[rows, None].sqrt() * z
 
-    def nlpd(self, problem: Problem) -> float:
+    def nlpd(self, problem: Task) -> float:
         """Mean negative log density of the Gaussian at the test targets, in their original unit."""
-        target_std = problem.task.target_std
+        target_std = problem.frozen.target_std
         return float(negative_log_predictive_density(problem.y_test, self.mean, self.variance, target_std))
 
 
 def predictive_moments(
-    problem: Problem, Phi: Float[Tensor, "n k"], mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]
+    problem: Task, Phi: Float[Tensor, "n k"], mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]
 ) -> Predictive:
     """Of a posterior with this mean and covariance factor."""
-    return Predictive((Phi @ mean[:, None])[:, 0], predictive_variance(Phi, tril, problem.task.noise_variance))
+    return Predictive((Phi @ mean[:, None])[:, 0], predictive_variance(Phi, tril, problem.frozen.noise_variance))
 
 
-def exact_predictive(problem: Problem, Phi: Float[Tensor, "n k"]) -> Predictive:
+def exact_predictive(problem: Task, Phi: Float[Tensor, "n k"]) -> Predictive:
     """The exact posterior's."""
     return predictive_moments(problem, Phi, problem.truth.posterior.mean, problem.truth.covariance_tril)
 
@@ -88,25 +88,25 @@ def switched_weights(q: Posterior) -> SwitchedWeights | None:
     return None
 
 
-def spread_in_noise(problem: Problem, Phi: Float[Tensor, "n k"], tril: Float[Tensor, "k k"]) -> float:
+def spread_in_noise(problem: Task, Phi: Float[Tensor, "n k"], tril: Float[Tensor, "k k"]) -> float:
     """The largest predictive standard deviation in noise deviations: by this the cost of a mixture's density grows."""
-    noise_variance = problem.task.noise_variance
+    noise_variance = problem.frozen.noise_variance
     return float((predictive_variance(Phi, tril, noise_variance) / noise_variance).max().sqrt())
 
 
 def mixture_nlpd(
-    weights: SwitchedWeights, problem: Problem, tril: Float[Tensor, "k k"]
+    weights: SwitchedWeights, problem: Task, tril: Float[Tensor, "k k"]
 ) -> tuple[float, float] | tuple[None, None]:
     """NLPD of a mixture, and how far the worst test point's log density may be off (nats); None beyond `FAR`."""
     if spread_in_noise(problem, problem.Phi_test, tril) > FAR:
         return None, None
-    task = problem.task
+    task = problem.frozen
     mixture = mixture_log_density(problem.y_test, problem.Phi_test, weights, task.noise_variance)
     return float(task.target_std.log() - mixture.log_density.mean()), float(mixture.imprecision.max())
 
 
 def predictive_kl(
-    q: Posterior, problem: Problem, Phi: Float[Tensor, "n k"], tril: Float[Tensor, "k k"]
+    q: Posterior, problem: Task, Phi: Float[Tensor, "n k"], tril: Float[Tensor, "k k"]
 ) -> Float[Tensor, " n"] | None:
     """KL(exact predictive ‖ q's predictive) at each input, one-dimensional densities with the noise included.
 
@@ -119,7 +119,7 @@ def predictive_kl(
         return None
 
     def density(y: Float[Tensor, "P m"], rows: Float[Tensor, "P k"]) -> MixtureLogDensity:
-        return mixture_log_density_along(y, rows, weights, problem.task.noise_variance)
+        return mixture_log_density_along(y, rows, weights, problem.frozen.noise_variance)
 
     if too_dear(exact, Phi, density):
         return None

@@ -19,7 +19,7 @@ from fsvi_bench.maths.gaussian import gaussian_kl_to_precision, gaussian_w2, nor
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.predictive import exact_predictive, nodes, predictive_moments, standard_normal
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 GROUPS = 20
 FLAT = 1e-10  #: a weight's deviation given those before it, over its own: below, the covariance is singular
@@ -34,7 +34,7 @@ class SampleEstimates(NamedTuple):
     intervals: dict[str, tuple[float, float]]
 
 
-def sample_estimates(q: SamplesPosterior, problem: Problem) -> SampleEstimates:
+def sample_estimates(q: SamplesPosterior, problem: Task) -> SampleEstimates:
     """Estimates of the scores that exist for every distribution with moments.
 
     Raises:
@@ -72,7 +72,7 @@ def _jackknife(whole: float, without: list[float]) -> tuple[float, tuple[float, 
     return corrected, (corrected - half, corrected + half)
 
 
-def _moment_scores(samples: Float[Tensor, "S k"], problem: Problem) -> dict[str, float]:
+def _moment_scores(samples: Float[Tensor, "S k"], problem: Task) -> dict[str, float]:
     """Scores of the Gaussian with the samples' mean and covariance (divisor S − 1)."""
     exact, truth = problem.truth.posterior, problem.truth
     mean = samples.mean(0)
@@ -89,15 +89,15 @@ def _moment_scores(samples: Float[Tensor, "S k"], problem: Problem) -> dict[str,
         "kl_mean_term": float(kl.mean),
         "w2_moments_squared": float(gaussian_w2(mean, tril, exact.mean, truth.covariance_tril).square()),
         "nlpd_moment_matched": predictive.nlpd(problem),
-        "rmse": float(error.square().mean().sqrt() * problem.task.target_std),
+        "rmse": float(error.square().mean().sqrt() * problem.frozen.target_std),
     }
 
 
 def _predictive_scores(
-    groups: list[Float[Tensor, "S k"]], problem: Problem
+    groups: list[Float[Tensor, "S k"]], problem: Task
 ) -> tuple[dict[str, float], list[dict[str, float]]]:
     """NLPD and predictive KLs of the mixture of the samples' predictives N(φᵀw_s, σ²), whole and without each group."""
-    task, everyone = problem.task, range(len(groups))
+    task, everyone = problem.frozen, range(len(groups))
     at_targets = _log_sums(groups, problem.y_test, problem.Phi_test, task.noise_variance)
     integrals = {
         "predictive_kl_test": _Integral.prepare(groups, problem, problem.Phi_test),
@@ -122,10 +122,10 @@ class _Integral(NamedTuple):
     log_sums: Float[Tensor, "G n nodes"]
 
     @staticmethod
-    def prepare(groups: list[Float[Tensor, "S k"]], problem: Problem, Phi: Float[Tensor, "n k"]) -> _Integral:
+    def prepare(groups: list[Float[Tensor, "S k"]], problem: Task, Phi: Float[Tensor, "n k"]) -> _Integral:
         exact, z = exact_predictive(problem, Phi), nodes(STEP)
         y = exact.mean[:, None] + exact.variance[:, None].sqrt() * z
-        sums = _log_sums(groups, y.flatten(), Phi.repeat_interleave(len(z), 0), problem.task.noise_variance)
+        sums = _log_sums(groups, y.flatten(), Phi.repeat_interleave(len(z), 0), problem.frozen.noise_variance)
         return _Integral(exact.entropy(), STEP * standard_normal(z), sums.view(len(groups), len(Phi), -1))
 
     def mean_kl(self, kept: list[int], S: int) -> float:

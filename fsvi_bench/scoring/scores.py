@@ -39,7 +39,7 @@ from fsvi_bench.scoring.predictive import (
     switched_weights,
 )
 from fsvi_bench.scoring.samples import SampleEstimates, sample_estimates
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 MARGINAL_COUNTS = (1, 5, 20, 50)
 SPECTRUM_QUANTILES = 21
@@ -103,15 +103,17 @@ class Scores(BaseModel):
     objective_gap: float | None = None
 
 
-def score(q: Posterior, problem: Problem) -> Scores:
+def score(q: Posterior, problem: Task) -> Scores:
     """All scores of one posterior on one problem.
 
     Raises:
         InputError: q has another number of weights than the task has features, numbers so large that they overflow, or
             too few samples for their moments.
     """
-    if q.k != problem.task.k:
-        raise InputError(f"task has k={problem.task.k} features, posterior has {q.k}; was it trained on another task?")
+    if q.k != problem.frozen.k:
+        raise InputError(
+            f"task has k={problem.frozen.k} features, posterior has {q.k}; was it trained on another task?"
+        )
     mean, tril = q.mean, q.covariance_tril()
     exact, truth = problem.truth.posterior, problem.truth
     _require_no_overflow(mean, tril, exact.precision_tril)
@@ -157,7 +159,7 @@ class TraceScores(BaseModel):
     nlpd_moment_matched: float
 
 
-def trace_scores(q: Posterior, problem: Problem, mixtures: bool = True) -> TraceScores:
+def trace_scores(q: Posterior, problem: Task, mixtures: bool = True) -> TraceScores:
     """KL(q ‖ P_D) and NLPD of q and of its moment-matched Gaussian; NaN for a q that has diverged.
 
     A mixture's NLPD takes as long as many steps: without `mixtures` it is None.
@@ -183,7 +185,7 @@ def _mean(values: Float[Tensor, " n"] | None) -> float | None:
 
 
 def _weight_space(
-    q: Posterior, problem: Problem, matched: DivergenceTerms, tril: Float[Tensor, "k k"], w2: float
+    q: Posterior, problem: Task, matched: DivergenceTerms, tril: Float[Tensor, "k k"], w2: float
 ) -> dict[str, Any]:
     """What depends on whether q has a density over the weights."""
     exact, truth = problem.truth.posterior, problem.truth
@@ -232,20 +234,20 @@ def _of_samples(shared: dict[str, Any], estimates: SampleEstimates) -> Scores:
     )
 
 
-def _rmse(problem: Problem, mean: Float[Tensor, " k"]) -> float:
+def _rmse(problem: Task, mean: Float[Tensor, " k"]) -> float:
     """Root mean square error of the predictive mean in the target's original unit."""
     error = problem.y_test - (problem.Phi_test @ mean[:, None])[:, 0]
-    return float(error.square().mean().sqrt() * problem.task.target_std)
+    return float(error.square().mean().sqrt() * problem.frozen.target_std)
 
 
-def _elbo(problem: Problem, mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]) -> float:
+def _elbo(problem: Task, mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]) -> float:
     """E_q[log p(y | Φ, w)] − KL(q ‖ prior), in standardised units like the log evidence."""
-    noise_variance = problem.task.noise_variance
+    noise_variance = problem.frozen.noise_variance
     likelihood = expected_log_likelihood(problem.Phi, problem.y, noise_variance, mean, tril)
     return float(likelihood - gaussian_kl_standard_normal(mean, tril))
 
 
-def _kl_marginals(problem: Problem, mean: Tensor, tril: Tensor) -> dict[str, float | None]:
+def _kl_marginals(problem: Task, mean: Tensor, tril: Tensor) -> dict[str, float | None]:
     """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null where the test set is smaller than that."""
     truth, Phi = problem.truth, problem.Phi_test
     marginals: dict[str, float | None] = {}

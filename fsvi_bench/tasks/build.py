@@ -26,10 +26,10 @@ from fsvi_bench.tasks.certificate import (
     read_certificate,
     write_certificate,
 )
-from fsvi_bench.tasks.problem import bind
+from fsvi_bench.tasks.frozen import FrozenTask, read_task, write_task
 from fsvi_bench.tasks.raw import RawData, cache_dir, load_raw
 from fsvi_bench.tasks.splits import Index, index_sha256, standard_splits
-from fsvi_bench.tasks.task import Task, read_task, write_task
+from fsvi_bench.tasks.task import bind
 
 Array = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 class CertifiedTask:
     """A task with the certificate that vouches for it."""
 
-    task: Task
+    task: FrozenTask
     certificate: Certificate
 
 
@@ -92,7 +92,7 @@ def standardisation(values: Array) -> tuple[Array, Array]:
     return mean, np.where(constant, 1.0, values.std(0))
 
 
-def _sgpr_task(card: Card, split: int, raw: RawData, train: Index, test: Index) -> tuple[Task, Fit]:
+def _sgpr_task(card: Card, split: int, raw: RawData, train: Index, test: Index) -> tuple[FrozenTask, Fit]:
     # Imported here: GPyTorch costs over a second, and a cached task needs none of it.
     from fsvi_bench.tasks.fit import fit_sgpr
 
@@ -114,7 +114,7 @@ def _sgpr_task(card: Card, split: int, raw: RawData, train: Index, test: Index) 
         settings=card.fit,
         versions=_versions(),
     )
-    task = Task(
+    task = FrozenTask(
         dataset=card.name,
         split=split,
         data_sha256=raw.sha256,
@@ -134,8 +134,8 @@ def _sgpr_task(card: Card, split: int, raw: RawData, train: Index, test: Index) 
     return task, fit
 
 
-def _toy_task(card: Card, split: int, raw: RawData, train: Index, test: Index) -> Task:
-    return Task(
+def _toy_task(card: Card, split: int, raw: RawData, train: Index, test: Index) -> FrozenTask:
+    return FrozenTask(
         dataset=card.name,
         split=split,
         data_sha256=raw.sha256,
@@ -212,7 +212,7 @@ def save(built: CertifiedTask, path: Path) -> None:
     write_task(path, built.task)
 
 
-def departures(task: Task, data_dir: Path | None = None) -> list[str]:
+def departures(task: FrozenTask, data_dir: Path | None = None) -> list[str]:
     """In what a task is not the standard split that it claims to be, or not standardised by its training rows.
 
     Raises:

@@ -20,8 +20,8 @@ from fsvi_bench.maths.blr import (
 )
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.tasks.card import FitSettings
-from fsvi_bench.tasks.problem import Problem
-from fsvi_bench.tasks.task import Task, read_task
+from fsvi_bench.tasks.frozen import FrozenTask, read_task
+from fsvi_bench.tasks.task import Task
 
 WOODBURY_MAX_N = 2000  #: the N×N route costs O(N³); beyond this the QR and Cholesky routes stand alone
 
@@ -114,13 +114,13 @@ class Certificate(BaseModel):
                 )
 
 
-def certify(problem: Problem, fit: Fit | None = None) -> Certificate:
+def certify(problem: Task, fit: Fit | None = None) -> Certificate:
     """Everything a certificate says, computed afresh from a task and its data (limits are not judged here).
 
     Raises:
         TaskRefused: one of the computations of the posterior breaks down.
     """
-    task, truth = problem.task, problem.truth
+    task, truth = problem.frozen, problem.truth
     try:
         checks = _posterior_checks(problem)
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
@@ -147,9 +147,9 @@ def certify(problem: Problem, fit: Fit | None = None) -> Certificate:
     )
 
 
-def _posterior_checks(problem: Problem) -> tuple[PosteriorCheck, ...]:
+def _posterior_checks(problem: Task) -> tuple[PosteriorCheck, ...]:
     """The routes to the posterior that scores do not take, each compared with the one they do."""
-    noise_variance = problem.task.noise_variance
+    noise_variance = problem.frozen.noise_variance
     statistics = sufficient_statistics(problem.Phi, problem.y)
     checks = [_check("cholesky", problem, blr_posterior_cholesky(statistics, noise_variance))]
     if len(problem.y) <= WOODBURY_MAX_N:
@@ -159,7 +159,7 @@ def _posterior_checks(problem: Problem) -> tuple[PosteriorCheck, ...]:
 
 
 def _check(
-    method: Literal["cholesky", "woodbury"], problem: Problem, other: PrecisionGaussian | CovarianceGaussian
+    method: Literal["cholesky", "woodbury"], problem: Task, other: PrecisionGaussian | CovarianceGaussian
 ) -> PosteriorCheck:
     scored, tril = problem.truth.posterior, problem.truth.covariance_tril
     covariance = tril @ tril.mT
@@ -181,7 +181,7 @@ def _relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).abs().max() / a.abs().max())
 
 
-def _condition_inducing(problem: Problem) -> float:
+def _condition_inducing(problem: Task) -> float:
     tril = problem.feature_map.tril
     if tril is None:
         return 1.0
@@ -189,12 +189,12 @@ def _condition_inducing(problem: Problem) -> float:
     return float((singular_values[0] / singular_values[-1]) ** 2)
 
 
-def _bound_from_features(problem: Problem) -> float:
+def _bound_from_features(problem: Task) -> float:
     """Titsias's bound through the features: log N(y; 0, ΦΦᵀ + σ²I) − Σ_n (k(x_n,x_n) − ‖φ(x_n)‖²)/(2σ²).
 
     For an RBF grid the prior is ΦΦᵀ itself, nothing is lost, and the bound is the log evidence.
     """
-    task = problem.task
+    task = problem.frozen
     if task.features == "rbf-grid":
         return float(problem.truth.log_evidence)
     lost = len(problem.y) * task.outputscale - problem.Phi.square().sum()
@@ -226,7 +226,7 @@ def differences(stored: Certificate, fresh: Certificate) -> list[str]:
     return found
 
 
-def read_certified(path: Path) -> tuple[Task, Certificate | None]:
+def read_certified(path: Path) -> tuple[FrozenTask, Certificate | None]:
     """A task file, and the certificate beside it where there is one.
 
     Raises:

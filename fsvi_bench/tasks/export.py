@@ -15,14 +15,14 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.files import write_atomically
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 from fsvi_bench.tensorfile import tensor_file
 
 FORMAT = "fsvi-training-problem/1"
 Format = Literal["npz", "safetensors"]
 
 
-def training_tensors(problem: Problem) -> dict[str, Tensor]:
+def training_tensors(problem: Task) -> dict[str, Tensor]:
     """X [N,D], y [N], Phi [N,k], noise_variance [], low [D], high [D] and the feature map, all float64.
 
     `inducing_points` [k,D] (of an RBF grid: its centres), `lengthscales` [D], `outputscale` [], and, of whitened
@@ -31,16 +31,16 @@ def training_tensors(problem: Problem) -> dict[str, Tensor]:
     low, high = problem.bounding_box
     features = problem.feature_map
     tensors = {
-        "X": problem.X, "y": problem.y, "Phi": problem.Phi, "noise_variance": problem.task.noise_variance,
+        "X": problem.X, "y": problem.y, "Phi": problem.Phi, "noise_variance": problem.frozen.noise_variance,
         "low": low, "high": high, "inducing_points": features.inducing_points, "lengthscales": features.lengthscales,
         "outputscale": features.outputscale,
     }  # fmt: skip
     return tensors if features.tril is None else {**tensors, "feature_tril": features.tril}
 
 
-def training_words(problem: Problem) -> dict[str, str]:
+def training_words(problem: Task) -> dict[str, str]:
     """What tells the problem from others; `task_sha256` goes into the posterior's file."""
-    task = problem.task
+    task = problem.frozen
     return {
         "format": FORMAT,
         "dataset": task.dataset,
@@ -51,7 +51,7 @@ def training_words(problem: Problem) -> dict[str, str]:
     }
 
 
-def training_file(problem: Problem, form: str) -> bytes:
+def training_file(problem: Task, form: str) -> bytes:
     """The bytes of a problem's file; in an `npz` the words are arrays of text without an axis.
 
     Raises:
@@ -69,14 +69,14 @@ def training_file(problem: Problem, form: str) -> bytes:
     return stream.getvalue()
 
 
-def export_problem(problem: Problem, out: Path, form: str) -> Path:
+def export_problem(problem: Task, out: Path, form: str) -> Path:
     """Writes `OUT/<data set>/split-NN.<format>` and returns its path.
 
     Raises:
         InputError: an unknown format, features that are not finite, or a place that is not writable.
     """
     if not bool(torch.isfinite(problem.Phi).all()):
-        raise InputError(f"the features of {problem.task.dataset} split {problem.task.split} are not finite")
-    path = out / problem.task.dataset / f"split-{problem.task.split:02d}.{form}"
+        raise InputError(f"the features of {problem.frozen.dataset} split {problem.frozen.split} are not finite")
+    path = out / problem.frozen.dataset / f"split-{problem.frozen.split:02d}.{form}"
     write_atomically(path, training_file(problem, form))
     return path

@@ -14,8 +14,8 @@ from fsvi_bench.resources import resource_dir
 from fsvi_bench.tasks.build import CertifiedTask, load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import read_certified
-from fsvi_bench.tasks.problem import Problem, load_problem
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.tasks.task import Task, bind_task
 
 TASK_SET = "v1"
 PROBLEMS_IN_MEMORY = 40  #: two data sets' splits
@@ -84,21 +84,21 @@ class TaskSet:
     Problems are made when they are asked for, and the last few are kept.
     """
 
-    tasks: Mapping[Place, Task]
-    load: Callable[[Task], Problem] = load_problem
+    tasks: Mapping[Place, FrozenTask]
+    load: Callable[[FrozenTask], Task] = bind_task
 
     def __post_init__(self) -> None:
         by_sha256 = {task.sha256: task for task in self.tasks.values()}
         loader = lru_cache(PROBLEMS_IN_MEMORY)(lambda sha256: self.load(by_sha256[sha256]))
         object.__setattr__(self, "_loader", loader)
 
-    def problem(self, place: Place) -> Problem:
+    def problem(self, place: Place) -> Task:
         """One task bound to its data.
 
         Raises:
             InputError: the raw data are missing or are not the task's.
         """
-        found: Problem = self._loader(self.tasks[place].sha256)  # type: ignore[attr-defined]
+        found: Task = self._loader(self.tasks[place].sha256)  # type: ignore[attr-defined]
         return found
 
     @property
@@ -117,5 +117,5 @@ def official_tasks(datasets: Sequence[str], data_dir: Path | None = None, task_s
     places = [(dataset, split) for dataset in datasets for split in official_splits(dataset, task_set)]
     return TaskSet(
         {(dataset, split): read_official(dataset, split, task_set).task for dataset, split in places},
-        lambda task: load_problem(task, data_dir),
+        lambda task: bind_task(task, data_dir),
     )

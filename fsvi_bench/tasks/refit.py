@@ -17,8 +17,8 @@ from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.tasks.build import CertifiedTask
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import Certificate
-from fsvi_bench.tasks.problem import Problem, bind
 from fsvi_bench.tasks.raw import RawData
+from fsvi_bench.tasks.task import Task, bind
 
 #: How far a refit's predictions may end from the frozen task's: three to five times the most that was found with other
 #: kernels of BLAS, 0.066 and 0.019 (`benchmarks/README.md`). How far its bound may, the data set's card says.
@@ -85,10 +85,10 @@ def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Ref
     return Refit(task.dataset, task.split, task.sha256 == other.sha256, distances, versions)
 
 
-def _predictions(problem: Problem) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+def _predictions(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Mean and standard deviation, noise included, of the exact posterior's predictions at the test inputs."""
     truth, Phi = problem.truth, problem.Phi_test
-    variance = predictive_variance(Phi, truth.covariance_tril, problem.task.noise_variance)
+    variance = predictive_variance(Phi, truth.covariance_tril, problem.frozen.noise_variance)
     return (Phi @ truth.posterior.mean[:, None])[:, 0], variance.sqrt()
 
 

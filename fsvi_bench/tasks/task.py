@@ -1,186 +1,165 @@
-"""The frozen task, `fsvi-task/1`: features, noise, standardisation and split, in one small safetensors file.
-
-A task holds no data: scoring needs the raw inputs too, since features depend on them (`fsvi_bench.tasks.problem`).
-"""
+"""A task bound to its data: standardised inputs and targets, features, and the exact posterior they imply."""
 
 from __future__ import annotations
 
-import hashlib
-import re
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.errors import InputError, quoted, unknown_name
-from fsvi_bench.tasks.card import card_names, load_card
-from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.maths.blr import PrecisionGaussian, blr_posterior, covariance_tril, log_evidence
+from fsvi_bench.maths.features import inducing_tril, nystrom_features, rbf_grid_features
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.tasks.raw import RawData, load_raw
 
-FORMAT = "fsvi-task/1"
-Features = Literal["sgpr-rbf-ard", "rbf-grid"]
-DEFINING_METADATA = ("format", "dataset", "split", "data_sha256", "features")
+BOX_POINTS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """φ at standardised inputs; every tensor may carry a leading axis of problems."""
+
+    inducing_points: Float[Tensor, "*B k D"]
+    lengthscales: Float[Tensor, "*B D"]
+    outputscale: Float[Tensor, "*B"]
+    tril: Float[Tensor, "*B k k"] | None  #: chol(k(Z,Z) + jitter·I), or None for the unwhitened RBF grid
+
+    def __call__(self, x: Float[Tensor, "*B n D"]) -> Float[Tensor, "*B n k"]:
+        if self.tril is None:
+            return rbf_grid_features(x, self.inducing_points, self.lengthscales)
+        return nystrom_features(x, self.inducing_points, self.lengthscales, self.outputscale, self.tril)
+
+    @staticmethod
+    def of(task: FrozenTask) -> FeatureMap:
+        """The feature map that a task defines.
+
+        Raises:
+            TaskRefused: k(Z,Z) + jitter·I is not positive definite.
+        """
+        kernel = (task.inducing_points, task.lengthscales, task.outputscale)
+        if task.features == "rbf-grid":
+            return FeatureMap(*kernel, tril=None)
+        try:
+            return FeatureMap(*kernel, tril=inducing_tril(*kernel, task.jitter))
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise TaskRefused(
+                f"k(Z,Z) + {float(task.jitter):g}·I of {task.dataset} split {task.split} is not positive definite; "
+                "the task needs a larger jitter"
+            ) from error
+
+    @staticmethod
+    def stack(maps: Sequence[FeatureMap]) -> FeatureMap:
+        """B feature maps of one kind and equal shape as one with a leading axis B.
+
+        Raises:
+            ValueError: whitened and unwhitened maps are mixed.
+        """
+        trils = [m.tril for m in maps if m.tril is not None]
+        if len(trils) not in (0, len(maps)):
+            raise ValueError("whitened features and RBF grids cannot share a batch")
+        return FeatureMap(
+            torch.stack([m.inducing_points for m in maps]),
+            torch.stack([m.lengthscales for m in maps]),
+            torch.stack([m.outputscale for m in maps]),
+            torch.stack(trils) if trils else None,
+        )
+
+    def __getitem__(self, problem: int) -> FeatureMap:
+        """One problem's feature map, as a copy: where it lies in memory must not depend on the batch."""
+        tril = None if self.tril is None else self.tril[problem].clone()
+        Z, lengthscales, outputscale = self.inducing_points, self.lengthscales, self.outputscale
+        return FeatureMap(Z[problem].clone(), lengthscales[problem].clone(), outputscale[problem].clone(), tril)
+
+    def to(self, device: torch.device) -> FeatureMap:
+        tril = None if self.tril is None else self.tril.to(device)
+        kernel = (self.inducing_points.to(device), self.lengthscales.to(device), self.outputscale.to(device))
+        return FeatureMap(*kernel, tril=tril)
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """The exact posterior P_D of one problem and its evidence (standardised units)."""
+
+    posterior: PrecisionGaussian
+    covariance_tril: Float[Tensor, "k k"]
+    log_evidence: Float[Tensor, ""]
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One frozen task; tensors are float64 on the CPU, index arrays int64. Standard deviations are population ones."""
+    """A frozen task bound to its data: learned from (X, y, Phi), scored on (X_test, y_test, Phi_test), standardised."""
 
-    dataset: str
-    split: int
-    data_sha256: str
-    features: Features
-    inducing_points: Float[Tensor, "k D"]
-    lengthscales: Float[Tensor, " D"]
-    outputscale: Float[Tensor, ""]
-    noise_variance: Float[Tensor, ""]
-    jitter: Float[Tensor, ""]
-    input_mean: Float[Tensor, " D"]
-    input_std: Float[Tensor, " D"]
-    target_mean: Float[Tensor, ""]
-    target_std: Float[Tensor, ""]
-    train_index: Int[Tensor, " N"]
-    test_index: Int[Tensor, " N_test"]
-
-    @property
-    def k(self) -> int:
-        return int(self.inducing_points.shape[0])
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """The defining metadata, as strings."""
-        return {
-            "format": FORMAT,
-            "dataset": self.dataset,
-            "split": str(self.split),
-            "data_sha256": self.data_sha256,
-            "features": self.features,
-        }
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by their names in the file."""
-        return {name: getattr(self, name) for name in TENSOR_NAMES}
+    frozen: FrozenTask
+    feature_map: FeatureMap
+    X: Float[Tensor, "N D"]
+    y: Float[Tensor, " N"]
+    X_test: Float[Tensor, "N_test D"]
+    y_test: Float[Tensor, " N_test"]
 
     @cached_property
-    def sha256(self) -> str:
-        """The task's identity: SHA-256 over its defining metadata and its tensors' names, types, shapes and bytes.
+    def Phi(self) -> Float[Tensor, "N k"]:
+        return self.feature_map(self.X)
 
-        It does not depend on how the file is laid out, nor on further metadata.
-        """
-        digest = hashlib.sha256()
-        for key in DEFINING_METADATA:
-            digest.update(f"{key}={self.metadata[key]}\n".encode())
-        for name, tensor in sorted(self.tensors.items()):
-            digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}\n".encode())
-            digest.update(tensor.contiguous().numpy().tobytes())
-        return digest.hexdigest()
+    @cached_property
+    def Phi_test(self) -> Float[Tensor, "N_test k"]:
+        return self.feature_map(self.X_test)
+
+    @cached_property
+    def bounding_box(self) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+        """Lower and upper corner of the standardised training inputs."""
+        return self.X.amin(0), self.X.amax(0)
+
+    @cached_property
+    def Phi_box(self) -> Float[Tensor, "1000 k"]:
+        """Features at 1,000 fixed inputs, uniform in the bounding box (the same unit draws for every task)."""
+        low, high = self.bounding_box
+        unit = np.random.default_rng(0).random((BOX_POINTS, len(low)))
+        return self.feature_map(low + (high - low) * torch.from_numpy(unit))
+
+    @cached_property
+    def truth(self) -> Truth:
+        """The exact posterior, by QR (`fsvi_bench.maths.blr.blr_posterior`)."""
+        noise_variance = self.frozen.noise_variance
+        posterior = blr_posterior(self.Phi, self.y, noise_variance)
+        evidence = log_evidence(self.Phi, self.y, noise_variance, posterior)
+        return Truth(posterior, covariance_tril(posterior.precision_tril), evidence)
 
 
-TENSOR_NAMES = tuple(field.name for field in fields(Task))[4:]
-_INDEX_NAMES = ("train_index", "test_index")
+def require_same_data(task: FrozenTask, raw: RawData) -> None:
+    """Raises InputError unless the raw data are the ones that the task was made from."""
+    if raw.sha256 != task.data_sha256:
+        raise InputError(
+            f"task {task.dataset} split {task.split} was made from data with SHA-256 {task.data_sha256}, "
+            f"got {raw.sha256}; use the data set's published file"
+        )
 
 
-def write_task(path: Path, task: Task, further_metadata: dict[str, str] | None = None) -> None:
-    """Writes a task file atomically.
+def bind(task: FrozenTask, raw: RawData) -> Task:
+    """A task from its frozen part and the raw data that it was made from.
 
     Raises:
-        InputError: the place is not writable.
+        InputError: the raw data are not the task's.
+        TaskRefused: the task's features cannot be computed.
     """
-    write_tensor_file(path, task.tensors, {**(further_metadata or {}), **task.metadata})
+    require_same_data(task, raw)
+    X, y = torch.from_numpy(raw.X), torch.from_numpy(raw.y)
+    X = (X - task.input_mean) / task.input_std
+    y = (y - task.target_mean) / task.target_std
+    train, test = task.train_index, task.test_index
+    return Task(task, FeatureMap.of(task), X[train], y[train], X[test], y[test])
 
 
-def read_task(path: Path) -> Task:
-    """Reads and checks a task file.
+def bind_task(task: FrozenTask, data_dir: Path | None = None) -> Task:
+    """`bind` with the raw data looked up by the task's data set.
 
     Raises:
-        InputError: it is not a valid `fsvi-task/1` file; says which field is wrong, what was got and expected.
+        InputError, TaskRefused: as `bind` and `fsvi_bench.tasks.raw.load_raw`.
     """
-    content = read_tensor_file(path, FORMAT, DEFINING_METADATA)
-    _check_names_and_types(content)
-    k, D = _matrix_shape(content)
-    N, N_test = (_vector_length(content, name) for name in _INDEX_NAMES)
-    shapes = {
-        "inducing_points": (k, D), "lengthscales": (D,), "outputscale": (), "noise_variance": (), "jitter": (),
-        "input_mean": (D,), "input_std": (D,), "target_mean": (), "target_std": (),
-        "train_index": (N,), "test_index": (N_test,),
-    }  # fmt: skip
-    for name, shape in shapes.items():
-        content.require_shape(name, shape)
-    task = _assemble(content)
-    _check_values(content, task)
-    return task
-
-
-def _check_names_and_types(content: TensorFile) -> None:
-    content.require_names(set(TENSOR_NAMES))
-    for name in TENSOR_NAMES:
-        content.require_dtype(name, torch.int64 if name in _INDEX_NAMES else torch.float64)
-
-
-def _matrix_shape(content: TensorFile) -> tuple[int, int]:
-    shape = tuple(content.tensors["inducing_points"].shape)
-    if len(shape) != 2 or 0 in shape:
-        raise content.error(f"'inducing_points' has shape {list(shape)}, expected [k, D]; export the task again")
-    return shape
-
-
-def _vector_length(content: TensorFile, name: str) -> int:
-    shape = tuple(content.tensors[name].shape)
-    if len(shape) != 1 or 0 in shape:
-        raise content.error(f"'{name}' has shape {list(shape)}, expected a non-empty vector; export the task again")
-    return shape[0]
-
-
-def _assemble(content: TensorFile) -> Task:
-    metadata = content.metadata
-    if metadata["features"] not in get_args(Features):
-        known = ", ".join(get_args(Features))
-        raise content.error(f"metadata 'features' is {quoted(metadata['features'])}, expected one of: {known}")
-    if not re.fullmatch("[0-9]{1,6}", metadata["split"]):
-        raise content.error(f"metadata 'split' is {quoted(metadata['split'])}, expected a whole number such as 0")
-    return Task(
-        dataset=metadata["dataset"],
-        split=int(metadata["split"]),
-        data_sha256=metadata["data_sha256"],
-        features=metadata["features"],  # type: ignore[arg-type]
-        **content.tensors,
-    )
-
-
-def _check_values(content: TensorFile, task: Task) -> None:
-    """Everything that shapes do not say: positive scales, a known data set, indices that fit it."""
-    if task.dataset not in card_names():
-        raise InputError(f"{content.path}: {unknown_name('data set', task.dataset, card_names())}")
-    positive = ("lengthscales", "outputscale", "noise_variance", "input_std", "target_std")
-    for name in positive:
-        smallest = float(task.tensors[name].min())
-        if smallest <= 0:
-            raise content.error(f"'{name}' holds {smallest:g}, expected positive numbers; export the task again")
-    if float(task.jitter) < 0:
-        raise content.error(f"'jitter' is {float(task.jitter):g}, expected 0 or more; export the task again")
-    if task.features == "rbf-grid":
-        _check_grid_is_unscaled(content)
-    card = load_card(task.dataset)
-    if task.split >= card.splits.count:
-        raise content.error(f"'split' is {task.split}, but {card.name} has splits 0 to {card.splits.count - 1}")
-    if task.inducing_points.shape[1] != card.D:
-        D = task.inducing_points.shape[1]
-        raise content.error(f"'inducing_points' has D={D} columns, but {task.dataset} has {card.D} inputs")
-    both = torch.cat([task.train_index, task.test_index])
-    if int(both.min()) < 0 or int(both.max()) >= card.n:
-        raise content.error(f"row numbers run from {int(both.min())} to {int(both.max())}, expected 0 to {card.n - 1}")
-    if int(both.bincount().max()) > 1:
-        raise content.error("a row stands twice in 'train_index' and 'test_index', expected each row once")
-
-
-def _check_grid_is_unscaled(content: TensorFile) -> None:
-    """The RBF grid is defined on raw inputs and targets; numbers that say otherwise would be silently ignored."""
-    ones, zeros = ("outputscale", "input_std", "target_std"), ("jitter", "input_mean", "target_mean")
-    for name in ones + zeros:
-        value = float(name in ones)
-        if bool((content.tensors[name] != value).any()):
-            raise content.error(f"'{name}' of an rbf-grid task is not {value:g}, as the format has it; export it again")
+    return bind(task, load_raw(load_card(task.dataset), task.split, data_dir))

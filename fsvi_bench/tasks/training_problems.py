@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.tasks.problem import FeatureMap, Problem
+from fsvi_bench.tasks.task import FeatureMap, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,13 +25,13 @@ class TrainingProblems:
     feature_map: FeatureMap
 
     @staticmethod
-    def of(problems: Sequence[Problem]) -> TrainingProblems:
+    def of(problems: Sequence[Task]) -> TrainingProblems:
         """Stacks problems whose X and Phi agree in shape."""
         return TrainingProblems(
             X=torch.stack([p.X for p in problems]),
             y=torch.stack([p.y for p in problems]),
             Phi=torch.stack([p.Phi for p in problems]),
-            noise_variance=torch.stack([p.task.noise_variance for p in problems]),
+            noise_variance=torch.stack([p.frozen.noise_variance for p in problems]),
             low=torch.stack([p.bounding_box[0] for p in problems]),
             high=torch.stack([p.bounding_box[1] for p in problems]),
             feature_map=FeatureMap.stack([p.feature_map for p in problems]),

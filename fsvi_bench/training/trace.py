@@ -15,7 +15,7 @@ from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.scoring.loss import Loss
 from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.scoring.scores import trace_scores
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 if TYPE_CHECKING:
     from fsvi_bench.methods.base import Method  # which imports Lightning: reading a trace must not wait for it
@@ -103,7 +103,7 @@ class Tracer:
     on, is not to be seen in its trace.
     """
 
-    def __init__(self, method: Method, problems: Sequence[Problem]) -> None:
+    def __init__(self, method: Method, problems: Sequence[Task]) -> None:
         self.method, self.problems = method, problems
         self.traces = [Trace() for _ in problems]
         self._ended = [False] * len(problems)
@@ -116,7 +116,7 @@ class Tracer:
         stops = self.method.stopped_after()
         for place, (problem, q, stop) in enumerate(zip(self.problems, posteriors, stops, strict=True)):
             # What is not a Gaussian over the weights is refused by name when the training is over.
-            if self._ended[place] or defect(q, problem.task.k) is not None:
+            if self._ended[place] or defect(q, problem.frozen.k) is not None:
                 continue
             at = steps if stop is None else min(stop, steps)
             last = stop is not None or steps >= self.method.num_steps
@@ -148,7 +148,7 @@ class Tracer:
             return [None] * len(self.problems)
 
 
-def _prepared(objective: Objective, problem: Problem) -> Loss:
+def _prepared(objective: Objective, problem: Task) -> Loss:
     try:
         return objective.loss(problem)
     except Exception:

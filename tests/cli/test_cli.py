@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from fsvi_bench.posteriors.io import read_posterior
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
 from tests.conftest import REFERENCE
 
 TASK = REFERENCE / "tasks" / "boston-00.safetensors"

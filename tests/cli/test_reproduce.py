@@ -26,7 +26,7 @@ from fsvi_bench.running.store import Store
 from fsvi_bench.scoring import objective
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import bind_task
 
 TINY = {
     "burt2020-fig1": {"max_steps": 3},
@@ -70,10 +70,10 @@ def test_figure_1_writes_its_records_numbers_and_a_second_run_computes_nothing(c
 
     numbers, records = json.loads(files[2].read_text()), records_of(tmp_path)
     assert len(records) == len(numbers["curves"]) == 7
-    problem = load_problem(load_cached(load_card("toy"), 0).task)
+    problem = bind_task(load_cached(load_card("toy"), 0).task)
     order = problem.X_test[:, 0].argsort()
     assert numbers["x"] == problem.X_test[order, 0].tolist()
-    assert numbers["task_sha256"] == problem.task.sha256
+    assert numbers["task_sha256"] == problem.frozen.sha256
     assert (numbers["x_train"], numbers["y_train"]) == (problem.X[:, 0].tolist(), problem.y.tolist())
     for drawn in numbers["curves"]:
         cell, record = drawn["cell"], records[drawn["cell"]["cell"]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from fsvi_bench.tasks.frozen import read_task, write_task
 from fsvi_bench.tasks.official import official_path
-from fsvi_bench.tasks.task import read_task, write_task
 
 
 def test_tasks_build_show_and_verify(cli, tmp_path):

@@ -20,8 +20,8 @@ from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import build_task, save
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.export import training_tensors
-from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import bind_task
 
 PAGE = (Path(__file__).parents[2] / "docs" / "other-tools.md").read_text()
 SCRIPT = PAGE.split("```python\n")[1].split("```")[0]
@@ -57,10 +57,10 @@ def test_the_script_writes_what_is_scored(folder, cli):
             ("toy/split-00.safetensors", "toy", 0), ("toy/split-01.safetensors", "toy", 1),
         ]  # fmt: skip
         for file, task in zip(files, TASKS, strict=True):
-            problem = load_problem(read_task(Path(task)))
+            problem = bind_task(read_task(Path(task)))
             expected = score(read_posterior(Path(name, file["file"]), 20), problem)
             assert file["scores"] == json.loads(expected.model_dump_json())
-            assert file["task_sha256"] == problem.task.sha256
+            assert file["task_sha256"] == problem.frozen.sha256
             # Laplace is exact for this model, and the diagonal of its covariance is not even the best diagonal.
             assert abs(expected.kl) < 1e-9 if kind == "full" else expected.kl > 1
 
@@ -74,7 +74,7 @@ def test_the_pages_score_commands_are_those_tested():
 
 
 def test_an_exported_task_holds_what_methods_see_and_no_more(folder, cli):
-    problem = load_problem(read_task(Path(TASKS[0])))
+    problem = bind_task(read_task(Path(TASKS[0])))
     for form in ("npz", "safetensors"):
         assert cli("tasks", "export", TASKS[0], "--out", form, "--format", form)[0] == 0
     with np.load("npz/toy/split-00.npz", allow_pickle=False) as stored:
@@ -85,7 +85,7 @@ def test_an_exported_task_holds_what_methods_see_and_no_more(folder, cli):
     assert set(tensors) == documented
     assert set(arrays) == documented | set(words)
     assert {name: str(arrays[name]) for name in words} == words
-    assert (words["k"], words["task_sha256"]) == ("20", problem.task.sha256)
+    assert (words["k"], words["task_sha256"]) == ("20", problem.frozen.sha256)
     for name, tensor in tensors.items():
         assert tensor.dtype == np.float64
         assert np.array_equal(tensor, arrays[name])

@@ -33,9 +33,9 @@ from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.seeds import derived_generator
+from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import Place, TaskSet
-from fsvi_bench.tasks.problem import FeatureMap, Problem
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.task import FeatureMap, Task
 
 SPLITS = {"boston": 2, "energy": 1}
 D, N, N_TEST = 2, 30, 10
@@ -45,10 +45,10 @@ def _scalar(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def planted_task(dataset: str, split: int, k: int = 5, n: int = N, n_test: int = N_TEST, d: int = D) -> Task:
+def planted_task(dataset: str, split: int, k: int = 5, n: int = N, n_test: int = N_TEST, d: int = D) -> FrozenTask:
     """A task of the features that the UCI data sets have, its inputs standardised already."""
     Z = derived_generator("planted", dataset, split, "inducing points").normal(size=(k, d))
-    return Task(
+    return FrozenTask(
         dataset=dataset,
         split=split,
         data_sha256=hashlib.sha256(dataset.encode()).hexdigest(),
@@ -67,7 +67,7 @@ def planted_task(dataset: str, split: int, k: int = 5, n: int = N, n_test: int =
     )
 
 
-def planted_problem(task: Task) -> Problem:
+def planted_problem(task: FrozenTask) -> Task:
     """The task bound to inputs N(0, I) and to targets drawn from the model (standardised units)."""
     n, n_test, d = len(task.train_index), len(task.test_index), task.inducing_points.shape[1]
     of = [derived_generator("planted", task.dataset, task.split, role) for role in ("inputs", "weights", "noise")]
@@ -75,7 +75,7 @@ def planted_problem(task: Task) -> Problem:
     feature_map = FeatureMap.of(task)
     noise = math.sqrt(task.noise_variance) * of[2].normal(size=n + n_test)
     y = feature_map(X) @ torch.from_numpy(of[1].normal(size=task.k)) + torch.from_numpy(noise)
-    return Problem(task, feature_map, X[:n], y[:n], X[n:], y[n:])
+    return Task(task, feature_map, X[:n], y[:n], X[n:], y[n:])
 
 
 def planted_tasks(splits: Mapping[str, int] | None = None, k: int = 5) -> TaskSet:
@@ -85,9 +85,9 @@ def planted_tasks(splits: Mapping[str, int] | None = None, k: int = 5) -> TaskSe
     return TaskSet({place: planted_task(*place, k) for place in places}, planted_problem)
 
 
-def planted_posterior(problem: Problem, family: Family = "full", seed: int = 0, distance: float = 0.3) -> Posterior:
+def planted_posterior(problem: Task, family: Family = "full", seed: int = 0, distance: float = 0.3) -> Posterior:
     """An approximation near the exact posterior: its mean moved and its scales stretched by about `distance`."""
-    task, truth = problem.task, problem.truth
+    task, truth = problem.frozen, problem.truth
     draws = derived_generator("planted posterior", task.sha256, family, seed)
     tril = truth.covariance_tril
     mean = truth.posterior.mean + distance * tril @ torch.from_numpy(draws.normal(size=task.k))
@@ -124,7 +124,9 @@ def planted_manifest(name: str = "planted", family: Family = "full", **changes: 
     return Manifest.model_validate({**fields, **changes})
 
 
-def planted_claim(place: Place, task: Task, posterior: bytes, kl: float, predictive_kl_box: float | None) -> Claim:
+def planted_claim(
+    place: Place, task: FrozenTask, posterior: bytes, kl: float, predictive_kl_box: float | None
+) -> Claim:
     """A cell that is ok."""
     return Claim(
         dataset=place[0],

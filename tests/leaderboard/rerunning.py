@@ -17,7 +17,7 @@ from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import Place, TaskSet
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trainer import train
 from tests.leaderboard.planted import planted_manifest, planted_problem, planted_task
@@ -60,7 +60,7 @@ def jail() -> Jail:
     return found
 
 
-def problem() -> Problem:
+def problem() -> Task:
     return planted_problem(planted_task("boston", 0))
 
 
@@ -76,17 +76,17 @@ def source_of(name: str) -> tuple[bytes, str]:
     return Path(inspect.getfile(cls)).read_bytes(), cls.__name__
 
 
-def trained_here(name: str, family: Any, settings: Mapping[str, Any], of: Problem) -> Posterior:
+def trained_here(name: str, family: Any, settings: Mapping[str, Any], of: Task) -> Posterior:
     """What a run of the benchmark would leave of a cell of seed 0."""
     return trained_until(name, family, settings, of, ())[-1]
 
 
 def trained_until(
-    name: str, family: Any, settings: Mapping[str, Any], of: Problem, steps: Sequence[int]
+    name: str, family: Any, settings: Mapping[str, Any], of: Task, steps: Sequence[int]
 ) -> list[Posterior]:
     """What there was of it after each of these steps, copied; then what it left."""
     entry = load_method(name)
-    seeds = [derive_seed(of.task.sha256, name, family, 0)]
+    seeds = [derive_seed(of.frozen.sha256, name, family, 0)]
     method = entry.cls(TrainingProblems.of([of]), family, entry.options(settings), seeds)
     found: list[Posterior] = []
 

@@ -18,11 +18,11 @@ from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.tasks.official import Place, TaskSet
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 from tests.leaderboard.planted import planted_posteriors, planted_tasks
 from tests.leaderboard.rerunning import submission
 
-Ends = Callable[[Problem], Trained | RunFailed]
+Ends = Callable[[Task], Trained | RunFailed]
 
 SETTINGS = RerunSettings(count=2, seed=3, require_isolation=False)
 DIVERGED = Trained("diverged", "the loss was not finite at step 3", 1.0, (), True)
@@ -34,10 +34,10 @@ class Stub:
 
     def __init__(self, ends: Ends) -> None:
         self.ends = ends
-        self.problems: list[Problem] = []
+        self.problems: list[Task] = []
         self.limits: list[Limits] = []
 
-    def __call__(self, manifest: object, source: object, problem: Problem, seed: int, limits: Limits, jail: object):
+    def __call__(self, manifest: object, source: object, problem: Task, seed: int, limits: Limits, jail: object):
         self.problems.append(problem)
         self.limits.append(limits)
         ended = self.ends(problem)
@@ -70,15 +70,15 @@ def ends_with(q: Posterior) -> Trained:
     return Trained("ok", None, 1.0, (Snapshot(1, 1.0, q, {"gradients": 1}),), True)
 
 
-def prior(problem: Problem) -> FullGaussian:
-    zero = torch.zeros(problem.task.k, dtype=torch.float64)
+def prior(problem: Task) -> FullGaussian:
+    zero = torch.zeros(problem.frozen.k, dtype=torch.float64)
     return FullGaussian(zero, torch.diag(zero + 1))
 
 
 def ends_as_submitted(tasks: TaskSet, posteriors: Mapping[Place, Posterior]) -> Ends:
     """Official problems end with their own files, withheld ones with the prior."""
     own = {task.sha256: posteriors[place] for place, task in tasks.tasks.items() if place in posteriors}
-    return lambda problem: ends_with(own.get(problem.task.sha256) or prior(problem))
+    return lambda problem: ends_with(own.get(problem.frozen.sha256) or prior(problem))
 
 
 def run(

@@ -85,7 +85,7 @@ def scored_once(monkeypatch):
     scored = {}
 
     def once(q, problem):
-        key = posterior_file(q, problem.task.sha256)
+        key = posterior_file(q, problem.frozen.sha256)
         if key not in scored:
             scored[key] = score(q, problem)
         return scored[key]

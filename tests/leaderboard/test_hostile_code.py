@@ -46,7 +46,7 @@ attempt("source", lambda: open(__file__, "a"))
 attempt("package", lambda: open(torch.__file__, "a"))
 attempt("secrets", lambda: any("secret" in value for value in os.environ.values()))
 attempt("tasks", lambda: bool(__import__("fsvi_bench.tasks.official").tasks.official.official_splits("boston")))
-attempt("truth", lambda: any(type(each).__name__ in ("Task", "Problem", "Truth") for each in gc.get_objects()))
+attempt("truth", lambda: any(type(each).__name__ in ("FrozenTask", "Task", "Truth") for each in gc.get_objects()))
 attempt("scratch", lambda: open("/tmp/mine", "w"))
 raise RuntimeError(f"reached: {{', '.join(done)}}")
 """

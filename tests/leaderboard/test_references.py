@@ -31,12 +31,12 @@ class Dense:
     """One problem in NumPy, by inverses; nothing of `maths` but the features themselves."""
 
     def __init__(self, problem):
-        self.task = problem.task
+        self.task = problem.frozen
         self.Phi, self.Phi_test, self.Phi_box = (
             phi.numpy() for phi in (problem.Phi, problem.Phi_test, problem.Phi_box)
         )
         self.y, self.y_test = problem.y.numpy(), problem.y_test.numpy()
-        self.noise, self.std = float(problem.task.noise_variance), float(problem.task.target_std)
+        self.noise, self.std = float(problem.frozen.noise_variance), float(problem.frozen.target_std)
         self.precision = self.Phi.T @ self.Phi / self.noise + np.eye(self.Phi.shape[1])
         self.covariance = np.linalg.inv(self.precision)
         self.mean = self.covariance @ self.Phi.T @ self.y / self.noise

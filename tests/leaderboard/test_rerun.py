@@ -188,7 +188,7 @@ def test_to_fail_on_a_withheld_task_is_recorded(monkeypatch, planted):
         (DIVERGED, "diverged", "the loss was not finite at step 3"),
         (RunFailed("it ended with status 3"), "failed", "it ended with status 3"),
     ):
-        known = lambda problem, ends=ends: agree(problem) if problem.task.sha256 in by_heart else ends  # noqa: E731
+        known = lambda problem, ends=ends: agree(problem) if problem.frozen.sha256 in by_heart else ends  # noqa: E731
         found, _ = run(monkeypatch, known, whole, tasks, cells)
         assert [(each.status, each.reason, each.scores) for each in found.withheld] == [(status, reason, None)] * 2
 
@@ -204,7 +204,7 @@ def test_withheld_tasks_go_round_the_data_sets_and_share_no_draw(monkeypatch, pl
     assert [each.draw for each in found.withheld] == [0, 1, 2, 3, 4]
     assert all(each.scores is not None for each in found.withheld)
     official = {task.sha256 for task in tasks.tasks.values()}
-    fresh = [problem.task.sha256 for problem in stub.problems if problem.task.sha256 not in official]
+    fresh = [problem.frozen.sha256 for problem in stub.problems if problem.frozen.sha256 not in official]
     assert len(set(fresh)) == 5
     again, _ = run(monkeypatch, agree, whole, tasks, cells, replace(SETTINGS, count=5))
     assert again == found

@@ -28,7 +28,7 @@ from fsvi_bench.leaderboard.rerun.protocol import (
 )
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.io import posterior_file, read_posterior
-from fsvi_bench.tasks.problem import FeatureMap
+from fsvi_bench.tasks.task import FeatureMap
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from tests.leaderboard.planted import planted_manifest
 from tests.leaderboard.rerunning import method_that, problem

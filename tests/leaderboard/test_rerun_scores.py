@@ -18,7 +18,7 @@ NUMBER = r"([-+.e\d]+)"
 
 def floor_of(problem):
     """½(Σ log Λ_ii − log det Λ) from the precision itself."""
-    precision = problem.Phi.T @ problem.Phi / problem.task.noise_variance + torch.eye(5, dtype=torch.float64)
+    precision = problem.Phi.T @ problem.Phi / problem.frozen.noise_variance + torch.eye(5, dtype=torch.float64)
     return float(0.5 * (precision.diagonal().log().sum() - torch.linalg.slogdet(precision).logabsdet))
 
 

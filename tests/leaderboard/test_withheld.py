@@ -13,14 +13,14 @@ from fsvi_bench.leaderboard.rerun import withheld as module
 from fsvi_bench.leaderboard.rerun.withheld import ATTEMPTS, draw_withheld, ffg_floor, first_certified
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.tasks.certificate import certify
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 from tests.leaderboard.planted import planted_problem, planted_task
 
 DRAWS = 400
 
 
 @pytest.fixture(scope="module")
-def official() -> Problem:
+def official() -> Task:
     return planted_problem(planted_task("boston", 0))
 
 
@@ -28,23 +28,23 @@ def official() -> Problem:
 def test_the_exact_posterior_is_calibrated(official, toy, features):
     """(w − μ)ᵀΛ(w − μ) ~ χ²_k, and a test residual over its predictive variance ~ χ²_1, over draws of both w and y."""
     problem = official if features == "sgpr-rbf-ard" else toy
-    assert problem.task.features == features
+    assert problem.frozen.features == features
     distances, residuals = [], []
     for draw in range(DRAWS):
         _, drawn, weights = draw_withheld(problem, 7, draw)
         mean, tril = drawn.truth.posterior
         distances.append(float((tril.mT @ (weights - mean)).square().sum()))
         row = drawn.Phi_test[3:4]
-        variance = predictive_variance(row, drawn.truth.covariance_tril, drawn.task.noise_variance)
+        variance = predictive_variance(row, drawn.truth.covariance_tril, drawn.frozen.noise_variance)
         residuals.append(float((drawn.y_test[3] - row @ mean).square() / variance))
-    for values, degrees in ((distances, problem.task.k), (residuals, 1)):
+    for values, degrees in ((distances, problem.frozen.k), (residuals, 1)):
         standard_error = np.sqrt(2 * degrees / DRAWS)  # χ² has mean k and variance 2k
         assert abs(np.mean(values) - degrees) < 4 * standard_error
 
 
 def test_what_is_kept_and_what_is_drawn(official):
     fresh = draw_withheld(official, 1, 0).problem
-    old, new = official.task, fresh.task
+    old, new = official.frozen, fresh.frozen
     for name in ("lengthscales", "outputscale", "noise_variance", "jitter", "target_std", "train_index", "test_index"):
         assert torch.equal(getattr(old, name), getattr(new, name))
     assert torch.equal(fresh.X, official.X)
@@ -61,7 +61,7 @@ def test_draws_repeat_themselves_and_differ_by_seed_draw_and_task(official, toy)
 
     def all_of(problem, seed, draw):
         _, drawn, weights = draw_withheld(problem, seed, draw)
-        return drawn.task.sha256, tuple(drawn.y.tolist()), tuple(weights.tolist())
+        return drawn.frozen.sha256, tuple(drawn.y.tolist()), tuple(weights.tolist())
 
     for problem in (official, toy):
         assert all_of(problem, 5, 2) == all_of(problem, 5, 2)
@@ -71,7 +71,7 @@ def test_draws_repeat_themselves_and_differ_by_seed_draw_and_task(official, toy)
 
 
 def test_a_grid_keeps_its_centres(toy):
-    assert torch.equal(draw_withheld(toy, 1, 0).problem.task.inducing_points, toy.task.inducing_points)
+    assert torch.equal(draw_withheld(toy, 1, 0).problem.frozen.inducing_points, toy.frozen.inducing_points)
 
 
 def test_what_comes_out_is_certified(official):
@@ -82,10 +82,10 @@ def test_what_comes_out_is_certified(official):
 
 def test_a_draw_that_cannot_be_certified_is_passed_over_and_named(official, monkeypatch):
     """Of the first draws, two fail the limits."""
-    bad = [draw_withheld(official, 3, draw).problem.task.sha256 for draw in (0, 1)]
+    bad = [draw_withheld(official, 3, draw).problem.frozen.sha256 for draw in (0, 1)]
 
     def certify_some(problem):
-        if problem.task.sha256 in bad:
+        if problem.frozen.sha256 in bad:
             raise TaskRefused("not this one")
         return certify(problem)
 
@@ -98,11 +98,11 @@ def test_a_draw_that_cannot_be_certified_is_passed_over_and_named(official, monk
 
 def test_a_kernel_that_no_inducing_points_suit_is_refused(official):
     """With lengthscales this long every row of k(Z,Z) is the same, and nothing is added to its diagonal."""
-    task = official.task
+    task = official.frozen
     flat = replace(task, lengthscales=task.lengthscales * 1e9, jitter=torch.zeros_like(task.jitter))
     told = []
     with pytest.raises(TaskRefused, match="no withheld task like boston split 0"):
-        first_certified(replace(official, task=flat), 3, range(100), lambda draw, reason: told.append(draw))
+        first_certified(replace(official, frozen=flat), 3, range(100), lambda draw, reason: told.append(draw))
     assert told == list(range(ATTEMPTS))
 
 
@@ -114,6 +114,6 @@ def test_too_few_distinct_inputs_are_refused(official):
 
 def test_the_floor_of_the_factorised_family(official):
     """At its optimum the trace term is k, so that KL = ½(Σ log Λ_ii − log det Λ)."""
-    precision = official.Phi.T @ official.Phi / official.task.noise_variance + torch.eye(5, dtype=torch.float64)
+    precision = official.Phi.T @ official.Phi / official.frozen.noise_variance + torch.eye(5, dtype=torch.float64)
     expected = 0.5 * (precision.diagonal().log().sum() - torch.linalg.slogdet(precision).logabsdet)
     assert ffg_floor(official) == pytest.approx(float(expected), rel=1e-10)  # rounding of a 5×5 determinant

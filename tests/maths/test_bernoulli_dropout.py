@@ -31,8 +31,8 @@ from fsvi_bench.maths.blr import (
     ridge,
 )
 from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl_to_precision, gaussian_w2
-from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import bind_task
 from tests import reference_dropout as slow
 from tests.conftest import REFERENCE
 from tests.maths.draws import close, f64
@@ -60,7 +60,7 @@ def numpy(*tensors):
 
 @pytest.fixture(scope="module", params=["boston-00", "concrete-03"])
 def problem(request):
-    return load_problem(read_task(REFERENCE / "tasks" / f"{request.param}.safetensors")), EXPECTED[request.param]
+    return bind_task(read_task(REFERENCE / "tasks" / f"{request.param}.safetensors")), EXPECTED[request.param]
 
 
 # --- The reference values ---------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def problem(request):
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.95])
 def test_reference_values(problem, p):
     problem, expected = problem[0], problem[1]["bernoulli_dropout"][str(p)]
-    task, truth, retain = problem.task, problem.truth, f64([p])
+    task, truth, retain = problem.frozen, problem.truth, f64([p])
     data = problem.Phi, problem.y, task.noise_variance
     m = optimal_m(*data, retain)
     mean, scale = bernoulli_moments(m, retain)
@@ -95,7 +95,7 @@ def test_reference_values(problem, p):
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.95])
 def test_quasi_kl_is_the_objective_and_constants_on_the_reference_tasks(problem, p):
     problem, retain = problem[0], f64([p])
-    noise_variance, (N, k) = problem.task.noise_variance, problem.Phi.shape
+    noise_variance, (N, k) = problem.frozen.noise_variance, problem.Phi.shape
     m = optimal_m(problem.Phi, problem.y, noise_variance, retain)
     assert (m != 0).all()
     constants = 0.5 * (N * (LOG_2PI + noise_variance.log()) + k * LOG_2PI) + problem.truth.log_evidence

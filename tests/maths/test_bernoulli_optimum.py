@@ -25,8 +25,8 @@ from fsvi_bench.maths.bernoulli_optimum import (
     optimal_shared_retain,
     retain_profile,
 )
-from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import bind_task
 from tests import reference_dropout as slow
 from tests.conftest import REFERENCE
 from tests.maths.draws import close, f64
@@ -144,7 +144,7 @@ def test_optimum_per_weight_is_where_scipy_ends_from_the_same_start(seed):
 @pytest.mark.data
 def test_optima_on_a_reference_task():
     task = read_task(REFERENCE / "tasks" / "boston-00.safetensors")
-    bound = load_problem(task)
+    bound = bind_task(task)
     data = bound.Phi, bound.y, task.noise_variance
     shared, per_weight = optimal_shared_retain(*data), optimal_retain_per_weight(*data)
     assert shared.logit < SATURATION  # 1 − p* = 2e-17: no longer told from p = 1 by its objective

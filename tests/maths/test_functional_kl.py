@@ -14,8 +14,8 @@ from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
 from fsvi_bench.maths.measurement import measure
 from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.posteriors.io import read_posterior
-from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import bind_task
 from tests import reference
 from tests.conftest import REFERENCE
 from tests.maths.draws import PROPERTY, close, draw, f64, seeds, sizes
@@ -349,13 +349,13 @@ def test_an_empty_set_is_refused():
 @pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
 def test_equals_the_reference_at_its_fixed_set(name, way):
     expected = json.loads((REFERENCE / "expected.json").read_text())[name]["fixed_a"]
-    problem = load_problem(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
-    q = read_posterior(REFERENCE / "posteriors" / f"{name}-full.safetensors", problem.task.k)
+    problem = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
+    q = read_posterior(REFERENCE / "posteriors" / f"{name}-full.safetensors", problem.frozen.k)
     low, high = problem.bounding_box
     unit = torch.from_numpy(np.random.default_rng(7).random((40, len(low))))
     Phi_A = problem.feature_map(torch.cat([problem.X[:40], low + (high - low) * unit]))[None]
     measurement = measure(Phi_A, **WAYS[way])
     kl = float(measurement.gradient(q.mean[None], q.covariance_tril()[None]).kl)
     assert kl == pytest.approx(expected["functional_kl_of_posterior_full_no_jitter"], rel=1e-8)
-    seen = measurement.project(torch.eye(problem.task.k, dtype=torch.float64)[None])
+    seen = measurement.project(torch.eye(problem.frozen.k, dtype=torch.float64)[None])
     assert float(seen[0].trace()) == pytest.approx(expected["rank"], abs=1e-9)

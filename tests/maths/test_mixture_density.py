@@ -20,8 +20,8 @@ from fsvi_bench.maths.mixture_density import (
     monte_carlo_log_density,
     spike_and_slab_weights,
 )
-from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import bind_task
 from tests.conftest import REFERENCE
 from tests.maths.draws import PROPERTY, close, f64, seeds
 from tests.maths.mixtures import (
@@ -150,7 +150,7 @@ def test_tiny_spike_weights_keep_their_digits():
 
 def optimal_m(problem, p):
     """Minimiser of E‖y − Φ(m∘ε)‖²/2σ² + p‖m‖²/2 over m, in NumPy."""
-    Phi, y, noise = problem.Phi.numpy(), problem.y.numpy(), float(problem.task.noise_variance)
+    Phi, y, noise = problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance)
     gram = Phi.T @ Phi / noise
     curvature = p * p * gram + np.diag(p * (1 - p) * np.diag(gram) + p)
     return torch.from_numpy(np.linalg.solve(curvature, p * Phi.T @ y / noise))
@@ -158,7 +158,7 @@ def optimal_m(problem, p):
 
 @pytest.fixture(scope="module", params=["boston-00", "concrete-03"])
 def case(request):
-    return request.param, load_problem(read_task(REFERENCE / "tasks" / f"{request.param}.safetensors"))
+    return request.param, bind_task(read_task(REFERENCE / "tasks" / f"{request.param}.safetensors"))
 
 
 @pytest.mark.data
@@ -166,8 +166,8 @@ def case(request):
 def test_nlpd_of_bernoulli_dropout_is_the_references(case, p):
     name, problem = case
     q = bernoulli_dropout_weights(optimal_m(problem, p), p)
-    result = mixture_log_density(problem.y_test, problem.Phi_test, q, problem.task.noise_variance)
-    nlpd = float(problem.task.target_std.log() - result.log_density.mean())
+    result = mixture_log_density(problem.y_test, problem.Phi_test, q, problem.frozen.noise_variance)
+    nlpd = float(problem.frozen.target_std.log() - result.log_density.mean())
     expected = EXPECTED[name]["bernoulli_dropout"][str(p)]
     assert float(q.mean.norm()) == pytest.approx(expected["optimal_m_norm"], rel=1e-10)
     assert nlpd == pytest.approx(expected["nlpd_exact_mixture"], rel=1e-12)  # measured: 2e-14
@@ -179,7 +179,7 @@ def test_predictive_kl_of_bernoulli_dropout_is_the_references(boston):
     """KL(N(μ, s²) ‖ q) = −½ log 2πe s² − E log q(μ + s z), by Gauss–Hermite quadrature over z."""
     q = bernoulli_dropout_weights(optimal_m(boston, 0.8), 0.8)
     exact, covariance = boston.truth.posterior, boston.truth.covariance_tril @ boston.truth.covariance_tril.mT
-    Phi, noise = boston.Phi_test, boston.task.noise_variance
+    Phi, noise = boston.Phi_test, boston.frozen.noise_variance
     variance = ((Phi @ covariance) * Phi).sum(-1) + noise
     z, weights = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(80))
     y = (Phi @ exact.mean)[:, None] + variance.sqrt()[:, None] * z

@@ -23,8 +23,8 @@ from fsvi_bench.maths.spike_slab import (
     spike_slab_reverse_kl,
     spike_slab_row,
 )
-from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import bind_task
 from tests import reference_dropout as slow
 from tests.conftest import REFERENCE
 from tests.maths.draws import close, f64
@@ -213,8 +213,8 @@ def test_a_column_of_zeros_keeps_its_prior():
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
 def test_without_spikes_the_optimum_is_exact_ffg(name):
-    problem = load_problem(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
-    data = problem.Phi, problem.y, problem.task.noise_variance
+    problem = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
+    data = problem.Phi, problem.y, problem.frozen.noise_variance
     q = spike_slab_optimum(*data, 1e-18)
     close(q.mean, problem.truth.posterior.mean, rtol=1e-8, atol=1e-9)
     close(q.scale, mean_field_optimum_scale(problem.truth.posterior.precision_tril), rtol=1e-9)

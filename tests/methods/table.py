@@ -13,7 +13,7 @@ from fsvi_bench.conformance.problems import odd_problems, take, toy_problems
 from fsvi_bench.methods.base import TrainingProblems
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 from fsvi_bench.training.trainer import train
 from fsvi_bench.variational.parameters import FullParameters
 
@@ -114,17 +114,17 @@ trained_variants = pytest.mark.parametrize(
 )
 
 
-def toys() -> tuple[Problem, ...]:
+def toys() -> tuple[Task, ...]:
     """20 problems with k = 20 and N = 40, whose weights differ as well as their data."""
     return toy_problems(20)
 
 
-def twenty_targets(problem: Problem) -> TrainingProblems:
+def twenty_targets(problem: Task) -> TrainingProblems:
     """One problem's inputs and features, 20 times, with targets drawn from its own model."""
     g = torch.Generator().manual_seed(0)
     data = TrainingProblems.of([problem] * 20)
     weights = torch.randn(20, data.k, 1, generator=g, dtype=f64)
-    noise = torch.randn(data.y.shape, generator=g, dtype=f64) * problem.task.noise_variance.sqrt()
+    noise = torch.randn(data.y.shape, generator=g, dtype=f64) * problem.frozen.noise_variance.sqrt()
     return replace(data, y=(data.Phi @ weights)[..., 0] + noise)
 
 

@@ -31,7 +31,7 @@ TO_THE_END = {"minibatch": "full", "lr": 0.05, "lr_schedule": "cosine", "averagi
 def expected_error(problem, mean, variance):
     residual = problem.y - problem.Phi @ mean
     return (
-        0.5 * (residual.square().sum() + (problem.Phi.square().sum(0) * variance).sum()) / problem.task.noise_variance
+        0.5 * (residual.square().sum() + (problem.Phi.square().sum(0) * variance).sum()) / problem.frozen.noise_variance
     )
 
 
@@ -46,7 +46,7 @@ def data(problem):
 
 
 def model(problem):
-    return problem.Phi, problem.y, problem.task.noise_variance
+    return problem.Phi, problem.y, problem.frozen.noise_variance
 
 
 # --- Bernoulli --------------------------------------------------------------------------------------------------------

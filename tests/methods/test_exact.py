@@ -18,7 +18,7 @@ from fsvi_bench.running.runner import Resources, run
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import FeatureMap, load_problem
+from fsvi_bench.tasks.task import FeatureMap, bind_task
 from fsvi_bench.training.trainer import choose_device, train
 
 f64 = torch.float64
@@ -26,7 +26,7 @@ f64 = torch.float64
 
 @pytest.fixture(scope="module")
 def problems():
-    return [load_problem(build_task(load_card("toy"), split).task) for split in range(7)]
+    return [bind_task(build_task(load_card("toy"), split).task) for split in range(7)]
 
 
 def posteriors(problems, family):
@@ -44,7 +44,7 @@ def test_full_is_the_truth(problems):
 
 def test_ffg_has_the_exact_mean_and_inverse_precisions(problems):
     for q, problem in zip(posteriors(problems, "ffg"), problems, strict=True):
-        precision = problem.Phi.mT @ problem.Phi / problem.task.noise_variance + torch.eye(20, dtype=torch.float64)
+        precision = problem.Phi.mT @ problem.Phi / problem.frozen.noise_variance + torch.eye(20, dtype=torch.float64)
         assert torch.allclose(q.scale.square(), 1 / precision.diagonal(), rtol=1e-11)
         assert torch.allclose(q.mean, problem.truth.posterior.mean, rtol=1e-12, atol=1e-14)
 

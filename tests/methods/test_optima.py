@@ -17,8 +17,8 @@ from fsvi_bench.scoring.objective import ExpectedFunctionalKL, FixedFunctionalKL
 from fsvi_bench.scoring.scores import score, trace_scores
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
 from tests import reference as twin
 from tests.conftest import REFERENCE
@@ -148,7 +148,7 @@ ADAM_TO_EXACT = {"M": 120, "minibatch": "full", "lr": 0.2, "lr_schedule": "cosin
 @pytest.mark.parametrize("name", ["boston", "wine"])
 def test_adam_on_randa_reaches_the_exact_posterior_if_A_sees_every_weight(name, request):
     problem = (
-        request.getfixturevalue("boston") if name == "boston" else load_problem(build_task(load_card("wine"), 0).task)
+        request.getfixturevalue("boston") if name == "boston" else bind_task(build_task(load_card("wine"), 0).task)
     )
     data = TrainingProblems.of([problem])
     assert {rank(A[0]) for A in drawn_sets(data, 120, [1])} == {100}
@@ -178,7 +178,7 @@ def test_fixed_a_has_the_mean_of_appendix_e(name, family, steps, tolerance):
     0.011 from the fixed point with a full Σ (of a norm of 13.7) and 0.002 with a factorised one; no entry can be
     further off than the whole vector is. A mean without VVᵀ (least squares) or with I for it (EXACT) is 1 off.
     """
-    problem = load_problem(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
+    problem = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
     data, A = TrainingProblems.of([problem]), declared_A(problem)
     expected = EXPECTED[name]["fixed_a"]
     settings = {"M": 80, "max_steps": steps}
@@ -187,9 +187,9 @@ def test_fixed_a_has_the_mean_of_appendix_e(name, family, steps, tolerance):
     assert torch.allclose(method.Phi_A[0], problem.feature_map(A), rtol=1e-10, atol=1e-12)
 
     V = torch.linalg.svd(method.Phi_A[0], full_matrices=False).Vh.mT
-    hessian = problem.Phi.mT @ problem.Phi / problem.task.noise_variance + V @ V.mT
+    hessian = problem.Phi.mT @ problem.Phi / problem.frozen.noise_variance + V @ V.mT
     assert float(torch.linalg.eigvalsh(hessian)[0]) > 0.1  # unique, by a margin
-    moment = problem.Phi.mT @ problem.y / problem.task.noise_variance
+    moment = problem.Phi.mT @ problem.y / problem.frozen.noise_variance
     fixed_point = torch.linalg.solve(hessian, moment)
     assert float(fixed_point.norm()) == pytest.approx(expected["optimal_mean_norm"], rel=1e-9)
     assert fixed_point[:5].tolist() == pytest.approx(expected["optimal_mean_first5"], abs=1e-9)

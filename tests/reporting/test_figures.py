@@ -58,7 +58,7 @@ def test_a_curve_is_the_mean_and_deviation_of_f(toy):
     drawn = curve(toy, FullGaussian(mean, tril))
     assert (np.diff(drawn.x) > 0).all()
     for place in (0, 57, 199):  # one input at a time, from the definition of the features and a dense covariance
-        centres = toy.task.inducing_points[:, 0]
+        centres = toy.frozen.inducing_points[:, 0]
         phi = torch.exp(-0.5 * ((drawn.x[place] - centres) / 0.2) ** 2)
         assert drawn.mean[place] == pytest.approx(float(phi @ mean), rel=1e-12, abs=1e-12)
         assert drawn.sd[place] ** 2 == pytest.approx(float(phi @ (tril @ tril.mT) @ phi), rel=1e-12)

@@ -21,7 +21,7 @@ from fsvi_bench.reporting.wandb_log import WandbLogger, choose_mode
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import bind_task
 from tests.reporting.wandb_calls import by_group, log_records
 from tests.reporting.wandb_cells import loader, of, trained
 from tests.reporting.wandb_file import read_run
@@ -38,8 +38,8 @@ def test_a_records_files_are_found_again(finished):
     records, store = finished
     for record in of(records, "exact") + of(records, "mean-field-vi"):
         assert (store.root / folder_of(record) / "record.json").is_file()
-        problem = load_problem(load_cached(load_card("toy"), record.split).task)
-        assert score(load_posterior(record, store.root, problem.task), problem).kl == record.scores.kl
+        problem = bind_task(load_cached(load_card("toy"), record.split).task)
+        assert score(load_posterior(record, store.root, problem.frozen), problem).kl == record.scores.kl
     traces = load_traces(records, store.root)
     assert set(traces) == {record.cell for record in records if record.method != "exact"}
 

@@ -28,7 +28,7 @@ from fsvi_bench.reproductions.burt2020_roots import (
 from fsvi_bench.reproductions.claims import judge
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from fsvi_bench.tasks.official import read_official
-from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.theory.feature_roots import cholesky_rotation, factorised_floor
 from tests import reference
 from tests.maths.draws import close
@@ -42,7 +42,7 @@ def settings(**values):
 @pytest.fixture(scope="module")
 def problem():
     """Diabetes comes with scikit-learn; cond k(Z,Z) is 1e6."""
-    return load_problem(read_official("diabetes", 0).task)
+    return bind_task(read_official("diabetes", 0).task)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,8 @@ def found(problem):
 
 def written_out(problem, root):
     """Floor and mean predictive KL of EXACT-FFG with features R⁻¹k(Z, x), by inverses and loops."""
-    kernel = (problem.task.lengthscales.numpy(), float(problem.task.outputscale))
-    Z, noise = problem.task.inducing_points.numpy(), float(problem.task.noise_variance)
+    kernel = (problem.frozen.lengthscales.numpy(), float(problem.frozen.outputscale))
+    Z, noise = problem.frozen.inducing_points.numpy(), float(problem.frozen.noise_variance)
     Phi, Phi_test = (
         np.linalg.solve(root, reference.rbf_kernel(Z, X.numpy(), *kernel)).T for X in (problem.X, problem.X_test)
     )
@@ -71,7 +71,7 @@ def written_out(problem, root):
 
 
 def test_floors_and_predictive_kls_equal_those_of_each_root_written_out(problem, found):
-    task = problem.task
+    task = problem.frozen
     K = reference.rbf_kernel(
         task.inducing_points.numpy(), task.inducing_points.numpy(), task.lengthscales.numpy(), float(task.outputscale)
     ) + float(task.jitter) * np.eye(task.k)
@@ -122,14 +122,14 @@ def test_a_wrong_floor_and_another_kernel_are_seen(problem, found):
     for kind, floor in floors.items():
         seen = compare_directly(problem, order, floors | {kind: 1.01 * floor})
         assert seen.floor == pytest.approx(0.01 / 1.01, rel=1e-6)
-    other = load_problem(problem.task)
+    other = bind_task(problem.frozen)
     # What a cached property would compute: features a thousandth too long.
     other.__dict__.update(Phi=1.001 * problem.Phi, Phi_test=1.001 * problem.Phi_test)
     seen = compare_directly(other, order, floors)
     assert seen.kernel == pytest.approx(1 - 1.001**-2, rel=1e-6)
     assert seen.evidence > 1e-4
-    evidence = reference_evidence(problem.Phi.numpy(), problem.y.numpy(), float(problem.task.noise_variance))
-    longer = reference_evidence(1.001 * problem.Phi.numpy(), problem.y.numpy(), float(problem.task.noise_variance))
+    evidence = reference_evidence(problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance))
+    longer = reference_evidence(1.001 * problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance))
     assert seen.evidence == pytest.approx(abs(longer - evidence), rel=1e-6)
     assert seen.evidence_share == pytest.approx(abs(longer - evidence) / abs(longer), rel=1e-6)
     assert seen.predictive > 1e-4

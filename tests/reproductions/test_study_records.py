@@ -26,7 +26,7 @@ from fsvi_bench.running.runner import Resources, run
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.training.trace import Trace, TracePoint
 from tests.reporting.studies import record
 
@@ -35,7 +35,7 @@ ASKED = {"datasets": ("toy",), "methods": ("exact", "rand-a"), "measurement_poin
 
 @pytest.fixture(scope="module")
 def toy():
-    return load_problem(build_task(load_card("toy"), 0).task)
+    return bind_task(build_task(load_card("toy"), 0).task)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_the_exact_posterior_is_as_close_as_can_be(toy):
 
 def test_closeness_is_that_of_slow_sums(toy):
     """Row by row in NumPy; the two differ in the order of sums of a few hundred terms."""
-    truth, task = toy.truth, toy.task
+    truth, task = toy.truth, toy.frozen
     q = FactorisedGaussian(truth.posterior.mean * 0.9, mean_field_optimum_scale(truth.posterior.precision_tril) * 0.8)
     Phi, y, noise = toy.Phi.numpy(), toy.y.numpy(), float(task.noise_variance)
     exact_covariance = (truth.covariance_tril @ truth.covariance_tril.mT).numpy()
@@ -125,7 +125,7 @@ def test_the_table_holds_what_the_records_do(ran, toy):
         quantiles = each.scores.overconfidence.quantiles
         assert (cell.spectrum_0, cell.spectrum_5, cell.spectrum_50) == (quantiles[0], quantiles[1], quantiles[10])
         assert (cell.spectrum_95, cell.spectrum_100) == (quantiles[19], quantiles[20])
-        closeness = Examiner(toy)(load_posterior(each, root, toy.task))
+        closeness = Examiner(toy)(load_posterior(each, root, toy.frozen))
         assert (cell.log_likelihood_excess, cell.mean_log_likelihood_excess, cell.log_variance_ratio) == closeness
         assert (cell.code, cell.task) == (each.code_sha256[:12], each.task_sha256[:12])
         made = each.provenance

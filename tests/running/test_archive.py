@@ -21,7 +21,7 @@ from fsvi_bench.running.store import Store, read_plans
 from fsvi_bench.tasks.build import load_cached, save
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify
-from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import bind_task
 from tests.running import TOY, execute, refuse_split
 
 CHECKOUT = Path(fsvi_bench.__file__).parents[1]
@@ -233,7 +233,7 @@ def test_other_settings_and_other_tasks_are_other_cells_and_only_they(tmp_path):
     built = load_cached(load_card("toy"), 1)
     other = replace(built.task, noise_variance=built.task.noise_variance * 1.01)
     path = tmp_path / "other.safetensors"
-    save(replace(built, task=other, certificate=certify(load_problem(other))), path)
+    save(replace(built, task=other, certificate=certify(bind_task(other))), path)
     mixed = execute(tmp_path / "out", replace(request, splits="0", task_files=[path]))
     assert {record.split for record in mixed.computed} == {1}
     assert len(mixed.computed) == 2

@@ -24,8 +24,8 @@ from fsvi_bench.scoring.objective import WeightSpaceKL
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import build_from, load_cached
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import load_problem
 from fsvi_bench.tasks.raw import load_raw
+from fsvi_bench.tasks.task import bind_task
 from tests.running import TOY, comparable, execute, refuse_split
 
 FAILING = """
@@ -116,8 +116,8 @@ def test_what_lies_on_disk_is_what_was_returned(tmp_path):
     assert found == {record.cell: record for record in result.records}
     for path in paths:
         record = found[json.loads(path.read_text())["cell"]]
-        problem = load_problem(load_cached(load_card("toy"), record.split).task)
-        q = read_posterior(path.parent / "posterior.safetensors", problem.task.k)
+        problem = bind_task(load_cached(load_card("toy"), record.split).task)
+        q = read_posterior(path.parent / "posterior.safetensors", problem.frozen.k)
         # Both families of EXACT sit at the optimum of the weight-space objective.
         objective = WeightSpaceKL().scores(q, problem)
         assert objective.objective_gap == pytest.approx(0, abs=1e-10)

@@ -17,7 +17,7 @@ from fsvi_bench.running.plan import Request
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.training.trace import COLUMNS, read_trace, trace_steps
 from tests.running import comparable, execute
 
@@ -146,7 +146,7 @@ def test_every_trained_cell_has_a_trace_from_the_prior_to_its_record(tmp_path):
             continue
         trace = read_trace(folder / "trace.csv")
         found += 1
-        problem = load_problem(load_cached(load_card("toy"), record.split).task)
+        problem = bind_task(load_cached(load_card("toy"), record.split).task)
         prior = FullGaussian(torch.zeros(20, dtype=torch.float64), torch.eye(20, dtype=torch.float64))
         assert (folder / "trace.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
         assert [point.steps for point in trace.points] == trace_steps(25)

@@ -11,7 +11,7 @@ from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import projected_kl
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.scoring.objective import FixedFunctionalKL
-from fsvi_bench.tasks.problem import FeatureMap, Problem
+from fsvi_bench.tasks.task import FeatureMap, Task
 from fsvi_bench.variational.measurement import MeasurementDesign
 from tests.maths.draws import draw, f64
 
@@ -29,7 +29,7 @@ def kl(q, p):
 
 
 def tempered(problem, c):
-    return blr_posterior(problem.Phi, problem.y, c * problem.task.noise_variance)
+    return blr_posterior(problem.Phi, problem.y, c * problem.frozen.noise_variance)
 
 
 def random_q(family, k, seed=0):
@@ -41,8 +41,8 @@ def random_q(family, k, seed=0):
 def problem_of(toy, y, k=8, Phi=None):
     """30 rows, σ² = 0.5, an RBF grid of k narrow bumps over [0, 1]; or any features in place of the grid's."""
     centres, inputs = torch.linspace(0, 1, k, dtype=torch.float64), torch.linspace(0, 1, len(y), dtype=torch.float64)
-    task = replace(toy.task, inducing_points=centres[:, None], lengthscales=f64([0.1]), noise_variance=f64(0.5))
-    problem = Problem(task, FeatureMap.of(task), inputs[:, None], y, toy.X_test, toy.y_test)
+    task = replace(toy.frozen, inducing_points=centres[:, None], lengthscales=f64([0.1]), noise_variance=f64(0.5))
+    problem = Task(task, FeatureMap.of(task), inputs[:, None], y, toy.X_test, toy.y_test)
     if Phi is not None:
         problem.__dict__["Phi"] = Phi  # what the cached property would compute
     return problem
@@ -58,8 +58,8 @@ def random_features(M, k, seed=1):
 
 def loss_by_hand(q, problem, basis, c):
     """−E_q[log p(y|w)] + c·KL(Q_A ‖ P_A) with all its constants, from `maths/` alone."""
-    k = problem.task.k
+    k = problem.frozen.k
     mean, factor = q.mean, q.covariance_tril()
-    fit = expected_log_likelihood(problem.Phi, problem.y, problem.task.noise_variance, mean, factor)
+    fit = expected_log_likelihood(problem.Phi, problem.y, problem.frozen.noise_variance, mean, factor)
     zero, identity = torch.zeros(k, dtype=torch.float64), torch.eye(k, dtype=torch.float64)
     return float(-fit + c * projected_kl(basis, mean, factor, zero, identity))

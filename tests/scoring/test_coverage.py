@@ -18,8 +18,8 @@ from fsvi_bench.scoring.coverage import coverage, exact_coverage, samples_cdf
 from fsvi_bench.scoring.scores import Overconfidence, Scores, score
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.problem import Problem, load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.training.trainer import train
 from tests.conftest import REFERENCE
 from tests.maths.draws import f64
@@ -30,7 +30,7 @@ LEVELS = {"50": 0.5, "90": 0.9, "95": 0.95}
 
 def by_loop(problem, mean, covariance):
     """Target by target, ends of the intervals written out."""
-    inside, noise = dict.fromkeys(LEVELS, 0), float(problem.task.noise_variance)
+    inside, noise = dict.fromkeys(LEVELS, 0), float(problem.frozen.noise_variance)
     for phi, y in zip(problem.Phi_test.numpy(), problem.y_test.tolist(), strict=True):
         centre, sd = float(phi @ mean.numpy()), math.sqrt(float(phi @ covariance.numpy() @ phi) + noise)
         for name, p in LEVELS.items():
@@ -60,7 +60,7 @@ def test_gaussian_coverage_is_that_of_a_loop(toy):
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
 def test_reference_tasks_are_covered_as_a_loop_says(name):
-    problem = load_problem(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
+    problem = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
     truth = problem.truth
     covariance = truth.covariance_tril @ truth.covariance_tril.mT
     assert exact_coverage(problem) == by_loop(problem, truth.posterior.mean, covariance)
@@ -69,7 +69,7 @@ def test_reference_tasks_are_covered_as_a_loop_says(name):
 
 @pytest.mark.parametrize("split", [0, 1, 2])
 def test_exact_has_the_coverage_of_the_exact_posterior(split):
-    problem = load_problem(build_task(load_card("toy"), split).task)
+    problem = bind_task(build_task(load_card("toy"), split).task)
     method = Exact(TrainingProblems.of([problem]), "full", MethodOptions(), seeds=[0])
     train(method, "cpu")
     scores = score(method.posterior()[0], problem)
@@ -89,9 +89,9 @@ def test_targets_drawn_from_the_predictive_are_covered_as_the_intervals_say(toy)
 def many_targets(toy, q, n):
     """n targets at the toy's 31st test input, from q's own predictive."""
     g, phi = torch.Generator().manual_seed(9), toy.Phi_test[30]
-    noise = toy.task.noise_variance.sqrt() * torch.randn(n, generator=g, dtype=torch.float64)
-    problem = Problem(
-        toy.task, toy.feature_map, toy.X, toy.y, toy.X_test[:1].expand(n, -1), q.sample(g, n) @ phi + noise
+    noise = toy.frozen.noise_variance.sqrt() * torch.randn(n, generator=g, dtype=torch.float64)
+    problem = Task(
+        toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test[:1].expand(n, -1), q.sample(g, n) @ phi + noise
     )
     problem.__dict__["Phi_test"] = phi.expand(n, -1)
     return problem
@@ -113,7 +113,7 @@ def test_a_mixtures_coverage_is_that_of_its_distribution_function(toy, kind):
         drop[12:] = 1
         q = SpikeSlabPosterior(drop, mean, scale)
     arrays = (t.numpy() for t in (toy.y_test, toy.Phi_test[:, :12], drop[:12], mean[:12], scale[:12]))
-    below = enumerated_cdf(MixtureProblem(*arrays, float(toy.task.noise_variance)))
+    below = enumerated_cdf(MixtureProblem(*arrays, float(toy.frozen.noise_variance)))
     expected = {name: np.mean((0.5 - p / 2 <= below) & (below <= 0.5 + p / 2)) for name, p in LEVELS.items()}
     assert coverage(q, toy, q.covariance_tril()) == expected
     assert 0 < expected["50"] < expected["95"]
@@ -136,7 +136,7 @@ def test_atoms_too_far_apart_have_no_coverage(toy):
     assert set(scores.coverage_exact) == set(LEVELS)
     # One weight that is next to never on, and then a million noise deviations away: the spread is small, Y's reach not.
     m = torch.zeros(20, dtype=torch.float64)
-    m[7] = 1e6 * toy.task.noise_variance.sqrt() / toy.Phi_test[:, 7].abs().max()
+    m[7] = 1e6 * toy.frozen.noise_variance.sqrt() / toy.Phi_test[:, 7].abs().max()
     rare = BernoulliDropoutPosterior(m, f64(1e-8))
     assert coverage(rare, toy, rare.covariance_tril()) is None
 
@@ -146,7 +146,7 @@ def test_atoms_too_far_apart_have_no_coverage(toy):
 
 def test_samples_predict_the_mean_of_their_normal_distributions(toy):
     samples = torch.randn(300, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    f, sigma = toy.Phi_test.numpy() @ samples.numpy().T, float(toy.task.noise_variance.sqrt())
+    f, sigma = toy.Phi_test.numpy() @ samples.numpy().T, float(toy.frozen.noise_variance.sqrt())
     expected = np.array([norm.cdf(y, row, sigma).mean() for y, row in zip(toy.y_test.numpy(), f, strict=True)])
     below = samples_cdf(samples, toy).numpy()
     np.testing.assert_allclose(below, expected, rtol=1e-11, atol=1e-15)

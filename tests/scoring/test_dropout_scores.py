@@ -27,8 +27,8 @@ from fsvi_bench.scoring.predictive import (
     spread_in_noise,
 )
 from fsvi_bench.scoring.scores import score, trace_scores
-from fsvi_bench.tasks.problem import Problem, load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import Task, bind_task
 from tests.conftest import REFERENCE
 from tests.maths.draws import f64
 from tests.scoring.objectives import problem_of
@@ -45,7 +45,7 @@ NAMES = {
 
 
 def dropout_on(problem, p):
-    task = problem.task
+    task = problem.frozen
     return BernoulliDropoutPosterior(optimal_m(problem.Phi, problem.y, task.noise_variance, f64([p])), f64(p))
 
 
@@ -56,7 +56,7 @@ def dropout_on(problem, p):
 @pytest.mark.parametrize("p", ["0.5", "0.8", "0.95"])
 @pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
 def test_bernoulli_dropout_has_the_reference_scores(name, p):
-    problem, expected = load_problem(read_task(REFERENCE / "tasks" / f"{name}.safetensors")), EXPECTED[name]
+    problem, expected = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors")), EXPECTED[name]
     scores = score(dropout_on(problem, float(p)), problem)
     values = expected["bernoulli_dropout"][p]
     assert len(values.keys() & set(NAMES.values())) >= 5
@@ -92,7 +92,7 @@ def test_the_predictive_kl_of_a_mixture_is_its_integral(toy):
     got = predictive_kl(q, toy, rows, q.covariance_tril())
     masks = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
     weights = np.prod(np.where(masks == 1, p, 1 - p), 1)
-    noise = float(toy.task.noise_variance)
+    noise = float(toy.frozen.noise_variance)
     for i, row in enumerate(rows[:, [3, 8, 12, 17]].numpy()):
         centres = masks @ (row * m[[3, 8, 12, 17]].numpy())
         mean, sd = float(exact.mean[i]), float(exact.variance[i].sqrt())
@@ -114,7 +114,7 @@ def test_an_integral_over_densities_that_take_too_much_work_is_given_up(toy, mon
     rng = np.random.default_rng(0)
     Phi, off = torch.from_numpy(rng.standard_normal((30, 20))), torch.from_numpy(rng.standard_normal(20))
     problem = problem_of(toy, torch.from_numpy(rng.standard_normal(30)), Phi=Phi)
-    noise = problem.task.noise_variance
+    noise = problem.frozen.noise_variance
     m = problem.truth.posterior.mean + 30 * noise.sqrt() * off
     q, rows = BernoulliDropoutPosterior(m, f64(1 - 1e-6)), Phi[:2]
     assert spread_in_noise(problem, rows, q.covariance_tril()) < 2 < FAR_IN_INTEGRALS
@@ -236,7 +236,7 @@ ESTIMATED = (
 @pytest.fixture(scope="module")
 def small_box(toy):
     """The toy with 50 points of its box: 10,000 densities at each node of each of them take their time."""
-    problem = Problem(toy.task, toy.feature_map, toy.X, toy.y, toy.X_test, toy.y_test)
+    problem = Task(toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test, toy.y_test)
     problem.__dict__["Phi_box"] = toy.Phi_box[:50]
     return problem
 

@@ -26,9 +26,9 @@ from tests.scoring.objectives import (
 
 def held_out_bases(problem, M):
     """Row spaces of the 256 frozen sets, drawn again, 16 at a time."""
-    seed = derive_seed(problem.task.sha256, "held-out measurement sets")
+    seed = derive_seed(problem.frozen.sha256, "held-out measurement sets")
     stream = MeasurementStream(TrainingProblems.of([problem]), MeasurementDesign(M), [seed])
-    sets = torch.cat([stream.draw(16)[:, 0, :, : problem.task.k].clone() for _ in range(16)])
+    sets = torch.cat([stream.draw(16)[:, 0, :, : problem.frozen.k].clone() for _ in range(16)])
     return [row_space(Phi_A) for Phi_A in sets]
 
 
@@ -63,7 +63,7 @@ def natural_run(problem, design, family, seed, steps=1000):
     sets = iter(MeasurementStream(data, design, [seed]))
     descent = NaturalDescent(family, FullBatch(data), lambda: next(sets).measurement, StepSize(), steps, averaging=0.5)
     descent.run(range(steps))
-    return descent.posterior(problem.task.k)[0]
+    return descent.posterior(problem.frozen.k)[0]
 
 
 @FAMILIES

@@ -32,7 +32,7 @@ from tests.scoring.objectives import FAMILIES, fixed, kl, loss_by_hand, random_f
 
 def negative_log_likelihood(q, problem):
     covariance = (q.covariance_tril() @ q.covariance_tril().mT).numpy()
-    model = problem.Phi.numpy(), problem.y.numpy(), float(problem.task.noise_variance)
+    model = problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance)
     return -twin.expected_log_likelihood(*model, q.mean.numpy(), covariance)
 
 
@@ -48,7 +48,7 @@ def kl_at(q, Phi_A, jitter=0.0):
 def test_loss_plus_log_evidence_is_the_kl_to_the_posterior(toy, small, family):
     """To 1e-12 of the loss, which on the toy is of order 1e5."""
     for problem in (toy, small):
-        q = random_q(family, problem.task.k)
+        q = random_q(family, problem.frozen.k)
         loss = WeightSpaceKL().loss(problem)(q)
         evidence = float(problem.truth.log_evidence)
         assert loss + evidence == pytest.approx(kl(q, problem.truth.posterior), rel=1e-11)
@@ -88,7 +88,7 @@ def test_rand_a_is_the_mean_over_the_first_held_out_sets(grid, family, jitter):
     """Drawn here as the gap's 256 are. Features of the grid are badly conditioned: the twin's own digits are 1e-8."""
     assert TRACED_SETS < HELD_OUT_SETS
     design, q = MeasurementDesign(6, kl_jitter=jitter), random_q(family, 8)
-    seed = derive_seed(grid.task.sha256, "held-out measurement sets")
+    seed = derive_seed(grid.frozen.sha256, "held-out measurement sets")
     sets = MeasurementStream(TrainingProblems.of([grid]), design, [seed]).draw(HELD_OUT_SETS)[:TRACED_SETS, 0, :, :8]
     expected = negative_log_likelihood(q, grid) + 2.0 * np.mean([kl_at(q, Phi_A, jitter) for Phi_A in sets])
     assert ExpectedFunctionalKL(design, 2.0).loss(grid)(q) == pytest.approx(expected, rel=1e-8)
@@ -130,7 +130,7 @@ def test_bernoullis_loss_plus_log_evidence_is_its_quasi_kl(small, lengthscale, s
     p = f64(0.7) if shared else torch.from_numpy(rng.uniform(0.2, 0.9, 8))
     q = BernoulliDropoutPosterior(m, p)
     # The prior N(0, l⁻²I) is the task's after Φ → Φ/l, w → l w.
-    model = small.Phi / lengthscale, small.y, small.task.noise_variance
+    model = small.Phi / lengthscale, small.y, small.frozen.noise_variance
     scaled = blr_posterior(*model)
     evidence = float(log_evidence(*model, scaled))
     quasi = float(bernoulli_quasi_kl(m, p.expand(8), scaled.mean / lengthscale, scaled.precision_tril * lengthscale))
@@ -143,7 +143,7 @@ def test_bernoullis_loss_is_its_slow_twin(small):
     rng = np.random.default_rng(4)
     m, p = rng.standard_normal(8), rng.uniform(0.2, 0.9, 8)
     q = BernoulliDropoutPosterior(torch.from_numpy(m), torch.from_numpy(p))
-    model = small.Phi.numpy(), small.y.numpy(), float(small.task.noise_variance)
+    model = small.Phi.numpy(), small.y.numpy(), float(small.frozen.noise_variance)
     assert BernoulliElbo(1.0, None, True).loss(small)(q) == pytest.approx(
         dropout_twin.negative_elbo(*model, m, p, 1.0), rel=1e-12
     )

@@ -43,7 +43,7 @@ def test_the_weight_space_gap_is_the_difference_of_elbos(toy, family):
     optimum, q = nearest(family, toy.truth.posterior), random_q(family, 20)
 
     def elbo(g):
-        fit = expected_log_likelihood(toy.Phi, toy.y, toy.task.noise_variance, g.mean, g.covariance_tril())
+        fit = expected_log_likelihood(toy.Phi, toy.y, toy.frozen.noise_variance, g.mean, g.covariance_tril())
         return float(fit - gaussian_kl_standard_normal(g.mean, g.covariance_tril()))
 
     scores = WeightSpaceKL().scores(q, toy)
@@ -105,7 +105,7 @@ def collapsing(problem, basis, c, epsilon):
     """
     V, r = basis.numpy(), basis.shape[1]
     N = np.linalg.svd(V.T)[2][r:].T
-    Phi, y, variance = problem.Phi.numpy(), problem.y.numpy(), float(problem.task.noise_variance)
+    Phi, y, variance = problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance)
     G = Phi.T @ Phi / variance
     follow = V - N @ np.linalg.solve(N.T @ G @ N, N.T @ G @ V)
     S = np.linalg.inv(follow.T @ G @ follow / c + np.eye(r))
@@ -145,18 +145,18 @@ def loss_of(q, problem, Phi_A, c):
 
 
 def by_lbfgs(problem, Phi_A, family, c, steps):
-    q = make_parameters(family, 1, aligned(problem.task.k))
+    q = make_parameters(family, 1, aligned(problem.frozen.k))
     loss = loss_of(q, problem, Phi_A, c)
     descent = LbfgsDescent([q], [lambda: float(loss())])
     descent.run(range(steps))
-    return descent.posterior(problem.task.k)[0]
+    return descent.posterior(problem.frozen.k)[0]
 
 
 def by_adam(problem, Phi_A, family, c, steps):
-    q = make_parameters(family, 1, aligned(problem.task.k))
+    q = make_parameters(family, 1, aligned(problem.frozen.k))
     descent = AdamDescent(q, loss_of(q, problem, Phi_A, c), LearningRate(0.1, "linear", steps))
     descent.run(range(steps))
-    return descent.posterior(problem.task.k)[0]
+    return descent.posterior(problem.frozen.k)[0]
 
 
 @pytest.mark.parametrize(("optimise", "steps", "distance"), [(by_lbfgs, 300, 1e-3), (by_adam, 800, 0.2)])
@@ -202,12 +202,12 @@ def test_a_factorised_q_keeps_one_scale_where_a_sees_one_sum(small):
     with the least a_i/v_i², a_i = [ΦᵀΦ/σ²]_ii/c + v_i², where d_i = 1/a_i. To leave s = 1e-4 elsewhere costs 1e-6."""
     Phi_A = random_features(1, 8)
     V = row_space(Phi_A)
-    G = small.Phi.mT @ small.Phi / small.task.noise_variance
+    G = small.Phi.mT @ small.Phi / small.frozen.noise_variance
     a = G.diagonal() + V[:, 0].square()
     cheapest = int((a / V[:, 0].square()).argmin())
     scale = torch.full((8,), 1e-4, dtype=torch.float64)
     scale[cheapest] = a[cheapest].rsqrt()
-    mean = torch.linalg.solve(G + V @ V.mT, small.Phi.mT @ small.y / small.task.noise_variance)
+    mean = torch.linalg.solve(G + V @ V.mT, small.Phi.mT @ small.y / small.frozen.noise_variance)
     scores = fixed(Phi_A).scores(FactorisedGaussian(mean, scale), small)
     assert scores.kl_at_objective_optimum == math.inf
     assert scores.objective_gap == pytest.approx(0.0, abs=5e-6)

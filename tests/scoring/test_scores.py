@@ -13,8 +13,8 @@ from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.scoring.scores import Scores, score
-from fsvi_bench.tasks.problem import load_problem
-from fsvi_bench.tasks.task import read_task
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.task import bind_task
 from tests.conftest import REFERENCE
 
 EXPECTED = json.loads((REFERENCE / "expected.json").read_text())
@@ -24,7 +24,7 @@ f64 = torch.float64
 @pytest.fixture(scope="module", params=["boston-00", "concrete-03"])
 def case(request):
     """Name and problem of a reference task."""
-    return request.param, load_problem(read_task(REFERENCE / "tasks" / f"{request.param}.safetensors"))
+    return request.param, bind_task(read_task(REFERENCE / "tasks" / f"{request.param}.safetensors"))
 
 
 def exact_full(problem):
@@ -51,7 +51,7 @@ def assert_agrees(scores: Scores, expected: dict) -> None:
 @pytest.mark.parametrize("family", ["full", "ffg"])
 def test_posterior_files_score_as_the_reference_says(case, family):
     name, problem = case
-    q = read_posterior(REFERENCE / "posteriors" / f"{name}-{family}.safetensors", problem.task.k)
+    q = read_posterior(REFERENCE / "posteriors" / f"{name}-{family}.safetensors", problem.frozen.k)
     expected = EXPECTED[name][f"posterior_{family}"]
     assert len(expected) == 9
     assert len(expected["kl_marginals"]) == 4
@@ -108,9 +108,9 @@ def test_marginals_rise_towards_the_weight_kl(toy):
 
 
 def test_marginals_beyond_the_test_set_do_not_apply(toy):
-    from fsvi_bench.tasks.problem import Problem
+    from fsvi_bench.tasks.task import Task
 
-    few = Problem(toy.task, toy.feature_map, toy.X, toy.y, toy.X_test[:31], toy.y_test[:31])
+    few = Task(toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test[:31], toy.y_test[:31])
     marginals = score(exact_ffg(toy), few).kl_marginals
     assert marginals["50"] is None
     assert marginals["20"] is not None
@@ -120,7 +120,7 @@ def test_predictive_kl_and_nlpd_by_hand(toy):
     """One-dimensional predictives written out with numbers from the covariance itself."""
     q = exact_ffg(toy)
     scores = score(q, toy)
-    exact, noise = toy.truth.posterior, float(toy.task.noise_variance)
+    exact, noise = toy.truth.posterior, float(toy.frozen.noise_variance)
     covariance = toy.truth.covariance_tril @ toy.truth.covariance_tril.mT
     total, log_loss = 0.0, 0.0
     for phi, y in zip(toy.Phi_test, toy.y_test, strict=True):
@@ -137,7 +137,7 @@ def test_nlpd_and_rmse_are_in_the_targets_unit(toy):
     """The same posterior on a task whose targets are ten times as large: NLPD + log 10, RMSE × 10."""
     from dataclasses import replace
 
-    scaled = replace(toy, task=replace(toy.task, target_std=torch.tensor(10.0, dtype=f64)))
+    scaled = replace(toy, frozen=replace(toy.frozen, target_std=torch.tensor(10.0, dtype=f64)))
     q = exact_ffg(toy)
     before, after = score(q, toy), score(q, scaled)
     assert after.nlpd - before.nlpd == pytest.approx(math.log(10), rel=1e-12)

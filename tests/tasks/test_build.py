@@ -16,8 +16,8 @@ from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.tasks import build
 from fsvi_bench.tasks.card import FitSettings, load_card
 from fsvi_bench.tasks.fit import SgprObjective, fit_sgpr
-from fsvi_bench.tasks.problem import FeatureMap, bind, load_problem
 from fsvi_bench.tasks.raw import RawData, load_raw
+from fsvi_bench.tasks.task import FeatureMap, bind, bind_task
 
 TOY_SHA256 = "3755191f255f3d1d1bd7b744f2de5c1d2d20c2889ef6b7b5d401b1d321469d55"
 
@@ -157,7 +157,7 @@ def test_a_damaged_cache_is_fitted_again(quick_card):
 
 
 def test_the_toy_task_standardises_nothing(toy):
-    task = toy.task
+    task = toy.frozen
     assert task.features == "rbf-grid"
     assert task.k == 20
     assert torch.equal(toy.X, torch.from_numpy(load_raw(load_card("toy"), 0).X[:40]))
@@ -180,11 +180,11 @@ def test_features_that_cannot_be_computed_are_refused(built):
     one, nothing = torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64)
     singular = replace(built.task, inducing_points=Z, outputscale=one, jitter=nothing)
     with pytest.raises(TaskRefused, match="the task needs a larger jitter"):
-        load_problem(singular)
+        bind_task(singular)
 
 
 def test_the_box_is_the_standardised_training_box_at_fixed_draws(built):
-    problem = load_problem(built.task)
+    problem = bind_task(built.task)
     low, high = problem.X.numpy().min(0), problem.X.numpy().max(0)
     inputs = low + (high - low) * np.random.default_rng(0).random((1000, problem.X.shape[1]))
     expected = problem.feature_map(torch.from_numpy(inputs))
@@ -227,7 +227,7 @@ def test_toy_targets_are_features_times_prior_weights_plus_noise():
 
 def test_whitened_and_unwhitened_features_do_not_share_a_batch(built, toy):
     with pytest.raises(ValueError, match="cannot share a batch"):
-        FeatureMap.stack([toy.feature_map, load_problem(built.task).feature_map])
+        FeatureMap.stack([toy.feature_map, bind_task(built.task).feature_map])
 
 
 def test_a_task_is_held_to_the_split_that_it_claims(built):
@@ -247,4 +247,4 @@ def test_a_task_is_held_to_the_split_that_it_claims(built):
 
 
 def test_the_toy_task_is_its_standard_split(toy):
-    assert build.departures(toy.task) == []
+    assert build.departures(toy.frozen) == []

@@ -20,7 +20,7 @@ from fsvi_bench.tasks.certificate import (
     read_certificate,
     write_certificate,
 )
-from fsvi_bench.tasks.problem import FeatureMap, Problem
+from fsvi_bench.tasks.task import FeatureMap, Task
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def singular_problem(noise_variance=1e-15):
         noise_variance=torch.tensor(noise_variance, dtype=torch.float64),
     )
     y = torch.sin(6 * X[:, 0])
-    return Problem(task, feature_map, X, y, X[:5], y[:5])
+    return Task(task, feature_map, X, y, X[:5], y[:5])
 
 
 def test_it_holds_for_a_sound_task(certificate):

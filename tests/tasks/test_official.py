@@ -17,7 +17,7 @@ from fsvi_bench.tasks.build import departures, load_cached, split_indices
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.certificate import certify, differences
 from fsvi_bench.tasks.official import find_task, official_path, official_splits, official_tasks, read_official
-from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import bind_task
 
 FROZEN = [name for name in card_names() if official_splits(name)]
 
@@ -51,7 +51,7 @@ def test_the_certificate_of_the_worst_conditioned_split_holds(name):
     """`fsvi-bench tasks verify` looks at all of them."""
     found = max((read_official(name, split) for split in official_splits(name)), key=worst_condition)
     task, stored = found.task, found.certificate
-    assert differences(stored, certify(load_problem(task), stored.fit)) == []
+    assert differences(stored, certify(bind_task(task), stored.fit)) == []
     assert departures(task) == []
 
 
@@ -76,7 +76,7 @@ def test_a_certificate_holds_though_every_kernel_value_were_rounded_otherwise(na
         return kernel * (1 + error)
 
     monkeypatch.setattr(features, "rbf_kernel", rounded)
-    fresh = certify(load_problem(found.task), found.certificate.fit)
+    fresh = certify(bind_task(found.task), found.certificate.fit)
     assert fresh != found.certificate
     assert differences(found.certificate, fresh) == []
     fresh.require_limits()
@@ -85,7 +85,7 @@ def test_a_certificate_holds_though_every_kernel_value_were_rounded_otherwise(na
 def test_the_certificates_of_diabetes_hold():
     for split in official_splits("diabetes"):
         task, stored = (found := read_official("diabetes", split)).task, found.certificate
-        assert differences(stored, certify(load_problem(task), stored.fit)) == []
+        assert differences(stored, certify(bind_task(task), stored.fit)) == []
         assert departures(task) == []
 
 
@@ -111,7 +111,7 @@ def test_a_set_makes_each_problem_once():
     assert tasks.datasets == ["diabetes"]
     assert list(tasks.tasks) == [("diabetes", split) for split in range(20)]
     problem = tasks.problem(("diabetes", 3))
-    assert problem.task.sha256 == tasks.tasks["diabetes", 3].sha256
+    assert problem.frozen.sha256 == tasks.tasks["diabetes", 3].sha256
     assert tasks.problem(("diabetes", 3)) is problem
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from fsvi_bench.tasks import build, refit
 from fsvi_bench.tasks.card import FitSettings, load_card
-from fsvi_bench.tasks.problem import bind
 from fsvi_bench.tasks.raw import load_raw
 from fsvi_bench.tasks.refit import Distance, Refit, compare
+from fsvi_bench.tasks.task import bind
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from safetensors.torch import save_file
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.tasks.task import TENSOR_NAMES, Task, read_task, write_task
+from fsvi_bench.tasks.frozen import TENSOR_NAMES, FrozenTask, read_task, write_task
 
 
 def make_task(seed=0, k=3, n_train=5, n_test=4, split=0):
@@ -23,7 +23,7 @@ def make_task(seed=0, k=3, n_train=5, n_test=4, split=0):
         return torch.randn(*shape, generator=g, dtype=torch.float64)
 
     rows = torch.randperm(240, generator=g)[: n_train + n_test]
-    return Task(
+    return FrozenTask(
         dataset="toy",
         split=split,
         data_sha256="ab" * 32,

@@ -222,7 +222,7 @@ def test_a_trace_follows_the_methods_own_objective(toy, clock):
     tracer = Tracer(method, [toy] * 4)
     train(method, "cpu", tracer, [0, 5, 20])
     first, second, *broken = [[point.loss for point in trace.points] for trace in tracer.traces]
-    variance = float(toy.task.noise_variance)
+    variance = float(toy.frozen.noise_variance)
     square = float(toy.y.square().sum() + toy.Phi.square().sum())
     by_hand = 0.5 * (len(toy.y) * math.log(2 * math.pi * variance) + square / variance)
     assert first == pytest.approx([by_hand] * 3, rel=1e-12)

@@ -12,7 +12,7 @@ from fsvi_bench.maths.blr import blr_posterior, expected_log_likelihood
 from fsvi_bench.maths.features import inducing_tril
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import projected_kl, row_space
-from fsvi_bench.tasks.problem import FeatureMap
+from fsvi_bench.tasks.task import FeatureMap
 from fsvi_bench.tasks.training_problems import TrainingProblems
 
 FAMILIES = pytest.mark.parametrize("family", ["full", "ffg"])

@@ -239,7 +239,7 @@ def test_problems_are_stacked_from_what_methods_may_see(toy):
         assert torch.equal(stacked.X[b], toy.X)
         assert torch.equal(stacked.y[b], toy.y)
         assert torch.equal(stacked.Phi[b], toy.Phi)
-        assert torch.equal(stacked.noise_variance[b], toy.task.noise_variance)
+        assert torch.equal(stacked.noise_variance[b], toy.frozen.noise_variance)
         assert torch.equal(stacked.low[b], toy.X.amin(0))
         assert torch.equal(stacked.high[b], toy.X.amax(0))
         assert torch.equal(stacked.feature_map[b](toy.X_test), toy.Phi_test)

@@ -38,7 +38,7 @@ from fsvi_bench.leaderboard.rerun.protocol import (
 from fsvi_bench.leaderboard.submission import Manifest
 from fsvi_bench.posteriors.base import KIND_OF, Posterior
 from fsvi_bench.posteriors.io import read_posterior
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 START_SECONDS = 120.0  #: until `ready`: to import libraries and read the problem, before anything submitted runs
 _TAIL = 2000  #: bytes kept of what the process writes to stderr
@@ -81,7 +81,7 @@ class Trained:
     confined: bool  #: the process had given up sockets and other processes
 
 
-def train_apart(manifest: Manifest, source: bytes, problem: Problem, seed: int, limits: Limits, jail: Jail) -> Trained:
+def train_apart(manifest: Manifest, source: bytes, problem: Task, seed: int, limits: Limits, jail: Jail) -> Trained:
     """Trains the submitted method on one problem in a process of its own.
 
     Raises:
@@ -104,7 +104,7 @@ def train_apart(manifest: Manifest, source: bytes, problem: Problem, seed: int, 
         folder.mkdir()
         scratch.mkdir()
         write_job(folder, job, source, problem)
-        heard = _Heard(manifest, problem.task.k, limits, scratch)
+        heard = _Heard(manifest, problem.frozen.k, limits, scratch)
         # In a jail there is no other process to look into.
         apart = closed_to_its_user() if jail.bwrap is None else contextlib.nullcontext()
         with apart, _process(folder, jail) as process:

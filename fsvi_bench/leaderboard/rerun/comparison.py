@@ -37,7 +37,7 @@ from fsvi_bench.scoring.predictive import predictive_kl
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.seeds import derive_seed, derived_generator
 from fsvi_bench.tasks.official import Place, TaskSet
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 ABSOLUTE_TOLERANCE = 1e-6  #: nats, beside the relative one: a closed form's KL is rounding alone
 SPARE_SECONDS = 5.0  #: on top of what the budget allows: to import the submitted file and to write posteriors
@@ -210,15 +210,15 @@ class _Runner:
             "docs/submitting.md says how to choose kernels)"
         )
 
-    def _train(self, problem: Problem) -> Trained:
+    def _train(self, problem: Task) -> Trained:
         manifest, source = self._submission.manifest, self._submission.source
         assert source is not None
-        seed = derive_seed(problem.task.sha256, manifest.method, manifest.family, 0)
+        seed = derive_seed(problem.frozen.sha256, manifest.method, manifest.family, 0)
         trained = train_apart(manifest, source, problem, seed, self._limits, self._jail)
         self._confined = self._confined and trained.confined
         return trained
 
-    def official(self, cell: VerifiedCell, problem: Problem) -> OfficialRerun:
+    def official(self, cell: VerifiedCell, problem: Task) -> OfficialRerun:
         """One official cell again.
 
         Raises:
@@ -269,7 +269,7 @@ class _Ended(NamedTuple):
     scores: Scores | None
 
 
-def _judged(trained: Trained, problem: Problem) -> _Ended:
+def _judged(trained: Trained, problem: Task) -> _Ended:
     """Status, reason and scores of what a run ended with, by the rules that a run of the benchmark has."""
     if trained.status != "ok":
         return _Ended(trained.status, trained.reason, None)
@@ -294,7 +294,7 @@ def _limits(budget: Budget, settings: RerunSettings) -> Limits:
     return Limits(budget.steps, allowed, settings.memory, words)
 
 
-def _offsets(track: Track, problem: Problem) -> dict[str, float]:
+def _offsets(track: Track, problem: Task) -> dict[str, float]:
     """What is taken off a score before it is compared: of a factorised q's KL, what no such q can go below. That floor
     is most of it, and a share of it would be far more than methods differ by."""
     return {"kl": ffg_floor(problem)} if track == "ffg" else {}
@@ -332,13 +332,13 @@ def _above(floor: float, value: float | None) -> float | None:
     return None if value is None else value - floor
 
 
-def _waypoints(trained: Trained, problem: Problem) -> tuple[Waypoint, ...]:
+def _waypoints(trained: Trained, problem: Task) -> tuple[Waypoint, ...]:
     """Scores on the way; a q that could not be scored has none."""
     found = (_waypoint(snapshot, problem) for snapshot in trained.snapshots)
     return tuple(waypoint for waypoint in found if waypoint is not None)
 
 
-def _waypoint(snapshot: Snapshot, problem: Problem) -> Waypoint | None:
+def _waypoint(snapshot: Snapshot, problem: Task) -> Waypoint | None:
     try:
         kl, predictive = _kl(snapshot.posterior, problem), _predictive_kl_box(snapshot.posterior, problem)
     except Exception:
@@ -350,13 +350,13 @@ def _waypoint(snapshot: Snapshot, problem: Problem) -> Waypoint | None:
     )
 
 
-def _kl(q: Posterior, problem: Problem) -> float:
+def _kl(q: Posterior, problem: Task) -> float:
     if q.singular:
         return math.inf
     return float(gaussian_kl_to_precision(q.mean, q.covariance_tril(), *problem.truth.posterior).total)
 
 
-def _predictive_kl_box(q: Posterior, problem: Problem) -> float | None:
+def _predictive_kl_box(q: Posterior, problem: Task) -> float | None:
     values = predictive_kl(q, problem, problem.Phi_box, q.covariance_tril())
     return None if values is None else float(values.mean())
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fsvi_bench.leaderboard.submission import PythonFile, PythonName, Setting
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.tasks.problem import FeatureMap, Problem
+from fsvi_bench.tasks.task import FeatureMap, Task
 from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.tensorfile import read_tensor_file, write_tensor_file
 
@@ -132,7 +132,7 @@ def send(pipe: int, message: Message, file: bytes = b"") -> None:
         rest = rest[os.write(pipe, rest) :]
 
 
-def write_job(folder: Path, job: Job, source: bytes, problem: Problem) -> None:
+def write_job(folder: Path, job: Job, source: bytes, problem: Task) -> None:
     """Lays out what the child may see: the job, the submitted file, and the training problem, nothing else of it."""
     (folder / JOB_FILE).write_text(job.model_dump_json())
     (folder / job.source).write_bytes(source)

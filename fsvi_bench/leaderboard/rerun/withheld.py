@@ -22,8 +22,8 @@ from fsvi_bench.errors import TaskRefused
 from fsvi_bench.maths.blr import mean_field_optimum_kl
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.tasks.certificate import certify
-from fsvi_bench.tasks.problem import FeatureMap, Problem
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.tasks.task import FeatureMap, Task
 
 ATTEMPTS = 20  #: draws before a task is given up; of the official tasks' kernels none has been refused so far
 
@@ -32,12 +32,12 @@ class Withheld(NamedTuple):
     """A withheld problem, and the weights that made its targets."""
 
     draw: int
-    problem: Problem
+    problem: Task
     weights: Float[Tensor, " k"]
 
 
 def first_certified(
-    official: Problem, seed: int, draws: Iterable[int], refused: Callable[[int, str], None] = lambda draw, reason: None
+    official: Task, seed: int, draws: Iterable[int], refused: Callable[[int, str], None] = lambda draw, reason: None
 ) -> Withheld:
     """The first draw that meets the limits which official tasks are held to.
 
@@ -55,17 +55,17 @@ def first_certified(
             return withheld
         except TaskRefused as error:
             refused(draw, str(error))
-    task = official.task
+    task = official.frozen
     raise TaskRefused(f"no withheld task like {task.dataset} split {task.split} could be certified")
 
 
-def draw_withheld(official: Problem, seed: int, draw: int) -> Withheld:
+def draw_withheld(official: Task, seed: int, draw: int) -> Withheld:
     """The withheld problem of an official one, a verifier's seed and the number of a draw; not certified.
 
     Raises:
         TaskRefused: k(Z,Z) + jitter·I is not positive definite, or there are fewer distinct training inputs than k.
     """
-    task = official.task
+    task = official.frozen
     streams = {
         role: derived_generator("withheld", seed, task.sha256, draw, role)
         for role in ("inducing points", "weights", "noise")
@@ -79,17 +79,17 @@ def draw_withheld(official: Problem, seed: int, draw: int) -> Withheld:
     # The targets are part of the task's identity by way of its data: two draws on one grid differ in nothing else.
     fresh = replace(fresh, data_sha256=_sha256(X, y))
     N = len(official.X)
-    return Withheld(draw, Problem(fresh, feature_map, official.X, y[:N], official.X_test, y[N:]), weights)
+    return Withheld(draw, Task(fresh, feature_map, official.X, y[:N], official.X_test, y[N:]), weights)
 
 
-def ffg_floor(problem: Problem) -> float:
+def ffg_floor(problem: Task) -> float:
     """KL (nats) to the exact posterior of its nearest factorised Gaussian: what the family ffg cannot go below."""
     return float(mean_field_optimum_kl(problem.truth.posterior.precision_tril))
 
 
-def _inducing_points(official: Problem, stream: np.random.Generator) -> Float[Tensor, "k D"]:
+def _inducing_points(official: Task, stream: np.random.Generator) -> Float[Tensor, "k D"]:
     """k distinct training inputs, as an official task's fit starts from; a grid's own centres."""
-    task: Task = official.task
+    task: FrozenTask = official.frozen
     if task.features == "rbf-grid":
         return task.inducing_points
     distinct = np.unique(official.X.numpy(), axis=0)

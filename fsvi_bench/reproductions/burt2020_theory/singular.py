@@ -35,7 +35,7 @@ AFFINITIES = (0.25, 0.5, 0.75)
 CURVE_NOISE = (1e-6, 1e-12)
 
 
-class Problem(NamedTuple):
+class Task(NamedTuple):
     """Q = N(mean, FFᵀ) with k columns and P = N(0, LLᵀ) at M points."""
 
     mean: Float[Tensor, " M"]
@@ -91,7 +91,7 @@ class Rounded(NamedTuple):
     diagonal: list[float]  #: Lipschitz
 
 
-def draw_problem(settings: Settings, k: int, M: int, *, twice: bool = False) -> Problem:
+def draw_problem(settings: Settings, k: int, M: int, *, twice: bool = False) -> Task:
     """Points 0, 1, …, M − 1 and a unit RBF of lengthscale 1; inducing points evenly among them; q's weights random.
 
     Args:
@@ -110,7 +110,7 @@ def draw_problem(settings: Settings, k: int, M: int, *, twice: bool = False) -> 
     factor = features @ rotation * (0.1 + 0.8 * scales)
     zero = torch.zeros(M, dtype=torch.float64)
     doubled = torch.cat([factor, factor], dim=1) if twice else factor
-    return Problem(features @ mean, doubled, zero, torch.linalg.cholesky(rbf_kernel(x, x, one[None], one)))
+    return Task(features @ mean, doubled, zero, torch.linalg.cholesky(rbf_kernel(x, x, one[None], one)))
 
 
 def follow(settings: Settings, k: int, M: int) -> Case:

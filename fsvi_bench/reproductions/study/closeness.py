@@ -11,7 +11,7 @@ from torch import Tensor
 from fsvi_bench.maths.blr import expected_log_likelihood, predictive_variance
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.seeds import derived_generator
-from fsvi_bench.tasks.problem import Problem
+from fsvi_bench.tasks.task import Task
 
 FRESH_POINTS = 1000
 
@@ -27,7 +27,7 @@ class Closeness(NamedTuple):
 class Examiner:
     """Compares posteriors of one problem with its exact one; what all comparisons share is computed once."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Task) -> None:
         self._problem, truth = problem, problem.truth
         self._Phi = _fresh_features(problem)
         self._likelihood = self._expected_log_likelihood(truth.posterior.mean, truth.covariance_tril)
@@ -45,15 +45,15 @@ class Examiner:
 
     def _expected_log_likelihood(self, mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"]) -> float:
         problem = self._problem
-        return float(expected_log_likelihood(problem.Phi, problem.y, problem.task.noise_variance, mean, factor))
+        return float(expected_log_likelihood(problem.Phi, problem.y, problem.frozen.noise_variance, mean, factor))
 
     def _variances(self, tril: Float[Tensor, "k k"]) -> Float[Tensor, " n"]:
         return predictive_variance(self._Phi, tril, torch.zeros((), dtype=torch.float64))
 
 
-def _fresh_features(problem: Problem) -> Float[Tensor, "n k"]:
+def _fresh_features(problem: Task) -> Float[Tensor, "n k"]:
     """Features at points of the training box that neither training nor scoring has seen."""
     low, high = problem.bounding_box
-    generator = derived_generator("burt2020 claims", problem.task.sha256, "fresh box points")
+    generator = derived_generator("burt2020 claims", problem.frozen.sha256, "fresh box points")
     unit = torch.from_numpy(generator.random((FRESH_POINTS, len(low))))
     return problem.feature_map(low + (high - low) * unit)

@@ -21,7 +21,7 @@ from fsvi_bench.running.cell import Record
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import processor_words
 from fsvi_bench.tasks.official import find_task
-from fsvi_bench.tasks.problem import load_problem
+from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.training.trace import Trace
 
 KEY_DIGITS, HASH_DIGITS = 24, 12
@@ -68,7 +68,7 @@ def _closeness(
                 f"the records of {dataset} split {split} are of task {sha256[:12]}, neither official nor in the "
                 "cache; run the study here, or bring the cache of the machine that ran it"
             )
-        examine = Examiner(load_problem(certified.task, data_dir))
+        examine = Examiner(bind_task(certified.task, data_dir))
         for record in group:
             found[record.cell] = examine(load_posterior(record, root, certified.task))
         progress.advance("splits", f"{dataset} split {split}: {len(group)} posteriors")
