@@ -12,18 +12,18 @@ from __future__ import annotations
 import argparse
 
 import torch
-
-from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
-from fsvi_bench.posteriors.gaussian import FullGaussian
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.scoring.objective import ExpectedFunctionalKL, _Projectors
-from fsvi_bench.seeds import derive_seed
-from fsvi_bench.tasks.official import read_official
-from fsvi_bench.tasks.task import bind_task
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import MeasurementDesign
 from fsvi_bench.variational.natural import NaturalDescent, StepSize
+
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.gaussian import FullGaussian
+from fsvi_bench.running.executors import use_one_thread
+from fsvi_bench.seeds import derive_seed
+from fsvi_bench.tasks.official import read_official
+from fsvi_bench.tasks.task import bind_task
 
 STEPS, AVERAGING = (250, 500, 1000, 2000, 3000), 0.8
 
@@ -36,7 +36,7 @@ def main() -> None:
     use_one_thread()
     problem = bind_task(read_official(chosen.dataset, chosen.split).task)
     objective, exact = ExpectedFunctionalKL(MeasurementDesign(80), 1.0), problem.truth.posterior
-    data = TrainingProblems.of([problem])
+    data = TrainingData.of([problem])
     likelihood, k = FullBatch(data), data.k
     sets = _Projectors(data, objective.design, derive_seed(problem.frozen.sha256, "objective optimum"))
     descent = NaturalDescent("full", likelihood, sets.__next__, StepSize(), STEPS[-1], 1.0, AVERAGING)

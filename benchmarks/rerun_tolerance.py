@@ -75,13 +75,13 @@ METHODS = {
 
 def scores(tasks: list[str], steps: int, methods: list[str]) -> None:
     """Prints a line of JSON per method, family and task, in this process's arithmetic."""
+    from fsvi_bench.methods.problems import TrainingData
     from fsvi_bench.methods.registry import load_method
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.scoring.scores import score
     from fsvi_bench.seeds import derive_seed
     from fsvi_bench.tasks.frozen import read_task
     from fsvi_bench.tasks.task import bind_task
-    from fsvi_bench.tasks.training_problems import TrainingProblems
     from fsvi_bench.training.trainer import train
 
     use_one_thread()
@@ -92,7 +92,7 @@ def scores(tasks: list[str], steps: int, methods: list[str]) -> None:
                 entry = load_method(name)
                 options = entry.options({"max_steps": min(steps, entry.options({}).max_steps)})
                 seed = derive_seed(problem.frozen.sha256, name, family, 0)
-                method = entry.cls(TrainingProblems.of([problem]), family, options, [seed])
+                method = entry.cls(TrainingData.of([problem]), family, options, [seed])
                 train(method, "cpu")
                 if (why := method.divergences()[0]) is not None:
                     print(json.dumps([problem.frozen.dataset, name, family, why]), flush=True)

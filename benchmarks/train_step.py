@@ -22,11 +22,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.task import Task, bind_task
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trainer import train
 
 TASK = Path(__file__).parents[1] / "tests" / "reference_data" / "tasks" / "boston-00.safetensors"
@@ -122,7 +122,7 @@ def plain(method: str, seeds: list[int], steps: int) -> float:
 
 def engine(method: str, seeds: list[int], steps: int) -> float:
     """Through Lightning, as `fsvi-bench run` does it; a short run first, so that nothing is counted twice."""
-    data = TrainingProblems.of([bind_task(read_task(TASK))] * len(seeds))
+    data = TrainingData.of([bind_task(read_task(TASK))] * len(seeds))
     entry = load_method(method)
     for count in (8, steps):
         options = entry.options({**SETTINGS, "max_steps": count})
@@ -238,15 +238,16 @@ def parts(B: int = PROBLEMS // PROCESSES) -> None:
 
 def ngd() -> None:
     """Seconds until the objective on the held-out sets is within 0.1 nat of the best value known, on one core."""
-    from fsvi_bench.posteriors.base import unstack
     from fsvi_bench.scoring.objective import ExpectedFunctionalKL
-    from fsvi_bench.scoring.scores import trace_scores
     from fsvi_bench.variational.measurement import MeasurementDesign
+
+    from fsvi_bench.posteriors.base import unstack
+    from fsvi_bench.scoring.scores import trace_scores
 
     use_one_thread()
     problem = bind_task(read_task(TASK))
     objective = ExpectedFunctionalKL(MeasurementDesign(M), 1.0)
-    data = TrainingProblems.of([problem])
+    data = TrainingData.of([problem])
 
     def watch(method: str, changes: dict[str, object], at: list[int]) -> list[tuple[int, float, float, float]]:
         entry = load_method(method)
@@ -289,13 +290,13 @@ def memory() -> None:
     """Peak memory of 20 problems of naval's size (10,741 × 100), a few steps with minibatch and full batch."""
     use_one_thread()
     boston = bind_task(read_task(TASK))
-    data = TrainingProblems.of([boston] * PROBLEMS)
+    data = TrainingData.of([boston] * PROBLEMS)
     rows = torch.arange(10741) % data.X.shape[1]
     noise = 1e-6 * torch.randn(
         len(rows), data.X.shape[2], dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     )
     X = data.X[:, rows] + noise
-    large = TrainingProblems(
+    large = TrainingData(
         X, data.y[:, rows], data.Phi[:, rows], data.noise_variance, data.low, data.high, data.feature_map
     )
     for method, changes in (
@@ -323,7 +324,7 @@ def gpu() -> None:
             changes: dict[str, object] = {"max_steps": steps}
             if method == "fixed-a":
                 changes["optimizer"] = "adam"
-            data = TrainingProblems.of([problem] * B)
+            data = TrainingData.of([problem] * B)
             train(entry.cls(data, "full", entry.options({**changes, "max_steps": 8}), range(B)), "cuda")
             seconds = train(entry.cls(data, "full", entry.options(changes), range(B)), "cuda")
             print(
@@ -337,7 +338,7 @@ def agreement() -> None:
     if not torch.cuda.is_available():
         print("no GPU here: nothing compared")
         return
-    data = TrainingProblems.of([bind_task(read_task(TASK))] * 2)
+    data = TrainingData.of([bind_task(read_task(TASK))] * 2)
     for method, family in product(("rand-a", "ssge", "fixed-a", "rand-a-ngd"), ("full", "ffg")):
         entry = load_method(method)
         for steps in (1, 2, 10, 100):

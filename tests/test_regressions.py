@@ -7,18 +7,18 @@ import math
 import numpy as np
 import pytest
 import torch
-
 from fsvi_bench.maths.measurement import measure
-from fsvi_bench.maths.projection import row_space
-from fsvi_bench.maths.ssge import spectral_stein_score
 from fsvi_bench.methods.descending import FunctionalOptions
-from fsvi_bench.methods.rand_a import RandA
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.scoring.objective import FixedFunctionalKL
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.lbfgs import LbfgsDescent
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
 from fsvi_bench.variational.parameters import make_parameters
+
+from fsvi_bench.maths.projection import row_space
+from fsvi_bench.maths.ssge import spectral_stein_score
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.methods.rand_a import RandA
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 
 f64 = torch.float64
 
@@ -41,7 +41,7 @@ def test_a_singular_full_q_has_no_kl_and_spares_its_neighbours(M, way):
 @pytest.mark.parametrize("lr", [1.0, 10.0])
 def test_rand_a_that_runs_away_is_noted_not_raised(toy, lr):
     options = FunctionalOptions(M=14, lr=lr, minibatch="full")
-    method = RandA(TrainingProblems.of([toy]), "full", options, [0])
+    method = RandA(TrainingData.of([toy]), "full", options, [0])
     method.descent = method.make_descent()
     method.descent.run(range(300))  # raises LinAlgError
     assert int(method.descent.diverged_at[0]) >= 0
@@ -50,7 +50,7 @@ def test_rand_a_that_runs_away_is_noted_not_raised(toy, lr):
 # 2. tests/maths/test_functional_kl.py
 @pytest.mark.parametrize("M", [10, 12, 16, 20, 30])
 def test_the_rank_of_the_toy_s_sets_is_that_of_their_singular_values(toy, M):
-    sets = MeasurementStream(TrainingProblems.of([toy]), MeasurementDesign(M), [5]).draw(512)[:, 0].clone()
+    sets = MeasurementStream(TrainingData.of([toy]), MeasurementDesign(M), [5]).draw(512)[:, 0].clone()
     identity = torch.eye(20, dtype=f64).repeat(512, 1, 1)
     ranks = measure(sets).project(identity).diagonal(dim1=1, dim2=2).sum(1).round().long()
     expected = torch.tensor([row_space(one).shape[1] for one in sets])
@@ -91,7 +91,7 @@ def test_a_scale_that_vanishes_slowly_has_vanished(toy, M):
     """The KL at the optimum must not depend on where the search for it stops."""
     import fsvi_bench.scoring.objective as module
 
-    Phi_A = MeasurementStream(TrainingProblems.of([toy]), MeasurementDesign(M), [3]).draw(1)[0, 0].clone()
+    Phi_A = MeasurementStream(TrainingData.of([toy]), MeasurementDesign(M), [3]).draw(1)[0, 0].clone()
     q, objective = (
         FactorisedGaussian(torch.zeros(20, dtype=f64), torch.ones(20, dtype=f64)),
         FixedFunctionalKL(Phi_A, MeasurementDesign(M), 1.0),

@@ -35,24 +35,23 @@ def budget(subject: Subject) -> str:
     formula = subject.deterministic and declared == 1  # in place of training
     if declared != wanted and not formula:
         raise Failed(f"num_steps is {declared} where max_steps is {wanted}; return self.options.max_steps")
-    calls = _recorded(method)
+    done = _counted(method)
     train(method, "cpu")
-    done = [step for call in calls for step in call]
-    if done != list(range(len(done))) or len(done) > declared or (len(done) < declared and not method.finished):
+    if len(done) > declared or (len(done) < declared and not formula and not method.finished):
         raise Failed(
-            f"training_step was called for {len(done)} steps, expected steps 0 to {declared - 1} once each; leave the "
-            "loop to the harness (epochs, loaders and Lightning's trainer are its own)"
+            f"training_step was called {len(done)} times, expected once for each of {declared} steps; leave the loop to "
+            "the harness (epochs, loaders and Lightning's trainer are its own)"
         )
-    return f"the steps are those declared ({len(done)}, each once); what is done within a step cannot be seen from here"
+    return f"the steps are those declared ({declared}, each once); what is done within a step cannot be seen from here"
 
 
-def _recorded(method: Method) -> list[range]:
-    """The ranges of steps that `training_step` will be called with."""
-    calls: list[range] = []
+def _counted(method: Method) -> list[int]:
+    """The numbers of the steps that `training_step` will be called for."""
+    calls: list[int] = []
     step = method.training_step
 
     def training_step(batch: Any, batch_idx: int) -> Any:
-        calls.append(batch)
+        calls.append(batch_idx)
         return step(batch, batch_idx)
 
     method.training_step = training_step  # type: ignore[method-assign]

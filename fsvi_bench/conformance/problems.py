@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from fsvi_bench.maths.features import inducing_tril
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import FeatureMap, Task, bind_task
-from fsvi_bench.tasks.training_problems import TrainingProblems
 
 TOYS = 7
 ALL_TOYS = 20  #: as many as the data set has splits, each with data of its own
@@ -32,7 +32,7 @@ def toy_problems(count: int = TOYS) -> tuple[Task, ...]:
 
 
 @cache
-def odd_problems(B: int = 8, N: int = ODD_N, k: int = 7, D: int = 3) -> TrainingProblems:
+def odd_problems(B: int = 8, N: int = ODD_N, k: int = 7, D: int = 3) -> TrainingData:
     """No side is a multiple of a cache line; the features are whitened."""
     g, f64 = torch.Generator().manual_seed(0), torch.float64
     X = torch.rand(B, N, D, generator=g, dtype=f64) * 4 - 2
@@ -43,19 +43,19 @@ def odd_problems(B: int = 8, N: int = ODD_N, k: int = 7, D: int = 3) -> Training
     Phi = torch.stack([feature_map[problem](X[problem]) for problem in range(B)])
     noise_variance = torch.full((B,), 0.01, dtype=f64)
     y = (Phi @ torch.randn(B, k, 1, generator=g, dtype=f64))[..., 0] + 0.1 * torch.randn(B, N, generator=g, dtype=f64)
-    return TrainingProblems(X, y, Phi, noise_variance, X.amin(1), X.amax(1), feature_map)
+    return TrainingData(X, y, Phi, noise_variance, X.amin(1), X.amax(1), feature_map)
 
 
-def take(data: TrainingProblems, places: Sequence[int]) -> TrainingProblems:
+def take(data: TrainingData, places: Sequence[int]) -> TrainingData:
     """Some problems of a batch, copied."""
     index = list(places)
-    return TrainingProblems(
+    return TrainingData(
         **{name: getattr(data, name)[index].clone() for name in ("X", "y", "Phi", "noise_variance", "low", "high")},
         feature_map=FeatureMap.stack([data.feature_map[place] for place in index]),
     )
 
 
-def nudged(data: TrainingProblems, seed: int) -> TrainingProblems:
+def nudged(data: TrainingData, seed: int) -> TrainingData:
     """A copy with every feature and every inducing input one unit in the last place up or down, at random."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -67,6 +67,6 @@ def nudged(data: TrainingProblems, seed: int) -> TrainingProblems:
     return replace(take(data, range(len(data))), Phi=nudge(data.Phi), feature_map=feature_map)
 
 
-def toy_batch(count: int = TOYS) -> TrainingProblems:
+def toy_batch(count: int = TOYS) -> TrainingData:
     """A fresh copy of the first toy problems side by side."""
-    return TrainingProblems.of(toy_problems(count))
+    return TrainingData.of(toy_problems(count))

@@ -10,7 +10,7 @@ from fsvi_bench.conformance.problems import ALL_TOYS, ODD_N, nudged, odd_problem
 from fsvi_bench.conformance.subject import Numbers, Subject, apart, numbers, same
 from fsvi_bench.conformance.verdict import Failed, NotApplicable
 from fsvi_bench.errors import InputError
-from fsvi_bench.tasks.training_problems import TrainingProblems
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.training.trace import Tracer
 from fsvi_bench.training.trainer import train
 
@@ -37,13 +37,13 @@ def batch_on_odd_shapes(subject: Subject) -> None:
     _require_same(subject, data)
 
 
-def _require_same(subject: Subject, data: TrainingProblems) -> None:
+def _require_same(subject: Subject, data: TrainingData) -> None:
     _, departure = in_any_company(subject, data)
     if departure is not None:
         raise Failed(departure)
 
 
-def in_any_company(subject: Subject, data: TrainingProblems) -> tuple[list[Numbers], str | None]:
+def in_any_company(subject: Subject, data: TrainingData) -> tuple[list[Numbers], str | None]:
     """All problems of a batch trained together, and in which company one of them came out otherwise: alone, or among
     some of them in other places."""
     B = len(data)
@@ -107,7 +107,7 @@ def looking(subject: Subject) -> None:
 
     def look(steps: int, seconds: float) -> None:
         tracer(steps, seconds)
-        for ask in (watched.posterior, watched.divergences, watched.objectives, watched.work, watched.details):
+        for ask in (watched.posterior, watched.divergences, watched.work, watched.details):
             ask()
 
     # Not at the end, where a trace takes its time over the density of a mixture.
@@ -131,7 +131,7 @@ def problems_untouched(subject: Subject) -> None:
             raise Failed(f"training changed its problems' {name}; work on a copy (.clone()), not in place")
 
 
-def _tensors(one: TrainingProblems, other: TrainingProblems) -> Sequence[tuple[str, torch.Tensor, torch.Tensor]]:
+def _tensors(one: TrainingData, other: TrainingData) -> Sequence[tuple[str, torch.Tensor, torch.Tensor]]:
     names = ("X", "y", "Phi", "noise_variance", "low", "high")
     pairs = [(name, getattr(one, name), getattr(other, name)) for name in names]
     maps = ("inducing_points", "lengthscales", "outputscale")

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fsvi_bench.conformance.problems import take
 from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.posteriors.base import Family, unstack
 from fsvi_bench.seeds import derive_seed
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trainer import Device, train
 
 STEPS = 20
@@ -72,13 +72,13 @@ class Subject:
         """As a run derives them, with a problem's place in the full batch for its task."""
         return [derive_seed(str(place), self.entry.name, self.family, seed) for place in places]
 
-    def make(self, data: TrainingProblems, seeds: Sequence[int] | None = None) -> Method:
+    def make(self, data: TrainingData, seeds: Sequence[int] | None = None) -> Method:
         """The method on these problems, not yet trained."""
         seeds = self.seeds(range(len(data))) if seeds is None else seeds
-        return self.entry.cls(data, self.family, self.options, seeds)
+        return self.entry.cls(data, self.family, seeds, self.options)
 
     def trained(
-        self, data: TrainingProblems, places: Sequence[int] | None = None, seed: int = 0, device: Device = "cpu"
+        self, data: TrainingData, places: Sequence[int] | None = None, seed: int = 0, device: Device = "cpu"
     ) -> list[Numbers]:
         """What becomes of the problems at these places of a batch (copied), trained together."""
         places = range(len(data)) if places is None else places

@@ -26,7 +26,6 @@ from fsvi_bench.running.grid import decisive_sha256
 from fsvi_bench.running.provenance import machine_words
 from fsvi_bench.running.settings import setting, setting_words
 from fsvi_bench.tasks.official import Place, TaskSet
-from fsvi_bench.tasks.training_problems import TrainingProblems
 
 WORK = ("likelihood_rows", "measurement_rows", "function_samples")
 
@@ -233,9 +232,8 @@ def _steps(records: Mapping[Place, Record], entry: MethodEntry, tasks: TaskSet) 
     options = entry.options(next(iter(records.values())).hyperparameters)
     counts = []
     for place in first_of.values():
-        data = TrainingProblems.of([tasks.problem(place)])
         try:
-            counts.append(entry.cls(data, records[place].family, options, [0]).num_steps)
+            counts.append(entry.cls(tasks.problem(place), records[place].family, [0], options).num_steps)
         except Exception as error:
             raise InputError(
                 f"{entry.name} cannot be made for {place[0]} split {place[1]} now ({type(error).__name__}: "

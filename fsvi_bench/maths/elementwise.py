@@ -6,6 +6,9 @@ problem's result would depend, in its last bit, on what shares its batch. `exp`,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -19,11 +22,31 @@ def on_and_off(log_odds: Float[Tensor, "*B"]) -> tuple[Float[Tensor, "*B"], Floa
     return torch.where(positive, larger, smaller), torch.where(positive, smaller, larger)
 
 
+class _WithSlope(torch.autograd.Function):
+    """A function of single numbers and its derivative, which is not differentiated further."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        return value(x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        return grad_outputs[0] * ctx.slope(*ctx.saved_tensors), None, None
+
+
+def with_slope(x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
+    """`value(x)`, with `slope(x)` for its derivative."""
+    return _WithSlope.apply(x, value, slope)  # type: ignore[no-untyped-call]
+
+
 def sigmoid(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     """1/(1 + e⁻ˣ)."""
-    return on_and_off(x)[0]
+    return with_slope(x, lambda x: on_and_off(x)[0], lambda x: torch.mul(*on_and_off(x)))
 
 
 def softplus(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     """log(1 + eˣ)."""
-    return x.clamp(min=0) + (-x.abs()).exp().log1p()
+    return with_slope(x, lambda x: x.clamp(min=0) + (-x.abs()).exp().log1p(), lambda x: on_and_off(x)[0])

@@ -1,10 +1,10 @@
-"""The functional KL divergence of q = N(μ, LLᵀ) to the prior N(0, I) at a measurement set, with gradients by hand.
+"""The functional KL divergence of q = N(μ, Σ) to the prior N(0, I) at measurement sets, differentiable in q.
 
 Function values at A depend on the weights through the row space of the features Φ_A only. Let V (k×r) be an orthonormal
 basis of it and N (k×(k−r)) one of its orthogonal complement. Then (Burt et al. 2020, eq. 6, free of jitter)
 
     KL(Q_A ‖ P_A) = ½ [tr K − r + ‖Vᵀμ‖² − log det K],    K = VᵀΣV,
-    ∂KL/∂μ = VVᵀμ,    ∂KL/∂L = VVᵀL − V K⁻¹ VᵀL,
+    ∂KL/∂μ = VVᵀμ,    ∂KL/∂L = VVᵀL − V K⁻¹ VᵀL,    Σ = LLᵀ,
 
 since d tr K = 2 tr(LᵀVVᵀ dL) and d log det K = 2 tr(LᵀV K⁻¹Vᵀ dL). `Span` computes this from V, with matrices of
 size r. `Complement` computes the same from N, with matrices of size k − r: VVᵀ = I − NNᵀ, and for any positive definite
@@ -14,237 +14,345 @@ size r. `Complement` computes the same from N, with matrices of size k − r: VV
 
 With X = L⁻¹N the gradient becomes L − N(NᵀL) − L⁻ᵀ + L⁻ᵀX (XᵀX)⁻¹Xᵀ, whose third term is diag(1/L_ii) on and below the
 diagonal. At M = 80, k = 100 this takes a third of the arithmetic.
-
-Every matrix of a batch must start on a cache line (sides that are multiples of `ALIGNMENT`): BLAS rounds by alignment,
-and a problem's last bits would depend on its place in the batch. Columns of V or N that a set has no use for are zero.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fsvi_bench.maths.batching import SIDE, fill, matvec
 from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, tril_of_gram
+from fsvi_bench.maths.projection import RANK_TOLERANCE, row_space
 
-ALIGNMENT = 4
+#: Estimated smallest singular value of Φ_A over its Frobenius norm from which on full rank is taken for granted (or
+#: ten times the rank tolerance, if that is more). Below, the singular value decomposition decides on the rank.
+SAFE_RATIO = 1e-8
+PROBES = 8
 
 
-class FullGradient(NamedTuple):
-    """KL(Q_A ‖ P_A) and its derivatives in μ and L; NaN where no Cholesky factor exists.
+class Gaussian(NamedTuple):
+    """N(mean, Σ) of B problems by a root of Σ: a lower-triangular L [B,k,k], or standard deviations [B,k]."""
 
-    What the derivative in L holds above the diagonal is of no use.
+    mean: Float[Tensor, "B k"]
+    root: Float[Tensor, "B k k"] | Float[Tensor, "B k"]
+
+    def spread(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
+        """Rows times the root: their squares sum to the variances of the rows' function values."""
+        return rows @ self.root if self.root.ndim == 3 else rows * self.root[:, None]
+
+    def draws(self, noise: Float[Tensor, "B S k"]) -> Float[Tensor, "B S k"]:
+        """w = mean + root·noise for standard normal noise."""
+        moved = noise @ self.root.mT if self.root.ndim == 3 else noise * self.root[:, None]
+        return moved + self.mean[:, None]
+
+
+def functional_kl(q: Gaussian, A: MeasurementSets) -> Float[Tensor, " B"]:
+    """KL(Q_A ‖ P_A) in nats; NaN where a Cholesky factor does not exist.
+
+    One problem's q (a batch of one) is taken at every set. Without gradients (`torch.no_grad`) the determinant comes
+    from a QR decomposition, which keeps the digits of a Σ that is all but singular; infinite where q has no density.
     """
-
-    kl: Float[Tensor, " B"]
-    mean: Float[Tensor, "B k"]
-    factor: Float[Tensor, "B k k"]
-
-
-class DiagonalGradient(NamedTuple):
-    """KL(Q_A ‖ P_A) of a factorised q = N(μ, diag(s²)), and its derivatives in μ and log s."""
-
-    kl: Float[Tensor, " B"]
-    mean: Float[Tensor, "B k"]
-    log_scale: Float[Tensor, "B k"]
+    if len(q.mean) == 1 < len(A):
+        q = Gaussian(*(tensor.expand(len(A), *tensor.shape[1:]) for tensor in q))
+    if isinstance(A, Apart):
+        return torch.cat([functional_kl(_part(q, place), one) for place, one in enumerate(A.sets)])
+    if not torch.is_grad_enabled():
+        return A.value(q)
+    if q.root.ndim == 3:
+        return _FunctionalKL.apply(q.mean, q.root, A)  # type: ignore[no-untyped-call]
+    return A.factorised(q)
 
 
-class Measurement(ABC):
-    """One measurement set per problem of a batch, prepared for the functional KL."""
+class _FunctionalKL(torch.autograd.Function):
+    """Of a full Σ, by the gradients above, which are there as soon as the value is."""
 
-    @abstractmethod
-    def gradient(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> FullGradient:
-        """Value and gradient for q = N(mean, LLᵀ), L lower triangular."""
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, tril: Tensor, A: Span | Complement) -> Tensor:
+        kl, *gradients = A.full(mean, tril)
+        ctx.save_for_backward(*gradients)
+        return kl
 
-    @abstractmethod
-    def gradient_diagonal(self, mean: Float[Tensor, "B k"], scale: Float[Tensor, "B k"]) -> DiagonalGradient:
-        """Value and gradient for q = N(mean, diag(scale²))."""
-
-    @abstractmethod
-    def kl(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> Float[Tensor, " B"]:
-        """The value alone, with care for a Σ that is all but singular: its determinant comes from a QR, not from K.
-
-        Infinity where q has no density at a set.
-        """
-
-    @abstractmethod
-    def project(self, columns: Float[Tensor, "B k c"]) -> Float[Tensor, "B k c"]:
-        """VVᵀ times a matrix."""
-
-    @abstractmethod
-    def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
-        """2 ∂KL/∂Σ = VVᵀ − V(VᵀΣV)⁻¹Vᵀ at Σ = Λ⁻¹: the natural gradient of the KL in Λ."""
-
-    @abstractmethod
-    def narrow(self, start: int, stop: int) -> Measurement:
-        """The problems from `start` on, before `stop`."""
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        (weight,), (mean, tril) = grad_outputs, ctx.saved_tensors
+        return weight[:, None] * mean, weight[:, None, None] * tril, None
 
 
 @dataclass(frozen=True, eq=False)
-class Span(Measurement):
-    """A measurement set by a basis W of its row space, and a slack that is added to K (None: zero everywhere).
+class Span:
+    """One set per problem by a basis W of its row space, and a slack that is added to K (None: zero everywhere).
 
-    Without jitter W = V is orthonormal and the slack is zero but for 1s at unused columns. Jitter j on both marginals
-    is the basis W = Φ_Aᵀ C⁻ᵀ, CCᵀ = Φ_AΦ_Aᵀ + jI, with the slack j C⁻¹C⁻ᵀ: then N(Φ_Aμ, Φ_AΣΦ_Aᵀ + jI) and
+    Without jitter W = V is orthonormal and the slack is zero but for 1s at columns that fill W up. Jitter j on both
+    marginals is the basis W = Φ_Aᵀ C⁻ᵀ, CCᵀ = Φ_AΦ_Aᵀ + jI, with the slack j C⁻¹C⁻ᵀ: then N(Φ_Aμ, Φ_AΣΦ_Aᵀ + jI) and
     N(0, Φ_AΦ_Aᵀ + jI) become N(Wᵀμ, WᵀΣW + slack) and N(0, I).
     """
 
     basis: Float[Tensor, "B k m"]
     slack: Float[Tensor, "B m m"] | None = None
 
-    def gradient(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> FullGradient:
-        T = self.basis.mT @ factor
+    def __len__(self) -> int:
+        return len(self.basis)
+
+    def full(self, mean: Float[Tensor, "B k"], tril: Float[Tensor, "B k k"]) -> tuple[Tensor, Tensor, Tensor]:
+        """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
+        T = self.basis.mT @ tril
         K = self._with_slack(T @ T.mT)
-        tril, info = torch.linalg.cholesky_ex(K)
-        projected = self.basis.mT @ as_columns(mean)
-        kl = self._kl(K, tril, info, projected[..., 0])
-        T -= _inverse(tril, info) @ T
-        return FullGradient(kl, (self.basis @ projected)[..., 0], self.basis @ T)
+        C, info = torch.linalg.cholesky_ex(K)
+        kl = self._kl(K, C, info, mean)
+        T -= _inverse(C, info) @ T
+        return kl, self.project(mean), self.basis @ T
 
-    def gradient_diagonal(self, mean: Float[Tensor, "B k"], scale: Float[Tensor, "B k"]) -> DiagonalGradient:
-        scaled = self.basis * scale[..., None]
+    def factorised(self, q: Gaussian) -> Float[Tensor, " B"]:
+        """KL of independent weights, for autograd."""
+        scaled = self.basis * q.root[..., None]
         K = self._with_slack(scaled.mT @ scaled)
-        tril, info = torch.linalg.cholesky_ex(K)
-        whitened = _right_whitened(scaled, tril)
-        projected = self.basis.mT @ as_columns(mean)
-        kl = self._kl(K, tril, info, projected[..., 0])
-        log_scale = scaled.square().sum(-1) - whitened.square().sum(-1)
-        return DiagonalGradient(kl, (self.basis @ projected)[..., 0], log_scale)
+        C, info = torch.linalg.cholesky_ex(K)
+        return self._kl(K, C, info, q.mean)
 
-    def kl(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> Float[Tensor, " B"]:
-        root = factor.mT @ self.basis
+    def value(self, q: Gaussian) -> Float[Tensor, " B"]:
+        """KL without forming K. The root of Σ may have any number of columns, and Σ any rank."""
+        root = q.spread(self.basis.mT).mT
         if self.slack is not None:
             # LAPACK would fail at NaN for the whole batch; the basis of such a set is NaN too, and so is its KL.
             values, vectors = torch.linalg.eigh(self.slack.nan_to_num())
             root = torch.cat([root, (vectors * values.clamp(min=0).sqrt()[..., None, :]).mT], -2)
-        projected = (self.basis.mT @ as_columns(mean))[..., 0]
-        logdet = logdet_of_tril(tril_of_gram(root))
-        return 0.5 * (root.square().sum((-2, -1)) - root.shape[-1] + projected.square().sum(-1) - logdet)
+        mahalanobis = matvec(self.basis.mT, q.mean).square().sum(-1)
+        trace, logdet = root.square().sum((-2, -1)), logdet_of_tril(tril_of_gram(root))
+        return 0.5 * (trace - root.shape[-1] + mahalanobis - logdet)
 
-    def project(self, columns: Float[Tensor, "B k c"]) -> Float[Tensor, "B k c"]:
-        return self.basis @ (self.basis.mT @ columns)
+    def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
+        """VVᵀ times a vector."""
+        return matvec(self.basis, matvec(self.basis.mT, vector))
+
+    def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
+        """Rows times VVᵀ."""
+        return (self.basis @ (self.basis.mT @ rows.mT)).mT
 
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
-        tril, _ = torch.linalg.cholesky_ex(precision)
-        T = solve_tril(tril, self.basis)
-        K_tril, _ = torch.linalg.cholesky_ex(self._with_slack(T.mT @ T))
-        whitened = _right_whitened(self.basis, K_tril)
+        """2 ∂KL/∂Σ = VVᵀ − V(VᵀΣV)⁻¹Vᵀ at Σ = Λ⁻¹: the natural gradient of the KL in Λ."""
+        T = solve_tril(torch.linalg.cholesky_ex(precision).L, self.basis)
+        C = torch.linalg.cholesky_ex(self._with_slack(T.mT @ T)).L
+        whitened = torch.linalg.solve_triangular(C.mT, self.basis, upper=True, left=False)
         return self.basis @ self.basis.mT - whitened @ whitened.mT
 
     def narrow(self, start: int, stop: int) -> Span:
+        """The problems from `start` on, before `stop`."""
         return Span(self.basis[start:stop], None if self.slack is None else self.slack[start:stop])
 
     def _with_slack(self, K: Float[Tensor, "B m m"]) -> Float[Tensor, "B m m"]:
         return K if self.slack is None else K + self.slack
 
-    def _kl(self, K: Tensor, tril: Tensor, info: Tensor, projected_mean: Tensor) -> Float[Tensor, " B"]:
-        trace = K.diagonal(dim1=-2, dim2=-1).sum(-1)
-        kl = 0.5 * (trace - K.shape[-1] + projected_mean.square().sum(-1) - logdet_of_tril(tril))
+    def _kl(self, K: Tensor, C: Tensor, info: Tensor, mean: Tensor) -> Float[Tensor, " B"]:
+        trace, mahalanobis = K.diagonal(dim1=-2, dim2=-1).sum(-1), matvec(self.basis.mT, mean).square().sum(-1)
+        kl = 0.5 * (trace - K.shape[-1] + mahalanobis - logdet_of_tril(C))
         return torch.where(info == 0, kl, torch.nan)
 
 
 @dataclass(frozen=True, eq=False)
-class Complement(Measurement):
-    """A measurement set by an orthonormal basis N of what it does not see: `nullity` rows of Nᵀ, then unused zeros."""
+class Complement:
+    """One set per problem by an orthonormal basis N of what it does not see: `nullity` rows of Nᵀ, filled up with 0."""
 
     null_rows: Float[Tensor, "B n k"]
     nullity: int
 
-    def gradient(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> FullGradient:
-        diagonal = factor.diagonal(dim1=-2, dim2=-1)
-        unseen = self.null_rows @ factor
-        seen = torch.baddbmm(factor, self.null_rows.mT, unseen, alpha=-1)
-        X = solve_tril(factor, self.null_rows.mT)
-        tril, info = self._cholesky(X.mT @ X)
-        seen_mean = self.project(as_columns(mean))[..., 0]
-        trace = (factor * seen).sum((-2, -1))
-        logdet = logdet_of_tril(factor) + logdet_of_tril(tril)
-        rank = factor.shape[-1] - self.nullity
-        kl = 0.5 * (trace - rank + (mean * seen_mean).sum(-1) - logdet)
+    def __len__(self) -> int:
+        return len(self.null_rows)
+
+    def full(self, mean: Float[Tensor, "B k"], tril: Float[Tensor, "B k k"]) -> tuple[Tensor, Tensor, Tensor]:
+        """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
+        diagonal = tril.diagonal(dim1=-2, dim2=-1)
+        seen = torch.baddbmm(tril, self.null_rows.mT, self.null_rows @ tril, alpha=-1)
+        X = solve_tril(tril, self.null_rows.mT)
+        C, info = self._cholesky(X.mT @ X)
+        seen_mean = self.project(mean)
+        trace, mahalanobis = (tril * seen).sum((-2, -1)), (mean * seen_mean).sum(-1)
+        kl = self._kl(trace, mahalanobis, logdet_of_tril(tril) + logdet_of_tril(C), info)
         # L⁻ᵀX (XᵀX)⁻¹Xᵀ, the small inverse applied on the small side.
-        seen.baddbmm_(solve_tril(factor, X, transpose=True), _inverse(tril, info) @ X.mT)
+        seen.baddbmm_(solve_tril(tril, X, transpose=True), _inverse(C, info) @ X.mT)
         seen.diagonal(dim1=-2, dim2=-1).sub_(diagonal.reciprocal())
-        return FullGradient(torch.where(info == 0, kl, torch.nan), seen_mean, seen)
+        return kl, seen_mean, seen
 
-    def gradient_diagonal(self, mean: Float[Tensor, "B k"], scale: Float[Tensor, "B k"]) -> DiagonalGradient:
-        Xt = self.null_rows / scale[..., None, :]
-        tril, info = self._cholesky(Xt @ Xt.mT)
-        leverage = solve_tril(tril, Xt).square().sum(-2)
-        seen = scale.square() * (1 - self.null_rows.square().sum(-2))
-        seen_mean = self.project(as_columns(mean))[..., 0]
-        logdet = 2 * scale.log().sum(-1) + logdet_of_tril(tril)
-        rank = scale.shape[-1] - self.nullity
-        kl = 0.5 * (seen.sum(-1) - rank + (mean * seen_mean).sum(-1) - logdet)
-        return DiagonalGradient(torch.where(info == 0, kl, torch.nan), seen_mean, seen - 1 + leverage)
+    def factorised(self, q: Gaussian) -> Float[Tensor, " B"]:
+        """KL of independent weights, for autograd."""
+        scaled = self.null_rows / q.root[:, None]
+        C, info = self._cholesky(scaled @ scaled.mT)
+        trace = (q.root.square() * (1 - self.null_rows.square().sum(-2))).sum(-1)
+        logdet = 2 * q.root.log().sum(-1) + logdet_of_tril(C)
+        return self._kl(trace, (q.mean * self.project(q.mean)).sum(-1), logdet, info)
 
-    def kl(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> Float[Tensor, " B"]:
-        return self.gradient(mean, factor).kl.nan_to_num(nan=torch.inf)
+    def value(self, q: Gaussian) -> Float[Tensor, " B"]:
+        """KL of a q that has a density."""
+        return self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
 
-    def project(self, columns: Float[Tensor, "B k c"]) -> Float[Tensor, "B k c"]:
-        return torch.baddbmm(columns, self.null_rows.mT, self.null_rows @ columns, alpha=-1)
+    def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
+        """VVᵀ times a vector."""
+        return vector - matvec(self.null_rows.mT, matvec(self.null_rows, vector))
+
+    def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
+        """Rows times VVᵀ."""
+        return torch.baddbmm(rows.mT, self.null_rows.mT, self.null_rows @ rows.mT, alpha=-1).mT
 
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
+        """2 ∂KL/∂Σ = VVᵀ − V(VᵀΣV)⁻¹Vᵀ at Σ = Λ⁻¹: the natural gradient of the KL in Λ."""
         rows = self.null_rows @ precision
-        tril, _ = self._cholesky(rows @ self.null_rows.mT)
-        whitened = solve_tril(tril, rows)
+        whitened = solve_tril(self._cholesky(rows @ self.null_rows.mT)[0], rows)
         gradient = whitened.mT @ whitened - self.null_rows.mT @ self.null_rows - precision
         gradient.diagonal(dim1=-2, dim2=-1).add_(1.0)
         return gradient
 
     def narrow(self, start: int, stop: int) -> Complement:
+        """The problems from `start` on, before `stop`."""
         return Complement(self.null_rows[start:stop], self.nullity)
 
+    def _kl(self, trace: Tensor, mahalanobis: Tensor, logdet: Tensor, info: Tensor) -> Float[Tensor, " B"]:
+        rank = self.null_rows.shape[-1] - self.nullity
+        return torch.where(info == 0, 0.5 * (trace - rank + mahalanobis - logdet), torch.nan)
+
     def _cholesky(self, gram: Float[Tensor, "B n n"]) -> tuple[Tensor, Tensor]:
-        gram.diagonal(dim1=-2, dim2=-1)[..., self.nullity :] = 1.0
-        tril, info = torch.linalg.cholesky_ex(gram)
+        unused = torch.zeros(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        unused[self.nullity :] = 1.0
+        tril, info = torch.linalg.cholesky_ex(gram + torch.diag(unused))
         return tril, info
 
 
 @dataclass(frozen=True, eq=False)
-class Patched(Measurement):
-    """A measurement of which some problems' sets are degenerate and treated apart, each by its own `Span`."""
+class Apart:
+    """Sets of which some have lost rank: each problem by itself, a batch of one, in the form that fits its set."""
 
-    regular: Measurement
-    exceptions: tuple[tuple[int, Span], ...]  #: (place in the batch, a batch of one)
+    sets: tuple[Span | Complement, ...]
 
-    def gradient(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> FullGradient:
-        return self._patch("gradient", mean, factor)
+    def __len__(self) -> int:
+        return len(self.sets)
 
-    def gradient_diagonal(self, mean: Float[Tensor, "B k"], scale: Float[Tensor, "B k"]) -> DiagonalGradient:
-        return self._patch("gradient_diagonal", mean, scale)
+    def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
+        """VVᵀ times a vector."""
+        return self._each("project", vector)
 
-    def kl(self, mean: Float[Tensor, "B k"], factor: Float[Tensor, "B k k"]) -> Float[Tensor, " B"]:
-        return self._patch("kl", mean, factor)
-
-    def project(self, columns: Float[Tensor, "B k c"]) -> Float[Tensor, "B k c"]:
-        return self._patch("project", columns)
+    def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
+        """Rows times VVᵀ."""
+        return self._each("project_rows", rows)
 
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
-        return self._patch("precision_gradient", precision)
+        """2 ∂KL/∂Σ at Σ = Λ⁻¹."""
+        return self._each("precision_gradient", precision)
 
-    def narrow(self, start: int, stop: int) -> Measurement:
-        inside = tuple((place - start, span) for place, span in self.exceptions if start <= place < stop)
-        regular = self.regular.narrow(start, stop)
-        return Patched(regular, inside) if inside else regular
+    def narrow(self, start: int, stop: int) -> Apart:
+        """The problems from `start` on, before `stop`."""
+        return Apart(self.sets[start:stop])
 
-    def _patch(self, name: str, *arguments: Tensor) -> Any:
-        """Everything by the regular way, then the exceptions' results put in place of theirs."""
-        result = getattr(self.regular, name)(*arguments)
-        for place, span in self.exceptions:
-            # A copy, since where a matrix lies in memory must not depend on the batch.
-            alone = getattr(span, name)(*(argument[place : place + 1].clone() for argument in arguments))
-            for whole, part in zip(_tensors(result), _tensors(alone), strict=True):
-                whole[place] = part[0]
-        return result
+    def _each(self, name: str, argument: Tensor) -> Tensor:
+        return torch.cat([getattr(one, name)(argument[b : b + 1].clone()) for b, one in enumerate(self.sets)])
 
 
-def _tensors(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return (result,) if isinstance(result, Tensor) else result
+MeasurementSets = Span | Complement | Apart
+
+
+def measure(
+    Phi_A: Float[Tensor, "B M k"], *, jitter: float = 0.0, rank_tolerance: float = RANK_TOLERANCE, span: bool = False
+) -> MeasurementSets:
+    """Prepares one measurement set per problem, given by its features (filled up as `maths.batching` says).
+
+    With `span`, always through the row space itself: q's covariance is then never inverted, which keeps digits if q
+    loses rank in directions that A does not see.
+
+    Raises:
+        ValueError: the measurement set is empty.
+    """
+    M, k = Phi_A.shape[-2:]
+    if M == 0:
+        raise ValueError("the measurement set is empty, expected at least one input")
+    if jitter > 0:
+        return _with_jitter(Phi_A, jitter)
+    regular, LU = _everything(Phi_A) if k <= M else (_span if span or k - M >= M else _complement)(Phi_A)
+    safe = _is_safe(LU, Phi_A, max(SAFE_RATIO, 10 * rank_tolerance)).tolist()
+    if all(safe):
+        return regular
+    return Apart(
+        tuple(only(regular, b) if good else _decomposed(Phi_A[b], rank_tolerance) for b, good in enumerate(safe))
+    )
+
+
+def _with_jitter(Phi_A: Float[Tensor, "B M k"], jitter: float) -> Span:
+    M, rows = Phi_A.shape[-2], fill(Phi_A)
+    gram = rows @ rows.mT
+    diagonal = gram.diagonal(dim1=-2, dim2=-1)
+    diagonal[..., :M] += jitter
+    diagonal[..., M:] = 1.0
+    C, info = torch.linalg.cholesky_ex(gram)
+    # Where jitter does not suffice there is no marginal density; NaN becomes NaN in the loss, which names the problem.
+    C = torch.where((info == 0)[..., None, None], C, torch.nan)
+    inverse = solve_tril(C, torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram))
+    slack = jitter * (inverse @ inverse.mT)
+    slack.diagonal(dim1=-2, dim2=-1)[..., M:] = 1.0
+    return Span(rows.mT @ inverse.mT, slack)
+
+
+def _everything(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
+    """M ≥ k: where Φ_A is far from losing rank, A sees every weight, and the KL is that of the weights."""
+    LU, _, _ = torch.linalg.lu_factor_ex(fill(Phi_A))
+    return Complement(Phi_A.new_zeros(len(Phi_A), SIDE, Phi_A.shape[-1]), 0), LU
+
+
+def _span(Phi_A: Float[Tensor, "B M k"]) -> tuple[Span, Tensor]:
+    """V by Householder's QR of Φ_Aᵀ; the rank is looked at in the same LU decomposition as everywhere."""
+    M, rows = Phi_A.shape[-2], fill(Phi_A)
+    LU, _, _ = torch.linalg.lu_factor_ex(rows.mT)
+    basis = torch.linalg.qr(rows.mT).Q
+    slack = None
+    if rows.shape[-2] > M:
+        basis[..., M:] = 0.0
+        slack = basis.new_zeros(len(rows), rows.shape[-2], rows.shape[-2])
+        slack.diagonal(dim1=-2, dim2=-1)[..., M:] = 1.0
+    return Span(basis, slack), LU[..., :M]
+
+
+def _complement(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
+    """N from Φ_Aᵀ = PLU with partial pivoting.
+
+    With L = [L₁; L₂] split after M rows, Φ_A P[−L₁⁻ᵀL₂ᵀ; I] = Uᵀ(−L₁ᵀL₁⁻ᵀL₂ᵀ + L₂ᵀ) = 0: these columns span the null
+    space, and the identity within them keeps them well-conditioned. They are orthonormalised by Cholesky.
+    """
+    M, k = Phi_A.shape[-2:]
+    nullity = k - M
+    LU, pivots, _ = torch.linalg.lu_factor_ex(Phi_A.mT)
+    permutation = torch.lu_unpack(LU, pivots, unpack_data=False)[0]
+    upper, lower = LU[..., :M, :], LU[..., M:, :]
+    left = torch.linalg.solve_triangular(upper, lower, upper=False, left=False, unitriangular=True)
+    raw = torch.cat([-left, torch.eye(nullity, dtype=LU.dtype, device=LU.device).expand(len(LU), -1, -1)], dim=-1)
+    raw = pad(raw, (0, 0, 0, -nullity % SIDE)) @ permutation.mT
+    gram = raw @ raw.mT
+    gram.diagonal(dim1=-2, dim2=-1)[..., nullity:] = 1.0
+    return Complement(solve_tril(torch.linalg.cholesky_ex(gram).L, raw), nullity), LU
+
+
+def _decomposed(Phi_A: Float[Tensor, "M k"], rank_tolerance: float) -> Span:
+    """One set that has lost rank, by singular values; one that is not finite gets a basis of NaN."""
+    if not bool(Phi_A.isfinite().all()):
+        return Span(Phi_A.new_full((1, Phi_A.shape[-1], SIDE), torch.nan))
+    return Span(row_space(Phi_A, rank_tolerance).clone()[None])
+
+
+def only(sets: MeasurementSets, b: int) -> Span | Complement:
+    """A copy of one problem's set: where it lies in memory must not depend on the batch."""
+    if isinstance(sets, Apart):
+        return sets.sets[b]
+    one = sets.narrow(b, b + 1)
+    if isinstance(one, Complement):
+        return Complement(one.null_rows.clone(), one.nullity)
+    return Span(one.basis.clone(), None if one.slack is None else one.slack.clone())
+
+
+def _part(q: Gaussian, b: int) -> Gaussian:
+    return Gaussian(q.mean[b : b + 1].clone(), q.root[b : b + 1].clone())
 
 
 def _inverse(tril: Float[Tensor, "B m m"], info: Tensor) -> Float[Tensor, "B m m"]:
@@ -254,11 +362,20 @@ def _inverse(tril: Float[Tensor, "B m m"], info: Tensor) -> Float[Tensor, "B m m
     return torch.where(found, torch.cholesky_inverse(torch.where(found, tril, identity)), torch.nan)
 
 
-def _right_whitened(rows: Float[Tensor, "B k m"], tril: Float[Tensor, "B m m"]) -> Float[Tensor, "B k m"]:
-    """R C⁻ᵀ, so that its Gram matrix of rows is R (CCᵀ)⁻¹ Rᵀ."""
-    return torch.linalg.solve_triangular(tril.mT, rows, upper=True, left=False)
+def _is_safe(LU: Float[Tensor, "B n m"], Phi_A: Float[Tensor, "B M k"], ratio: float) -> Tensor:
+    """Whether the smallest singular value is clearly more than `ratio` of the largest.
+
+    Pivots alone do not tell: I minus the strict upper triangle of ones has pivots 1 and is all but singular. ‖(LU)⁻¹g‖
+    for a few Gaussian g does, with L's first rows: each is at least |u·g|/σ_min with u·g standard normal, and leaving
+    rows out only lowers σ_min. False for a set that is not finite.
+    """
+    m = min(LU.shape[-2:])
+    square, probes = LU[..., :m, :m], _probes(m).to(LU.device).expand(len(LU), -1, -1)
+    lower = torch.linalg.solve_triangular(square, probes, upper=False, unitriangular=True)
+    largest = torch.linalg.solve_triangular(square, lower, upper=True).square().sum(-2).amax(-1)
+    return largest * Phi_A.square().sum((-2, -1)) * ratio**2 < 1
 
 
-def as_columns(vector: Float[Tensor, "*B k"], width: int = 8) -> Float[Tensor, "*B k width"]:
-    """A vector as the first of `width` columns, the others zero: BLAS treats one matrix–vector product apart."""
-    return pad(vector[..., None], (0, width - 1))
+@cache
+def _probes(m: int) -> Float[Tensor, "m probes"]:
+    return torch.from_numpy(np.random.Generator(np.random.PCG64(0)).standard_normal((m, PROBES)))

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.dawson import dawson, double_factorial, horner
+from fsvi_bench.maths.elementwise import sigmoid, with_slope
 
 #: What KL(α) + ½ log α tends to as α → 0: ½(γ + log 2).
 SMALL_ALPHA_CONSTANT = 0.5 * (float(np.euler_gamma) + math.log(2))
@@ -197,3 +198,14 @@ def molchanov_kl(alpha: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     # log(1 + 1/α) as the softplus of −log α: 1/α may overflow.
     softplus = torch.nn.functional.softplus(-log_alpha, threshold=50.0)
     return MOLCHANOV_K1 * torch.sigmoid(-MOLCHANOV_K2 - MOLCHANOV_K3 * log_alpha) + 0.5 * softplus
+
+
+def molchanov_kl_of_u(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    """`molchanov_kl` at α = 1/(2u), differentiable down to u = 0, where its slope is 1: the gate falls like u^k₃."""
+
+    def slope(u: Tensor) -> Tensor:
+        gate = sigmoid(-MOLCHANOV_K2 + MOLCHANOV_K3 * (math.log(2) + u.log()))
+        of_gate = torch.where(u == 0, 0.0, MOLCHANOV_K1 * MOLCHANOV_K3 * gate * (1 - gate) / u)
+        return of_gate + 1 / (1 + 2 * u)
+
+    return with_slope(u, lambda u: molchanov_kl(0.5 / u), slope)

@@ -11,11 +11,13 @@ and at the samples themselves, where ψ_j(x_i) = √S U_ij, score = U_J Λ_J⁻�
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from fsvi_bench.maths.batching import SIDE, one_by_one
 
 
 def squared_distances(a: Float[Tensor, "*B n d"], b: Float[Tensor, "*B m d"]) -> Float[Tensor, "*B n m"]:
@@ -70,6 +72,9 @@ def spectral_stein_score(
 
     NaN for a set of samples that is not finite; the others of the batch are not touched by it.
     """
+    if samples.ndim == 3 and samples.shape[0] > 1 and samples.shape[-2] % SIDE:
+        alone = partial(spectral_stein_score, share=share, bandwidth=bandwidth, n_eigen=n_eigen)
+        return one_by_one(alone, samples, queries)
     # Distances by inner products lose digits to a common offset, on which no score depends.
     centre = samples.mean(-2, keepdim=True)
     samples, queries = samples - centre, None if queries is None else queries - centre

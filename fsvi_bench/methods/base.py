@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
+from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import pytorch_lightning as pl
 import torch
-from pydantic import BaseModel, ConfigDict
+from jaxtyping import Float, Int
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
-from fsvi_bench.posteriors.base import Family, Posterior
-from fsvi_bench.scoring.objective import Objective
-from fsvi_bench.tasks.training_problems import TrainingProblems
+from fsvi_bench.maths.functional_kl import Gaussian
+from fsvi_bench.methods.callbacks import Averaging, EarlyEnd
+from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, Rows, Streams, TaskData, held_out_sets
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.base import Family, Posterior, concatenate
+from fsvi_bench.posteriors.trainable import TrainableGaussian, TrainablePosterior
+from fsvi_bench.tasks.task import Task
 
-__all__ = ["ExactLimit", "Method", "MethodOptions", "TrainingProblems"]
+AveragedShare = Annotated[float, Field(ge=0, lt=1, description="share of the last steps whose iterates are averaged")]
 
 
 class MethodOptions(BaseModel):
     """A method's hyperparameters; unknown names, NaN and infinity are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class MinibatchOptions(MethodOptions):
+    """How many training rows the likelihood sees in one step; all, if there are fewer."""
+
+    minibatch: PositiveInt | Literal["full"] = 80
+
+    def rows(self, N: int) -> int:
+        """The number of rows."""
+        return N if self.minibatch == "full" else min(self.minibatch, N)
+
+
+class AdamOptions(MinibatchOptions):
+    """Settings of Adam. Burt et al. (2020) name a learning rate for their toy problem only; 0.01 is that one."""
+
+    max_steps: PositiveInt = 15000
+    lr: PositiveFloat = 0.01
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    averaging: AveragedShare = 0.0
+
+    def decay(self, step: int) -> float:
+        """The learning rate at a step over the first one's."""
+        remaining = 1 - step / self.max_steps
+        if self.lr_schedule == "cosine":
+            return 0.5 * (1 - math.cos(math.pi * remaining))
+        return remaining if self.lr_schedule == "linear" else 1.0
 
 
 @dataclass(frozen=True)
@@ -39,42 +73,97 @@ class ExactLimit:
     tolerance: float
 
 
+class Optimum(NamedTuple):
+    """What an objective asks for, apart from what an optimiser made of it."""
+
+    value: float  #: the least known value of the objective, as `Method.objective` gives it
+    kl: float | None  #: KL(q* ‖ P_D) there; infinite where q* is singular, None where it is not known
+
+
 class Method(pl.LightningModule, ABC):
     """B problems side by side; no problem's result may depend on which others share the batch.
 
-    A method implements `num_steps`, `training_step` and `posterior`. It either leaves optimisation to Lightning (then
-    `configure_optimizers` and a loss from `training_step`) or sets `automatic_optimization = False` and does its own.
-    `posterior` returns a `FullGaussian` or `FactorisedGaussian` (`fsvi_bench.posteriors.gaussian`) in float64, with a
-    leading axis of B. Settings are fields of a nested `Options(MethodOptions)`, set by `--set name=value`; one called
-    `max_steps` is set by `--max-steps`, one called `M` by `--measurement-points`.
+    A method that descends a loss implements `loss`, one number per problem, and starts from `initial()`; Adam, rows,
+    measurement sets, averaging and divergence come with options of these names (`AdamOptions`, `MeasurementOptions`).
+    One that has a formula implements `solve`. Settings are fields of a nested `Options(MethodOptions)`, set by
+    `--set name=value`; one called `max_steps` is set by `--max-steps`, one called `M` by `--measurement-points`.
+    `fsvi-bench methods check` holds a method to all of this.
 
-    Args of every method: the training problems, the Gaussian family, the options, and one seed per problem, from
-    which the method derives whatever streams it needs (`fsvi_bench.seeds`). `fsvi-bench methods check` holds a method
-    to all of this.
+    Args:
+        tasks: one or several of equal shape, or what a method may see of them.
+        family: the posterior's family, one of `families`.
+        seeds: one per task, from which all that is drawn derives.
+        options: checked options, in place of `changes` on top of the defaults of `Options`.
+
+    Raises:
+        pydantic.ValidationError: an option that the method does not take.
     """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
+    options: Any
+    q: Any  #: `initial()`, as it moves; of a method that trains
+    average: Any  #: the mean of its iterates, where they are averaged
+    diverged_at: Int[Tensor, " B"]  #: the step at which a problem's loss was no number any more, −1 where it always was
     families: ClassVar[tuple[Family, ...]] = ("full", "ffg")
     deterministic: ClassVar[bool] = False  #: True: nothing is drawn; one cell whatever the seeds say
-    #: How many steps one call of `training_step` may do. Lightning costs a tenth of a millisecond a call.
-    steps_per_call: ClassVar[int] = 1
     #: By family: where the method's own optimum is the exact posterior (`full`) or its best factorised approximation
     #: (`ffg`), as where its measurement set sees every weight. Left empty, it claims no such thing.
     exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {}
 
     def __init__(
-        self, problems: TrainingProblems, family: Family, options: MethodOptions, seeds: Sequence[int]
+        self,
+        tasks: TrainingData | Sequence[Task] | Task,
+        family: Family | None = None,
+        seeds: Sequence[int] | None = None,
+        options: MethodOptions | None = None,
+        **changes: Any,
     ) -> None:
         super().__init__()
-        self.problems, self.family, self.options, self.seeds = problems, family, options, tuple(seeds)
+        self.problems = TrainingData.of(tasks)
+        self.family: Family = self.families[0] if family is None else family
+        self.seeds = tuple(range(len(self.problems)) if seeds is None else seeds)
+        self.options = self.Options(**changes) if options is None else options
+        self.streams, self.steps_done = Streams(self.seeds), 0
+        self.register_buffer("diverged_at", torch.full((len(self.problems),), -1))
+        if self.trains:
+            self.q = self.initial()
+            averaging = getattr(self.options, "averaging", 0.0)
+            self.average = AveragedModel(self.q).requires_grad_(False) if averaging else None
+
+    # --- What a method says -------------------------------------------------------------------------------------------
+
+    def initial(self) -> TrainablePosterior:
+        """q at its start, with a leading axis of B problems; by default the prior as a Gaussian of the family."""
+        return TrainableGaussian(self.family, len(self.problems), self.problems.k)
+
+    def loss(self, q: Any, batch: Batch) -> Float[Tensor, " B"]:
+        """What is minimised, one number per problem, in nats; `q` is what calling `initial()` gives.
+
+        In evaluation mode (`self.training` is False) nothing is drawn: it is then the objective itself.
+        """
+        raise NotImplementedError
+
+    def solve(self, problem: TrainingData) -> Posterior:
+        """The posterior of one problem, with a leading axis of 1, where there is a formula for it."""
+        raise NotImplementedError
+
+    def details(self) -> Sequence[Mapping[str, float] | None]:
+        """For each problem, numbers of the method's own that its record should hold, such as a sparsity, or None."""
+        return [None] * len(self.problems)
+
+    def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
+        """For each problem's task, what the objective asks for; None where that is not known."""
+        return [None] * len(tasks)
 
     @classmethod
-    def check(cls, options: MethodOptions, problem: TrainingProblems) -> None:
+    def check(cls, options: MethodOptions, problem: TrainingData) -> None:
         """Called with every problem, as a batch of one, before anything is trained.
 
         Raises:
             InputError: the settings do not fit the problem.
         """
+        if (design := getattr(options, "design", None)) is not None:
+            design.distinct_inputs(problem)
 
     @classmethod
     def is_deterministic(cls, options: MethodOptions) -> bool:
@@ -84,61 +173,138 @@ class Method(pl.LightningModule, ABC):
         """
         return cls.deterministic
 
+    # --- What Lightning asks for --------------------------------------------------------------------------------------
+
+    def data(self) -> TaskData:
+        """The steps that the options ask for: `Trainer(max_epochs=1).fit(method, datamodule=method.data())`."""
+        design = getattr(self.options, "design", None)
+        return TaskData(self.problems, self.seeds, steps=self.num_steps, minibatch=self.rows_per_step, design=design)
+
+    def configure_optimizers(self) -> Any:
+        """Adam (Kingma and Ba 2015), elementwise and therefore each problem by itself."""
+        moved = [parameter for parameter in self.q.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.Adam(moved, lr=self.options.lr, fused=True)
+        if self.options.lr_schedule == "constant":
+            return optimizer
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.options.decay)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """Averages iterates where the options say so, and ends when nothing is left to do."""
+        return [Averaging(), EarlyEnd()]
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
+        losses = self.loss(self.q(), batch)
+        self.note(losses.detach())
+        return losses.sum()
+
+    def note(self, losses: Float[Tensor, " B"]) -> None:
+        """Counts a step, and remembers where its losses were not finite (without a synchronisation on a GPU)."""
+        self.diverged_at.masked_fill_(~losses.isfinite() & (self.diverged_at < 0), self.steps_done)
+        self.steps_done += 1
+        # Only where a logger looks: a call costs a tenth of a step.
+        if self.steps_done % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            self.log("loss", losses.mean(), batch_size=len(losses))
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"steps_done": self.steps_done, "streams": self.streams.state()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.steps_done = state["steps_done"]
+        self.streams.restore(state["streams"])
+
+    # --- What a run asks for ------------------------------------------------------------------------------------------
+
     @property
-    @abstractmethod
     def num_steps(self) -> int:
         """How many steps the whole training takes; 1 for a formula, which has no trace and no posterior before it."""
+        return int(getattr(self.options, "max_steps", 1)) if self.trains else 1
 
     @property
     def trains(self) -> bool:
-        """Whether there is a way to the posterior that can be looked at: more than one step."""
-        return self.num_steps > 1
+        """Whether there is a way to the posterior that can be looked at, in place of a formula."""
+        return type(self).solve is Method.solve
 
-    @abstractmethod
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        """One call for all B problems. `batch` is the range of steps to do, at most `steps_per_call` of them."""
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of the likelihood in each step."""
+        return int(self.options.rows(self.problems.N)) if hasattr(self.options, "rows") else self.problems.N
 
-    @abstractmethod
-    def posterior(self) -> Posterior:
-        """The current approximation, with a leading axis of B problems; asked for before the first step too."""
+    @cached_property
+    def solved(self) -> Any:
+        """All problems' formulas, one by one on copies: how LAPACK rounds must not depend on the batch.
+
+        A problem whose targets are no numbers has NaN for a solution, which names it as diverged and spares the others.
+        """
+        return concatenate([self._solve_one(self.problems.only(b)) for b in range(len(self.problems))])
+
+    def _solve_one(self, problem: TrainingData) -> Posterior:
+        if bool(problem.y.isfinite().all()):
+            return self.solve(problem)
+        solved = self.solve(replace(problem, y=torch.zeros_like(problem.y)))
+        return solved.map(lambda tensor: torch.full_like(tensor, torch.nan))
+
+    def posterior(self) -> Any:
+        """The current approximation, with a leading axis of B problems; of averaged iterates once there are any."""
+        return self._moving().posterior() if self.trains else self.solved
+
+    def _moving(self) -> Any:
+        averaged = self.average is not None and bool(self.average.n_averaged)
+        return self.average.module if averaged else self.q
+
+    def terms(self, place: int) -> Any:
+        """One problem's q as `loss` takes it, a batch of one."""
+        if self.trains:
+            return self._moving().only(place)()
+        return Gaussian(*(tensor[place : place + 1] for tensor in self.solved.tensors().values()))
+
+    @torch.no_grad()
+    def objective(self, place: int, task: Task, sets: int = HELD_OUT_SETS, q: Any = None) -> float:
+        """The loss in nats at one problem's q: all training rows, closed forms in place of samples, and where
+        measurement sets are random the mean over this many held-out ones, the same for all q, methods and seeds.
+
+        With its constants, so that a −ELBO plus the log evidence is a KL. Draws from no stream of the training.
+        """
+        mode, q = self.training, self.terms(place) if q is None else q
+        self.train(False)
+        try:
+            losses = [self.loss(q, batch) for batch in self.held_out(place, task, sets)]
+        finally:
+            self.train(mode)
+        return float(torch.cat(losses).mean())
+
+    def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
+        """What the objective of one problem is evaluated on, in batches of several sets for its one q."""
+        rows, design = Rows.whole(TrainingData.of(task)), getattr(self.options, "design", None)
+        return [Batch(rows, A) for A in ([None] if design is None else held_out_sets(task, design, sets))]
+
+    def cost(self) -> dict[str, int]:
+        """What one gradient takes: rows of the likelihood and of measurement sets, samples."""
+        design = getattr(self.options, "design", None)
+        return {"likelihood_rows": self.rows_per_step} | ({} if design is None else {"measurement_rows": design.M})
+
+    def evaluations(self) -> Sequence[int]:
+        """For each problem, how many gradients it has asked for."""
+        return [self.steps_done if stopped is None else stopped for stopped in self.stopped_after()]
+
+    def work(self) -> Sequence[Mapping[str, int] | None]:
+        """For each problem, what training has taken so far, in units that methods share; None for a formula."""
+        if not self.trains:
+            return [None] * len(self.problems)
+        cost = {"gradients": 1, **self.cost()}
+        return [{name: count * each for name, each in cost.items()} for count in self.evaluations()]
 
     @property
     def finished(self) -> bool:
         """True if further steps would change nothing; training then ends early."""
-        return False
+        return self.steps_done >= self.num_steps or None not in self.stopped_after()
 
     def stopped_after(self) -> Sequence[int | None]:
         """For each problem, how many steps it took until nothing could move it any more, or None; its trace ends there,
         whatever the others of its batch still do."""
-        return [None] * len(self.problems)
+        return [None if step < 0 else step + 1 for step in self.diverged_at.tolist()]
 
     def divergences(self) -> Sequence[str | None]:
         """For each problem, why training on it came to nothing, or None."""
-        return [None] * len(self.problems)
-
-    def objectives(self) -> Sequence[Objective | None]:
-        """For each problem, what the method minimises, if that can be told apart from how; see `scoring.objective`.
-
-        Asked for before the first step too, on the method's device.
-        """
-        return [None] * len(self.problems)
-
-    def work(self) -> Sequence[Mapping[str, int] | None]:
-        """For each problem, what training took in units that methods share, such as `likelihood_rows`, or None."""
-        return [None] * len(self.problems)
-
-    def details(self) -> Sequence[Mapping[str, float] | None]:
-        """For each problem, numbers of the method's own that its record should hold, such as a sparsity, or None."""
-        return [None] * len(self.problems)
-
-    def configure_optimizers(self) -> Any:
-        """Lightning's hook; by default there is no optimiser."""
-        return None
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Lightning's hook: a range of steps stays as it is."""
-        return batch
-
-    def on_fit_start(self) -> None:
-        """Brings the data to the device that Lightning chose."""
-        self.problems = self.problems.to(self.device)
+        steps = self.diverged_at.tolist()
+        return [None if step < 0 else f"the loss was not finite at step {step}" for step in steps]

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import PositiveInt, model_validator
 from torch import Tensor
 
-from fsvi_bench.maths.functional_kl import Measurement
-from fsvi_bench.maths.measurement import measure
-from fsvi_bench.methods.base import ExactLimit, MethodOptions, TrainingProblems
-from fsvi_bench.methods.descending import DescentMethod, FunctionalOptions
+from fsvi_bench.maths.blr import blr_posterior
+from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
+from fsvi_bench.maths.projection import row_space
+from fsvi_bench.methods.base import ExactLimit, MethodOptions, Optimum
+from fsvi_bench.methods.data import Batch, MeasurementStream, Rows, TaskData, expected_nll, fill_columns
+from fsvi_bench.methods.functional import FunctionalMethod, FunctionalOptions
+from fsvi_bench.methods.lbfgs import LBFGS
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.methods.weight_space import kl_to, nearest
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.scoring.objective import FixedFunctionalKL, Objective
-from fsvi_bench.variational.descent import AdamDescent, Descent
-from fsvi_bench.variational.gradients import set_gradient
-from fsvi_bench.variational.lbfgs import LbfgsDescent
-from fsvi_bench.variational.likelihood import FullBatch, make_likelihood
-from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream, align, aligned
-from fsvi_bench.variational.parameters import FullParameters, Parameters, make_parameters
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+from fsvi_bench.tasks.task import Task
+
+MAX_DESIGN_STEPS, DESIGN_TOLERANCE = 5000, 1e-6  #: of the search for the factorised optimum; nats
 
 
 class FixedAOptions(FunctionalOptions):
@@ -41,7 +44,7 @@ class FixedAOptions(FunctionalOptions):
 _SEES_ALL = ExactLimit({"M": 60, "max_steps": 300}, tolerance=1e-6)
 
 
-class FixedA(DescentMethod):
+class FixedA(FunctionalMethod):
     """−E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A) at one A for the whole run.
 
     With M < k it has no safe optimum: whatever A does not see of Σ is shrunk without end, and KL(q ‖ P_D) rises with
@@ -52,74 +55,143 @@ class FixedA(DescentMethod):
     """
 
     Options: ClassVar[type[MethodOptions]] = FixedAOptions
-    options: FixedAOptions
     exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {"full": _SEES_ALL, "ffg": _SEES_ALL}
+    Phi_A: Float[Tensor, "B M k"]
+    converged_at: Int[Tensor, " B"]  #: the step after which an L-BFGS would take no more, −1 where it goes on
+    evaluated: Int[Tensor, " B"]  #: gradients that each L-BFGS asked for
 
-    def __init__(
-        self,
-        problems: TrainingProblems,
-        family: Family,
-        options: MethodOptions,
-        seeds: Sequence[int],
-        A: Float[Tensor, "B M D"] | None = None,
-    ) -> None:
-        super().__init__(problems, family, options, seeds)
-        self.Phi_A = self._draw() if A is None else self._features(A)
+    def __init__(self, *args: Any, A: Float[Tensor, "B M D"] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        data, maps = self.problems, self.problems.feature_map
+        if A is None:
+            Phi_A = MeasurementStream(data, self.options.design, self.streams).draw(1)[0, ..., : data.k]
+        else:
+            # Problem by problem on copies: how LAPACK rounds must not depend on the batch.
+            Phi_A = torch.stack([maps[problem](inputs.clone()) for problem, inputs in enumerate(A)])
+        self.register_buffer("Phi_A", Phi_A.clone())
+        self.register_buffer("converged_at", torch.full_like(self.diverged_at, -1))
+        self.register_buffer("evaluated", torch.zeros_like(self.diverged_at))
+        self.automatic_optimization = self.options.optimizer == "adam"
 
-    def _draw(self) -> Float[Tensor, "B M k"]:
-        stream = MeasurementStream(self.problems, self.options.design(), self.seeds)
-        return stream.draw(1)[0, ..., : self.problems.k].clone()
+    def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
+        return expected_nll(q, batch.rows) + self.kl_weight * functional_kl(q, batch.A)
 
-    def _features(self, A: Float[Tensor, "B M D"]) -> Float[Tensor, "B M k"]:
-        """Problem by problem on copies: how LAPACK rounds must not depend on the batch."""
-        maps = self.problems.feature_map
-        return torch.stack([maps[problem](inputs.clone()) for problem, inputs in enumerate(A)])
+    def data(self) -> TaskData:
+        data = super().data()
+        data.fixed_A = self.Phi_A
+        return data
 
-    def make_descent(self) -> Descent:
-        self.Phi_A = self.Phi_A.to(self.device)
-        return self._make_lbfgs() if self.options.optimizer == "lbfgs" else self._make_adam()
+    def configure_optimizers(self) -> Any:
+        """Adam over all problems, or an L-BFGS for each."""
+        if self.automatic_optimization:
+            return super().configure_optimizers()
+        self._alone = [self.q.only(place) for place in range(len(self.problems))]
+        return [LBFGS(one.parameters()) for one in self._alone]
 
-    def _measure(self, Phi_A: Float[Tensor, "B M k"]) -> Measurement:
-        options = self.options
-        return measure(
-            align(Phi_A), jitter=options.kl_jitter, rank_tolerance=options.rank_tolerance, avoid_inverse=True
-        )
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
+        if self.automatic_optimization:
+            return super().training_step(batch, batch_idx)
+        optimizers = self.optimizers()
+        optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
+        losses, stopped = torch.zeros(len(optimizers), dtype=torch.float64), self.stopped_after()
+        for place, optimizer in enumerate(optimizers):
+            if stopped[place] is None:
+                losses[place] = self._iterate(place, optimizer, batch)
+        self.note(losses)
+        return None
 
-    def _make_adam(self) -> AdamDescent:
-        options, data, N = self.options, self.problems, self.problems.y.shape[1]
-        q = make_parameters(self.family, len(data), aligned(data.k)).to(self.device)
-        likelihood = make_likelihood(data, options.rows(N), self.seeds)
-        measurement, kl_weight = self._measure(self.Phi_A), options.weight(options.rows(N), N)
+    def _iterate(self, place: int, optimizer: Any, batch: Batch) -> float:
+        """One problem's iteration, by itself: a search asks for as many losses as it likes."""
+        alone = batch.only(place)
 
-        def gradient() -> Float[Tensor, " B"]:
-            likelihood.advance()
-            return set_gradient(q, measurement, likelihood, kl_weight)
+        def loss() -> Tensor:
+            self.evaluated[place] += 1
+            return self.loss(self._alone[place](), alone)[0]
 
-        return AdamDescent(q, gradient, options.learning_rate(), options.averaging)
+        value = float(optimizer.step(closure=loss))
+        if optimizer.optimizer.converged:
+            self.converged_at[place] = self.steps_done
+        return value
 
-    def _make_lbfgs(self) -> LbfgsDescent:
-        data, k = self.problems, aligned(self.problems.k)
-        parameters = [make_parameters(self.family, 1, k).to(self.device) for _ in range(len(data))]
-        return LbfgsDescent(parameters, [self._loss(problem, q) for problem, q in enumerate(parameters)])
+    def stopped_after(self) -> Sequence[int | None]:
+        steps = torch.maximum(self.diverged_at, self.converged_at).tolist()
+        return [None if step < 0 else step + 1 for step in steps]
 
-    def _loss(self, problem: int, q: Parameters) -> Callable[[], float]:
-        likelihood = FullBatch(self.problems.only(problem))
-        measurement = self._measure(self.Phi_A[problem : problem + 1].clone())
-        kl_weight = self.options.weight(1, 1)
-
-        def loss() -> float:
-            kl = set_gradient(q, measurement, likelihood, kl_weight)
-            if isinstance(q, FullParameters):
-                return float(likelihood.value(q.mean, q.factor) + kl_weight * kl)
-            return float(likelihood.value_diagonal(q.mean, q.scale) + kl_weight * kl)
-
-        return loss
+    def evaluations(self) -> Sequence[int]:
+        return super().evaluations() if self.automatic_optimization else self.evaluated.tolist()
 
     def cost(self) -> dict[str, int]:
-        return {**self.options.cost(self.problems.y.shape[1]), "measurement_rows": self.Phi_A.shape[1]}
+        return {**super().cost(), "measurement_rows": self.Phi_A.shape[1]}
 
-    def objectives(self) -> Sequence[Objective]:
-        N = self.problems.y.shape[1]
-        kl_weight = self.options.weight(self.options.rows(N), N)
-        design = MeasurementDesign(self.Phi_A.shape[1], "mixed", self.options.kl_jitter, self.options.rank_tolerance)
-        return [FixedFunctionalKL(Phi_A.cpu(), design, kl_weight) for Phi_A in self.Phi_A]
+    def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
+        Phi_A = fill_columns(self.Phi_A[place : place + 1].cpu())
+        return [Batch(Rows.whole(TrainingData.of(task)), self.options.design.measure(Phi_A, span=True))]
+
+    def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
+        """If A sees every weight the objective is that of weight space. If not, its infimum over full covariances is
+        approached as q collapses in the directions that A does not see, and KL(q ‖ P_D) goes to infinity on the way. A
+        factorised q has an optimum, at which some scales are as a rule 0: then too the KL is infinite."""
+        return [self._optimum(place, task) for place, task in enumerate(tasks)]
+
+    def _optimum(self, place: int, task: Task) -> Optimum | None:
+        basis = row_space(self.Phi_A[place].cpu(), self.options.rank_tolerance)
+        all_seen = basis.shape[1] == task.frozen.k
+        if self.kl_weight == 0 or self.options.kl_jitter:
+            # Jitter has no closed form, but it does not keep a full q from collapsing where A does not look either.
+            collapses = self.kl_weight > 0 and self.family == "full" and not all_seen
+            return Optimum(math.nan, math.inf) if collapses else None
+        exact = task.truth.posterior
+        if all_seen:
+            # c·KL(q ‖ P_c) up to a constant, where P_c is the posterior under the noise variance cσ².
+            found = nearest(self.family, blr_posterior(task.Phi, task.y, self.kl_weight * task.frozen.noise_variance))
+            q, kl = Gaussian(found.mean, found.root), kl_to(exact, found)
+        elif self.family == "full":
+            q, kl = collapsed_optimum(task, basis, self.kl_weight), math.inf
+        else:
+            q, singular = factorised_optimum(task, basis, self.kl_weight)
+            kl = math.inf if singular else kl_to(exact, FactorisedGaussian(*q))
+        return Optimum(self.objective(place, task, q=Gaussian(q.mean[None], q.root[None])), kl)
+
+
+def collapsed_optimum(task: Task, V: Float[Tensor, "k r"], c: float) -> Gaussian:
+    """Where the objective has its infimum over full covariances, for rank r < k: a root [k,r] of the singular limit.
+
+    With G = ΦᵀΦ/σ², the covariance given its marginal S = VᵀΣV is best collapsed to w = V v − U G_UU⁻¹G_UV v, U what A
+    does not see, which leaves ½ tr(S (G_VV − G_VU G_UU⁻¹ G_UV)) of the likelihood; then S⁻¹ = (that)/c + I.
+    """
+    gram = task.Phi.mT @ task.Phi / task.frozen.noise_variance
+    U = torch.linalg.qr(V, mode="complete").Q[:, V.shape[1] :]
+    collapsed = V - U @ (torch.linalg.pinv(U.mT @ gram @ U, hermitian=True) @ (U.mT @ gram @ V))
+    schur = V.mT @ gram @ collapsed
+    upper = torch.linalg.cholesky(schur / c + torch.eye(V.shape[1], dtype=V.dtype), upper=True)
+    return Gaussian(optimal_mean(task, V, c), torch.linalg.solve_triangular(upper, collapsed, upper=True, left=False))
+
+
+def factorised_optimum(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[Gaussian, bool]:
+    """Where the objective is least over factorised q, and whether some scales vanish there.
+
+    In d = s² the covariance part is c/2 [aᵀd − r − log det Vᵀdiag(d)V] with a_i = [ΦᵀΦ/σ²]_ii/c + [VVᵀ]_ii: convex,
+    and a D-optimal design problem after scaling, which d_i ← d_i h_i/a_i with h = diag V(Vᵀdiag(d)V)⁻¹Vᵀ solves
+    monotonically (Silvey, Titterington and Torsney 1978). By duality the value is within c/2 · r log max h_i/a_i of
+    the least one.
+    """
+    r = V.shape[1]
+    a = task.Phi.square().sum(0) / (task.frozen.noise_variance * c) + V.square().sum(-1)
+    d = r / (len(a) * a)  # aᵀd = r, which every step keeps and without which the bound says nothing
+    for _ in range(MAX_DESIGN_STEPS):
+        tril = torch.linalg.cholesky(V.mT @ (d[:, None] * V))
+        ratio = torch.linalg.solve_triangular(tril, V.mT, upper=False).square().sum(0) / a
+        if 0.5 * c * r * math.log(max(float(ratio.max()), 1.0)) < DESIGN_TOLERANCE:
+            break
+        d = (d * ratio).clamp(min=1e-300)
+    # What cannot support the optimum, by the bound of Harman and Pronzato (2007), is on its way to 0.
+    excess = r * max(float(ratio.max()) - 1, 0.0)
+    support = 1 + excess / 2 - math.sqrt(excess * (4 + excess - 4 / r)) / 2
+    return Gaussian(optimal_mean(task, V, c), d.sqrt()), bool((ratio < support).any())
+
+
+def optimal_mean(task: Task, V: Float[Tensor, "k r"], c: float) -> Float[Tensor, " k"]:
+    """(ΦᵀΦ/σ² + c VVᵀ)⁺ Φᵀy/σ², Burt et al. 2020, appendix E."""
+    gram, moment = task.Phi.mT @ task.Phi, task.Phi.mT @ task.y
+    noise = task.frozen.noise_variance
+    return torch.linalg.pinv(gram / noise + c * V @ V.mT, hermitian=True) @ (moment / noise)

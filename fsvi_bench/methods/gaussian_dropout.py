@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.dropping import NoisyMethod, NoisyOptions
+from fsvi_bench.maths.gaussian_dropout import gaussian_dropout_kl, gaussian_dropout_optimum
+from fsvi_bench.methods.base import MethodOptions, Optimum
+from fsvi_bench.methods.data import Batch
+from fsvi_bench.methods.noisy import NoisyMethod, NoisyOptions
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.scoring.dropout_objective import NoisyLikelihood
-from fsvi_bench.scoring.objective import Objective
-from fsvi_bench.variational.descent import AdamDescent
-from fsvi_bench.variational.dropout_parameters import MultiplicativeParameters
+from fsvi_bench.posteriors.trainable import Multiplicative, TrainableMultiplicative
+from fsvi_bench.tasks.task import Task
 
 
 class GaussianDropoutOptions(NoisyOptions):
@@ -32,20 +33,20 @@ class GaussianDropout(NoisyMethod):
     """
 
     Options: ClassVar[type[MethodOptions]] = GaussianDropoutOptions
-    options: GaussianDropoutOptions
     families: ClassVar[tuple[Family, ...]] = ("ffg",)
 
-    def make_descent(self) -> AdamDescent:
-        q = MultiplicativeParameters(len(self.problems), self.width, self.options.alpha, True, None).to(self.device)
-        error, root = self.make_error(), self.options.alpha**0.5
+    def initial(self) -> TrainableMultiplicative:
+        return TrainableMultiplicative(len(self.problems), self.problems.k, self.options.alpha)
 
-        def gradient() -> Float[Tensor, " B"]:
-            of_centre, of_spread = error.gradient(q.mean, q.signed_scale)
-            of_theta = of_centre + root * of_spread
-            q.set_gradient(of_theta, None)
-            return of_theta.sum(-1)
+    def loss(self, q: Multiplicative, batch: Batch) -> Float[Tensor, " B"]:
+        return self.expected_nll(q.theta, q.scale, batch)
 
-        return self.by_adam(q, gradient)
-
-    def objectives(self) -> Sequence[Objective]:
-        return [NoisyLikelihood(self.options.alpha)] * len(self.problems)
+    def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
+        alpha = torch.tensor([self.options.alpha], dtype=torch.float64)
+        found = []
+        for place, task in enumerate(tasks):
+            theta = gaussian_dropout_optimum(task.Phi, task.y, alpha)
+            q = Multiplicative(theta[None], alpha.sqrt() * theta[None], alpha.log())
+            kl = gaussian_dropout_kl(theta, alpha, *task.truth.posterior)
+            found.append(Optimum(self.objective(place, task, q=q), float(kl.total)))
+        return found

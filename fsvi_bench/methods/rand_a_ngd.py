@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
+import torch
+from jaxtyping import Float
 from pydantic import Field, PositiveInt
+from torch import Tensor
 
-from fsvi_bench.maths.functional_kl import Measurement
-from fsvi_bench.methods.base import ExactLimit, MethodOptions
-from fsvi_bench.methods.descending import Averaging, DescentMethod, MeasurementOptions
+from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
+from fsvi_bench.methods.base import AveragedShare, ExactLimit
+from fsvi_bench.methods.data import Batch, expected_nll
+from fsvi_bench.methods.functional import FunctionalMethod, MeasurementOptions
+from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.scoring.objective import ExpectedFunctionalKL, Objective
-from fsvi_bench.variational.likelihood import FullBatch
-from fsvi_bench.variational.measurement import MeasurementStream
-from fsvi_bench.variational.natural import NaturalDescent, StepSize
 
 
 class NaturalOptions(MeasurementOptions):
@@ -23,14 +24,14 @@ class NaturalOptions(MeasurementOptions):
     max_steps: PositiveInt = 500
     step_size: Annotated[float, Field(gt=0, le=1)] = 0.5
     decay: Annotated[float, Field(ge=0, le=1)] = 0.6
-    averaging: Averaging = 0.5
+    averaging: AveragedShare = 0.5
 
 
 #: With an A that sees every weight one whole step lands on the optimum, but for a factorised q's mean.
 _WHOLE_STEPS = {"M": 60, "step_size": 1.0, "decay": 0.0, "averaging": 0.0}
 
 
-class RandANgd(DescentMethod):
+class RandANgd(FunctionalMethod):
     """Natural gradients of −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with A drawn anew at each step.
 
     The natural parameters are averaged over the second half of the run, since single steps go on scattering with their
@@ -38,37 +39,25 @@ class RandANgd(DescentMethod):
     its way after 500 steps, its mean's direction blind to how features are correlated.
     """
 
-    Options: ClassVar[type[MethodOptions]] = NaturalOptions
-    options: NaturalOptions
+    Options = NaturalOptions
+    automatic_optimization = False
     exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {
         "full": ExactLimit({**_WHOLE_STEPS, "max_steps": 1}, tolerance=1e-9),
         "ffg": ExactLimit({**_WHOLE_STEPS, "max_steps": 1000}, tolerance=0.1),
     }
 
-    def make_descent(self) -> NaturalDescent:
-        options = self.options
-        sets = iter(MeasurementStream(self.problems, options.design(), self.seeds))
+    def initial(self) -> NaturalGaussian:
+        return NaturalGaussian(self.family, len(self.problems), self.problems.k)
 
-        def next_measurement() -> Measurement:
-            return next(sets).measurement
+    def configure_optimizers(self) -> NaturalGradient:
+        return NaturalGradient(self.q.parameters(), self.options.step_size, self.options.decay)
 
-        return NaturalDescent(
-            self.family,
-            FullBatch(self.problems),
-            next_measurement,
-            StepSize(options.step_size, options.decay),
-            options.max_steps,
-            self._kl_weight,
-            options.averaging,
-        )
+    def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
+        return expected_nll(q, batch.rows) + self.kl_weight * functional_kl(q, batch.A)
 
-    @property
-    def _kl_weight(self) -> float:
-        N = self.problems.y.shape[1]
-        return self.options.weight(N, N)
-
-    def cost(self) -> dict[str, int]:
-        return {"likelihood_rows": self.problems.y.shape[1], "measurement_rows": self.options.M}
-
-    def objectives(self) -> Sequence[Objective]:
-        return [ExpectedFunctionalKL(self.options.design(), self._kl_weight)] * len(self.problems)
+    @torch.no_grad()
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        natural_step(self.q, self.optimizers(), batch, self.kl_weight)
+        logged = self.trainer.loggers and self.steps_done % self.trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+        # No step needs the objective's value; whether q is a number, its parameters tell.
+        self.note(self.loss(self.q(), batch) if logged else self.q.mean.sum(-1) + self.q.precision.flatten(1).sum(-1))

@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
-from torch import Tensor
 
 from fsvi_bench.maths.spike_slab import spike_slab_optimum
-from fsvi_bench.methods.base import MethodOptions
-from fsvi_bench.methods.descending import DescentMethod
+from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.dropout import SpikeSlabPosterior
-from fsvi_bench.tasks.training_problems import TrainingProblems
-from fsvi_bench.variational.closed_form import ClosedForm
 
 
 class SpikeAndSlabOptions(MethodOptions):
@@ -25,27 +22,17 @@ class SpikeAndSlabOptions(MethodOptions):
     prior: Literal["own"] = "own"
 
 
-class SpikeAndSlab(DescentMethod):
+class SpikeAndSlab(Method):
     """A maximum of the ELBO over independent spikes and slabs, by coordinate ascent to its end; nothing is sampled."""
 
     Options: ClassVar[type[MethodOptions]] = SpikeAndSlabOptions
-    options: SpikeAndSlabOptions
     families: ClassVar[tuple[Family, ...]] = ("spike-slab",)
-    deterministic: ClassVar[bool] = True
+    deterministic = True
 
-    @property
-    def num_steps(self) -> int:
-        return 1
+    def solve(self, problem: TrainingData) -> SpikeSlabPosterior:
+        found = spike_slab_optimum(problem.Phi, problem.y, problem.noise_variance, self.options.f, self.options.l)
+        return SpikeSlabPosterior(found.spike_weight, found.mean, found.scale)
 
-    def make_descent(self) -> ClosedForm:
-        return ClosedForm(self.problems, self._solve, SpikeSlabPosterior)
-
-    def _solve(self, data: TrainingProblems) -> dict[str, Tensor]:
-        found = spike_slab_optimum(data.Phi, data.y, data.noise_variance, self.options.f, self.options.l)
-        return {"spike_weight": found.spike_weight, "slab_mean": found.mean, "slab_scale": found.scale}
-
-    def details(self) -> Sequence[Mapping[str, float]]:
+    def details(self) -> Sequence[Mapping[str, float] | None]:
         """The mean spike weight."""
-        q = self.posterior()
-        assert isinstance(q, SpikeSlabPosterior)
-        return [{"spike_weight": share} for share in q.spike_weight.mean(-1).tolist()]
+        return [{"spike_weight": share} for share in self.solved.spike_weight.mean(-1).tolist()]

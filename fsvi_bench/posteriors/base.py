@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
@@ -74,13 +75,18 @@ class Posterior(ABC):
     def out_of_domain(self) -> str | None:
         """Which finite parameter lies outside its domain, as a clause, or None."""
 
-    @abstractmethod
-    def __getitem__(self, problem: int) -> Posterior:
-        """The posterior of one problem of a batch."""
+    def map(self: Q, change: Callable[[Tensor], Tensor]) -> Q:
+        """The same kind of posterior with every tensor changed."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return replace(self, **{name: change(value) for name, value in named.items()})  # type: ignore[type-var]
 
-    @abstractmethod
-    def cpu(self) -> Posterior:
+    def __getitem__(self: Q, problem: int | slice) -> Q:
+        """The posterior of one problem of a batch."""
+        return self.map(lambda tensor: tensor[problem])
+
+    def cpu(self: Q) -> Q:
         """The same posterior with its tensors on the CPU."""
+        return self.map(Tensor.cpu)
 
     def covariance(self) -> Float[Tensor, "*B k k"]:
         """Cov w."""
@@ -91,7 +97,13 @@ class Posterior(ABC):
 def unstack(posterior: Q) -> Sequence[Q]:
     """The B posteriors of a batch, one by one."""
     size = next(iter(posterior.tensors().values())).shape[0]
-    return [posterior[problem] for problem in range(size)]  # type: ignore[misc]
+    return [posterior[problem] for problem in range(size)]
+
+
+def concatenate(posteriors: Sequence[Q]) -> Q:
+    """Batches of one kind as one batch."""
+    columns = {field.name: [getattr(q, field.name) for q in posteriors] for field in fields(posteriors[0])}  # type: ignore[arg-type]
+    return replace(posteriors[0], **{name: torch.cat(column) for name, column in columns.items()})  # type: ignore[type-var]
 
 
 def defect(posterior: Posterior, k: int) -> str | None:

@@ -83,12 +83,6 @@ class BernoulliDropoutPosterior(Posterior):
             return None
         return f"a retain probability of the posterior is {high if low > 0 else low:g}, outside (0, 1]"
 
-    def __getitem__(self, problem: int) -> BernoulliDropoutPosterior:
-        return BernoulliDropoutPosterior(self.m[problem], self.retain_probability[problem])
-
-    def cpu(self) -> BernoulliDropoutPosterior:
-        return BernoulliDropoutPosterior(self.m.cpu(), self.retain_probability.cpu())
-
 
 @dataclass(frozen=True, eq=False)
 class SpikeSlabPosterior(Posterior):
@@ -142,12 +136,6 @@ class SpikeSlabPosterior(Posterior):
             return f"a spike weight of the posterior is {high if low >= 0 else low:g}, outside [0, 1]"
         smallest = float(self.slab_scale.min())
         return None if smallest > 0 else f"a standard deviation of the posterior's slabs is {smallest:g}"
-
-    def __getitem__(self, problem: int) -> SpikeSlabPosterior:
-        return SpikeSlabPosterior(self.spike_weight[problem], self.slab_mean[problem], self.slab_scale[problem])
-
-    def cpu(self) -> SpikeSlabPosterior:
-        return SpikeSlabPosterior(self.spike_weight.cpu(), self.slab_mean.cpu(), self.slab_scale.cpu())
 
 
 def _uniform(generator: torch.Generator, like: Float[Tensor, "*B k"], n: int) -> Float[Tensor, "*B n k"]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -17,16 +17,13 @@ from fsvi_bench.posteriors.base import Posterior
 class GaussianPosterior(Posterior):
     """q(w) = N(mean, Σ); tensors may carry a leading axis of B problems."""
 
-    family: Literal["full", "ffg"]
+    family: ClassVar[Literal["full", "ffg"]]
     mean: Float[Tensor, "*B k"]
 
+    @property
     @abstractmethod
-    def __getitem__(self, problem: int) -> GaussianPosterior:
-        """The posterior of one problem of a batch."""
-
-    @abstractmethod
-    def cpu(self) -> GaussianPosterior:
-        """The same posterior with its tensors on the CPU."""
+    def root(self) -> Float[Tensor, "*B k k"] | Float[Tensor, "*B k"]:
+        """Of Σ: its lower-triangular factor, or standard deviations."""
 
     @property
     def kind(self) -> str:
@@ -56,7 +53,11 @@ class FullGaussian(GaussianPosterior):
 
     mean: Float[Tensor, "*B k"]
     scale_tril: Float[Tensor, "*B k k"]
-    family: Literal["full"] = "full"
+    family: ClassVar[Literal["full", "ffg"]] = "full"
+
+    @property
+    def root(self) -> Float[Tensor, "*B k k"]:
+        return self.scale_tril
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return self.scale_tril
@@ -70,12 +71,6 @@ class FullGaussian(GaussianPosterior):
     def malformed(self) -> str | None:
         return "its scale_tril has entries above the diagonal" if bool(self.scale_tril.triu(1).any()) else None
 
-    def __getitem__(self, problem: int) -> FullGaussian:
-        return FullGaussian(self.mean[problem], self.scale_tril[problem])
-
-    def cpu(self) -> FullGaussian:
-        return FullGaussian(self.mean.cpu(), self.scale_tril.cpu())
-
 
 @dataclass(frozen=True, eq=False)
 class FactorisedGaussian(GaussianPosterior):
@@ -83,7 +78,11 @@ class FactorisedGaussian(GaussianPosterior):
 
     mean: Float[Tensor, "*B k"]
     scale: Float[Tensor, "*B k"]
-    family: Literal["ffg"] = "ffg"
+    family: ClassVar[Literal["full", "ffg"]] = "ffg"
+
+    @property
+    def root(self) -> Float[Tensor, "*B k"]:
+        return self.scale
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return torch.diag_embed(self.scale)
@@ -93,17 +92,3 @@ class FactorisedGaussian(GaussianPosterior):
 
     def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
         return {"mean": (k,), "scale": (k,)}
-
-    def __getitem__(self, problem: int) -> FactorisedGaussian:
-        return FactorisedGaussian(self.mean[problem], self.scale[problem])
-
-    def cpu(self) -> FactorisedGaussian:
-        return FactorisedGaussian(self.mean.cpu(), self.scale.cpu())
-
-
-def stack(posteriors: Sequence[GaussianPosterior]) -> GaussianPosterior:
-    """B posteriors of one family as one with a leading axis."""
-    means = torch.stack([q.mean for q in posteriors])
-    if posteriors[0].family == "ffg":
-        return FactorisedGaussian(means, torch.stack([q.scale for q in posteriors]))  # type: ignore[attr-defined]
-    return FullGaussian(means, torch.stack([q.covariance_tril() for q in posteriors]))

@@ -67,9 +67,3 @@ class SamplesPosterior(Posterior):
 
     def out_of_domain(self) -> str | None:
         return None
-
-    def __getitem__(self, problem: int) -> SamplesPosterior:
-        return SamplesPosterior(self.samples[problem])
-
-    def cpu(self) -> SamplesPosterior:
-        return SamplesPosterior(self.samples.cpu())

@@ -34,6 +34,8 @@ from torch import Tensor
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stein_score, squared_distances
+from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
 from fsvi_bench.reproductions.base import CellValue, ResultTable
 from fsvi_bench.reproductions.claims import Statistic
@@ -45,8 +47,6 @@ from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.task import Task, bind_task
-from fsvi_bench.tasks.training_problems import TrainingProblems
-from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream, stream_generator
 
 FBNN_SAMPLES = 100  #: Sun et al. (2019), and the methods' default
 LARGE_K = 100  #: features that one claim is about
@@ -247,7 +247,7 @@ def function_cases(problem: Task, settings: Settings) -> list[Case]:
 def _case(name: str, k: int | None, marginals: Sequence[Marginal], settings: Settings) -> Case:
     falls = []
     for seed, marginal in enumerate(marginals):
-        generator = stream_generator(derive_seed("burt2020-shrinkage", name, seed), "descent")
+        (generator,) = Streams([derive_seed("burt2020-shrinkage", name, seed)])("descent")
         falls.append(descend(marginal, generator, settings.eigen_share, settings.steps))
     by_step = dict(zip(settings.steps, (list(values) for values in zip(*falls, strict=True)), strict=True))
     return Case(name, k, _all_S(name, marginals, settings), by_step)
@@ -255,15 +255,17 @@ def _case(name: str, k: int | None, marginals: Sequence[Marginal], settings: Set
 
 def measurement_features(problem: Task, M: int, seed: int) -> Float[Tensor, "M k"]:
     """Features at a set that the methods' own stream draws: half training inputs, half of their box."""
-    problems = TrainingProblems.of([problem])
+    problems = TrainingData.of([problem])
     own = derive_seed("burt2020-shrinkage", problem.frozen.sha256, seed)
-    return MeasurementStream(problems, MeasurementDesign(M), [own]).draw(1)[0, 0, :, : problem.frozen.k].clone()
+    return (
+        MeasurementStream(problems, MeasurementDesign(M), Streams([own])).draw(1)[0, 0, :, : problem.frozen.k].clone()
+    )
 
 
 def _all_S(name: str, marginals: Sequence[Marginal], settings: Settings) -> dict[int, list[Shrinkage]]:
     found: dict[int, list[Shrinkage]] = {S: [] for S in settings.S}
     for seed, marginal in enumerate(marginals):
-        generator = stream_generator(derive_seed("burt2020-shrinkage", name, seed), "function samples")
+        (generator,) = Streams([derive_seed("burt2020-shrinkage", name, seed)])("function samples")
         w = torch.from_numpy(generator.standard_normal((max(settings.S), len(marginal.W))))
         for S in settings.S:
             found[S].append(shrinkage(marginal, w[:S], settings.eigen_share))

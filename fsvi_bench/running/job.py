@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fsvi_bench.arithmetic import KERNELS_VARIABLE
 from fsvi_bench.errors import InputError
+from fsvi_bench.methods.base import Method, Optimum
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from fsvi_bench.running.cell import Cell, Record, Seconds, not_a_number
@@ -18,11 +20,9 @@ from fsvi_bench.running.grid import code_sha256
 from fsvi_bench.running.plan import Variant
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.running.quiet import no_word_of_unused_gpus
-from fsvi_bench.scoring.objective import Objective
-from fsvi_bench.scoring.scores import score
+from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import Task
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trace import Trace, Tracer, trace_steps
 from fsvi_bench.training.trainer import Device, train
 
@@ -51,10 +51,12 @@ class _Trained(NamedTuple):
 
     posteriors: Sequence[Posterior]
     reasons: Sequence[str | None]
-    objectives: Sequence[Objective | None]
+    optima: Sequence[Optimum | None]
     work: Sequence[Mapping[str, int] | None]
     details: Sequence[Mapping[str, float] | None]
     traces: Sequence[Trace | None]
+    method: Method
+    no_optima: str | None  #: why what the objective asks for is not known
     seconds: float
 
 
@@ -95,27 +97,41 @@ def _require_same_sources(job: Job) -> None:
 def _train(job: Job) -> _Trained:
     problems, cells = [problem for problem, _ in job.batch], [cell for _, cell in job.batch]
     seeds = [derive_seed(c.task_sha256, c.method, c.family, c.seed) for c in cells]
-    method = job.variant.method.cls(TrainingProblems.of(problems), job.variant.family, job.variant.options, seeds)
+    method = job.variant.method.cls(problems, job.variant.family, seeds, job.variant.options)
     tracer = Tracer(method, problems) if method.trains else None
     seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
+    method.cpu()
+    optima, no_optima = _optima(method, problems)
     trained = _Trained(
-        posteriors=unstack(method.posterior().cpu()),
+        posteriors=unstack(method.posterior()),
         reasons=method.divergences(),
-        objectives=method.objectives(),
+        optima=optima,
         work=method.work(),
         details=method.details(),
         traces=[None] * len(cells) if tracer is None else tracer.traces,
+        method=method,
+        no_optima=no_optima,
         seconds=seconds,
     )
-    if any(len(each) != len(cells) for each in trained[:-1]):
+    if any(len(each) != len(cells) for each in trained[:-3]):
         raise ValueError(f"the method returned {len(trained.posteriors)} posteriors for {len(cells)} problems")
     return trained
+
+
+def _optima(method: Method, problems: Sequence[Task]) -> tuple[Sequence[Optimum | None], str | None]:
+    """What the objective asks for, all problems at once; the other scores stand where it cannot be computed."""
+    try:
+        return method.optima(problems), None
+    except Exception as error:
+        return [None] * len(problems), f"no score of the objective: {_reason(error)}"
 
 
 def _outcome(job: Job, place: int, trained: _Trained, started: datetime) -> Outcome:
     problem, cell = job.batch[place]
     begun = time.perf_counter()
-    result = _score_cell(trained.posteriors[place], problem, trained.reasons[place], trained.objectives[place])
+    result = _score_cell(trained.posteriors[place], problem, trained.reasons[place])
+    if result.get("scores") is not None:
+        result = _with_objective(result["scores"], place, problem, trained)
     size = len(job.batch)
     seconds = Seconds(
         train=trained.seconds / size,
@@ -128,9 +144,7 @@ def _outcome(job: Job, place: int, trained: _Trained, started: datetime) -> Outc
     return Outcome(cell, record, trained.posteriors[place] if record.status == "ok" else None, trained.traces[place])
 
 
-def _score_cell(
-    posterior: Posterior, problem: Task, diverged: str | None, objective: Objective | None
-) -> dict[str, Any]:
+def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> dict[str, Any]:
     """Scores, or a status and the reason for having none."""
     if diverged is not None:
         return {"status": "diverged", "reason": diverged}
@@ -147,16 +161,22 @@ def _score_cell(
         scores = score(posterior, problem)
     except Exception as error:
         return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}
-    reason = None
-    try:
-        if objective is not None:
-            scores = scores.model_copy(update=objective.scores(posterior, problem)._asdict())
-    except Exception as error:
-        # The other scores stand all the same.
-        reason = f"no score of the objective: {_reason(error)}"
     if names := not_a_number(scores):
         return {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
-    return {"scores": scores, "reason": reason}
+    return {"scores": scores, "reason": None}
+
+
+def _with_objective(scores: Scores, place: int, problem: Task, trained: _Trained) -> dict[str, Any]:
+    """KL(q* ‖ P_D) at the objective's own optimum q*, and how far above its least known value q leaves it."""
+    optimum = trained.optima[place]
+    if optimum is None:
+        return {"scores": scores, "reason": trained.no_optima}
+    try:
+        gap = trained.method.objective(place, problem) - optimum.value
+    except Exception as error:
+        return {"scores": scores, "reason": f"no score of the objective: {_reason(error)}"}
+    known = {"kl_at_objective_optimum": optimum.kl, "objective_gap": None if math.isnan(gap) else gap}
+    return {"scores": scores.model_copy(update=known), "reason": None}
 
 
 def _reason(error: Exception) -> str:

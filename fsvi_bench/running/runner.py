@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.running.cell import Cell, Record
 from fsvi_bench.running.executors import Executor, LocalExecutor
 from fsvi_bench.running.grid import Planned, batches, expand, parts, plan_file
@@ -22,7 +23,6 @@ from fsvi_bench.running.rows import Rows, Watcher
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.task import Task, bind_task
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trainer import Device
 
 Rerun = Literal["none", "failed", "diverged", "all"]
@@ -117,7 +117,7 @@ def check_settings(missing: Sequence[Planned], loader: Loader) -> None:
             settings = (variant.method.name, variant.options.model_dump_json())
             by_task.setdefault(task.sha256, (task, {}))[1].setdefault(settings, variant)
     for task, variants in by_task.values():
-        problem = TrainingProblems.of([loader(task)])
+        problem = TrainingData.of(loader(task))
         for variant in variants.values():
             variant.method.cls.check(variant.options, problem)
 
@@ -154,7 +154,7 @@ def _formulas(missing: Sequence[Planned], loader: Loader) -> set[int]:
 
 def _trains(variant: Variant, problem: Task) -> bool:
     try:
-        return variant.method.cls(TrainingProblems.of([problem]), variant.family, variant.options, [0]).trains
+        return variant.method.cls(problem, variant.family, [0], variant.options).trains
     except Exception:
         return True  # its job says what it raised
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.methods.data import TRACED_SETS
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
-from fsvi_bench.scoring.loss import Loss
-from fsvi_bench.scoring.objective import Objective
 from fsvi_bench.scoring.scores import trace_scores
 from fsvi_bench.tasks.task import Task
 
@@ -103,60 +102,31 @@ class Tracer:
     on, is not to be seen in its trace.
     """
 
-    def __init__(self, method: Method, problems: Sequence[Task]) -> None:
-        self.method, self.problems = method, problems
-        self.traces = [Trace() for _ in problems]
-        self._ended = [False] * len(problems)
-        self._losses: list[Loss | None] | None = None
+    def __init__(self, method: Method, tasks: Sequence[Task]) -> None:
+        self.method, self.tasks = method, tasks
+        self.traces = [Trace() for _ in tasks]
+        self._ended = [False] * len(tasks)
 
     def __call__(self, steps: int, seconds: float) -> None:
         """To be called after `steps` steps and `seconds` of training."""
         posteriors = unstack(self.method.posterior().cpu())
-        share = seconds / len(self.problems)
+        share = seconds / len(self.tasks)
         stops = self.method.stopped_after()
-        for place, (problem, q, stop) in enumerate(zip(self.problems, posteriors, stops, strict=True)):
+        for place, (task, q, stop) in enumerate(zip(self.tasks, posteriors, stops, strict=True)):
             # What is not a Gaussian over the weights is refused by name when the training is over.
-            if self._ended[place] or defect(q, problem.frozen.k) is not None:
+            if self._ended[place] or defect(q, task.frozen.k) is not None:
                 continue
             at = steps if stop is None else min(stop, steps)
             last = stop is not None or steps >= self.method.num_steps
-            scores = trace_scores(q, problem, mixtures=last)
+            scores = trace_scores(q, task, mixtures=last)
             self.traces[place].points.append(TracePoint(at, share, **scores.model_dump(), loss=self._loss(place, q)))
             self._ended[place] = stop is not None
 
-    def _loss(self, place: int, q: Posterior) -> float | None:
-        """The method's objective at one problem's q, None if it has none; NaN for a q that has diverged.
-
-        NaN too where the objective cannot be computed: the other scores stand all the same.
-        """
-        if self._losses is None:
-            # Not before the first point: a method knows its device, and what it drew, by then.
-            self._losses = [
-                None if objective is None else _prepared(objective, problem)
-                for objective, problem in zip(self._objectives(), self.problems, strict=True)
-            ]
-        loss = self._losses[place]
-        if loss is None:
-            return None
-        return math.nan if divergence(q) is not None else _or_nan(lambda: loss(q))
-
-    def _objectives(self) -> Sequence[Objective | None]:
-        """None of a method that cannot tell before it is trained."""
+    def _loss(self, place: int, q: Posterior) -> float:
+        """The method's objective at one problem's q; NaN for a q that has diverged, and where it cannot be computed."""
+        if divergence(q) is not None:
+            return math.nan
         try:
-            return self.method.objectives()
+            return self.method.objective(place, self.tasks[place], TRACED_SETS)
         except Exception:
-            return [None] * len(self.problems)
-
-
-def _prepared(objective: Objective, problem: Task) -> Loss:
-    try:
-        return objective.loss(problem)
-    except Exception:
-        return lambda _: math.nan
-
-
-def _or_nan(value: Callable[[], float]) -> float:
-    try:
-        return value()
-    except Exception:
-        return math.nan
+            return math.nan

@@ -1,12 +1,11 @@
-"""Lightning set up so that a step costs what its arithmetic costs: no logger, bar, summary or checkpoints."""
+"""Lightning's Trainer as a run has it: no logger, bar, summary or checkpoints, and a clock that stops for observers."""
 
 from __future__ import annotations
 
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import pytorch_lightning as pl
@@ -36,67 +35,57 @@ def choose_device(wanted: str, available: bool | None = None) -> Device:
     return "cuda" if available and wanted != "cpu" else "cpu"
 
 
-class _Conductor(pl.Callback):
-    """Counts the seconds between the first and the last step, stops the clock for observations, and ends early."""
+class Clock(pl.Callback):
+    """Counts the seconds between the first and the last step, and stops for whoever observes.
+
+    Observers look before a step, when all that belongs to the former one is done, and at the end.
+
+    Args:
+        observe: called with (steps done, seconds so far) after each number of steps in `at`, before the first step if 0
+            is among them, and when a method ends early.
+    """
 
     def __init__(self, observe: Observe | None, at: Sequence[int]) -> None:
         self.observe, self.at = observe, frozenset(at)
-        self.seconds, self._started = 0.0, 0.0
+        self.seconds, self._started, self._seen = 0.0, 0.0, -1
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._look(0)
         self._started = time.perf_counter()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        assert isinstance(pl_module, Method)
-        if pl_module.finished:
-            trainer.should_stop = True
-        if batch.stop in self.at or trainer.should_stop:
-            self._stop(pl_module)
-            self._look(batch.stop)
-            self._started = time.perf_counter()
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if pl_module.steps_done in self.at:
+            self._look(pl_module)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        if pl_module.steps_done in self.at or pl_module.steps_done < pl_module.num_steps:
+            self._look(pl_module)
         self._stop(pl_module)
 
-    def _stop(self, module: pl.LightningModule) -> None:
-        if module.device.type == "cuda":
+    def _stop(self, method: Any) -> None:
+        if method.device.type == "cuda":
             torch.cuda.synchronize()
         self.seconds += time.perf_counter() - self._started
 
-    def _look(self, step: int) -> None:
-        if self.observe is not None and (step in self.at or step > 0):
-            self.observe(step, self.seconds)
-
-
-class StepRanges:
-    """The steps 0 to `total` in ranges of at most `steps_per_call` that end wherever somebody wants to look.
-
-    Lightning's loader: its length bounds the run even when a method drives its optimiser itself. (Lightning would take
-    a plain list for a collection of loaders.)
-    """
-
-    def __init__(self, total: int, steps_per_call: int, stops: Sequence[int] = ()) -> None:
-        edges = sorted({0, total, *range(0, total, steps_per_call), *(stop for stop in stops if 0 < stop < total)})
-        self.ranges = [range(start, stop) for start, stop in pairwise(edges)]
-
-    def __iter__(self) -> Iterator[range]:
-        return iter(self.ranges)
-
-    def __len__(self) -> int:
-        return len(self.ranges)
+    def _look(self, method: Any) -> None:
+        self._stop(method)
+        if self.observe is not None and method.steps_done != self._seen:
+            self.observe(method.steps_done, self.seconds)
+        self._seen = method.steps_done
+        self._started = time.perf_counter()
 
 
 def train(method: Method, device: Device, observe: Observe | None = None, at: Sequence[int] = ()) -> float:
     """Runs the method's steps; returns the seconds that they took for the whole batch, observations apart.
 
     Args:
-        observe: called with (steps done, seconds so far) after each number of steps in `at`, before the first step if 0
-            is among them, and when a method ends early.
+        observe: as `Clock` has it.
+        at: numbers of steps.
     """
-    conductor = _Conductor(observe, at)
+    clock = Clock(observe, at)
+    if not method.trains:
+        started = time.perf_counter()
+        method.posterior()
+        return time.perf_counter() - started
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     trainer = pl.Trainer(
         accelerator="gpu" if device == "cuda" else "cpu",
@@ -106,20 +95,16 @@ def train(method: Method, device: Device, observe: Observe | None = None, at: Se
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[conductor],
+        callbacks=[clock],
     )
-    steps = StepRanges(method.num_steps, method.steps_per_call, at)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*configure_optimizers.*returned `None`.*")
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
-        warnings.filterwarnings("ignore", message=".*Total length of `StepRanges` across ranks is zero.*")
-        warnings.filterwarnings("ignore", module="pytorch_lightning.utilities._pytree")
+        # Lightning's own use of an old name of torch's, once for every run.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="pytorch_lightning.utilities._pytree")
         try:
-            trainer.fit(method, train_dataloaders=steps)
+            trainer.fit(method, datamodule=method.data())
         except SystemExit:
             # Lightning turns Ctrl-C into an exit of its own; whoever called decides how an interrupt ends.
             if trainer.interrupted:
                 raise KeyboardInterrupt from None
             raise
-    return conductor.seconds
+    return clock.seconds

@@ -12,13 +12,13 @@ from fsvi_bench.leaderboard.rerun.child import Limits, Trained, train_apart
 from fsvi_bench.leaderboard.rerun.jail import Jail, find_jail
 from fsvi_bench.leaderboard.submission import Claim, Claims, Submission
 from fsvi_bench.leaderboard.verification import VerifiedCell
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import Place, TaskSet
 from fsvi_bench.tasks.task import Task
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trainer import train
 from tests.leaderboard.planted import planted_manifest, planted_problem, planted_task
 from tests.requirements import skip_or_fail
@@ -87,7 +87,7 @@ def trained_until(
     """What there was of it after each of these steps, copied; then what it left."""
     entry = load_method(name)
     seeds = [derive_seed(of.frozen.sha256, name, family, 0)]
-    method = entry.cls(TrainingProblems.of([of]), family, entry.options(settings), seeds)
+    method = entry.cls(TrainingData.of([of]), family, entry.options(settings), seeds)
     found: list[Posterior] = []
 
     def observe(step: int, seconds: float) -> None:

@@ -26,10 +26,10 @@ from fsvi_bench.leaderboard.rerun.protocol import (
     read_job,
     write_job,
 )
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.io import posterior_file, read_posterior
 from fsvi_bench.tasks.task import FeatureMap
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from tests.leaderboard.planted import planted_manifest
 from tests.leaderboard.rerunning import method_that, problem
 
@@ -206,8 +206,8 @@ def test_the_child_gets_the_training_problem_to_the_last_bit_and_nothing_else(tm
     job, got = read_job(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["job.json", "mine.py", "problem.safetensors"]
     assert (job.seed, (folder / "mine.py").read_bytes()) == (2**64 - 1, b"text")
-    expected = TrainingProblems.of([problem()])
-    for field in fields(TrainingProblems):
+    expected = TrainingData.of([problem()])
+    for field in fields(TrainingData):
         if field.name != "feature_map":
             assert torch.equal(getattr(got, field.name), getattr(expected, field.name))
             assert getattr(got, field.name).data_ptr() % 64 == 0  # as torch allocates: BLAS rounds by alignment

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from fsvi_bench.variational.parameters import FullParameters
 
 from fsvi_bench.conformance.problems import odd_problems, take, toy_problems
-from fsvi_bench.methods.base import TrainingProblems
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.training.trainer import train
-from fsvi_bench.variational.parameters import FullParameters
 
 f64 = torch.float64
 __all__ = ["odd_problems", "take"]  # the suite's, for those who import them from here
@@ -119,10 +119,10 @@ def toys() -> tuple[Task, ...]:
     return toy_problems(20)
 
 
-def twenty_targets(problem: Task) -> TrainingProblems:
+def twenty_targets(problem: Task) -> TrainingData:
     """One problem's inputs and features, 20 times, with targets drawn from its own model."""
     g = torch.Generator().manual_seed(0)
-    data = TrainingProblems.of([problem] * 20)
+    data = TrainingData.of([problem] * 20)
     weights = torch.randn(20, data.k, 1, generator=g, dtype=f64)
     noise = torch.randn(data.y.shape, generator=g, dtype=f64) * problem.frozen.noise_variance.sqrt()
     return replace(data, y=(data.Phi @ weights)[..., 0] + noise)

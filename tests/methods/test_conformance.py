@@ -12,7 +12,8 @@ import torch
 from fsvi_bench.conformance import Subject
 from fsvi_bench.conformance.repeating import in_any_company
 from fsvi_bench.conformance.subject import numbers, same
-from fsvi_bench.methods.base import Method, TrainingProblems
+from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method, method_names
 from fsvi_bench.posteriors.base import KIND_OF, defect, divergence, unstack
 from fsvi_bench.running.job import _score_cell
@@ -38,7 +39,7 @@ from tests.methods.table import (
 # --- Training ---------------------------------------------------------------------------------------------------------
 
 
-def make(row: Row, settings: Settings, data: TrainingProblems, seeds: list[int], steps: int = STEPS) -> Method:
+def make(row: Row, settings: Settings, data: TrainingData, seeds: list[int], steps: int = STEPS) -> Method:
     subject = Subject(load_method(row.method), row.family, settings, steps)
     assert row.family in subject.entry.cls.families
     return subject.make(data, seeds)
@@ -49,7 +50,7 @@ def seeds_for(row: Row, places: list[int], seed: int = 0) -> list[int]:
     return Subject(load_method(row.method), row.family).seeds(places, seed)
 
 
-def trained(row: Row, settings: Settings, data: TrainingProblems, places: list[int], seed: int = 0, **options: Any):
+def trained(row: Row, settings: Settings, data: TrainingData, places: list[int], seed: int = 0, **options: Any):
     """Mean and covariance factor of the problems at these places of the full batch, trained together."""
     method = make(row, settings, take(data, places), seeds_for(row, places, seed), **options)
     train(method, "cpu")
@@ -89,7 +90,7 @@ def test_every_method_and_family_has_a_row():
 
 @variants
 def test_the_posterior_is_one_of_its_family_over_the_weights(row, settings):
-    data = TrainingProblems.of(toys()[:3])
+    data = TrainingData.of(toys()[:3])
     method = make(row, settings, data, [1, 2, 3])
     train(method, "cpu")
     q = method.posterior()
@@ -113,7 +114,7 @@ def test_the_posterior_is_one_of_its_family_over_the_weights(row, settings):
 )
 def test_it_starts_at_the_prior(row, settings):
     problems = toys()[:2]
-    method = make(row, settings, TrainingProblems.of(problems), [1, 2])
+    method = make(row, settings, TrainingData.of(problems), [1, 2])
     tracer, starts = Tracer(method, problems), []
 
     def observe(steps, seconds):
@@ -136,7 +137,7 @@ def test_it_starts_at_the_prior(row, settings):
 
 @variants
 def test_the_same_seed_gives_the_same_bits_and_another_seed_other_numbers(row, settings):
-    data = TrainingProblems.of(toys()[:2])
+    data = TrainingData.of(toys()[:2])
     first, again, other = (trained(row, settings, data, [0, 1], seed, steps=5) for seed in (0, 0, 1))
     assert all(map(same, first, again))
     # With all training rows and an A that sees every weight, the objective is that of weight space, whatever A is.
@@ -148,7 +149,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_other_numbers(row, s
 @pytest.mark.slow
 @variants
 def test_a_problem_is_bitwise_the_same_in_any_batch(row, settings):
-    require_the_same_in_any_company(row, settings, TrainingProblems.of(toys()))
+    require_the_same_in_any_company(row, settings, TrainingData.of(toys()))
 
 
 @variants
@@ -171,7 +172,7 @@ def test_looking_moves_nothing(row, settings):
     """Where a trace wants a point, the steps are cut; what they compute must not depend on it, nor on what it looks at:
     posterior, scores, loss."""
     problems = toys()[:2]
-    data = TrainingProblems.of(problems)
+    data = TrainingData.of(problems)
     watched, alone = (make(row, settings, data, [1, 2]) for _ in range(2))
     tracer = Tracer(watched, problems)
     train(watched, "cpu", tracer, [0, 1, 2, 5, STEPS])
@@ -184,7 +185,7 @@ def test_looking_moves_nothing(row, settings):
 def test_a_traces_loss_is_finite_and_bitwise_the_same_in_any_batch(row, settings):
     def losses(places):
         problems = [toys()[place] for place in places]
-        tracer = Tracer(make(row, settings, TrainingProblems.of(problems), seeds_for(row, places)), problems)
+        tracer = Tracer(make(row, settings, TrainingData.of(problems), seeds_for(row, places)), problems)
         train(tracer.method, "cpu", tracer, [0, 3, STEPS])
         return [[point.loss for point in trace.points] for trace in tracer.traces]
 
@@ -199,7 +200,7 @@ def test_a_longer_run_begins_with_the_shorter_one(row, settings):
     settings = {name: value for name, value in settings.items() if name not in ("lr_schedule", "averaging")}
     if "averaging" in load_method(row.method).cls.Options.model_fields:
         settings["averaging"] = 0.0
-    data = TrainingProblems.of(toys()[:2])
+    data = TrainingData.of(toys()[:2])
     longer, seen = make(row, settings, data, [1, 2]), {}
     train(longer, "cpu", lambda steps, seconds: seen.update({steps: numbers(longer)}), [7])
     for steps in (7,):
@@ -213,8 +214,8 @@ def test_a_longer_run_begins_with_the_shorter_one(row, settings):
 def test_a_nan_among_one_problems_targets_is_its_own_misfortune(row, settings):
     problems, planted = list(toys()[:3]), 1
     places = list(range(3))
-    healthy = trained(row, settings, TrainingProblems.of(problems), places)
-    data = TrainingProblems.of(problems)
+    healthy = trained(row, settings, TrainingData.of(problems), places)
+    data = TrainingData.of(problems)
     data.y[planted] = math.nan
     method = make(row, settings, data, seeds_for(row, places))
     if row.closed_form:

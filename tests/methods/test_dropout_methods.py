@@ -18,7 +18,7 @@ from fsvi_bench.maths.log_uniform import (
     molchanov_kl,
 )
 from fsvi_bench.maths.spike_slab import spike_slab_optimum
-from fsvi_bench.methods.base import TrainingProblems
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.sparse_variational_dropout import sigmoid_slope
 from fsvi_bench.methods.variational_dropout import log_uniform_gradient, task_prior_gradient
 from tests.maths.draws import close, f64
@@ -42,7 +42,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def data(problem):
-    return TrainingProblems.of([problem])
+    return TrainingData.of([problem])
 
 
 def model(problem):
@@ -91,7 +91,7 @@ def well_conditioned(N=200, k=8):
     w, noise = torch.from_numpy(rng.standard_normal((k, 1))), torch.from_numpy(0.5 * rng.standard_normal(N))
     y = (Phi @ w)[:, 0] + noise
     X = Phi[None, :, :1]
-    data = TrainingProblems(X, y[None], Phi[None], f64([0.25]), X.amin(1), X.amax(1), InputsAsFeatures())
+    data = TrainingData(X, y[None], Phi[None], f64([0.25]), X.amin(1), X.amax(1), InputsAsFeatures())
     return (Phi, y, f64(0.25)), data
 
 

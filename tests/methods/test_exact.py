@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.base import MethodOptions, TrainingProblems
+from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.exact import Exact
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method, method_names
 from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.running.plan import Request, make_plan
@@ -30,7 +31,7 @@ def problems():
 
 
 def posteriors(problems, family):
-    method = Exact(TrainingProblems.of(problems), family, MethodOptions(), seeds=[0] * len(problems))
+    method = Exact(TrainingData.of(problems), family, MethodOptions(), seeds=[0] * len(problems))
     seconds = train(method, "cpu")
     assert seconds > 0
     return unstack(method.posterior())
@@ -68,7 +69,7 @@ def test_odd_shapes_are_bitwise_independent_of_the_batch_too(family, N, k):
 
     def solve(chosen):
         feature_map = FeatureMap(Z[chosen], low[chosen], one[chosen], None)
-        data = TrainingProblems(
+        data = TrainingData(
             Phi[chosen, :, :1], y[chosen], Phi[chosen], one[chosen], low[chosen], low[chosen], feature_map
         )
         method = Exact(data, family, MethodOptions(), seeds=[0] * len(chosen))
@@ -83,7 +84,7 @@ def test_odd_shapes_are_bitwise_independent_of_the_batch_too(family, N, k):
 
 
 def test_methods_see_neither_test_rows_nor_truth():
-    assert set(TrainingProblems.__dataclass_fields__) == {
+    assert set(TrainingData.__dataclass_fields__) == {
         "X", "y", "Phi", "noise_variance", "low", "high", "feature_map",
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fsvi_bench.methods.base import TrainingProblems
+from fsvi_bench.methods.problems import TrainingData
 from tests.methods.table import SEES_ALL, label, method_on, toys
 
 #: Steps whose gradient is no estimate: all rows, closed forms, an A that is fixed or sees every weight.
@@ -30,7 +30,7 @@ def test_the_gradient_of_the_loss_is_the_methods(name, family, settings):
     """By central differences in three random directions, at a random q. The loss is of order 1e5 and its digits 1e-11,
     so that differences over 2e-5 have 1e-6 to 1e-5 of absolute error beside slopes of 1e2 and more."""
     problem, k = toys()[0], toys()[0].frozen.k
-    method = method_on(name, TrainingProblems.of([problem]), family, settings)
+    method = method_on(name, TrainingData.of([problem]), family, settings)
     method.on_fit_start()
     loss, q, g = method.objectives()[0].loss(problem), method.descent.q, torch.Generator().manual_seed(0)
 

@@ -8,18 +8,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from fsvi_bench.scoring.objective import ExpectedFunctionalKL, FixedFunctionalKL, WeightSpaceKL
+from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
 
 from fsvi_bench.maths.blr import mean_field_optimum_scale
-from fsvi_bench.methods.base import TrainingProblems
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.scoring.objective import ExpectedFunctionalKL, FixedFunctionalKL, WeightSpaceKL
 from fsvi_bench.scoring.scores import score, trace_scores
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.task import bind_task
-from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
 from tests import reference as twin
 from tests.conftest import REFERENCE
 from tests.methods.table import (
@@ -47,10 +47,10 @@ families = pytest.mark.parametrize("family", ["full", "ffg"])
 def seen(request):
     """A problem and an M at which `mixed` sets see all of its weights: k = 20, 7 and 100."""
     if request.param == "toy":
-        return TrainingProblems.of(toys()[:1]), 60
+        return TrainingData.of(toys()[:1]), 60
     if request.param == "odd":
         return take(odd_problems(), [0]), 30
-    return TrainingProblems.of([request.getfixturevalue("boston")]), 300
+    return TrainingData.of([request.getfixturevalue("boston")]), 300
 
 
 def drawn_sets(data, M, seeds, sets=8):
@@ -101,10 +101,10 @@ def test_if_A_sees_every_weight_the_gap_is_that_of_the_kl(kind, family):
     mean, tril = random_q(family, 20)
     q = FullGaussian(mean, tril) if family == "full" else FactorisedGaussian(mean, tril.diagonal())
     if kind == "fixed-a":
-        method = method_on("fixed-a", TrainingProblems.of([problem]), family, {"M": 60})
+        method = method_on("fixed-a", TrainingData.of([problem]), family, {"M": 60})
         assert rank(method.Phi_A[0]) == 20
     else:
-        method = method_on("rand-a", TrainingProblems.of([problem]), family, {"M": 60})
+        method = method_on("rand-a", TrainingData.of([problem]), family, {"M": 60})
     (objective,) = method.objectives()
     assert isinstance(objective, FixedFunctionalKL if kind == "fixed-a" else ExpectedFunctionalKL)
     got, expected = objective.scores(q, problem), WeightSpaceKL().scores(q, problem)
@@ -119,7 +119,7 @@ ONE_NATURAL_STEP = {"step_size": 1.0, "decay": 0.0, "averaging": 0.0, "max_steps
 
 @pytest.mark.data
 def test_one_natural_step_arrives_at_the_exact_posterior(boston):
-    data = TrainingProblems.of([boston])
+    data = TrainingData.of([boston])
     assert rank(drawn_sets(data, 300, [1], 1)[0, 0]) == 100
     method = trained_method("rand-a-ngd", data, "full", {**ONE_NATURAL_STEP, "M": 300})
     assert abs(trace_scores(method.posterior()[0], boston).kl) < 1e-9
@@ -127,7 +127,7 @@ def test_one_natural_step_arrives_at_the_exact_posterior(boston):
 
 def test_one_natural_step_of_a_factorised_q_arrives_at_the_optimal_scales_and_more_steps_near_the_mean(toy):
     """The direction for the mean knows nothing of correlations, so that it converges as steepest descent does."""
-    data = TrainingProblems.of([toy])
+    data = TrainingData.of([toy])
     optimum = mean_field_optimum_scale(toy.truth.posterior.precision_tril)
     method = trained_method("rand-a-ngd", data, "ffg", {**ONE_NATURAL_STEP, "M": 60})
     assert torch.allclose(method.posterior()[0].scale, optimum, rtol=1e-12)
@@ -150,7 +150,7 @@ def test_adam_on_randa_reaches_the_exact_posterior_if_A_sees_every_weight(name, 
     problem = (
         request.getfixturevalue("boston") if name == "boston" else bind_task(build_task(load_card("wine"), 0).task)
     )
-    data = TrainingProblems.of([problem])
+    data = TrainingData.of([problem])
     assert {rank(A[0]) for A in drawn_sets(data, 120, [1])} == {100}
     method = trained_method("rand-a", data, "full", ADAM_TO_EXACT)
     assert -1e-9 < trace_scores(method.posterior()[0], problem).kl < 1e-2
@@ -179,7 +179,7 @@ def test_fixed_a_has_the_mean_of_appendix_e(name, family, steps, tolerance):
     further off than the whole vector is. A mean without VVᵀ (least squares) or with I for it (EXACT) is 1 off.
     """
     problem = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
-    data, A = TrainingProblems.of([problem]), declared_A(problem)
+    data, A = TrainingData.of([problem]), declared_A(problem)
     expected = EXPECTED[name]["fixed_a"]
     settings = {"M": 80, "max_steps": steps}
     method = trained_method("fixed-a", data, family, settings, A=A[None])
@@ -202,7 +202,7 @@ def test_fixed_a_has_the_mean_of_appendix_e(name, family, steps, tolerance):
 
 
 def test_fixed_a_takes_the_given_inputs_and_draws_others_without(toy):
-    data = TrainingProblems.of([toy])
+    data = TrainingData.of([toy])
     A = torch.linspace(-1, 1, 6, dtype=f64)[None, :, None]
     given = method_on("fixed-a", data, "full", {"M": 80}, A=A)
     assert torch.equal(given.Phi_A[0], toy.feature_map(A[0]))
@@ -215,7 +215,7 @@ def test_fixed_a_drifts_from_the_posterior_once_A_sees_too_little(toy):
     """More steps, lower objective, higher KL, and an infinite KL at the infimum: what the table's caption says."""
     kls, gaps = [], []
     for steps in (50, 200, 800):
-        method = trained_method("fixed-a", TrainingProblems.of([toy]), "full", {"M": 10, "max_steps": steps})
+        method = trained_method("fixed-a", TrainingData.of([toy]), "full", {"M": 10, "max_steps": steps})
         (objective,) = method.objectives()
         scores = objective.scores(method.posterior()[0], toy)
         assert scores.kl_at_objective_optimum == math.inf
@@ -235,7 +235,7 @@ def test_mean_field_vi_goes_to_exact_ffg():
     (with S = 1 it is 20 to 60 times as much); the gap cannot be negative, as EXACT-FFG is the optimum."""
     problems = toys()[:4]
     settings = {"minibatch": "full", "lr": 0.1, "lr_schedule": "cosine", "max_steps": 2500, "S": 8, "averaging": 0.4}
-    method = trained_method("mean-field-vi", TrainingProblems.of(problems), "ffg", settings)
+    method = trained_method("mean-field-vi", TrainingData.of(problems), "ffg", settings)
     for q, problem, objective in zip(unstack(method.posterior()), problems, method.objectives(), strict=True):
         scores = objective.scores(q, problem)
         optimum = FactorisedGaussian(

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-
-from fsvi_bench.methods.base import TrainingProblems
-from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.scoring.objective import WeightSpaceKL
+
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.scoring.scores import trace_scores
 from fsvi_bench.training.trainer import train
 from tests.methods.table import (
@@ -26,7 +26,7 @@ families = pytest.mark.parametrize("family", ["full", "ffg"])
 
 
 def test_a_weight_of_N_over_B_is_that_number():
-    data = TrainingProblems.of(toys()[:1])
+    data = TrainingData.of(toys()[:1])
     for name in ("rand-a", "fixed-a", "ssge"):
         settings = {"M": 10, "minibatch": 10, "max_steps": 9}
         if name == "fixed-a":
@@ -43,7 +43,7 @@ def test_a_weight_of_N_over_B_is_that_number():
 @pytest.mark.parametrize(("source", "from_data"), [("mixed", 5), ("data", 11), ("box", 0)])
 def test_where_measurement_points_come_from(source, from_data, toy):
     """M = 11, so that half is rounded down. A training input's features are among Φ's rows, a drawn input's are not."""
-    data = TrainingProblems.of([toy])
+    data = TrainingData.of([toy])
     method = method_on("fixed-a", data, "full", {"M": 11, "draw_A": source})
     among = (method.Phi_A[0][:, None] == toy.Phi[None]).all(-1)
     assert among.any(1).tolist() == [True] * from_data + [False] * (11 - from_data)
@@ -64,7 +64,7 @@ def test_each_source_of_chance_follows_the_seed(settings):
     copies of one problem part if their seeds differ."""
     problem = toys()[0]
     method = trained_method(
-        "rand-a", TrainingProblems.of([problem] * 3), "full", {**settings, "max_steps": 10}, seeds=[1, 2, 1]
+        "rand-a", TrainingData.of([problem] * 3), "full", {**settings, "max_steps": 10}, seeds=[1, 2, 1]
     )
     one, other, again = unstack(method.posterior())
     assert torch.equal(one.mean, again.mean)
@@ -74,7 +74,7 @@ def test_each_source_of_chance_follows_the_seed(settings):
 @families
 def test_averaging_takes_the_mean_of_the_last_iterates(family):
     """Of mean, off-diagonal factor and log diagonal, over the last quarter of the steps."""
-    data, settings = TrainingProblems.of(toys()[:1]), {"M": 10, "minibatch": 20, "max_steps": 40}
+    data, settings = TrainingData.of(toys()[:1]), {"M": 10, "minibatch": 20, "max_steps": 40}
     iterates = []
     method = method_on("rand-a", data, family, settings)
     train(method, "cpu", lambda steps, _: iterates.append(method.posterior()[0]), list(range(31, 41)))
@@ -98,7 +98,7 @@ def test_averaging_takes_the_mean_of_the_last_iterates(family):
 def test_learning_rate_schedules(schedule, factor):
     """Adam's step is elementwise proportional to the learning rate: the second step's size tells its rate, given
     the same first step; the first step moves every mean by lr itself (m/√v = ±1, but for Adam's ε)."""
-    data = TrainingProblems.of(toys()[:1])
+    data = TrainingData.of(toys()[:1])
     settings = {"M": 30, "minibatch": "full", "max_steps": 20, "lr": 0.05, "lr_schedule": schedule}
     means = {}
     method = method_on("rand-a", data, "full", settings)
@@ -114,7 +114,7 @@ def test_learning_rate_schedules(schedule, factor):
 @families
 def test_fixed_a_by_adam_and_by_lbfgs_descend_the_same_objective(family, toy):
     """With an A that sees all weights both arrive at its optimum, EXACT of that family."""
-    data = TrainingProblems.of([toy])
+    data = TrainingData.of([toy])
     (objective,) = method_on("fixed-a", data, family, {"M": 30}).objectives()
     adam = {"optimizer": "adam", "lr": 0.5, "lr_schedule": "cosine", "max_steps": 1000}
     for settings, close in (({"max_steps": 500}, 1e-8), (adam, 1e-3)):
@@ -126,9 +126,7 @@ def test_fixed_a_by_adam_and_by_lbfgs_descend_the_same_objective(family, toy):
 
 def test_lbfgs_ends_early_and_says_nothing_is_wrong(toy):
     seen = []
-    method = trained_method(
-        "fixed-a", TrainingProblems.of([toy]), "ffg", {"M": 30}, lambda steps, _: seen.append(steps)
-    )
+    method = trained_method("fixed-a", TrainingData.of([toy]), "ffg", {"M": 30}, lambda steps, _: seen.append(steps))
     assert method.finished
     assert method.num_steps == 15000
     assert seen

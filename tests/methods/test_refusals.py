@@ -9,7 +9,7 @@ import pytest
 
 from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.base import TrainingProblems
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
 from tests.methods.table import (
     Row,
@@ -128,7 +128,7 @@ def test_the_command_line_refuses_nonsense_in_one_line_and_writes_nothing(tmp_pa
 @rows
 def test_what_nobody_chose_suits_the_smallest_data_set(row):
     """`fsvi-bench run --dataset toy` runs every method on 40 rows: where fewer rows are than asked for, all are taken."""
-    data = TrainingProblems.of(toys()[:1])
+    data = TrainingData.of(toys()[:1])
     trained(row, {}, data, [0], steps=1)
     if "minibatch" in load_method(row.method).cls.Options.model_fields and row.method != "fixed-a":
         full, more = (trained(row, {"minibatch": rows}, data, [0], steps=2) for rows in ("full", 1000))
@@ -147,4 +147,4 @@ def test_what_nobody_chose_suits_the_smallest_data_set(row):
 def test_what_a_data_set_is_too_small_for_is_refused(method, settings, message):
     row = Row(method, "ffg")
     with pytest.raises(InputError, match=message):
-        trained(row, settings, TrainingProblems.of(toys()[:1]), [0])
+        trained(row, settings, TrainingData.of(toys()[:1]), [0])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from scipy.stats import chi2
-
-from fsvi_bench.methods import ssge
-from fsvi_bench.methods.base import TrainingProblems
-from fsvi_bench.methods.registry import load_method
-from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.variational.gradients import set_gradient
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
 from fsvi_bench.variational.parameters import make_parameters
+from scipy.stats import chi2
+
+from fsvi_bench.methods import ssge
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.methods.registry import load_method
+from fsvi_bench.posteriors.base import unstack
 from tests.methods.table import (
     f64,
     gradients,
@@ -105,7 +105,7 @@ def test_ssge_with_the_exact_score_is_randa_on_average(family, M, prior_score, n
     ids=str,
 )
 def test_every_setting_of_ssge_runs_and_stays_finite(settings, family):
-    data = TrainingProblems.of(toys()[:2])
+    data = TrainingData.of(toys()[:2])
     method = trained_method("ssge", data, family, {"M": 10, "minibatch": 20, "S": 20, "max_steps": 30, **settings})
     for q in unstack(method.posterior()):
         assert q.mean.isfinite().all()

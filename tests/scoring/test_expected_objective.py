@@ -5,15 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
-
-from fsvi_bench.maths.projection import row_space
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.scoring.objective import ExpectedFunctionalKL, ObjectiveScores
-from fsvi_bench.seeds import derive_seed
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
 from fsvi_bench.variational.natural import NaturalDescent, StepSize
+
+from fsvi_bench.maths.projection import row_space
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.seeds import derive_seed
 from tests.scoring.objectives import (
     FAMILIES,
     kl,
@@ -27,7 +27,7 @@ from tests.scoring.objectives import (
 def held_out_bases(problem, M):
     """Row spaces of the 256 frozen sets, drawn again, 16 at a time."""
     seed = derive_seed(problem.frozen.sha256, "held-out measurement sets")
-    stream = MeasurementStream(TrainingProblems.of([problem]), MeasurementDesign(M), [seed])
+    stream = MeasurementStream(TrainingData.of([problem]), MeasurementDesign(M), [seed])
     sets = torch.cat([stream.draw(16)[:, 0, :, : problem.frozen.k].clone() for _ in range(16)])
     return [row_space(Phi_A) for Phi_A in sets]
 
@@ -59,7 +59,7 @@ def test_sets_that_see_every_weight_make_the_expected_objective_the_exact_one(gr
 
 def natural_run(problem, design, family, seed, steps=1000):
     """A run on sets of its own, averaged over its second half."""
-    data = TrainingProblems.of([problem])
+    data = TrainingData.of([problem])
     sets = iter(MeasurementStream(data, design, [seed]))
     descent = NaturalDescent(family, FullBatch(data), lambda: next(sets).measurement, StepSize(), steps, averaging=0.5)
     descent.run(range(steps))

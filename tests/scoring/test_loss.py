@@ -7,12 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-
-from fsvi_bench.maths.bernoulli_dropout import bernoulli_quasi_kl
-from fsvi_bench.maths.blr import blr_posterior, log_evidence
-from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
-from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.scoring.dropout_objective import (
     BernoulliElbo,
     LogUniformElbo,
@@ -21,9 +15,15 @@ from fsvi_bench.scoring.dropout_objective import (
     ScaledElbo,
 )
 from fsvi_bench.scoring.objective import HELD_OUT_SETS, TRACED_SETS, ExpectedFunctionalKL, WeightSpaceKL
-from fsvi_bench.seeds import derive_seed
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
+
+from fsvi_bench.maths.bernoulli_dropout import bernoulli_quasi_kl
+from fsvi_bench.maths.blr import blr_posterior, log_evidence
+from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.seeds import derive_seed
 from tests import reference as twin
 from tests import reference_dropout as dropout_twin
 from tests.maths.draws import f64
@@ -89,7 +89,7 @@ def test_rand_a_is_the_mean_over_the_first_held_out_sets(grid, family, jitter):
     assert TRACED_SETS < HELD_OUT_SETS
     design, q = MeasurementDesign(6, kl_jitter=jitter), random_q(family, 8)
     seed = derive_seed(grid.frozen.sha256, "held-out measurement sets")
-    sets = MeasurementStream(TrainingProblems.of([grid]), design, [seed]).draw(HELD_OUT_SETS)[:TRACED_SETS, 0, :, :8]
+    sets = MeasurementStream(TrainingData.of([grid]), design, [seed]).draw(HELD_OUT_SETS)[:TRACED_SETS, 0, :, :8]
     expected = negative_log_likelihood(q, grid) + 2.0 * np.mean([kl_at(q, Phi_A, jitter) for Phi_A in sets])
     assert ExpectedFunctionalKL(design, 2.0).loss(grid)(q) == pytest.approx(expected, rel=1e-8)
 

@@ -6,21 +6,21 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-
-from fsvi_bench.maths.blr import expected_log_likelihood
-from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
-from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.maths.measurement import measure
-from fsvi_bench.maths.projection import row_space
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.scoring.objective import ObjectiveScores, WeightSpaceKL
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.descent import AdamDescent, LearningRate
 from fsvi_bench.variational.gradients import set_gradient
 from fsvi_bench.variational.lbfgs import LbfgsDescent
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream, align, aligned
 from fsvi_bench.variational.parameters import make_parameters
+
+from fsvi_bench.maths.blr import expected_log_likelihood
+from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
+from fsvi_bench.maths.linalg import tril_of_gram
+from fsvi_bench.maths.projection import row_space
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from tests.maths.draws import close, f64
 from tests.scoring.objectives import (
     FAMILIES,
@@ -132,7 +132,7 @@ def test_the_infimum_is_approached_as_q_collapses_where_a_does_not_see(small, M,
 
 def loss_of(q, problem, Phi_A, c):
     """For optimisers: FIXEDA's loss at q, which is handed its gradient."""
-    likelihood = FullBatch(TrainingProblems.of([problem]))
+    likelihood = FullBatch(TrainingData.of([problem]))
     measurement = measure(align(Phi_A[None]), avoid_inverse=True)
 
     def loss():
@@ -170,7 +170,7 @@ def test_optimisers_come_near_the_infimum_and_never_below(small, M, c, optimise,
 
 def test_optimisers_never_get_below_the_infimum_of_the_toy(toy):
     """Its features are all but dependent (condition number 1e12 of ΦᵀΦ): far from the infimum, and above it."""
-    Phi_A = MeasurementStream(TrainingProblems.of([toy]), MeasurementDesign(10), [3]).draw(1)[0, 0].clone()
+    Phi_A = MeasurementStream(TrainingData.of([toy]), MeasurementDesign(10), [3]).draw(1)[0, 0].clone()
     objective = fixed(Phi_A)
     gaps = [objective.scores(by_lbfgs(toy, Phi_A, "full", 1.0, steps), toy).objective_gap for steps in (20, 100, 400)]
     assert gaps[0] > gaps[1] > gaps[2] > 0

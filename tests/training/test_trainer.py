@@ -8,13 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fsvi_bench.scoring.objective import Objective, WeightSpaceKL
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.base import Method, MethodOptions, TrainingProblems
+from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
-from fsvi_bench.scoring.objective import Objective, WeightSpaceKL
 from fsvi_bench.training import trainer
 from fsvi_bench.training.trace import POINTS_PER_DECADE, Trace, TracePoint, Tracer, read_trace, trace_steps
 from fsvi_bench.training.trainer import StepRanges, train
@@ -73,7 +74,7 @@ def clock(monkeypatch):
 
 
 def test_the_clock_stands_still_while_somebody_looks(toy, clock):
-    method, seen = Counting(TrainingProblems.of([toy]), clock), []
+    method, seen = Counting(TrainingData.of([toy]), clock), []
 
     def observe(steps, seconds):
         seen.append((steps, seconds))
@@ -85,20 +86,20 @@ def test_the_clock_stands_still_while_somebody_looks(toy, clock):
 
 
 def test_nobody_need_look(toy, clock):
-    method = Counting(TrainingProblems.of([toy]), clock)
+    method = Counting(TrainingData.of([toy]), clock)
     assert train(method, "cpu") == 20
     assert [(part.start, part.stop) for part in method.calls] == [(0, 6), (6, 12), (12, 18), (18, 20)]
 
 
 def test_before_the_first_step_is_looked_only_when_asked_for(toy, clock):
-    method, seen = Counting(TrainingProblems.of([toy]), clock), []
+    method, seen = Counting(TrainingData.of([toy]), clock), []
     train(method, "cpu", lambda steps, seconds: seen.append(steps), [5, 20])
     assert seen == [5, 20]
 
 
 @pytest.mark.parametrize(("last", "expected"), [(6, [0, 3, 6]), (7, [0, 3, 12]), (20, [0, 3, 20])])
 def test_a_finished_method_ends_early_and_is_looked_at_where_it_ended(toy, clock, last, expected):
-    method, seen = Counting(TrainingProblems.of([toy]), clock, last), []
+    method, seen = Counting(TrainingData.of([toy]), clock, last), []
     assert train(method, "cpu", lambda steps, seconds: seen.append(steps), [0, 3, 20]) == expected[-1]
     assert seen == expected
     assert method.calls[-1].stop == expected[-1]
@@ -128,7 +129,7 @@ class ByLightning(Method):
 
 
 def test_lightning_may_drive_the_optimiser_and_does_as_many_steps(toy):
-    data, seen = TrainingProblems.of([toy]), []
+    data, seen = TrainingData.of([toy]), []
     method, by_hand = ByLightning(data), ByLightning(data)
     train(method, "cpu", lambda steps, _: seen.append(method.posterior().mean.abs().sum()), [0, 1, 30])
     optimizer = by_hand.configure_optimizers()
@@ -216,9 +217,7 @@ class Broken(Objective):
 
 def test_a_trace_follows_the_methods_own_objective(toy, clock):
     """At the prior, which Counting never leaves, −E log N(y; Φw, σ²I) is by hand; asked for it is once."""
-    method = Watched(
-        TrainingProblems.of([toy] * 4), clock, [WeightSpaceKL(), None, Broken("prepared"), Broken("asked")]
-    )
+    method = Watched(TrainingData.of([toy] * 4), clock, [WeightSpaceKL(), None, Broken("prepared"), Broken("asked")])
     tracer = Tracer(method, [toy] * 4)
     train(method, "cpu", tracer, [0, 5, 20])
     first, second, *broken = [[point.loss for point in trace.points] for trace in tracer.traces]
@@ -240,7 +239,7 @@ def test_a_posterior_that_has_diverged_has_no_loss(toy, clock):
             q.mean[1] = math.nan
             return q
 
-    method = Diverged(TrainingProblems.of([toy] * 2), clock, [WeightSpaceKL()] * 2)
+    method = Diverged(TrainingData.of([toy] * 2), clock, [WeightSpaceKL()] * 2)
     tracer = Tracer(method, [toy] * 2)
     train(method, "cpu", tracer, [20])
     (healthy,), (diverged,) = (trace.points for trace in tracer.traces)
@@ -250,7 +249,7 @@ def test_a_posterior_that_has_diverged_has_no_loss(toy, clock):
 
 
 def test_a_traces_seconds_are_the_batchs_over_its_size(toy, clock):
-    data = TrainingProblems.of([toy] * 4)
+    data = TrainingData.of([toy] * 4)
     method = Counting(data, clock)
     tracer = Tracer(method, [toy] * 4)
     train(method, "cpu", tracer, [0, 20])

@@ -12,8 +12,8 @@ from fsvi_bench.maths.blr import blr_posterior, expected_log_likelihood
 from fsvi_bench.maths.features import inducing_tril
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import projected_kl, row_space
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.tasks.task import FeatureMap
-from fsvi_bench.tasks.training_problems import TrainingProblems
 
 FAMILIES = pytest.mark.parametrize("family", ["full", "ffg"])
 
@@ -29,7 +29,7 @@ def synthetic(B, N=30, D=2, k=8, seed=0):
     feature_map = FeatureMap(Z, lengthscales, outputscale, tril)
     y = X.sin().sum(-1) + torch.from_numpy(0.3 * rng.standard_normal((B, N)))
     noise_variance = 0.1 * torch.arange(1, B + 1, dtype=torch.float64)
-    return TrainingProblems(X, y, feature_map(X), noise_variance, X.amin(1), X.amax(1), feature_map)
+    return TrainingData(X, y, feature_map(X), noise_variance, X.amin(1), X.amax(1), feature_map)
 
 
 @dataclass
@@ -49,7 +49,7 @@ class InputsAsFeatures:
 def transparent(X):
     """Problems whose features are their inputs [B,N,D]."""
     noise_variance = torch.ones(len(X), dtype=torch.float64)
-    return TrainingProblems(X, X.sum(-1), X, noise_variance, X.amin(1), X.amax(1), InputsAsFeatures())
+    return TrainingData(X, X.sum(-1), X, noise_variance, X.amin(1), X.amax(1), InputsAsFeatures())
 
 
 def factor_of(leaves):

@@ -5,12 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-
-from fsvi_bench.errors import InputError
-from fsvi_bench.maths.functional_kl import Span
 from fsvi_bench.maths.measurement import measure
-from fsvi_bench.seeds import derive_seed
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.variational.measurement import (
     CHUNK,
     MeasurementDesign,
@@ -20,6 +15,11 @@ from fsvi_bench.variational.measurement import (
     distinct_rows,
     stream_generator,
 )
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.maths.functional_kl import Span
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.seeds import derive_seed
 from tests.variational import synthetic, transparent
 
 
@@ -229,11 +229,11 @@ def test_a_stream_depends_on_its_seed_and_its_role():
     assert draws[0] == expected
 
 
-# --- TrainingProblems -------------------------------------------------------------------------------------------------
+# --- TrainingData -------------------------------------------------------------------------------------------------
 
 
 def test_problems_are_stacked_from_what_methods_may_see(toy):
-    stacked = TrainingProblems.of([toy, toy])
+    stacked = TrainingData.of([toy, toy])
     assert (len(stacked), stacked.k) == (2, 20)
     for b in range(2):
         assert torch.equal(stacked.X[b], toy.X)

@@ -17,9 +17,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fsvi_bench.leaderboard.submission import PythonFile, PythonName, Setting
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.tasks.task import FeatureMap, Task
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.tensorfile import read_tensor_file, write_tensor_file
 
 JOB_FILE, PROBLEM_FILE = "job.json", "problem.safetensors"
@@ -136,10 +136,10 @@ def write_job(folder: Path, job: Job, source: bytes, problem: Task) -> None:
     """Lays out what the child may see: the job, the submitted file, and the training problem, nothing else of it."""
     (folder / JOB_FILE).write_text(job.model_dump_json())
     (folder / job.source).write_bytes(source)
-    write_tensor_file(folder / PROBLEM_FILE, _tensors(TrainingProblems.of([problem])), {"format": PROBLEM_FORMAT})
+    write_tensor_file(folder / PROBLEM_FILE, _tensors(TrainingData.of([problem])), {"format": PROBLEM_FORMAT})
 
 
-def read_job(folder: Path) -> tuple[Job, TrainingProblems]:
+def read_job(folder: Path) -> tuple[Job, TrainingData]:
     """A job and its problem, as a batch of one.
 
     Raises:
@@ -150,10 +150,10 @@ def read_job(folder: Path) -> tuple[Job, TrainingProblems]:
     # Copies: where the file happens to be mapped in memory must not decide how BLAS rounds.
     tensors: dict[str, Any] = {name: tensor.clone() for name, tensor in content.tensors.items()}
     of_map = {field.name: tensors.pop(field.name, None) for field in fields(FeatureMap)}
-    return job, TrainingProblems(**tensors, feature_map=FeatureMap(**of_map))
+    return job, TrainingData(**tensors, feature_map=FeatureMap(**of_map))
 
 
-def _tensors(problems: TrainingProblems) -> dict[str, torch.Tensor]:
+def _tensors(problems: TrainingData) -> dict[str, torch.Tensor]:
     own = {field.name: getattr(problems, field.name) for field in fields(problems) if field.name != "feature_map"}
     of_map = {field.name: getattr(problems.feature_map, field.name) for field in fields(FeatureMap)}
     return {name: tensor for name, tensor in {**own, **of_map}.items() if tensor is not None}

@@ -25,11 +25,11 @@ from fsvi_bench.leaderboard.rerun.protocol import (
     send,
 )
 from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.running.executors.local import use_one_thread
-from fsvi_bench.tasks.training_problems import TrainingProblems
 from fsvi_bench.training.trainer import train
 
 WAYPOINTS_PER_DECADE = 4  #: so that they reach back to 10^-2.5 of the steps, by way of 10 % and 1 %
@@ -54,11 +54,11 @@ def main(folder: Path, pipe: int) -> None:
         send(pipe, Final(status="failed", reason=reason[:MAX_REASON], steps=0, work=None))
 
 
-def _train(folder: Path, job: Job, problem: TrainingProblems, pipe: int) -> None:
+def _train(folder: Path, job: Job, problem: TrainingData, pipe: int) -> None:
     entry = load_method(f"{folder / job.source}:{job.class_}")
     options = entry.options(job.hyperparameters)
     entry.cls.check(options, problem)
-    method = entry.cls(problem, job.family, options, [job.seed])
+    method = entry.cls(problem, job.family, [job.seed], options)
     send(pipe, Started(num_steps=method.num_steps))
     last = method.num_steps
 

@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.tasks.task import FeatureMap, Task
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingProblems:
+class TrainingData:
     """B problems side by side."""
 
     X: Float[Tensor, "B N D"]
@@ -25,9 +26,20 @@ class TrainingProblems:
     feature_map: FeatureMap
 
     @staticmethod
-    def of(problems: Sequence[Task]) -> TrainingProblems:
-        """Stacks problems whose X and Phi agree in shape."""
-        return TrainingProblems(
+    def of(problems: TrainingData | Sequence[Task] | Task) -> TrainingData:
+        """Stacks tasks whose X and Phi agree in shape; what is stacked already stays as it is.
+
+        Raises:
+            InputError: there is no task, or their numbers of rows, inputs or features differ.
+        """
+        if isinstance(problems, TrainingData):
+            return problems
+        problems = [problems] if isinstance(problems, Task) else list(problems)
+        shapes = sorted({(*p.X.shape, p.frozen.k) for p in problems})
+        if len(shapes) != 1:
+            got = " and ".join(f"N={N}, D={D}, k={k}" for N, D, k in shapes) or "none"
+            raise InputError(f"tasks that are trained side by side have equal shapes, got {got}; train them one by one")
+        return TrainingData(
             X=torch.stack([p.X for p in problems]),
             y=torch.stack([p.y for p in problems]),
             Phi=torch.stack([p.Phi for p in problems]),
@@ -37,14 +49,14 @@ class TrainingProblems:
             feature_map=FeatureMap.stack([p.feature_map for p in problems]),
         )
 
-    def to(self, device: torch.device) -> TrainingProblems:
-        return TrainingProblems(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+    def to(self, device: torch.device) -> TrainingData:
+        return TrainingData(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
-    def only(self, problem: int) -> TrainingProblems:
+    def only(self, problem: int) -> TrainingData:
         """A batch of one, as a copy: where a problem lies in memory must not depend on the others."""
         one = slice(problem, problem + 1)
         tensors = {f.name: getattr(self, f.name)[one].clone() for f in fields(self) if f.name != "feature_map"}
-        return TrainingProblems(**tensors, feature_map=FeatureMap.stack([self.feature_map[problem]]))
+        return TrainingData(**tensors, feature_map=FeatureMap.stack([self.feature_map[problem]]))
 
     def __len__(self) -> int:
         return len(self.y)
@@ -52,3 +64,7 @@ class TrainingProblems:
     @property
     def k(self) -> int:
         return int(self.Phi.shape[-1])
+
+    @property
+    def N(self) -> int:
+        return int(self.y.shape[1])

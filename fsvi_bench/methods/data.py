@@ -1,0 +1,431 @@
+"""What a step sees: rows of the likelihood and measurement sets, for B problems, by a LightningDataModule.
+
+Every problem draws from random streams of its own, on the CPU, so that what it sees depends neither on the batch that
+it is in nor on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import repeat
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.maths.batching import fill, filled, matvec, products
+from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets, measure, only
+from fsvi_bench.maths.gaussian import LOG_2PI
+from fsvi_bench.maths.linalg import add_product_with_tril
+from fsvi_bench.maths.projection import RANK_TOLERANCE
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.seeds import derive_seed
+from fsvi_bench.tasks.task import Task
+
+Source = Literal["mixed", "data", "box"]
+Minibatch = int | Literal["full"]
+
+#: Steps drawn at once. Never a result's business: every problem draws in the same order whatever this is, and
+#: triangular solves take right-hand sides of a whole chunk, so a run's length does not move its first steps.
+CHUNK = 8
+
+
+class Streams:
+    """Random streams of B problems, one for each seed and role. SFC64 draws normals fastest, and its normals do not
+    depend on how many are asked for at once."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.seeds = tuple(seeds)
+        self._generators: dict[str, list[np.random.Generator]] = {}
+
+    def __call__(self, role: str) -> list[np.random.Generator]:
+        """One generator per problem."""
+        if role not in self._generators:
+            self._generators[role] = [
+                np.random.Generator(np.random.SFC64(derive_seed(seed, role))) for seed in self.seeds
+            ]
+        return self._generators[role]
+
+    def normal(self, role: str, *shape: int) -> Float[Tensor, "B ..."]:
+        """Standard normal numbers [B, *shape]."""
+        return torch.from_numpy(np.stack([generator.standard_normal(shape) for generator in self(role)]))
+
+    def uniform(self, role: str, *shape: int) -> Float[Tensor, "B ..."]:
+        """Numbers in [0, 1), [B, *shape]."""
+        return torch.from_numpy(np.stack([generator.random(shape) for generator in self(role)]))
+
+    def state(self) -> dict[str, list[list[int]]]:
+        """Where the streams stand, as plain numbers."""
+        return {
+            role: [[*g.bit_generator.state["state"]["state"].tolist(), *_half(g)] for g in generators]
+            for role, generators in self._generators.items()
+        }
+
+    def restore(self, state: Mapping[str, list[list[int]]]) -> None:
+        """Goes back to where `state` was taken."""
+        self._generators.clear()
+        for role, problems in state.items():
+            for generator, (*words, has_half, half) in zip(self(role), problems, strict=True):
+                generator.bit_generator.state = {
+                    "bit_generator": "SFC64",
+                    "state": {"state": np.array(words, dtype=np.uint64)},
+                    "has_uint32": has_half,
+                    "uinteger": half,
+                }
+
+
+def _half(generator: np.random.Generator) -> tuple[int, int]:
+    state = generator.bit_generator.state
+    return int(state["has_uint32"]), int(state["uinteger"])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of the likelihood in units of the noise, scaled to the whole training set.
+
+    `Phi` [B,n,k] and `y` [B,n] are times √(N/n)/σ: −E_q log p(y|w) is constant + ½ E_q ‖y − Φw‖². Zero rows and columns
+    fill them up (`maths.batching`).
+    """
+
+    Phi: Float[Tensor, "B n k"]
+    y: Float[Tensor, "B n"]
+    constant: Float[Tensor, " B"]  #: ½N log 2πσ²
+    is_whole: bool = False  #: the same rows at every step, so that inner products pay
+
+    @staticmethod
+    def whole(data: TrainingData, compress: bool = True) -> Rows:
+        """All rows, or as many as there are weights and one more, with the same inner products: the triangular factor
+        of [Φ, y]/σ."""
+        root = data.noise_variance.sqrt()[:, None, None]
+        both = torch.cat([data.Phi, data.y[..., None]], -1) / root
+        if compress:
+            # Problem by problem: N need not be a multiple of anything, and a NaN is its own problem's.
+            both = torch.stack([torch.linalg.qr(rows.clone(), mode="r").R for rows in both])
+        return Rows(fill(both[..., :-1]), fill(both[..., -1:])[..., 0], constant(data), is_whole=compress)
+
+    @cached_property
+    def gram(self) -> Float[Tensor, "B k k"]:
+        """ΦᵀΦ/σ²."""
+        return self.Phi.mT @ self.Phi
+
+    @cached_property
+    def moment(self) -> Float[Tensor, "B k"]:
+        """Φᵀy/σ²."""
+        return matvec(self.Phi.mT, self.y)
+
+
+def constant(data: TrainingData) -> Float[Tensor, " B"]:
+    """½N log 2πσ² of each problem."""
+    return 0.5 * data.N * (LOG_2PI + data.noise_variance.log())
+
+
+def expected_nll(q: Gaussian, rows: Rows) -> Float[Tensor, " B"]:
+    """−E_q[log N(y; Φw, σ²I)] = ½N log 2πσ² + (‖y − Φμ‖² + ‖ΦL‖_F²)/2σ² (Burt et al. 2020, appendix E)."""
+    residual = rows.y - matvec(rows.Phi, q.mean)
+    if q.root.ndim == 3:
+        spread = _SpreadSquare.apply(q.root, rows.gram if rows.is_whole else rows.Phi, rows.is_whole)  # type: ignore[no-untyped-call]
+    else:
+        spread = (rows.Phi.square().sum(-2) * q.root.square()).sum(-1)
+    return rows.constant + 0.5 * ((residual * residual).sum(-1) + spread)
+
+
+def sampled_nll(w: Float[Tensor, "B S k"], rows: Rows) -> Float[Tensor, "B S"]:
+    """−log N(y; Φw, σ²I) for each of S weight vectors."""
+    residual = rows.y[:, None] - products(rows.Phi, w)
+    return rows.constant[:, None] + 0.5 * (residual * residual).sum(-1)
+
+
+class _SpreadSquare(torch.autograd.Function):
+    """‖ΦL‖_F² = tr(LᵀΦᵀΦL) for a lower-triangular L, from Φ, or from ΦᵀΦ, whose product with L is half the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tril: Tensor, matrix: Tensor, is_gram: bool) -> Tensor:
+        if is_gram and tril.shape[-1] == tril.shape[-2]:
+            product = torch.zeros_like(tril)
+            add_product_with_tril(product, matrix, tril)
+        else:
+            product = matrix @ tril
+        ctx.save_for_backward(product, None if is_gram else matrix)
+        return ((tril if is_gram else product) * product).sum((-2, -1))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        product, matrix = ctx.saved_tensors
+        scaled = product * (2 * grad_outputs[0])[:, None, None]
+        return scaled if matrix is None else matrix.mT @ scaled, None, None
+
+
+@dataclass(frozen=True)
+class MeasurementDesign:
+    """The distribution μ of measurement sets, and how their KL divergence is taken (Burt et al. 2020, eq. 6, F.2).
+
+    `mixed`: ⌊M/2⌋ distinct training inputs, the rest uniform in the bounding box of the training inputs; `data`, `box`:
+    all of one kind. Distinct means unequal inputs: a data set's duplicate rows count once.
+    """
+
+    M: int
+    source: Source = "mixed"
+    kl_jitter: float = 0.0
+    rank_tolerance: float = RANK_TOLERANCE
+
+    @property
+    def M_data(self) -> int:
+        """How many of the M inputs are training inputs."""
+        return {"mixed": self.M // 2, "data": self.M, "box": 0}[self.source]
+
+    def distinct_inputs(self, data: TrainingData) -> list[NDArray[np.int64]]:
+        """For each problem, the training rows to choose from; none if no training inputs are asked for.
+
+        Raises:
+            InputError: there are fewer distinct ones than a set takes.
+        """
+        if not self.M_data:
+            return []
+        distinct = [distinct_rows(X) for X in data.X]
+        if (fewest := min(map(len, distinct))) < self.M_data:
+            raise InputError(
+                f"M={self.M} asks for {self.M_data} distinct training inputs, but a split has {fewest}; "
+                "choose a smaller --measurement-points"
+            )
+        return distinct
+
+    def measure(self, Phi_A: Float[Tensor, "B M k"], span: bool = False) -> MeasurementSets:
+        """One set per problem, prepared for the functional KL."""
+        return measure(Phi_A, jitter=self.kl_jitter, rank_tolerance=self.rank_tolerance, span=span)
+
+
+def distinct_rows(X: Float[Tensor, "N D"]) -> NDArray[np.int64]:
+    """Numbers of the first of each group of equal rows, ascending."""
+    return np.sort(np.unique(X.cpu().numpy(), axis=0, return_index=True)[1])
+
+
+class MeasurementStream:
+    """Endless measurement sets for B problems.
+
+    Raises:
+        InputError: the design asks for more distinct training inputs than a problem has.
+    """
+
+    def __init__(self, data: TrainingData, design: MeasurementDesign, streams: Streams) -> None:
+        self.data, self.design, self.streams = data, design, streams
+        self._distinct = design.distinct_inputs(data)
+        self._maps = [data.feature_map[problem] for problem in range(len(data))]
+        self._buffer = data.Phi.new_zeros(0)
+
+    def draw(self, sets: int) -> Float[Tensor, "sets B M k"]:
+        """Features at the next `sets` measurement sets of each problem, in memory that the next draw overwrites."""
+        data, M_data = self.data, self.design.M_data
+        shape = sets, len(data), self.design.M, filled(data.k)
+        if self._buffer.shape != shape:
+            self._buffer = data.Phi.new_zeros(shape)
+        features = self._buffer
+        if M_data:
+            for problem, rows in enumerate(self._draw_rows(sets)):
+                features[:, problem, :M_data, : data.k] = data.Phi[problem, rows.to(data.Phi.device)]
+        if M_data < self.design.M:
+            for problem, Phi_box in enumerate(self._draw_box(sets)):
+                features[:, problem, M_data:, : data.k] = Phi_box
+        return features
+
+    def sets(self, count: int) -> Iterator[tuple[MeasurementSets, Float[Tensor, "B M k"]]]:
+        """The next sets, prepared, and their features filled up; on a GPU all at once, since whether one has lost rank
+        takes a synchronisation."""
+        Phi_A, B = self.draw(count), len(self.data)
+        if Phi_A.device.type == "cpu":
+            yield from ((self.design.measure(one), fill(one)) for one in Phi_A)
+        else:
+            prepared = self.design.measure(Phi_A.flatten(0, 1))
+            for step, one in enumerate(Phi_A):
+                yield prepared.narrow(step * B, (step + 1) * B), fill(one)
+
+    def _draw_rows(self, sets: int) -> Iterator[Int[Tensor, "sets M_data"]]:
+        for distinct, generator in zip(self._distinct, self.streams("measurement rows"), strict=True):
+            draws = [
+                generator.choice(len(distinct), self.design.M_data, replace=False, shuffle=False) for _ in range(sets)
+            ]
+            yield torch.from_numpy(distinct[np.stack(draws)])
+
+    def _draw_box(self, sets: int) -> Iterator[Float[Tensor, "sets M_box k"]]:
+        """Features at uniform inputs, problem by problem on a CPU: LAPACK's solve would round by where one lies."""
+        data = self.data
+        M_box, D = self.design.M - self.design.M_data, data.X.shape[-1]
+        unit = self.streams.uniform("measurement box", sets * M_box, D)
+        inputs = data.low[:, None] + (data.high - data.low)[:, None] * unit.to(data.low.device)
+        if inputs.device.type == "cpu":
+            features = (feature_map(x.clone()) for feature_map, x in zip(self._maps, inputs, strict=True))
+        else:
+            features = iter(data.feature_map(inputs))
+        yield from (one.reshape(sets, M_box, -1) for one in features)
+
+
+HELD_OUT_SETS = 256  #: on which a random objective is evaluated; the same for every method
+TRACED_SETS = 4  #: the first of them, on which it is followed along a run: 2% of a quick run's time
+
+
+def held_out_sets(task: Task, design: MeasurementDesign, count: int) -> list[MeasurementSets]:
+    """Frozen measurement sets of a task, prepared, as one batch or in batches of 16."""
+    key = ByIdentity(task)
+    return _held_out_sets(key, design) if count == HELD_OUT_SETS else [_traced_sets(key, design, count)]
+
+
+@lru_cache(maxsize=8)
+def _held_out_sets(task: ByIdentity, design: MeasurementDesign) -> list[MeasurementSets]:
+    stream = _held_out_stream(task, design)
+    # Some q to be judged are all but singular: their covariance is not to be inverted.
+    return [design.measure(stream.draw(16)[:, 0].clone(), span=True) for _ in range(HELD_OUT_SETS // 16)]
+
+
+@lru_cache(maxsize=64)
+def _traced_sets(task: ByIdentity, design: MeasurementDesign, count: int) -> MeasurementSets:
+    return design.measure(_held_out_stream(task, design).draw(count)[:, 0].clone(), span=True)
+
+
+def _held_out_stream(task: ByIdentity, design: MeasurementDesign) -> MeasurementStream:
+    seed = derive_seed(task.task.frozen.sha256, "held-out measurement sets")
+    return MeasurementStream(TrainingData.of(task.task), design, Streams([seed]))
+
+
+class ByIdentity:
+    """A task that caches tell from others by its identity alone."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def __hash__(self) -> int:
+        return hash(self.task.frozen.sha256)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and other.task.frozen.sha256 == self.task.frozen.sha256
+
+
+class Batch(NamedTuple):
+    """What one step sees of B problems."""
+
+    rows: Rows
+    A: Any = None  #: MeasurementSets, of a method that has them
+    Phi_A: Any = None  #: their features [B,M,k], filled up
+
+    def only(self, place: int) -> Batch:
+        """One problem's part, a batch of one: where it lies in memory must not depend on the others."""
+        one, A = slice(place, place + 1), None if self.A is None else only(self.A, place)
+        Phi, y, constant = (each[one].clone() for each in (self.rows.Phi, self.rows.y, self.rows.constant))
+        rows = Rows(Phi, y, constant, self.rows.is_whole)
+        return Batch(rows, A, None if self.Phi_A is None else self.Phi_A[one].clone())
+
+
+class TaskData(pl.LightningDataModule):
+    """Steps for `Trainer.fit(method, datamodule)`: an epoch is the whole run, a batch one step of all problems.
+
+    `method.data()` makes the one that fits a method's options. Its state is part of Lightning's checkpoints, so that a
+    run which is taken up in the middle sees what it would have seen.
+
+    Args:
+        tasks: one or several of equal shape, or what a method may see of them.
+        seeds: one per task; rows and sets depend on nothing else.
+        steps: how many.
+        minibatch: rows of the likelihood in each step; `full` (or as many as there are): all of them.
+        design: how measurement sets are drawn; None: there are none.
+        fixed_A: features [B,M,k] of one measurement set for all steps, in place of drawn ones.
+        compress: with all rows, whether k + 1 rows of the same inner products may stand for them.
+
+    Raises:
+        InputError: the design asks for more distinct training inputs than a task has.
+    """
+
+    def __init__(
+        self,
+        tasks: TrainingData | Sequence[Task] | Task,
+        seeds: Sequence[int],
+        *,
+        steps: int,
+        minibatch: Minibatch = "full",
+        design: MeasurementDesign | None = None,
+        fixed_A: Float[Tensor, "B M k"] | None = None,
+        compress: bool = True,
+    ) -> None:
+        super().__init__()
+        self.problems, self.streams, self.steps, self.step = TrainingData.of(tasks), Streams(seeds), steps, 0
+        self.minibatch, self.design, self.fixed_A, self.compress = minibatch, design, fixed_A, compress
+        if design is not None and fixed_A is None:
+            design.distinct_inputs(self.problems)
+        self._before_chunk = self.streams.state()
+
+    def train_dataloader(self) -> _Steps:
+        """All steps that are left."""
+        device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+        return _Steps(self, self.problems.to(device))
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Lightning's hook: batches are made where they are used."""
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        # A chunk that is used up lies behind; one that is not is drawn again.
+        return {"step": self.step, "streams": self._before_chunk if self.step % CHUNK else self.streams.state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.step, self._before_chunk = state_dict["step"], state_dict["streams"]
+        self.streams.restore(self._before_chunk)
+
+    def chunks(self, data: TrainingData) -> Iterator[Batch]:
+        """Batches from the present chunk's first on, without end."""
+        n = data.N if self.minibatch == "full" else min(self.minibatch, data.N)
+        whole = Rows.whole(data, self.compress) if n == data.N else None
+        sets = self._sets(data)
+        while True:
+            self._before_chunk = self.streams.state()
+            rows = (whole for _ in range(CHUNK)) if whole is not None else self._minibatches(data, n)
+            yield from (Batch(row, *A) for row, A in zip(rows, sets(), strict=False))
+
+    def _sets(self, data: TrainingData) -> Callable[[], Iterator[tuple[Any, ...]]]:
+        """A chunk's measurement sets, with their features."""
+        if self.design is None:
+            return lambda: repeat(())
+        if self.fixed_A is not None:
+            Phi_A = fill_columns(self.fixed_A.to(data.y.device))
+            fixed = self.design.measure(Phi_A, span=True), fill(Phi_A)
+            return lambda: repeat(fixed)
+        stream = MeasurementStream(data, self.design, self.streams)
+        return lambda: stream.sets(CHUNK)
+
+    def _minibatches(self, data: TrainingData, n: int) -> Iterator[Rows]:
+        """n distinct rows a step, drawn from each problem's own stream."""
+        scale = (data.N / n / data.noise_variance).sqrt()[:, None, None]
+        place, of_all = torch.arange(len(data), device=data.y.device)[:, None], constant(data)
+        for _ in range(CHUNK):
+            draws = [g.choice(data.N, n, replace=False, shuffle=False) for g in self.streams("minibatch rows")]
+            index = torch.from_numpy(np.stack(draws)).to(data.y.device)
+            y = fill((data.y[place, index] * scale[..., 0])[..., None])[..., 0]
+            yield Rows(fill(data.Phi[place, index] * scale), y, of_all)
+
+
+def fill_columns(Phi: Float[Tensor, "B M k"]) -> Float[Tensor, "B M k_filled"]:
+    """Features with zero columns for the dummy weights."""
+    return fill(Phi)[..., : Phi.shape[-2], :]
+
+
+class _Steps:
+    """Lightning's loader: as many batches as there are steps left."""
+
+    def __init__(self, module: TaskData, data: TrainingData) -> None:
+        self.module, self.data = module, data
+
+    def __len__(self) -> int:
+        return self.module.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        module = self.module
+        batches = module.chunks(self.data)
+        for _ in range(module.step % CHUNK):
+            next(batches)
+        while module.step < module.steps:
+            module.step += 1
+            yield next(batches)

@@ -1,0 +1,143 @@
+"""Natural-gradient steps on a Gaussian's precision and mean, B problems side by side.
+
+For a Gaussian family the natural gradient in the precision is twice the gradient in the covariance, so a step of size
+ρ on −E_q[log p(y|w)] + c·KL(Q_A ‖ P_A) is
+
+    Λ ← Λ + ρ [ΦᵀΦ/σ² + c (VVᵀ − V(VᵀΣV)⁻¹Vᵀ)],    μ ← μ − ρ Λ⁻¹∇_μ,    ∇_μ = Hμ − Φᵀy/σ²,    H = ΦᵀΦ/σ² + c VVᵀ
+
+with the new Λ; for a factorised q, the diagonal of each. If A sees every weight and c = 1, the bracket is
+ΦᵀΦ/σ² + I − Λ, and ρ = 1 arrives at the exact posterior at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fsvi_bench.maths.batching import filled, matvec
+from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
+from fsvi_bench.maths.linalg import solve_tril
+from fsvi_bench.methods.data import Batch
+from fsvi_bench.posteriors.base import Family
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+from fsvi_bench.posteriors.trainable import TrainablePosterior
+
+MAX_HALVINGS = 60
+
+
+class NaturalGaussian(TrainablePosterior):
+    """q(w) = N(mean, Λ⁻¹), started at the prior; Λ [B,k,k], or its diagonal [B,k] for a factorised q."""
+
+    def __init__(self, family: Family, B: int, k: int) -> None:
+        super().__init__()
+        self.k, width = k, filled(k)
+        self.mean = nn.Parameter(torch.zeros(B, width, dtype=torch.float64), requires_grad=False)
+        precision = torch.ones(B, width, dtype=torch.float64)
+        precision = torch.diag_embed(precision) if family == "full" else precision
+        self.precision = nn.Parameter(precision, requires_grad=False)
+
+    def forward(self) -> Gaussian:
+        return Gaussian(self.mean, root_of_inverse(self.precision))
+
+    def posterior(self) -> GaussianPosterior:
+        mean, root = self.mean[:, : self.k].clone(), self().root
+        if root.ndim == 2:
+            return FactorisedGaussian(mean, root[:, : self.k].clone())
+        return FullGaussian(mean, root[:, : self.k, : self.k].clone())
+
+
+class NaturalGradient(torch.optim.Optimizer):
+    """Steps of size ρ_t = lr · (1 + t)^(−decay) along natural gradients, which the parameters have for their `grad`.
+
+    A step is halved, for that problem alone, until the precision stays positive definite. For a factorised q the
+    direction Λ⁻¹∇_μ knows nothing of how features are correlated, and ρ_t would overshoot along it; the mean's step is
+    then at most the one that minimises the objective along its direction, whose curvature H tells.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> None:
+        super().__init__(parameters, {"lr": lr, "decay": decay, "step": 0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, *, hessian: Callable[[Tensor], Tensor]) -> None:  # type: ignore[override]
+        """One step; `hessian` multiplies vectors [B,k] by H."""
+        if closure is not None:
+            closure()
+        (group,) = self.param_groups
+        mean, precision = group["params"]
+        sizes = mean.new_full((len(mean),), group["lr"] * (1 + group["step"]) ** -group["decay"])
+        group["step"] += 1
+        new, tril, sizes = _positive_definite_step(precision, precision.grad, sizes)
+        if tril is None:
+            direction = mean.grad / new
+            best = (mean.grad * direction).sum(-1) / (direction * hessian(direction)).sum(-1)
+            # Where the gradient is 0, best is 0/0 and any step will do.
+            sizes = torch.fmin(best, sizes)
+        else:
+            columns = torch.nn.functional.pad(mean.grad[..., None], (0, 7))
+            direction = solve_tril(tril, solve_tril(tril, columns), transpose=True)[..., 0]
+        mean.copy_(mean - sizes[:, None] * direction)
+        precision.copy_(new)
+
+
+def _positive_definite_step(
+    precision: Tensor, gradient: Tensor, sizes: Float[Tensor, " B"]
+) -> tuple[Tensor, Tensor | None, Float[Tensor, " B"]]:
+    """The new precision, its Cholesky factor (None for a diagonal), and the sizes of the steps that were taken."""
+    full, tril = precision.ndim == 3, None
+    for _ in range(MAX_HALVINGS):
+        new = precision - sizes.view(-1, *[1] * (precision.ndim - 1)) * gradient
+        if full:
+            tril, info = torch.linalg.cholesky_ex(new)
+            # What is no number will not become one by halves, and need not hold up the others.
+            failed = (info != 0) & new.sum((-2, -1)).isfinite()
+        else:
+            failed = (new <= 0).any(-1)
+        if not bool(failed.any()):
+            break
+        sizes = torch.where(failed, 0.5 * sizes, sizes)
+    return new, tril, sizes
+
+
+def natural_step(q: NaturalGaussian, optimizer: Any, batch: Batch, kl_weight: float) -> None:
+    """One step of the module's formulas, with all training rows and one measurement set."""
+    rows, A = batch.rows, batch.A
+    assert A is not None
+
+    def hessian(vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
+        return matvec(rows.gram, vector) + kl_weight * A.project(vector)
+
+    q.mean.grad = hessian(q.mean) - rows.moment
+    if q.precision.ndim == 3:
+        q.precision.grad = A.precision_gradient(q.precision).mul_(-kl_weight).sub_(rows.gram)
+    else:
+        # ∂KL/∂(log s) = s² · 2∂KL/∂(s²), so times Λ it is the natural gradient in Λ.
+        of_log_scale = _log_scale_gradient(q, batch)
+        q.precision.grad = -rows.Phi.square().sum(-2) - kl_weight * of_log_scale * q.precision
+    optimizer.step(hessian=hessian)
+
+
+@torch.enable_grad()
+def _log_scale_gradient(q: NaturalGaussian, batch: Batch) -> Float[Tensor, "B k"]:
+    log_scale = q.precision.log().mul_(-0.5).requires_grad_()
+    assert batch.A is not None
+    kl = functional_kl(Gaussian(q.mean, log_scale.exp()), batch.A)
+    (gradient,) = torch.autograd.grad(kl.sum(), log_scale)
+    return gradient
+
+
+def root_of_inverse(precision: Tensor) -> Tensor:
+    """Lower factor L of Λ⁻¹: with the rows and columns of Λ reversed, Λ = UUᵀ for an upper U, and L = U⁻ᵀ.
+
+    Of a diagonal Λ, standard deviations.
+    """
+    if precision.ndim == 2:
+        return precision.rsqrt()
+    tril, info = torch.linalg.cholesky_ex(precision.flip(-1, -2))
+    tril = torch.where((info == 0)[..., None, None], tril, torch.nan)
+    upper = tril.flip(-1, -2)
+    identity = torch.eye(upper.shape[-1], dtype=upper.dtype, device=upper.device).expand_as(upper)
+    return torch.linalg.solve_triangular(upper.mT, identity, upper=False).tril()

@@ -1,0 +1,102 @@
+"""What methods with noisy weights share: options, and ways to estimate the expected squared error.
+
+For f = Φw with independent w_i = centre_i + spread_i e_i (e of mean 0 and variance 1), E‖y − f‖²/2 is
+½‖y − Φ centre‖² + ½ Σ_i φ_iᵀφ_i spread_i², whatever the law of e: `exact`. The others sample (Kingma, Salimans and
+Welling 2015, section 2): `per-minibatch` one set of weights a step, `per-point` one for each row, and `local` the
+function values themselves, N(Φ centre, Φ² spread²), which no other moments of e would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from fsvi_bench.maths.batching import matvec
+from fsvi_bench.methods.base import AdamOptions, Method
+from fsvi_bench.methods.data import Batch, Rows, TaskData, sampled_nll
+
+Estimator = Literal["exact", "local", "per-point", "per-minibatch"]
+Noise = Callable[..., Tensor]
+
+
+class NoisyOptions(AdamOptions):
+    """How the expected error is estimated.
+
+    `noise` A draws before the linear map, for each input (KSW's type A), B after it, for each output: with the one
+    output of these tasks both are the same q, and differ in their usual estimator only, `per-point` and `local`.
+    `exact` is the expectation in closed form, which a linear model has.
+    """
+
+    noise: Literal["A", "B"] = "B"
+    estimator: Literal["default"] | Estimator = "default"
+
+    @property
+    def chosen_estimator(self) -> Estimator:
+        if self.estimator == "default":
+            return "per-point" if self.noise == "A" else "local"
+        return self.estimator
+
+
+class PriorLengthscale(AdamOptions):
+    """Standard deviation 1/l of the prior's weights; the task's prior has l = 1."""
+
+    l: PositiveFloat = 1.0  # noqa: E741 -- the literature's letter
+
+
+class NoisyMethod(Method):
+    """A method whose likelihood term is an expected squared error under independent weight noise."""
+
+    def data(self) -> TaskData:
+        data = super().data()
+        data.compress = self.options.chosen_estimator == "exact"
+        return data
+
+    def expected_nll(
+        self, centre: Float[Tensor, "B k"], spread: Float[Tensor, "B k"], batch: Batch, noise: Noise | None = None
+    ) -> Float[Tensor, " B"]:
+        """−E_q[log p(y|w)] for w = centre + spread·e by the estimator that the options ask for.
+
+        Args:
+            noise: draws e [B, n, k], in place of standard normal numbers.
+        """
+        estimator = self.options.chosen_estimator if self.training else "exact"
+        if estimator == "exact":
+            return exact_nll(centre, spread, batch.rows)
+        if estimator == "local":
+            draws = self.streams.normal("function noise", batch.rows.y.shape[1])
+            return local_nll(centre, spread, batch.rows, draws.to(centre.device))
+        n = batch.rows.y.shape[1] if estimator == "per-point" else 1
+        e = self.streams.normal("weight noise", n, centre.shape[-1]) if noise is None else noise(n, centre.shape[-1])
+        return weights_nll(centre[:, None] + spread[:, None] * e.to(centre.device), batch.rows)
+
+
+def exact_nll(centre: Float[Tensor, "B k"], spread: Float[Tensor, "B k"], rows: Rows) -> Float[Tensor, " B"]:
+    """In closed form: no noise but the minibatch's."""
+    residual = rows.y - matvec(rows.Phi, centre)
+    squares = rows.Phi.square().sum(-2)[:, : centre.shape[-1]]
+    return rows.constant + 0.5 * ((residual * residual).sum(-1) + (squares * (spread * spread)).sum(-1))
+
+
+def local_nll(
+    centre: Float[Tensor, "B k"], spread: Float[Tensor, "B k"], rows: Rows, noise: Float[Tensor, "B n"]
+) -> Float[Tensor, " B"]:
+    """The local reparameterisation: function values from their own normal distribution."""
+    variance = matvec(rows.Phi.square(), spread * spread)
+    # A row that no weight moves (one that fills up) has nothing to say of the spread.
+    moved = variance > 0
+    deviation = torch.where(moved, torch.where(moved, variance, 1.0).sqrt(), 0.0)
+    residual = matvec(rows.Phi, centre) + deviation * noise - rows.y
+    return rows.constant + 0.5 * (residual * residual).sum(-1)
+
+
+def weights_nll(w: Float[Tensor, "B s k"], rows: Rows) -> Float[Tensor, " B"]:
+    """With one set of weights (s = 1), or one for each row (s = n)."""
+    if w.shape[1] == 1:
+        return sampled_nll(w, rows)[:, 0]
+    residual = (rows.Phi[..., : w.shape[-1]] * w).sum(-1) - rows.y
+    return rows.constant + 0.5 * (residual * residual).sum(-1)

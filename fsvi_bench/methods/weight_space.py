@@ -1,0 +1,51 @@
+"""The ELBO in weight space, whose optimum is known: the member of the family that is nearest to the exact posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.maths.blr import PrecisionGaussian, covariance_tril, mean_field_optimum_scale
+from fsvi_bench.maths.functional_kl import Gaussian
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.methods.base import Method, Optimum
+from fsvi_bench.methods.data import Batch, expected_nll
+from fsvi_bench.posteriors.base import Family
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+from fsvi_bench.tasks.task import Task
+
+
+def nearest(family: Family, exact: PrecisionGaussian) -> GaussianPosterior:
+    """The Gaussian of a family with the least KL(q ‖ exact)."""
+    if family == "full":
+        return FullGaussian(exact.mean, covariance_tril(exact.precision_tril))
+    return FactorisedGaussian(exact.mean, mean_field_optimum_scale(exact.precision_tril))
+
+
+def kl_to(exact: PrecisionGaussian, q: GaussianPosterior) -> float:
+    """KL(q ‖ exact) of one problem."""
+    return float(gaussian_kl_to_precision(q.mean, q.covariance_tril(), *exact).total)
+
+
+def weight_kl(q: Gaussian) -> Float[Tensor, " B"]:
+    """KL(q ‖ N(0, I)) over the weights."""
+    diagonal = q.root.diagonal(dim1=-2, dim2=-1) if q.root.ndim == 3 else q.root
+    squares = q.root.flatten(1).square().sum(-1) + q.mean.square().sum(-1)
+    return 0.5 * (squares - q.mean.shape[-1]) - diagonal.log().sum(-1)
+
+
+class WeightSpaceMethod(Method):
+    """−ELBO with its KL in weight space: KL(q ‖ P_D) minus the log evidence."""
+
+    def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
+        return expected_nll(q, batch.rows) + weight_kl(q)
+
+    def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
+        found = []
+        for place, task in enumerate(tasks):
+            q = nearest(self.family, task.truth.posterior)
+            value = self.objective(place, task, q=Gaussian(q.mean[None], q.root[None]))
+            found.append(Optimum(value, kl_to(task.truth.posterior, q)))
+        return found

@@ -1,0 +1,166 @@
+"""Posteriors that gradient methods move: modules over B problems, whose call gives q as it is now, for autograd.
+
+`posterior` gives the same q as a frozen posterior, free of autograd.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fsvi_bench.maths.batching import filled, parameter
+from fsvi_bench.maths.elementwise import sigmoid, softplus
+from fsvi_bench.maths.functional_kl import Gaussian
+from fsvi_bench.posteriors.base import Family, Posterior
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+
+
+class TrainablePosterior(nn.Module, ABC):
+    """q over k weights of B problems; every parameter has a leading axis of B."""
+
+    @abstractmethod
+    def forward(self) -> Any:
+        """q as it is now: a named tuple of tensors [B, ...] that a loss understands."""
+
+    @abstractmethod
+    def posterior(self) -> Posterior:
+        """A copy without gradients."""
+
+    def only(self, problem: int) -> nn.Module:
+        """One problem's q, a batch of one, whose parameters share their memory with this one's."""
+        one = object.__new__(type(self))
+        one.__dict__ = {**self.__dict__, "_parameters": dict(self._parameters)}
+        for name, values in self.named_parameters():
+            one._parameters[name] = nn.Parameter(values.data[problem : problem + 1])
+        return one
+
+
+class TrainableGaussian(TrainablePosterior):
+    """q(w) = N(mean, LLᵀ), started at the prior N(0, I).
+
+    `full`: L by its strict lower triangle and the logarithm of its diagonal; any other family: L diagonal, by its
+    logarithm.
+    """
+
+    def __init__(self, family: Family, B: int, k: int) -> None:
+        super().__init__()
+        self.k, self.width = k, filled(k)
+        self.mean = parameter(B, self.width)
+        if family == "full":
+            self.lower = nn.Parameter(torch.zeros(B, self.width, self.width, dtype=torch.float64))
+        else:
+            self.log_scale = parameter(B, self.width)
+
+    def forward(self) -> Gaussian:
+        mean = self.mean[:, : self.width]
+        if "lower" in self._parameters:
+            return Gaussian(mean, _LogDiagonalTril.apply(self.lower))  # type: ignore[no-untyped-call]
+        return Gaussian(mean, self.log_scale[:, : self.width].exp())
+
+    @torch.no_grad()
+    def posterior(self) -> GaussianPosterior:
+        mean, root = self()
+        if root.ndim == 2:
+            return FactorisedGaussian(mean[:, : self.k].clone(), root[:, : self.k].clone())
+        return FullGaussian(mean[:, : self.k].clone(), root[:, : self.k, : self.k].clone())
+
+
+class _LogDiagonalTril(torch.autograd.Function):
+    """The lower triangle of a matrix with the exponential of its diagonal: in one pass, not four as by autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, lower: Tensor) -> Tensor:
+        tril = lower.tril()
+        tril.diagonal(dim1=-2, dim2=-1).exp_()
+        ctx.save_for_backward(tril.diagonal(dim1=-2, dim2=-1).clone())
+        return tril
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        gradient = grad_outputs[0].tril()
+        gradient.diagonal(dim1=-2, dim2=-1).mul_(ctx.saved_tensors[0])
+        return gradient
+
+
+class Dropout(NamedTuple):
+    """Bernoulli dropout of B problems: w_i = m_i ε_i, ε_i ~ Bernoulli(p_i)."""
+
+    m: Float[Tensor, "B k"]
+    retain_probability: Float[Tensor, "B k"]
+    log_odds: Float[Tensor, "B k"]
+    entropy: Float[Tensor, " B"]  #: of the masks ε
+
+
+class TrainableDropout(TrainablePosterior):
+    """Bernoulli dropout with m started at 0, and p given or learned by its log odds: one, or one per weight."""
+
+    def __init__(
+        self, B: int, k: int, retain_probability: float, learned: bool = False, per_weight: bool = False
+    ) -> None:
+        super().__init__()
+        self.k, self.count = k, k if per_weight else 1
+        self.m = parameter(B, k)
+        log_odds = torch.tensor(retain_probability, dtype=torch.float64).logit()
+        self.log_odds = parameter(B, self.count, float(log_odds)).requires_grad_(learned)
+
+    def forward(self) -> Dropout:
+        m, log_odds = self.m[:, : self.k], self.log_odds[:, : self.count].expand(-1, self.k)
+        p = sigmoid(log_odds)
+        certain = log_odds.isinf()
+        entropy = torch.where(certain, 0.0, softplus(log_odds) - p * torch.where(certain, 0.0, log_odds))
+        return Dropout(m, p, log_odds, entropy.sum(-1))
+
+    @torch.no_grad()
+    def posterior(self) -> BernoulliDropoutPosterior:
+        m, p, *_ = self()
+        return BernoulliDropoutPosterior(m.clone(), (p if self.count > 1 else p[:, 0]).clone())
+
+
+class Multiplicative(NamedTuple):
+    """N(θ, αθ²) of B problems, or N(θ, σ²) with α = σ²/θ²."""
+
+    theta: Float[Tensor, "B k"]
+    scale: Float[Tensor, "B k"]  #: standard deviations, of θ's sign where they are √α θ
+    log_alpha: Float[Tensor, "B k"]
+
+
+class TrainableMultiplicative(TrainablePosterior):
+    """N(θ, αθ²), one α per problem or one per weight; started where E w² is the prior's, θ²(1+α) = 1."""
+
+    def __init__(self, B: int, k: int, alpha: float, learned: bool = False, per_weight: bool = False) -> None:
+        super().__init__()
+        self.k, self.count = k, k if per_weight else 1
+        self.theta = parameter(B, k, (1 + alpha) ** -0.5)
+        log_alpha = torch.tensor(alpha, dtype=torch.float64).log()
+        self.log_alpha = parameter(B, self.count, float(log_alpha)).requires_grad_(learned)
+
+    def forward(self) -> Multiplicative:
+        theta, log_alpha = self.theta[:, : self.k], self.log_alpha[:, : self.count].expand(-1, self.k)
+        return Multiplicative(theta, (0.5 * log_alpha).exp() * theta, log_alpha)
+
+    @torch.no_grad()
+    def posterior(self) -> FactorisedGaussian:
+        theta, scale, _ = self()
+        return FactorisedGaussian(theta.clone(), scale.abs())
+
+
+class TrainableAdditive(TrainablePosterior):
+    """N(θ, σ²) with θ and log σ² (Molchanov et al. 2017), started at the prior N(0, 1)."""
+
+    def __init__(self, B: int, k: int) -> None:
+        super().__init__()
+        self.k, self.theta, self.log_variance = k, parameter(B, k), parameter(B, k)
+
+    def forward(self) -> Gaussian:
+        return Gaussian(self.theta[:, : self.k], (0.5 * self.log_variance[:, : self.k]).exp())
+
+    @torch.no_grad()
+    def posterior(self) -> FactorisedGaussian:
+        theta, scale = self()
+        return FactorisedGaussian(theta.clone(), scale)
