@@ -42,9 +42,9 @@ def test_score_prints_one_object_of_scores(cli):
     scores = json.loads(out)
     for name, value in EXPECTED["boston-00"]["posterior_full"].items():
         if isinstance(value, dict):
-            assert scores[name] == {key: pytest.approx(number, rel=1e-8) for key, number in value.items()}
+            assert scores[name] == {key: pytest.approx(number, rel=1e-9) for key, number in value.items()}
         else:
-            assert scores[name] == pytest.approx(value, rel=1e-8)
+            assert scores[name] == pytest.approx(value, rel=1e-9)
     status, out, _ = cli("score", "--task", TASK, "--posterior", FULL)
     assert status == 0
     assert "11.39759528" in out
@@ -60,9 +60,9 @@ def test_run_on_a_task_file_gives_the_reference_values(cli, tmp_path, name):
     expected = EXPECTED[name]
     for family, values in (("full", expected["exact"]), ("ffg", expected["exact_ffg"])):
         for score, value in values.items():
-            assert records[family]["scores"][score] == pytest.approx(value, rel=1e-8)
+            assert records[family]["scores"][score] == pytest.approx(value, rel=1e-9)
     assert abs(records["full"]["scores"]["kl"]) < 1e-9
-    assert records["full"]["scores"]["log_evidence"] == pytest.approx(expected["log_evidence"], rel=1e-8)
+    assert records["full"]["scores"]["log_evidence"] == pytest.approx(expected["log_evidence"], rel=1e-9)
 
 
 def test_run_in_a_process_of_its_own(tmp_path):

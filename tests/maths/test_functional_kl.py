@@ -356,6 +356,6 @@ def test_equals_the_reference_at_its_fixed_set(name, way):
     Phi_A = problem.feature_map(torch.cat([problem.X[:40], low + (high - low) * unit]))[None]
     measurement = measure(Phi_A, **WAYS[way])
     kl = float(measurement.gradient(q.mean[None], q.covariance_tril()[None]).kl)
-    assert kl == pytest.approx(expected["functional_kl_of_posterior_full_no_jitter"], rel=1e-8)
+    assert kl == pytest.approx(expected["functional_kl_of_posterior_full_no_jitter"], rel=1e-9)
     seen = measurement.project(torch.eye(problem.frozen.k, dtype=torch.float64)[None])
     assert float(seen[0].trace()) == pytest.approx(expected["rank"], abs=1e-9)

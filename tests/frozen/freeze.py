@@ -1,0 +1,149 @@
+"""Results that code may not change by accident, and the command that makes them anew where a change is declared.
+
+    python -m tests.frozen.freeze run [NAME...]
+    python -m tests.frozen.freeze reproduce [NAME...]
+
+in the root of the repository, with the raw data in $FSVI_BENCH_DATA. It runs this tree's own command, in portable
+arithmetic and one thread, and writes `runs/NAME.json` and `reproductions/NAME.json` beside this file; `git diff` then
+shows a line for each score that moved. Without names: all of them, 10 minutes in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fsvi_bench.files import json_in_lines
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+#: The first two are every method and family at their defaults; the last two, settings other than these.
+RUNS = {
+    "quick": "--protocol quick --max-steps 200",
+    "boston": "--dataset boston --splits 0-1 --max-steps 200",
+    "lbfgs": "--dataset boston --splits 0-1 --max-steps 10 --method fixed-a",
+    "options": "--dataset boston --splits 0 --max-steps 50 --method rand-a --method ssge --method rand-a-ngd "
+    "--method fixed-a --measurement-points 20 --set kl_jitter=1e-6 --set kl_weight=0.5 --set averaging=0.5 "
+    "--set lr_schedule=cosine --set optimizer=adam",
+    "dropout": "--dataset boston --splits 0 --max-steps 50 --method bernoulli-dropout --method gaussian-dropout "
+    "--method variational-dropout --method sparse-variational-dropout --method concrete-dropout --set training=masks "
+    "--set noise=A --set alphas=layer --set prior=task --set probabilities=weight --set averaging=0.5 "
+    "--set lr_schedule=linear",
+}
+#: What decides a cell and what came out; not its hashes, seconds and provenance.
+FIELDS = (
+    "dataset", "split", "method", "family", "seed", "hyperparameters", "task_sha256", "status", "reason", "scores",
+    "work", "details",
+)  # fmt: skip
+
+#: Seconds of `reproduce NAME --quick`, one thread of an Intel Xeon.
+REPRODUCTIONS = {
+    "burt2020-fig1": 10,
+    "burt2020-roots": 8,
+    "burt2020-shrinkage": 7,
+    "burt2020-theory": 10,
+    "gal2016-6.3": 12,
+    "gal2016-elbo": 134,
+    "gal2016-uncertainty": 64,
+    "hron2018-fig1-3": 7,
+    "hron2018-fig5": 7,
+    "hron2018-limits": 7,
+    "hron2018-moments": 8,
+    "ksw2015-fig1": 107,
+    "ksw2015-fig2": 6,
+    "ksw2015-variance": 81,
+    "validation": 9,
+}
+#: Of networks trained in float32, of which rounding makes others: only their claims are frozen.
+NETWORKS = ("gal2016-elbo", "gal2016-uncertainty", "ksw2015-fig1", "ksw2015-variance")
+CLAIM = ("side", "threshold", "value", "low", "high", "holds")
+LINES = {"runs": 3, "reproductions": 2}  #: levels of a file that are written line by line
+CASE = re.compile(r" \([^()]*\)$")  #: which of several decided a claim: among residues of rounding, any may
+
+
+def run(name: str) -> list[dict[str, Any]]:
+    """The frozen part of a run's records, computed now."""
+    with TemporaryDirectory() as folder:
+        said = _command(folder, "run", *RUNS[name].split(), "--wandb", "off", "--out", f"{folder}/out", "--json")
+    return [{field: record[field] for field in FIELDS} for record in json.loads(said)]
+
+
+def reproduce(name: str) -> dict[str, Any]:
+    """The frozen part of a reproduction, computed now: claims, and the numbers behind tables and figures."""
+    with TemporaryDirectory() as folder:
+        _command(folder, "reproduce", name, "--quick", "--out", f"{folder}/out")
+        return reduced(json.loads(Path(folder, "out", f"{name}-quick.json").read_text()))
+
+
+def reduced(document: dict[str, Any]) -> dict[str, Any]:
+    """A reproduction's document without explanations, settings, cells' hashes, which cover the code, and seconds: KSW's
+    claim and table about speed."""
+    claims = {CASE.sub("", c["statistic"]): {key: c[key] for key in CLAIM} for c in document.get("claims", ())}
+    found = {"claims": {name: claim for name, claim in claims.items() if not name.startswith("seconds")}}
+    if document["figure"] in NETWORKS:
+        return found
+    about = ("format", "figure", "quick", "settings", "claims", "tables")
+    found["rows"] = [row for table in document.get("tables", ()) for row in table["rows"]]
+    found["numbers"] = document.get("numbers", {key: value for key, value in document.items() if key not in about})
+    return _without_hashes(found)
+
+
+def _without_hashes(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_hashes(v) for k, v in value.items() if not (k == "cell" and isinstance(v, str))}
+    return [_without_hashes(each) for each in value] if isinstance(value, list) else value
+
+
+def _command(folder: str, *arguments: str) -> str:
+    """What `fsvi-bench` prints, rounding as any x86 processor does, one thing after the other, with a cache of its own.
+
+    Exit status 1 says that a cell diverged: records say so too.
+    """
+    given = {name: value for name, value in os.environ.items() if name not in ("ATEN_CPU_CAPABILITY", "MKL_CBWR")}
+    chosen = {"FSVI_BENCH_KERNELS": "portable", "FSVI_BENCH_CACHE": f"{folder}/cache", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "fsvi_bench", *arguments, "--workers", "1"],
+        capture_output=True, text=True, cwd=ROOT, env={**given, **ONE_THREAD, **chosen}, check=False,
+    )  # fmt: skip
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"fsvi-bench {' '.join(arguments)}: exit status {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def path_of(kind: str, name: str) -> Path:
+    """Where a result is frozen: `kind` is `runs` or `reproductions`."""
+    return HERE / kind / f"{name}.json"
+
+
+def write(kind: str, name: str, found: Any) -> None:
+    """Freezes a result: a line for each score, claim and row."""
+    path = path_of(kind, name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json_in_lines(json.dumps(found), LINES[kind]))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.frozen.freeze", description=__doc__.split("\n\n")[0])
+    parser.add_argument("what", choices=("run", "reproduce"))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which; default: all")
+    given = parser.parse_args(arguments)
+    kind, make, known = ("runs", run, RUNS) if given.what == "run" else ("reproductions", reproduce, REPRODUCTIONS)
+    for name in given.names or known:
+        if name not in known:
+            parser.error(f"there is no {name}; choose among {', '.join(known)}")
+        write(kind, name, make(name))
+        print(path_of(kind, name).relative_to(ROOT), flush=True)
+
+
+if __name__ == "__main__":
+    main()
