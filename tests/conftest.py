@@ -13,7 +13,7 @@ from jaxtyping import install_import_hook
 
 # Shapes in signatures are checked on every call of a quick test; in use they are documentation.
 _CHECKED = [
-    f"fsvi_bench.{name}" for name in ("maths", "networks", "posteriors", "scoring", "statistics", "tasks.problem")
+    f"fsvi_bench.{name}" for name in ("maths", "networks", "posteriors", "scoring", "statistics", "tasks.task")
 ]
 _hook = install_import_hook(_CHECKED, "beartype.beartype")
 
