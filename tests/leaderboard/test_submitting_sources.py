@@ -87,7 +87,9 @@ def test_results_of_other_sources_are_submitted_with_a_word_or_not_at_all(ran, t
     draft = draft_from_run(ran, toy, Choice())
     assert (draft.method, draft.remark) == ("exact", "")
     assert {cell.scored for cell in draft.cells.values()} == {True}
-    monkeypatch.setattr("fsvi_bench.running.grid.source_sha256", lambda *parts: "0" * 64)  # as after an update
+    monkeypatch.setattr(
+        "fsvi_bench.running.grid.meaning_sha256", lambda *roots, **given: "0" * 64
+    )  # as after an update
     with pytest.raises(InputError) as caught:
         draft_from_run(ran, toy, Choice())
     said = str(caught.value)
