@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
@@ -40,17 +40,21 @@ def meaning_sha256(*roots: str | bytes, leaving_out: tuple[str, ...] = ()) -> st
     Raises:
         ModuleNotFoundError: a root is no module of this package.
     """
+    return hashlib.sha256(repr(sorted(_reached(roots, leaving_out).items())).encode()).hexdigest()
+
+
+def _reached(roots: Iterable[str | bytes], leaving_out: Iterable[str] = ()) -> dict[str, str]:
+    """The hash of each module, by name, that `meaning_sha256` is over."""
     found = {f"<{place}>": _module(root) for place, root in enumerate(roots) if isinstance(root, bytes)}
-    waiting = [root for root in roots if isinstance(root, str)]
-    waiting += [name for module in found.values() for name in module.imports]
+    named = {root for root in roots if isinstance(root, str)}
+    waiting = [*named, *(name for module in found.values() for name in module.imports)]
     passed_over = tuple(f"{package}." for package in leaving_out)
     while waiting:
         name = waiting.pop()
-        if name in found or (name not in roots and f"{name}.".startswith(passed_over)):
-            continue
-        found[name] = _module(name)
-        waiting += found[name].imports
-    return hashlib.sha256(repr([(name, found[name].sha256) for name in sorted(found)]).encode()).hexdigest()
+        if name not in found and (name in named or not f"{name}.".startswith(passed_over)):
+            found[name] = _module(name)
+            waiting += found[name].imports
+    return {name: module.sha256 for name, module in found.items()}
 
 
 @cache

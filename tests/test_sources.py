@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from fsvi_bench import sources
@@ -152,3 +155,16 @@ def test_a_methods_file_counts_with_what_it_imports_and_the_module_of_its_base_c
     monkeypatch.setattr(registry, "meaning_sha256", lambda *roots: followed.append(roots) or "0" * 64)
     load_method(f"{path}:Mine")
     assert followed == [(text.encode(), "fsvi_bench.methods.base", "fsvi_bench.methods.exact")]
+
+
+def test_of_a_real_method_what_python_imports_is_what_is_followed():
+    """But for the folders' own `__init__`, from which nothing is imported, and what is imported in functions."""
+    name = "fsvi_bench.methods.rand_a"
+    code = f"import sys, {name}; print(*(m for m in sys.modules.values() if m.__name__.startswith('fsvi_bench.')), sep='\\n')"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    modules = {line.split("'")[1] for line in loaded if "__init__.py" not in line}
+    assert len(modules) > 20
+    assert modules <= set(sources._reached([name]))
+    assert not {m.split(".")[1] for m in sources._reached([name])} & {"running", "reporting", "cli", "leaderboard"}
