@@ -40,7 +40,7 @@ wine and yacht had been made on the EPYC; `leaderboard/verified`).
 
 The column "compatible" is the same on the Intel Xeon in every digit that was printed there again (the same 300 steps of
 rand-a, rand-a-ngd, gaussian-dropout, and fixed-a by L-BFGS, which amplifies most). So this is the arithmetic of the
-command `fsvi-bench` (`fsvi_bench.arithmetic`). The default tolerance of 1e-4 (`verification.TOLERANCE`) leaves room for other versions of
+protocol `leaderboard-v1` and of re-runs (`fsvi_bench.arithmetic`). The default tolerance of 1e-4 (`verification.TOLERANCE`) leaves room for other versions of
 libraries.
 """
 

@@ -1,23 +1,143 @@
-"""Hashes of the package's own sources, so that a changed formula never answers to an old result's name."""
+"""Hashes of what code does, so that a changed formula never answers to an old result's name.
+
+The syntax tree decides. Comments, docstrings, layout and what stands under `if TYPE_CHECKING:` do not count;
+annotations do, since Pydantic and dataclasses act on them. No Python version's own spelling of the tree is in it.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.util import resolve_name
 from pathlib import Path
+from typing import NamedTuple
 
 _PACKAGE = Path(__file__).resolve().parent
 
 
+_NOT_MEANT = {"ctx", "kind", "type_comment"}  #: fields of a syntax tree that its place, or its spelling, decides
+
+
+class _Module(NamedTuple):
+    """What a module says, and which modules of the package it imports, wherever in it the import stands."""
+
+    sha256: str
+    imports: frozenset[str]
+
+
 @cache
-def source_sha256(*parts: str) -> str:
-    """SHA-256 over the named files and folders of the package (e.g. `"maths"`, `"tasks/fit.py"`), names included."""
+def meaning_sha256(*roots: str | bytes, leaving_out: tuple[str, ...] = ()) -> str:
+    """SHA-256 over the roots and every module of this package that they import, directly or by way of others.
+
+    A package's `__init__` counts where something is imported from it.
+
+    Args:
+        roots: names of modules of this package, or texts of files that need not belong to it.
+        leaving_out: packages whose modules count as roots alone.
+
+    Raises:
+        ModuleNotFoundError: a root is no module of this package.
+    """
+    return hashlib.sha256(repr(sorted(_reached(roots, leaving_out).items())).encode()).hexdigest()
+
+
+def _reached(roots: Iterable[str | bytes], leaving_out: Iterable[str] = ()) -> dict[str, str]:
+    """The hash of each module, by name, that `meaning_sha256` is over."""
+    found = {f"<{place}>": _module(root) for place, root in enumerate(roots) if isinstance(root, bytes)}
+    named = {root for root in roots if isinstance(root, str)}
+    waiting = [*named, *(name for module in found.values() for name in module.imports)]
+    passed_over = tuple(f"{package}." for package in leaving_out)
+    while waiting:
+        name = waiting.pop()
+        if name not in found and (name in named or not f"{name}.".startswith(passed_over)):
+            found[name] = _module(name)
+            waiting += found[name].imports
+    return {name: module.sha256 for name, module in found.items()}
+
+
+@cache
+def package_sha256() -> str:
+    """SHA-256 over the text of every module of the package: whether two machines have the same."""
     digest = hashlib.sha256()
-    for part in parts:
-        root = _PACKAGE / part
-        paths = sorted(root.rglob("*.py")) if root.is_dir() else [root]
-        for path in paths:
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(_PACKAGE).as_posix()}:{len(content)}\n".encode())
-            digest.update(content)
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(_PACKAGE).as_posix()}:{len(content)}\n".encode())
+        digest.update(content)
     return digest.hexdigest()
+
+
+@cache
+def _module(root: str | bytes) -> _Module:
+    """A module of the package by its name, or a text."""
+    if isinstance(root, bytes):
+        text, package = root, ""
+    elif (path := _path(root)) is None:
+        raise ModuleNotFoundError(f"{root} is no module of {_PACKAGE}", name=root)
+    else:
+        text, package = path.read_bytes(), root if path.name == "__init__.py" else root.rpartition(".")[0]
+    words: list[str] = []
+    imports: list[ast.Import | ast.ImportFrom] = []
+    _write(ast.parse(text), words, imports)
+    names = {name for statement in imports for name in _imported(statement, package)}
+    return _Module(hashlib.sha256(" ".join(words).encode(errors="surrogatepass")).hexdigest(), frozenset(names))
+
+
+@cache
+def _path(name: str) -> Path | None:
+    """The file of a module of this package; None for anything else."""
+    if f"{name}.".startswith(f"{_PACKAGE.name}."):
+        place = _PACKAGE.parent.joinpath(*name.split("."))
+        for path in (place / "__init__.py", place.with_suffix(".py")):
+            if path.is_file():
+                return path
+    return None
+
+
+def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
+    """The modules of this package that a statement names: of `from a import b` it is a.b, or a if b is no module."""
+    if isinstance(statement, ast.Import):
+        yield from (each.name for each in statement.names if _path(each.name))
+        return
+    start = "." * statement.level + (statement.module or "")
+    if statement.level and not package:
+        return  # in a file that belongs to no package
+    origin = resolve_name(start, package)
+    for each in statement.names:
+        yield from [name for name in (f"{origin}.{each.name}", origin) if _path(name)][:1]
+
+
+def _write(node: ast.AST, words: list[str], imports: list[ast.Import | ast.ImportFrom]) -> None:
+    """A tree as words, and the import statements in it. A field that is empty has none: a later Python may add some."""
+    words.append(node.__class__.__name__)
+    values = node.__dict__
+    for field in node._fields:
+        value = values.get(field)
+        if value is None or value == [] or field in _NOT_MEANT:
+            continue
+        words.append(field)
+        if isinstance(value, ast.AST):
+            _write(value, words, imports)
+        elif isinstance(value, list):
+            _write_list(value, words, imports)
+        else:
+            words.append(repr(value))
+    words.append(")")
+
+
+def _write_list(items: list[ast.AST | str], words: list[str], imports: list[ast.Import | ast.ImportFrom]) -> None:
+    """A list of a tree, statements being in no other place."""
+    for item in items:
+        if isinstance(item, ast.If) and _only_for_type_checkers(item.test):
+            _write_list([*item.orelse], words, imports)
+        elif not isinstance(item, ast.AST):
+            words.append(repr(item))
+        elif not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)):  # a docstring, or `...`
+            _write(item, words, imports)
+            if isinstance(item, ast.Import | ast.ImportFrom):
+                imports.append(item)
+
+
+def _only_for_type_checkers(test: ast.expr) -> bool:
+    return (getattr(test, "id", None) or getattr(test, "attr", None)) == "TYPE_CHECKING"

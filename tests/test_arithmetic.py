@@ -1,4 +1,4 @@
-"""The command rounds alike on every x86 processor; what it is made of otherwise keeps the processor's own kernels."""
+"""Where two machines must agree, the command rounds alike on every x86 processor; else it takes the processor's own kernels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 
-from fsvi_bench.arithmetic import KERNELS_VARIABLE, PORTABLE, arithmetic, use_portable_arithmetic
+from fsvi_bench.arithmetic import KERNELS_VARIABLE, PORTABLE, arithmetic, kernels_of_protocol, use_kernels
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.rerun.jail import environment
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.grid import decisive_sha256
+from fsvi_bench.running.plan import Protocol, load_protocol, protocol_names
 from tests.requirements import skip_or_fail
 
 ROOT = Path(__file__).parents[1]
@@ -49,36 +51,64 @@ def python(code, **environment):
     ).stdout
 
 
-@pytest.mark.usefixtures("bare")
-def test_what_the_user_says_is_kept(monkeypatch):
-    assert arithmetic() == {}
+@pytest.fixture
+def early(bare, monkeypatch):
+    """As in a process that has not imported torch."""
+    monkeypatch.delitem(sys.modules, "torch")
+    for name in PORTABLE:
+        monkeypatch.setenv(name, "")  # so that what a test sets is undone
+
+
+@pytest.mark.usefixtures("early")
+@pytest.mark.parametrize(
+    ("asked", "said", "taken"),
+    [
+        ("own", None, {}),
+        ("portable", None, PORTABLE),
+        ("own", "portable", PORTABLE),
+        ("portable", "own", {}),
+        ("portable", "", PORTABLE),  # an empty word says nothing
+    ],
+)
+def test_the_environment_goes_before_what_is_asked_for(monkeypatch, asked, said, taken):
+    if said is not None:
+        monkeypatch.setenv(KERNELS_VARIABLE, said)
+    use_kernels(asked)
+    assert arithmetic() == taken
+
+
+@pytest.mark.usefixtures("early")
+def test_a_switch_that_the_user_has_set_is_kept(monkeypatch):
     monkeypatch.setenv("MKL_CBWR", "AVX2")
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "")  # so that what is set below is undone
+    use_kernels("own")
     assert arithmetic() == {"MKL_CBWR": "AVX2"}
-    monkeypatch.delenv("ATEN_CPU_CAPABILITY")
-    use_portable_arithmetic()
+    use_kernels("portable")
     assert arithmetic() == {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "AVX2"}
 
 
 @pytest.mark.usefixtures("bare")
-def test_an_empty_word_says_nothing(monkeypatch):
-    for name in PORTABLE:
-        monkeypatch.setenv(name, "")
-    use_portable_arithmetic()
-    assert arithmetic() == PORTABLE
-
-
-@pytest.mark.usefixtures("bare")
-def test_kernels_are_portable_or_the_processors_own(monkeypatch):
-    monkeypatch.setenv("FSVI_BENCH_KERNELS", "own")
-    use_portable_arithmetic()
+def test_with_torch_at_work_it_is_too_late_and_nothing_claims_otherwise():
+    use_kernels("portable")
     assert arithmetic() == {}
+
+
+def test_other_kernels_are_refused(bare, monkeypatch):
     monkeypatch.setenv("FSVI_BENCH_KERNELS", "fast")
-    with pytest.raises(InputError, match="FSVI_BENCH_KERNELS is 'fast', expected 'portable'"):
-        use_portable_arithmetic()
+    with pytest.raises(InputError, match="FSVI_BENCH_KERNELS is 'fast', expected 'own'"):
+        use_kernels()
     told = subprocess.run([sys.executable, "-m", "fsvi_bench", "status"], capture_output=True, text=True)
     assert (told.returncode, told.stderr.count("\n")) == (2, 1)
     assert told.stderr.startswith("fsvi-bench: FSVI_BENCH_KERNELS is 'fast'")
+
+
+def test_a_protocol_asks_as_its_model_says():
+    """The command reads the one line of the file itself, since the model's module imports torch."""
+    asked = {name: kernels_of_protocol(name) for name in protocol_names()}
+    assert asked == {name: load_protocol(name).arithmetic for name in protocol_names()}
+    assert {name for name, kernels in asked.items() if kernels == "portable"} == {"leaderboard-v1"}
+    assert {kernels_of_protocol(name) for name in (None, "", "none-such", "..")} == {"own"}
+    with pytest.raises(ValidationError, match="arithmetic"):
+        Protocol.model_validate({"summary": "s", "arithmetic": "fast"})
 
 
 @pytest.mark.usefixtures("bare")
@@ -96,9 +126,8 @@ def test_a_re_run_in_the_jail_takes_the_verifiers_kernels(monkeypatch):
 
 
 @pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize("before", ["", "import torch; "])
-def test_libraries_heed_switches_that_are_set_before_the_first_computation(before):
-    code = f"{before}from fsvi_bench.arithmetic import use_portable_arithmetic as use; use(); {CAPABILITY}; {PRODUCT}"
+def test_libraries_heed_switches_that_are_set_before_torch_is_there():
+    code = f"from fsvi_bench.arithmetic import use_kernels as use; use('portable'); {CAPABILITY}; {PRODUCT}"
     said = python(code, MKL_VERBOSE="1")
     assert "DEFAULT" in said.splitlines()
     products = [line for line in said.splitlines() if "DGEMM" in line]
@@ -113,19 +142,44 @@ def test_without_switches_libraries_choose():
     assert said.splitlines()[0] != "DEFAULT" or not {"avx2", "avx512f"} & processor_flags()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=20)
 @pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_the_command_and_its_workers_take_them_and_records_say_so(tmp_path, workers):
+@pytest.mark.parametrize(
+    ("protocol", "workers", "kernels"),
+    [("leaderboard-v1", "1", "COMPATIBLE"), ("leaderboard-v1", "2", "COMPATIBLE"), ("quick", "1", "OFF")],
+)
+def test_the_command_and_its_workers_take_what_the_protocol_asks_for_and_records_say_so(
+    tmp_path, protocol, workers, kernels
+):
     options = ["--dataset", "toy", "--splits", "0-1", "--method", "rand-a", "--method", "ssge", "--max-steps", "3"]
     where = ["--measurement-points", "10", "--wandb", "off", "--workers", workers, "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "fsvi_bench", "run", *options, *where]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "MKL_VERBOSE": "1"})
-    products = [line for line in said.stdout.splitlines() if "MKL_VERBOSE D" in line]
+    command = [sys.executable, "-m", "fsvi_bench", "run", "--protocol", protocol, *options, *where]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "MKL_VERBOSE": "1"})
+    products = [line for line in done.stdout.splitlines() if "MKL_VERBOSE D" in line]
     assert products
-    assert all("CNR:COMPATIBLE" in line for line in products)
-    told = {record.provenance["arithmetic"] for record in read_archive(tmp_path).records}
-    assert told == {"ATen DEFAULT, MKL COMPATIBLE"}  # the first as a worker finds it
+    assert all(f"CNR:{kernels}" in line for line in products)
+    (told,) = {record.provenance["arithmetic"] for record in read_archive(tmp_path).records}
+    if kernels == "COMPATIBLE":
+        assert told == "ATen DEFAULT, MKL COMPATIBLE"  # the first as a worker finds it
+    else:
+        assert told.endswith("MKL own")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bare")
+def test_a_command_chooses_before_torch_is_imported(tmp_path):
+    """A re-run's children inherit what `verify` takes; scoring alone keeps the processor's own."""
+    code = (
+        "import sys, fsvi_bench.cli.verify as v, fsvi_bench.arithmetic as a\n"
+        "assert 'torch' not in sys.modules\n"
+        "try: v.verify([], **dict.fromkeys(['seed', 'all_in', 'save', 'tolerance', 'max_seconds']), rerun=int(sys.argv[1]))\n"
+        "except Exception as error: print(type(error).__name__, a.arithmetic())"
+    )
+    told = [
+        subprocess.run([sys.executable, "-c", code, count], check=True, capture_output=True, text=True).stdout.strip()
+        for count in ("0", "1")
+    ]
+    assert told == ["InputError {}", f"InputError {dict(PORTABLE)}"]
 
 
 @pytest.mark.slow

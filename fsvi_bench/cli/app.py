@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from fsvi_bench.arithmetic import use_kernels
 from fsvi_bench.cli import (
     datasets,
     export,
@@ -67,7 +68,8 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Options of the command itself."""
+    """What comes before every command: nothing of torch is imported yet, so that kernels can still be chosen."""
+    use_kernels()
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from fsvi_bench.arithmetic import kernels_of_protocol, use_kernels
 from fsvi_bench.cli.options import AsJson, DataDir, Workers
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def run(
     json: AsJson = False,
 ) -> int:  # fmt: skip
     """Run methods on data sets, score them against the exact posterior, and print a table."""
+    use_kernels(kernels_of_protocol(protocol))  # before anything that imports torch
     from fsvi_bench.cli.console import print_json, stderr
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.cli.status import show_planned

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fsvi_bench.arithmetic import use_kernels
 from fsvi_bench.cli.options import AsJson, DataDir, Workers
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def verify(
 
     Without --rerun no submitted code is run. Its posteriors may still be anybody's: what is only scored has no rank.
     """
+    use_kernels("portable" if rerun else "own")  # before anything that imports torch
     from fsvi_bench.cli.console import print_json, stderr
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.errors import InputError, plain

@@ -187,14 +187,16 @@ def _file_name(path: Path | str) -> str:
 
 
 def _command(record: Record, entry: MethodEntry, source: str | None, root: Path) -> Any:
-    """Writes the command that would run splits of a data set with a record's settings."""
+    """Writes the command that would run splits of a data set with a record's settings and kernels."""
     defaults = entry.options({}).model_dump(mode="json")
     chosen = {name: value for name, value in record.hyperparameters.items() if defaults.get(name) != value}
     words = ["--method", source or record.method, "--family", record.family, *setting_words(chosen)]
+    portable = record.code_sha256 == decisive_sha256(entry.code_sha256, PORTABLE)
+    kernels = f"{KERNELS_VARIABLE}=portable " if portable else ""
 
     def command(dataset: str, splits: list[int]) -> str:
         which = ["--dataset", dataset, "--splits", ",".join(map(str, splits))]
-        return shlex.join(["fsvi-bench", "run", *which, *words, "--out", str(root)])
+        return kernels + shlex.join(["fsvi-bench", "run", *which, *words, "--out", str(root)])
 
     return command
 

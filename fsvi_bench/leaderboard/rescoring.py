@@ -11,9 +11,8 @@ from fsvi_bench.errors import InputError, plain
 from fsvi_bench.leaderboard.submission import CELLS_FILE, Claim, Submission, SubmissionRefused
 from fsvi_bench.leaderboard.verification import VerifiedCell
 from fsvi_bench.posteriors.base import Posterior
-from fsvi_bench.running.cell import not_a_number
 from fsvi_bench.running.executors.local import LocalExecutor
-from fsvi_bench.scoring.scores import Scores, score
+from fsvi_bench.scoring.scores import Scores, not_a_number, score
 from fsvi_bench.tasks.official import Place, TaskSet
 from fsvi_bench.tasks.task import Task
 

@@ -32,7 +32,7 @@ from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
 from fsvi_bench.seeds import derive_seed
-from fsvi_bench.sources import source_sha256
+from fsvi_bench.sources import meaning_sha256
 from fsvi_bench.tasks.raw import cache_dir
 from fsvi_bench.tasks.task import Task
 
@@ -93,7 +93,7 @@ class FunctionalMethod(Method):
 
 def _cached_at(method: FunctionalMethod, task: Task) -> Path:
     """Its name holds all that decides the optimum."""
-    design, code = asdict(method.options.design), source_sha256("methods/functional.py")
+    design, code = asdict(method.options.design), meaning_sha256(__name__)
     decided_by = [task.frozen.sha256, method.family, method.kl_weight, design, code, arithmetic()]
     return cache_dir() / "optima" / task.frozen.dataset / f"{sha256_of_json(decided_by)[:24]}.json"
 

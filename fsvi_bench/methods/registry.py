@@ -18,9 +18,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
-from fsvi_bench.files import is_file, sha256_of_file
+from fsvi_bench.files import is_file
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.resources import read_yaml, resource_dir
+from fsvi_bench.sources import meaning_sha256
 
 ENTRY_POINT_GROUP = "fsvi_bench.methods"
 
@@ -37,7 +38,7 @@ class MethodDefaults(BaseModel):
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """A method that can be run: its name, its class and the hash of the file that defines it.
+    """A method that can be run: its name, its class, and the hash of its code with all that it imports of this package.
 
     In another process a method of an installed package is found by its name. One that came from a file travels as the
     file's text: another machine may not have the file, and an edit during a run must not mix two versions.
@@ -140,14 +141,14 @@ def _from_file(spec: str) -> MethodEntry:
 def _from_source(spec: str, file: str, source: bytes) -> MethodEntry:
     """The method of a file with this text; `file` becomes the module's `__file__`, and need not exist here."""
     path, _, name = spec.rpartition(":")
-    code_sha256 = hashlib.sha256(source).hexdigest()
-    module = _import_source(_Source(file, source), path, f"fsvi_bench_user_{code_sha256[:16]}")
+    module = _import_source(_Source(file, source), path, f"fsvi_bench_user_{hashlib.sha256(source).hexdigest()[:16]}")
     if not hasattr(module, name):
         raise InputError(f"{path} has no class {quoted(name)}; give --method as path/file.py:Class")
     if name in method_names():
         raise InputError(f"{path}: the name '{name}' is taken by an installed method; rename the class")
     cls = _require_method(getattr(module, name), spec)
-    return MethodEntry(name, cls, MethodDefaults(title=name, summary=_first_line(cls)), code_sha256, spec, source)
+    defaults = MethodDefaults(title=name, summary=_first_line(cls))
+    return MethodEntry(name, cls, defaults, _code_sha256(cls, source), spec, source)
 
 
 class _Source(importlib.abc.ExecutionLoader):
@@ -191,7 +192,13 @@ def _require_method(cls: object, spec: str) -> type[Method]:
 
 
 def _entry(name: str, cls: type[Method], defaults: MethodDefaults) -> MethodEntry:
-    return MethodEntry(name, cls, defaults, sha256_of_file(Path(inspect.getfile(cls))), name)
+    return MethodEntry(name, cls, defaults, _code_sha256(cls, Path(inspect.getfile(cls)).read_bytes()), name)
+
+
+def _code_sha256(cls: type[Method], source: bytes) -> str:
+    """Of a class's text, and of its base classes' modules, which a text may have by a name of the public API's."""
+    modules = {base.__module__ for base in cls.__mro__ if base.__module__.startswith("fsvi_bench.")}
+    return meaning_sha256(source, *sorted(modules))
 
 
 def _first_line(cls: type) -> str:

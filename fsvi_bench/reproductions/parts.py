@@ -12,11 +12,12 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import sha256_of_file, sha256_of_json, write_atomically
+from fsvi_bench.files import sha256_of_json, write_atomically
 from fsvi_bench.reproductions.base import Workshop
-from fsvi_bench.sources import source_sha256
+from fsvi_bench.sources import meaning_sha256
 
-DECISIVE_SOURCES = ("maths", "theory", "networks", "tasks", "posteriors", "seeds.py")
+#: What draws, tells and arranges, and computes no part. Other experiments are in the first.
+_DECIDES_NOTHING = ("fsvi_bench.reproductions", "fsvi_bench.reporting", "fsvi_bench.running")
 
 
 class Plain(BaseModel):
@@ -84,8 +85,8 @@ class Parts:
 
     @staticmethod
     def _key(function: Callable[[Argument], Result], argument: Argument) -> str:
-        code = [*map(sha256_of_file, _own_sources(function)), source_sha256(*DECISIVE_SOURCES)]
-        identity = [function.__qualname__, json.loads(argument.model_dump_json()), *code]  # infinity as a word
+        code = meaning_sha256(*(path.read_bytes() for path in _own_sources(function)), leaving_out=_DECIDES_NOTHING)
+        identity = [function.__qualname__, json.loads(argument.model_dump_json()), code]  # infinity as a word
         return sha256_of_json(identity)[:24]
 
 

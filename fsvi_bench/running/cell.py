@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -29,7 +27,7 @@ class Cell(BaseModel):
     family: Family
     hyperparameters: dict[str, Any]
     seed: int
-    code_sha256: str  #: the method's file and the package's own sources
+    code_sha256: str  #: of the code that decides the result: `running.grid.decisive_sha256`
 
     @property
     def name(self) -> str:
@@ -85,21 +83,3 @@ class Record(BaseModel):
 def cell_of(record: Record) -> Cell:
     """The cell that a record's own fields describe (of a record that has a task)."""
     return Cell.model_construct(**{name: getattr(record, name) for name in Cell.model_fields})
-
-
-def not_a_number(scores: Scores) -> list[str]:
-    """Names of the scores that are NaN (infinity is a number here: the KL of a singular q is infinite)."""
-    named = _numbers("", scores.model_dump(exclude={"overconfidence"}) | scores.overconfidence.model_dump())
-    return list(dict.fromkeys(name for name, value in named if math.isnan(value)))
-
-
-def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
-    """Every number within scores with its name, such as `kl_marginals 5`; ends and quantiles share their list's."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _numbers(f"{name} {key}".strip(), item)
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _numbers(name, item)
-    elif value is not None:
-        yield name, value

@@ -14,11 +14,11 @@ from fsvi_bench.running.cell import Cell
 from fsvi_bench.running.plan import Plan, Variant
 from fsvi_bench.running.planfile import PlanFile, PlannedTask, PlannedVariant
 from fsvi_bench.running.provenance import provenance
-from fsvi_bench.sources import source_sha256
+from fsvi_bench.sources import meaning_sha256
 from fsvi_bench.tasks.frozen import FrozenTask
 
-#: Sources that decide a result besides the method's own file.
-DECISIVE_SOURCES = ("maths", "methods", "posteriors", "scoring", "tasks", "training", "seeds.py")
+#: The module that trains and scores a cell. What else is in its package says when, where and in what form.
+TRAINS_AND_SCORES = "fsvi_bench.running.job"
 
 
 class Planned(NamedTuple):
@@ -35,10 +35,10 @@ def code_sha256(variant: Variant) -> str:
 
 
 def decisive_sha256(method_sha256: str, kernels: Mapping[str, str] | None = None) -> str:
-    """Hash of a method's own file, of what every method stands on, and of the kernels that are asked for, unless others
-    are given."""
+    """Hash of a method's code, of what trains and scores every method, and of `kernels`, by default those asked for."""
     asked = dict(arithmetic() if kernels is None else kernels)
-    return sha256_of_json([method_sha256, source_sha256(*DECISIVE_SOURCES), *([asked] if asked else [])])
+    shared = meaning_sha256(TRAINS_AND_SCORES, leaving_out=("fsvi_bench.running",))
+    return sha256_of_json([method_sha256, shared, *([asked] if asked else [])])
 
 
 def expand(variants: Sequence[Variant], tasks: Sequence[FrozenTask]) -> Iterator[Planned]:

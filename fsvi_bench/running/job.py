@@ -15,12 +15,12 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method, Optimum
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
-from fsvi_bench.running.cell import Cell, Record, Seconds, not_a_number
+from fsvi_bench.running.cell import Cell, Record, Seconds
 from fsvi_bench.running.grid import code_sha256
 from fsvi_bench.running.plan import Variant
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.running.quiet import no_word_of_unused_gpus
-from fsvi_bench.scoring.scores import Scores, score
+from fsvi_bench.scoring.scores import Scores, not_a_number, score
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.training.trace import Trace, Tracer, trace_steps

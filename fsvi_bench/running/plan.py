@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
+from fsvi_bench.arithmetic import Kernels
 from fsvi_bench.errors import InputError, did_you_mean, unknown_name
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
@@ -56,6 +57,7 @@ class Protocol(BaseModel):
     method_options: dict[str, dict[str, Any]] = {}  #: of single methods; they go before `options`
     grid: dict[str, tuple[Any, ...]] = {}  #: option -> values; every method that has the option runs with each of them
     sub_grids: tuple[SubGrid, ...] = ()  #: run besides, each on its own data sets
+    arithmetic: Kernels = "own"  #: which kernels the command trains with; see `fsvi_bench.arithmetic`
 
     @model_validator(mode="after")
     def _consistent(self) -> Protocol:

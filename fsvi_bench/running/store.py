@@ -16,8 +16,9 @@ from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import remove_leftovers, replace_together, require_writable_directory, write_atomically
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import posterior_file
-from fsvi_bench.running.cell import Cell, Record, cell_of, not_a_number
+from fsvi_bench.running.cell import Cell, Record, cell_of
 from fsvi_bench.running.planfile import PlanFile
+from fsvi_bench.scoring.scores import not_a_number
 from fsvi_bench.training.trace import Trace
 
 TRACE_FILE, POSTERIOR_FILE, TRACEBACK_FILE = "trace.csv", "posterior.safetensors", "traceback.txt"

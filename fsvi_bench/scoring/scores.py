@@ -8,6 +8,7 @@ and by its exact predictive density; one known by its samples has estimates with
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import torch
@@ -276,3 +277,21 @@ def _require_no_overflow(mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"], 
         raise InputError(
             f"the posterior's numbers reach {largest:.1e} (whitened), expected below {OVERFLOW:g}; rescale it"
         )
+
+
+def not_a_number(scores: Scores) -> list[str]:
+    """Names of the scores that are NaN (infinity is a number here: the KL of a singular q is infinite)."""
+    named = _numbers("", scores.model_dump(exclude={"overconfidence"}) | scores.overconfidence.model_dump())
+    return list(dict.fromkeys(name for name, value in named if math.isnan(value)))
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Every number within scores with its name, such as `kl_marginals 5`; ends and quantiles share their list's."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _numbers(f"{name} {key}".strip(), item)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _numbers(name, item)
+    elif value is not None:
+        yield name, value

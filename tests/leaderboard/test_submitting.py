@@ -177,7 +177,7 @@ def test_a_method_from_a_file_needs_that_file(ran, tasks, tmp_path):
     assert submission.manifest.budget.steps == 3
     assert submission.manifest.name == "guess-ffg"
     other = tmp_path / "other.py"
-    other.write_text(OWN + "# changed since\n")
+    other.write_text(OWN + "CHANGED = True\n")
     with pytest.raises(InputError, match="as it is now is not what made these results"):
         draft_from_run(ran / "out", tasks, choice, f"{other}:Guess")
     with pytest.raises(InputError, match="is Guess, but the run's method is exact"):

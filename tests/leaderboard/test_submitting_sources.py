@@ -87,7 +87,9 @@ def test_results_of_other_sources_are_submitted_with_a_word_or_not_at_all(ran, t
     draft = draft_from_run(ran, toy, Choice())
     assert (draft.method, draft.remark) == ("exact", "")
     assert {cell.scored for cell in draft.cells.values()} == {True}
-    monkeypatch.setattr("fsvi_bench.running.grid.source_sha256", lambda *parts: "0" * 64)  # as after an update
+    monkeypatch.setattr(
+        "fsvi_bench.running.grid.meaning_sha256", lambda *roots, **given: "0" * 64
+    )  # as after an update
     with pytest.raises(InputError) as caught:
         draft_from_run(ran, toy, Choice())
     said = str(caught.value)
@@ -117,9 +119,11 @@ def test_results_of_other_kernels_are_not_of_other_sources(ran, toy, monkeypatch
         path.write_text(text.replace(record.code_sha256, other))
         monkeypatch.setattr(drafting, "_chosen", lambda *given: {("toy", 0): read_record(path)})
         draft = draft_from_run(ran, toy, Choice())
+        command = drafting._command(read_record(path), load_installed("exact"), None, ran)("toy", [1])
     finally:
         path.write_text(text)
     assert draft.remark == ""
+    assert command.startswith("FSVI_BENCH_KERNELS=portable fsvi-bench run" if kernels else "fsvi-bench run")
     assert draft.hardware == as_line(machine_words(record.provenance))
 
 

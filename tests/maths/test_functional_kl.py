@@ -7,11 +7,11 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from fsvi_bench.maths.measurement import measure
 from hypothesis import given
 
 from fsvi_bench.maths.functional_kl import ALIGNMENT, Complement, Patched, Span, as_columns
 from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
-from fsvi_bench.maths.measurement import measure
 from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.frozen import read_task

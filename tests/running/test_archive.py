@@ -60,7 +60,7 @@ def test_plans_add_up_and_the_same_command_is_the_same_plan(tmp_path):
 
 def test_records_of_earlier_code_count_nowhere(tmp_path, monkeypatch):
     execute(tmp_path)
-    monkeypatch.setattr(grid, "source_sha256", lambda *_: "another")
+    monkeypatch.setattr(grid, "meaning_sha256", lambda *_, **__: "another")
     execute(tmp_path, replace(TOY, splits="0-3"))
     archive = read_archive(tmp_path)
     assert (len(archive.records), archive.planned, archive.stale) == (8, 8, 8)
@@ -289,19 +289,29 @@ def test_a_changed_source_concerns_what_rests_on_it_and_nothing_else(copied, mis
     none = {"exact": 0, "mean-field-vi": 0}
     missing()
     assert missing("--dry-run") == none
-    expected = {
-        "methods/mean_field_vi.py": {"exact": 0, "mean-field-vi": 2},
-        "maths/gaussian.py": {"exact": 2, "mean-field-vi": 2},
-        "training/trainer.py": {"exact": 2, "mean-field-vi": 2},
-        "cli/run.py": none,
-        "theory/f_divergence.py": none,
-        "methods/exact.py": {"exact": 2, "mean-field-vi": 0},
-    }
-    for name, counts in expected.items():
+    both = {"exact": 2, "mean-field-vi": 2}
+    statement = "\nCHANGED = True\n"
+    cases = [
+        ("methods/mean_field_vi.py", "", statement, {"exact": 0, "mean-field-vi": 2}),
+        ("methods/exact.py", "", statement, {"exact": 2, "mean-field-vi": 0}),
+        ("methods/rand_a.py", "", statement, none),
+        ("training/trainer.py", "", statement, both),
+        ("maths/gaussian.py", "", "\n# changed\n", none),
+        ("maths/gaussian.py", "Gaussian divergences and densities, in nats", "Other words", none),
+        ("maths/gaussian.py", "+ logdet_p - logdet_q", "+ logdet_p + logdet_q", both),
+        ("maths/tilted_inversion.py", "", statement, both),  # which only modules of maths import
+        ("cli/run.py", "", statement, none),
+        ("reporting/table.py", "", statement, none),
+        ("leaderboard/ranking.py", "", statement, none),
+        ("running/provenance.py", "", statement, none),
+        ("theory/f_divergence.py", "", statement, none),
+    ]
+    for name, before, after, counts in cases:
         path = copied / "fsvi_bench" / name
         text = path.read_text()
-        path.write_text(text + "# changed\n")
-        assert missing("--dry-run") == counts, name
+        assert before in text, (name, before)
+        path.write_text(text.replace(before, after, 1) if before else text + after)
+        assert missing("--dry-run") == counts, (name, after)
         path.write_text(text)
     assert missing("--dry-run") == none
 

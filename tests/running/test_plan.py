@@ -153,7 +153,7 @@ def test_the_command_line_goes_before_the_protocol():
 def test_two_methods_of_one_name_are_refused_and_one_given_twice_is_one(tunable, tmp_path):
     path = Path(tunable.partition(":")[0])
     other = tmp_path / "other.py"
-    other.write_text(path.read_text() + "# changed\n")
+    other.write_text(path.read_text() + "CHANGED = True\n")
     with pytest.raises(InputError, match="two different methods are called 'Tunable'"):
         make_plan(Request(methods=[tunable, f"{other}:Tunable"]))
     again = f"{path.parent}/./{path.name}:Tunable"

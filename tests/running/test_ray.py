@@ -129,7 +129,7 @@ def test_an_end_ahead_of_time_ends_what_runs(ray_executor, tmp_path):
 
 def test_a_node_with_other_sources_takes_no_part(ray_executor, monkeypatch):
     """Its results would carry this version's code hash."""
-    monkeypatch.setattr(ray_module, "source_sha256", lambda _: "another")
+    monkeypatch.setattr(ray_module, "package_sha256", lambda: "another")
     with pytest.raises(InputError, match="has other sources of fsvi-bench"):
         list(ray_executor.map(work, [1]))
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
-import re
 from dataclasses import replace
 
 import pytest
 import torch
+from fsvi_bench.scoring.objective import WeightSpaceKL
 from threadpoolctl import threadpool_limits
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.registry import built_in_names, load_method
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import use_one_thread
-from fsvi_bench.running.grid import DECISIVE_SOURCES
 from fsvi_bench.running.plan import Request
 from fsvi_bench.running.store import Store
-from fsvi_bench.scoring.objective import WeightSpaceKL
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import build_from, load_cached
 from fsvi_bench.tasks.card import load_card
@@ -305,14 +301,6 @@ def test_a_folder_that_cannot_be_written_is_refused_first(tmp_path):
     blocked.write_text("")
     with pytest.raises(InputError, match="is not writable"):
         Store(blocked / "out")
-
-
-@pytest.mark.parametrize("name", built_in_names())
-def test_whatever_a_method_is_made_of_is_part_of_its_cells_identity(name):
-    """Its own file and the decisive sources are; a helper beside it in `methods/` has to be named among those."""
-    module = inspect.getmodule(load_method(name).cls)
-    beside = set(re.findall(r"from fsvi_bench\.methods\.(\w+) import", inspect.getsource(module)))
-    assert {f"methods/{helper}.py" for helper in beside} <= set(DECISIVE_SOURCES)
 
 
 @pytest.mark.slow

@@ -14,9 +14,8 @@ from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
-from fsvi_bench.running.cell import not_a_number
 from fsvi_bench.scoring.coverage import coverage, exact_coverage, samples_cdf
-from fsvi_bench.scoring.scores import Overconfidence, Scores, score
+from fsvi_bench.scoring.scores import Overconfidence, Scores, not_a_number, score
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import read_task

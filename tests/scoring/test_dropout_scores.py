@@ -16,7 +16,6 @@ from fsvi_bench.maths.mixture_density import MixtureLogDensity, mixture_log_dens
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
-from fsvi_bench.running.cell import not_a_number
 from fsvi_bench.scoring import predictive
 from fsvi_bench.scoring.predictive import (
     FAR_IN_INTEGRALS,
@@ -26,7 +25,7 @@ from fsvi_bench.scoring.predictive import (
     predictive_kl,
     spread_in_noise,
 )
-from fsvi_bench.scoring.scores import score, trace_scores
+from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.task import Task, bind_task
 from tests.conftest import REFERENCE

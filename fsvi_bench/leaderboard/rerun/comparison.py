@@ -30,11 +30,10 @@ from fsvi_bench.leaderboard.verification import (
 )
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.posteriors.base import Posterior
-from fsvi_bench.running.cell import not_a_number
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import machine_words, provenance
 from fsvi_bench.scoring.predictive import predictive_kl
-from fsvi_bench.scoring.scores import Scores, score
+from fsvi_bench.scoring.scores import Scores, not_a_number, score
 from fsvi_bench.seeds import derive_seed, derived_generator
 from fsvi_bench.tasks.official import Place, TaskSet
 from fsvi_bench.tasks.task import Task

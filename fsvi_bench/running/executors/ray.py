@@ -21,7 +21,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.running.executors.base import Argument, Result, WorkerDied, WorkersLost, is_result
 from fsvi_bench.running.executors.local import use_one_thread
 from fsvi_bench.running.executors.ray_connection import Connection, answers, connect
-from fsvi_bench.sources import source_sha256
+from fsvi_bench.sources import package_sha256
 
 if TYPE_CHECKING:
     from fsvi_bench.training.trainer import Device
@@ -124,7 +124,7 @@ class RayExecutor:
 
         share = (self.gpu_share or 1.0) if self.device == "cuda" else 0.0
         task = ray.remote(num_cpus=1, num_gpus=share, max_retries=RETRIES, retry_exceptions=False)(_attempt)
-        code = pickle.dumps(function), source_sha256("."), arithmetic()
+        code = pickle.dumps(function), package_sha256(), arithmetic()
         # As bytes: Ray would look into the arguments, and torch would put tensors into shared memory.
         return lambda argument: task.remote(*code, pickle.dumps(argument))
 
@@ -207,7 +207,7 @@ class _Raised(NamedTuple):
 def _attempt(function: bytes, sources: str, rounding: dict[str, str], argument: bytes) -> bytes:
     """Runs in a worker of the cluster."""
     try:
-        if source_sha256(".") != sources:
+        if package_sha256() != sources:
             raise InputError(
                 f"the Ray node {socket.gethostname()} has other sources of fsvi-bench than the process that started "
                 "the run; install one version on every node, leave it alone while a run is under way, and run again"

@@ -1,0 +1,170 @@
+"""A hash of code changes with what the code does, and with nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fsvi_bench import sources
+from fsvi_bench.methods import registry
+from fsvi_bench.methods.registry import load_method
+from fsvi_bench.sources import meaning_sha256
+
+TEXT = '''"""A module."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Thing:
+    """A thing."""
+
+    size: int = 1_000
+
+    def twice(self) -> float:
+        """Its double."""
+        return 2 * (self.size + 1e-6)  # exactly
+'''
+
+
+def sha256(text: str) -> str:
+    return meaning_sha256(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"""A module."""', "# no docstring"),
+        ('"""Its double."""', "..."),
+        ("  # exactly", ""),
+        ("2 * (self.size + 1e-6)", "(\n            2\n            * (self.size + 0.000001)\n        )"),
+        ("1_000", "1000"),
+        ("@dataclass\n", "if TYPE_CHECKING:\n    from fsvi_bench.maths import blr\n\n@dataclass\n"),
+    ],
+)
+def test_words_and_layout_do_not_count(before, after):
+    assert before in TEXT
+    assert sha256(TEXT.replace(before, after)) == sha256(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("+ 1e-6", "- 1e-6"),
+        ("1_000", "1001"),
+        ("1_000", "1_000.0"),
+        ("1_000", '"1000"'),
+        ("twice", "thrice"),
+        ("size: int", "size: float"),
+        ("@dataclass\n", ""),
+        ("2 * (self.size + 1e-6)", "2 * self.size + 1e-6"),
+        ("from dataclasses", "from pydantic.dataclasses"),
+        ("@dataclass\n", "from fsvi_bench.maths import blr\n\n@dataclass\n"),
+    ],
+)
+def test_whatever_acts_counts(before, after):
+    assert before in TEXT
+    assert sha256(TEXT.replace(before, after)) != sha256(TEXT)
+
+
+def test_what_type_checkers_do_not_see_counts():
+    checked = "if TYPE_CHECKING:\n    a = 1\nelse:\n    a = {}\n"
+    assert sha256(checked.format(2)) != sha256(checked.format(3))
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Writes modules of a package `fsvi_bench`, which is read in place of ours."""
+    root = tmp_path / "fsvi_bench"
+    monkeypatch.setattr(sources, "_PACKAGE", root)
+    cached = (meaning_sha256, sources._module, sources._path)
+
+    def write(name: str, text: str) -> None:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for function in cached:
+            function.cache_clear()
+
+    yield write
+    for function in cached:
+        function.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from fsvi_bench.middle import f",
+        "from fsvi_bench import middle",
+        "import fsvi_bench.middle as m",
+        "from . import middle",
+        "from .middle import *",
+        "def late():\n    from fsvi_bench.middle import f",
+        "try:\n    import numpy, fsvi_bench.middle\nfinally:\n    pass",
+        "from fsvi_bench.exports import f",
+    ],
+)
+def test_imports_are_followed_wherever_they_stand(package, statement):
+    package("__init__.py", "")
+    package("exports/__init__.py", "from fsvi_bench.middle import f")
+    package("root.py", statement)
+    package("middle.py", "from fsvi_bench.far.end import f")
+    package("far/end.py", "f = 1")
+    package("elsewhere.py", "f = 1")
+    before = meaning_sha256("fsvi_bench.root")
+    package("elsewhere.py", "f = 2")
+    assert meaning_sha256("fsvi_bench.root") == before
+    package("far/end.py", "f = 2")
+    assert meaning_sha256("fsvi_bench.root") != before
+
+
+def test_type_checking_imports_and_what_is_left_out_are_not_followed(package):
+    package("root.py", "import fsvi_bench.apart.here, typing\nif typing.TYPE_CHECKING:\n    import fsvi_bench.typed")
+    package("apart/here.py", "import fsvi_bench.apart.there")
+    package("apart/there.py", "a = 1")
+    package("typed.py", "a = 1")
+    apart = {"leaving_out": ("fsvi_bench.apart",)}
+    without, as_root = meaning_sha256("fsvi_bench.root", **apart), meaning_sha256("fsvi_bench.apart.here", **apart)
+    package("typed.py", "a = 2")
+    package("apart/there.py", "a = 2")
+    assert meaning_sha256("fsvi_bench.root", **apart) == without
+    assert meaning_sha256("fsvi_bench.apart.here", **apart) == as_root
+    package("apart/here.py", "a = 2")
+    assert meaning_sha256("fsvi_bench.root", **apart) == without
+    assert meaning_sha256("fsvi_bench.apart.here", **apart) != as_root
+
+
+def test_circles_end_and_a_root_that_is_missing_is_named(package):
+    package("a.py", "import fsvi_bench.b")
+    package("b.py", "import fsvi_bench.a")
+    assert meaning_sha256("fsvi_bench.a") == meaning_sha256("fsvi_bench.b", "fsvi_bench.a")
+    with pytest.raises(ModuleNotFoundError, match=r"fsvi_bench\.nowhere is no module"):
+        meaning_sha256("fsvi_bench.nowhere")
+
+
+def test_a_methods_file_counts_with_what_it_imports_and_the_module_of_its_base_class(tmp_path, monkeypatch):
+    path = tmp_path / "mine.py"
+    text = "from fsvi_bench.methods.exact import Exact as E\n\n\nclass Mine(E):\n    pass\n"
+    path.write_text(text.replace("E\n", "E  # final, but for a test\n", 1))
+    first = load_method(f"{path}:Mine").code_sha256
+    path.write_text(text)
+    assert load_method(f"{path}:Mine").code_sha256 == first
+    followed = []
+    monkeypatch.setattr(registry, "meaning_sha256", lambda *roots: followed.append(roots) or "0" * 64)
+    load_method(f"{path}:Mine")
+    assert followed == [(text.encode(), "fsvi_bench.methods.base", "fsvi_bench.methods.exact")]
+
+
+def test_of_a_real_method_what_python_imports_is_what_is_followed():
+    """But for the folders' own `__init__`, from which nothing is imported, and what is imported in functions."""
+    name = "fsvi_bench.methods.rand_a"
+    code = f"import sys, {name}; print(*(m for m in sys.modules.values() if m.__name__.startswith('fsvi_bench.')), sep='\\n')"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    modules = {line.split("'")[1] for line in loaded if "__init__.py" not in line}
+    assert len(modules) > 20
+    assert modules <= set(sources._reached([name]))
+    assert not {m.split(".")[1] for m in sources._reached([name])} & {"running", "reporting", "cli", "leaderboard"}
