@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fsvi_bench.maths.batching import SIDE, fill, matvec
-from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, tril_of_gram
+from fsvi_bench.maths.linalg import inner, logdet_of_tril, solve_tril, tril_of_gram
 from fsvi_bench.maths.projection import RANK_TOLERANCE, row_space
 
 #: Estimated smallest singular value of Φ_A over its Frobenius norm from which on full rank is taken for granted (or
@@ -76,15 +76,20 @@ class _FunctionalKL(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, tril: Tensor, A: Span | Complement) -> Tensor:
-        kl, *gradients = A.full(mean, tril)
-        ctx.save_for_backward(*gradients)
+        kl, *ctx.gradients = A.full(mean, tril)
         return kl
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
-        (weight,), (mean, tril) = grad_outputs, ctx.saved_tensors
-        return weight[:, None] * mean, weight[:, None, None] * tril, None
+        return *scaled_once(ctx, grad_outputs[0]), None
+
+
+def scaled_once(ctx: Any, weight: Float[Tensor, " B"]) -> tuple[Tensor, Tensor]:
+    """Gradients [B,k] and [B,k,k] that a forward pass left in `ctx`, times the incoming one: in place, so but once."""
+    mean, tril = ctx.gradients
+    del ctx.gradients
+    return weight[:, None] * mean, tril.mul_(weight[:, None, None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +179,7 @@ class Complement:
         X = solve_tril(tril, self.null_rows.mT)
         C, info = self._cholesky(X.mT @ X)
         seen_mean = self.project(mean)
-        trace, mahalanobis = (tril * seen).sum((-2, -1)), (mean * seen_mean).sum(-1)
+        trace, mahalanobis = inner(tril, seen), (mean * seen_mean).sum(-1)
         kl = self._kl(trace, mahalanobis, logdet_of_tril(tril) + logdet_of_tril(C), info)
         # L⁻ᵀX (XᵀX)⁻¹Xᵀ, the small inverse applied on the small side.
         seen.baddbmm_(solve_tril(tril, X, transpose=True), _inverse(C, info) @ X.mT)
