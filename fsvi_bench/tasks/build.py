@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
-import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import is_file, sha256_of_json
+from fsvi_bench.files import sha256_of_json
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.sources import source_sha256
 from fsvi_bench.tasks import toy
-from fsvi_bench.tasks.card import Card, ToySource, load_card
-from fsvi_bench.tasks.certificate import (
-    Certificate,
-    Fit,
-    certificate_path,
-    certify,
-    read_certificate,
-    write_certificate,
-)
-from fsvi_bench.tasks.frozen import FrozenTask, read_task, write_task
+from fsvi_bench.tasks.card import Card, FitSettings, ToySource, load_card
+from fsvi_bench.tasks.certificate import Certificate, certificate_path, read_certified, write_certificate
+from fsvi_bench.tasks.frozen import Features, FrozenTask, write_task
 from fsvi_bench.tasks.raw import RawData, cache_dir, load_raw
 from fsvi_bench.tasks.splits import Index, index_sha256, standard_splits
-from fsvi_bench.tasks.task import bind
+from fsvi_bench.tasks.task import Task, bind
 
 Array = NDArray[np.float64]
+Rows = tuple[Index, Index]  #: of training and of testing
 
 
 @dataclass(frozen=True)
@@ -42,7 +35,7 @@ class CertifiedTask:
     certificate: Certificate
 
 
-def split_indices(card: Card, split: int) -> tuple[Index, Index]:
+def split_indices(card: Card, split: int) -> Rows:
     """Training and test rows of a split.
 
     Raises:
@@ -75,14 +68,13 @@ def build_from(card: Card, split: int, raw: RawData) -> CertifiedTask:
         InputError: no such split.
         TaskRefused: the certificate fails its own limits.
     """
-    train, test = split_indices(card, split)
+    rows = split_indices(card, split)
     if isinstance(card.source, ToySource):
-        task, fit = _toy_task(card, split, raw, train, test), None
+        task = bind(frozen_task(card.name, split, raw, rows, "rbf-grid", toy.PARAMETERS), raw)
     else:
-        task, fit = _sgpr_task(card, split, raw, train, test)
-    certificate = certify(bind(task, raw), fit)
-    certificate.require_limits()
-    return CertifiedTask(task, certificate)
+        task = fit_task(card.name, split, raw, rows, card.fit)
+    task.certificate.require_limits()
+    return CertifiedTask(task.frozen, task.certificate)
 
 
 def standardisation(values: Array) -> tuple[Array, Array]:
@@ -92,75 +84,61 @@ def standardisation(values: Array) -> tuple[Array, Array]:
     return mean, np.where(constant, 1.0, values.std(0))
 
 
-def _sgpr_task(card: Card, split: int, raw: RawData, train: Index, test: Index) -> tuple[FrozenTask, Fit]:
+def fit_task(dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSettings, *, own: bool = False) -> Task:
+    """Fits the sparse GP to standardised training rows; not certified yet.
+
+    Raises:
+        InputError: there are fewer distinct training inputs than inducing points.
+    """
     # Imported here: GPyTorch costs over a second, and a cached task needs none of it.
     from fsvi_bench.tasks.fit import fit_sgpr
 
-    input_mean, input_std = standardisation(raw.X[train])
-    target_mean, target_std = standardisation(raw.y[train])
-    X = (raw.X[train] - input_mean) / input_std
-    y = (raw.y[train] - target_mean) / target_std
-    started = time.perf_counter()
-    result = fit_sgpr(X, y, card.fit, derived_generator("sgpr", card.name, split, "inducing points"))
-    fit = Fit(
-        bound=result.bound,
-        bound_per_point=result.bound / len(y),
-        iterations=result.iterations,
-        evaluations=result.evaluations,
-        converged=result.converged,
-        message=result.message,
-        gradient_norm=result.gradient_norm,
-        seconds=time.perf_counter() - started,
-        settings=card.fit,
-        versions=_versions(),
-    )
-    task = FrozenTask(
-        dataset=card.name,
-        split=split,
-        data_sha256=raw.sha256,
-        features="sgpr-rbf-ard",
-        inducing_points=torch.from_numpy(result.inducing_points),
-        lengthscales=torch.from_numpy(result.lengthscales),
-        outputscale=_scalar(result.outputscale),
-        noise_variance=_scalar(result.noise_variance),
-        jitter=_scalar(card.fit.jitter),
-        input_mean=torch.from_numpy(input_mean),
-        input_std=torch.from_numpy(input_std),
-        target_mean=_scalar(target_mean),
-        target_std=_scalar(target_std),
-        train_index=torch.from_numpy(train),
-        test_index=torch.from_numpy(test),
-    )
-    return task, fit
+    input_mean, input_std = standardisation(raw.X[rows[0]])
+    target_mean, target_std = standardisation(raw.y[rows[0]])
+    X, y = (raw.X[rows[0]] - input_mean) / input_std, (raw.y[rows[0]] - target_mean) / target_std
+    model, fit = fit_sgpr(X, y, settings, derived_generator("sgpr", dataset, split, "inducing points"))
+    kernel = model.covar_module.base_kernel
+    parameters = {
+        "inducing_points": model.covar_module.inducing_points.detach(),
+        "lengthscales": kernel.base_kernel.lengthscale[0].detach(),
+        "outputscale": kernel.outputscale.item(),
+        "noise_variance": model.likelihood.noise.item(),
+        "jitter": settings.jitter,
+        "input_mean": input_mean,
+        "input_std": input_std,
+        "target_mean": target_mean,
+        "target_std": target_std,
+    }
+    return replace(bind(frozen_task(dataset, split, raw, rows, "sgpr-rbf-ard", parameters, own=own), raw), fit=fit)
 
 
-def _toy_task(card: Card, split: int, raw: RawData, train: Index, test: Index) -> FrozenTask:
+def frozen_task(
+    dataset: str,
+    split: int,
+    raw: RawData,
+    rows: Rows,
+    features: Features,
+    parameters: Mapping[str, Any],
+    *,
+    own: bool = False,
+) -> FrozenTask:
+    """A frozen task of the file's tensors by name, the rows apart, as numbers or arrays.
+
+    Args:
+        own: the data are the user's: they go into the task's file.
+    """
+    tensors = {name: torch.as_tensor(value, dtype=torch.float64).clone() for name, value in parameters.items()}
+    train, test = map(torch.from_numpy, rows)
     return FrozenTask(
-        dataset=card.name,
-        split=split,
-        data_sha256=raw.sha256,
-        features="rbf-grid",
-        inducing_points=torch.from_numpy(toy.CENTRES[:, None].copy()),
-        lengthscales=torch.full((1,), toy.LENGTHSCALE, dtype=torch.float64),
-        outputscale=_scalar(1.0),
-        noise_variance=_scalar(toy.NOISE_VARIANCE),
-        jitter=_scalar(0.0),
-        input_mean=torch.zeros(1, dtype=torch.float64),
-        input_std=torch.ones(1, dtype=torch.float64),
-        target_mean=_scalar(0.0),
-        target_std=_scalar(1.0),
-        train_index=torch.from_numpy(train),
-        test_index=torch.from_numpy(test),
+        dataset,
+        split,
+        raw.sha256,
+        features,
+        **tensors,
+        train_index=train,
+        test_index=test,
+        own_data=raw if own else None,
     )
-
-
-def _scalar(value: float | Array) -> torch.Tensor:
-    return torch.tensor(float(value), dtype=torch.float64)
-
-
-def _versions() -> dict[str, str]:
-    names = ("fsvi-bench", "torch", "gpytorch", "scipy", "numpy")
-    return {name: importlib.metadata.version(name) for name in names} | {"python": platform.python_version()}
 
 
 def cached_task_path(card: Card, split: int) -> Path:
@@ -189,17 +167,14 @@ def load_cached(card: Card, split: int) -> CertifiedTask | None:
     Raises:
         TaskRefused: its certificate fails its own limits.
     """
-    path = cached_task_path(card, split)
-    if not is_file(path):
-        return None
     try:
-        found = CertifiedTask(read_task(path), read_certificate(certificate_path(path)))
+        task, certificate = read_certified(cached_task_path(card, split))
     except InputError:
         return None
-    if found.certificate.task_sha256 != found.task.sha256:
+    if certificate is None:
         return None
-    found.certificate.require_limits()
-    return found
+    certificate.require_limits()
+    return CertifiedTask(task, certificate)
 
 
 def save(built: CertifiedTask, path: Path) -> None:
@@ -218,8 +193,9 @@ def departures(task: FrozenTask, data_dir: Path | None = None) -> list[str]:
     Raises:
         InputError: the raw data cannot be had.
     """
-    card = load_card(task.dataset)
-    found = []
+    if task.own_data is not None:
+        return []
+    card, found = load_card(task.dataset), []
     for name, index in zip(("train_index", "test_index"), split_indices(card, task.split), strict=True):
         if not np.array_equal(getattr(task, name).numpy(), index):
             found.append(f"its {name} is not that of {card.name}'s standard split {task.split}")

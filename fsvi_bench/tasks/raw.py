@@ -30,6 +30,12 @@ class RawData:
     y: Array
     sha256: str
 
+    @staticmethod
+    def of(X: Array, y: Array) -> RawData:
+        """Data that are identified by their values: SHA-256 over little-endian float64 X, then y."""
+        digest = hashlib.sha256(X.astype("<f8").tobytes() + y.astype("<f8").tobytes())
+        return RawData(np.ascontiguousarray(X), np.ascontiguousarray(y), digest.hexdigest())
+
 
 def cache_dir() -> Path:
     """The user cache: `$FSVI_BENCH_CACHE`, else the platform's own place."""
@@ -48,7 +54,7 @@ def load_raw(card: Card, split: int, data_dir: Path | None = None) -> RawData:
         return _load_file(card, locate(card, data_dir))
     if isinstance(card.source, SklearnSource):
         return _load_diabetes(card.source.sha256)
-    return _with_hash(*draw_toy(split))
+    return RawData.of(*draw_toy(split))
 
 
 def locate(card: Card, data_dir: Path | None = None) -> Path:
@@ -163,15 +169,10 @@ def _load_diabetes(expected: str) -> RawData:
     from sklearn.datasets import load_diabetes
 
     X, y = load_diabetes(return_X_y=True, scaled=False)
-    raw = _with_hash(X, y)
+    raw = RawData.of(X, y)
     if raw.sha256 != expected:
         raise InputError(
             f"scikit-learn's bundled diabetes data have SHA-256 {raw.sha256}, expected {expected}; "
             "install a scikit-learn version that ships the original data"
         )
     return raw
-
-
-def _with_hash(X: Array, y: Array) -> RawData:
-    digest = hashlib.sha256(X.astype("<f8").tobytes() + y.astype("<f8").tobytes())
-    return RawData(np.ascontiguousarray(X), np.ascontiguousarray(y), digest.hexdigest())

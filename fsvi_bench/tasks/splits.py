@@ -15,13 +15,15 @@ Index = NDArray[np.int64]
 TRAIN_FRACTION = 0.9
 
 
-def standard_splits(n: int, count: int) -> Iterator[tuple[Index, Index]]:
+def standard_splits(
+    n: int, count: int, *, seed: int = 1, train_fraction: float = TRAIN_FRACTION
+) -> Iterator[tuple[Index, Index]]:
     """Train and test rows of each split: Gal's and PBP's protocol, permutations drawn in order from seed 1.
 
     The legacy `RandomState` is the protocol: no other generator gives the published splits.
     """
-    stream = np.random.RandomState(1)
-    n_train = round(TRAIN_FRACTION * n)
+    stream = np.random.RandomState(seed)
+    n_train = round(train_fraction * n)
     for _ in range(count):
         permutation = stream.choice(n, n, replace=False).astype(np.int64)
         yield permutation[:n_train], permutation[n_train:]
