@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ from fsvi_bench.files import sha256_of_json
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.sources import source_sha256
 from fsvi_bench.tasks import toy
-from fsvi_bench.tasks.card import Card, FitSettings, ToySource, load_card
+from fsvi_bench.tasks.card import Card, FitSettings, ToySource, card_names, load_card
 from fsvi_bench.tasks.certificate import Certificate, certificate_path, read_certified, write_certificate
-from fsvi_bench.tasks.frozen import Features, FrozenTask, write_task
+from fsvi_bench.tasks.frozen import FrozenTask, write_task
 from fsvi_bench.tasks.raw import RawData, cache_dir, load_raw
 from fsvi_bench.tasks.splits import Index, index_sha256, standard_splits
 from fsvi_bench.tasks.task import Task, bind
 
 Array = NDArray[np.float64]
-Rows = tuple[Index, Index]  #: of training and of testing
+Rows = Sequence[Index]  #: of training and of testing
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def build_from(card: Card, split: int, raw: RawData) -> CertifiedTask:
     """
     rows = split_indices(card, split)
     if isinstance(card.source, ToySource):
-        task = bind(frozen_task(card.name, split, raw, rows, "rbf-grid", toy.PARAMETERS), raw)
+        task = bind(frozen_task(card.name, split, raw, rows, "rbf-grid", toy.TENSORS), raw)
     else:
         task = fit_task(card.name, split, raw, rows, card.fit)
     task.certificate.require_limits()
@@ -84,7 +84,7 @@ def standardisation(values: Array) -> tuple[Array, Array]:
     return mean, np.where(constant, 1.0, values.std(0))
 
 
-def fit_task(dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSettings, *, own: bool = False) -> Task:
+def fit_task(dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSettings) -> Task:
     """Fits the sparse GP to standardised training rows; not certified yet.
 
     Raises:
@@ -93,12 +93,11 @@ def fit_task(dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSe
     # Imported here: GPyTorch costs over a second, and a cached task needs none of it.
     from fsvi_bench.tasks.fit import fit_sgpr
 
-    input_mean, input_std = standardisation(raw.X[rows[0]])
-    target_mean, target_std = standardisation(raw.y[rows[0]])
+    (input_mean, input_std), (target_mean, target_std) = map(standardisation, (raw.X[rows[0]], raw.y[rows[0]]))
     X, y = (raw.X[rows[0]] - input_mean) / input_std, (raw.y[rows[0]] - target_mean) / target_std
     model, fit = fit_sgpr(X, y, settings, derived_generator("sgpr", dataset, split, "inducing points"))
     kernel = model.covar_module.base_kernel
-    parameters = {
+    tensors = {
         "inducing_points": model.covar_module.inducing_points.detach(),
         "lengthscales": kernel.base_kernel.lengthscale[0].detach(),
         "outputscale": kernel.outputscale.item(),
@@ -109,36 +108,17 @@ def fit_task(dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSe
         "target_mean": target_mean,
         "target_std": target_std,
     }
-    return replace(bind(frozen_task(dataset, split, raw, rows, "sgpr-rbf-ard", parameters, own=own), raw), fit=fit)
+    return replace(bind(frozen_task(dataset, split, raw, rows, "sgpr-rbf-ard", tensors), raw), fit=fit)
 
 
 def frozen_task(
-    dataset: str,
-    split: int,
-    raw: RawData,
-    rows: Rows,
-    features: Features,
-    parameters: Mapping[str, Any],
-    *,
-    own: bool = False,
+    dataset: str, split: int, raw: RawData, rows: Rows, features: str, tensors: Mapping[str, Any]
 ) -> FrozenTask:
-    """A frozen task of the file's tensors by name, the rows apart, as numbers or arrays.
-
-    Args:
-        own: the data are the user's: they go into the task's file.
-    """
-    tensors = {name: torch.as_tensor(value, dtype=torch.float64).clone() for name, value in parameters.items()}
+    """A frozen task of its file's tensors, given as numbers or arrays by name; the user's own data go into it."""
+    doubles = {name: torch.as_tensor(value, dtype=torch.float64).clone() for name, value in tensors.items()}
     train, test = map(torch.from_numpy, rows)
-    return FrozenTask(
-        dataset,
-        split,
-        raw.sha256,
-        features,
-        **tensors,
-        train_index=train,
-        test_index=test,
-        own_data=raw if own else None,
-    )
+    own = None if dataset in card_names() else raw
+    return FrozenTask(dataset, split, raw.sha256, features, **doubles, train_index=train, test_index=test, own_data=own)
 
 
 def cached_task_path(card: Card, split: int) -> Path:
@@ -147,12 +127,12 @@ def cached_task_path(card: Card, split: int) -> Path:
     Raises:
         InputError: the data set has no such split.
     """
-    train, test = split_indices(card, split)
+    train, test = map(index_sha256, split_indices(card, split))
     decided_by = {
         "card": card.model_dump(mode="json", include={"name", "source", "fit", "feature_columns", "target"}),
         "split": split,
-        "train": index_sha256(train),
-        "test": index_sha256(test),
+        "train": train,
+        "test": test,
         "code": source_sha256(
             "maths/sgpr_lapack.py", "tasks/fit.py", "tasks/build.py", "tasks/toy.py", "tasks/splits.py", "seeds.py"
         ),
@@ -202,8 +182,10 @@ def departures(task: FrozenTask, data_dir: Path | None = None) -> list[str]:
     if task.features == "rbf-grid":
         return found
     raw, rows = load_raw(card, task.split, data_dir), task.train_index.numpy()
-    stated = ((task.input_mean, task.input_std), (task.target_mean, task.target_std))
-    for what, values, (mean, std) in zip(("inputs", "targets"), (raw.X[rows], raw.y[rows]), stated, strict=True):
+    for what, values, mean, std in (
+        ("inputs", raw.X[rows], task.input_mean, task.input_std),
+        ("targets", raw.y[rows], task.target_mean, task.target_std),
+    ):
         expected_mean, expected_std = standardisation(values)
         # Means are compared in standard deviations: one of them may be 0.
         apart = np.abs((mean.numpy() - expected_mean) / expected_std).max()

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.errors import InputError, invalid_field, unknown_name
 from fsvi_bench.resources import read_yaml, resource_dir
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -115,6 +115,4 @@ def load_card(name: str) -> Card:
     try:
         return Card.model_validate(read_yaml(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path}: field '{field}': {first['msg']}; mend the card") from error
+        raise InputError(f"{path}: {invalid_field(error)}; mend the card") from error

@@ -60,18 +60,16 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
 
     def __init__(self, likelihood: gpytorch.likelihoods.GaussianLikelihood, model: SparseGP, jitter: float) -> None:
         super().__init__(likelihood, model)
-        inducing, noise = model.covar_module, likelihood.noise_covar
-        scale = inducing.base_kernel
-        rbf = scale.base_kernel
-        self.raw = [inducing.inducing_points, rbf.raw_lengthscale, scale.raw_outputscale, noise.raw_noise]
+        kernel = model.covar_module.base_kernel
+        rbf, noise = kernel.base_kernel, likelihood.noise_covar
+        self.raw = [model.covar_module.inducing_points, rbf.raw_lengthscale, kernel.raw_outputscale, noise.raw_noise]
         # The parameters become views of one vector: setting it sets them all, in one copy per evaluation.
         self.vector = torch.nn.utils.parameters_to_vector(self.raw).detach()
         torch.nn.utils.vector_to_parameters(self.vector, self.raw)
-        self._constraints = [
-            rbf.raw_lengthscale_constraint, scale.raw_outputscale_constraint, noise.raw_noise_constraint
-        ]  # fmt: skip
+        constraints = (rbf.raw_lengthscale_constraint, kernel.raw_outputscale_constraint, noise.raw_noise_constraint)
+        self._transforms = [constraint.transform for constraint in constraints]
         X, y = model.train_inputs[0].numpy(), model.train_targets.numpy()
-        self._evaluate = LapackCollapsedBound(X, y, len(inducing.inducing_points), jitter)
+        self._evaluate = LapackCollapsedBound(X, y, len(self.raw[0]), jitter)
 
     def forward(self, model: SparseGP) -> Tensor:
         bound: Tensor = _Bound.apply(self.value_and_gradient, *self.raw)  # type: ignore[no-untyped-call]
@@ -85,13 +83,14 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
             NotPositiveDefiniteError: k(Z,Z) cannot be factorised there.
         """
         Z, *raw = self.raw
-        constrained = (c.transform(r).numpy() for c, r in zip(self._constraints, raw, strict=True))
-        lengthscales, outputscale, noise = constrained
-        bound, by_Z, *gradient = self._evaluate(Z.numpy(), lengthscales[0], outputscale.item(), noise.item())
+        lengthscales, outputscale, noise = (f(r).numpy() for f, r in zip(self._transforms, raw, strict=True))
+        bound, by_Z, by_lengthscales, *by_others = self._evaluate(
+            Z.numpy(), lengthscales[0], outputscale.item(), noise.item()
+        )
         # Each constraint is softplus plus a constant, so its derivative is the logistic function: autograd through
         # them would cost a tenth of the whole evaluation on a small data set.
-        by_raw = [torch.sigmoid(r).numpy() * g for r, g in zip(raw, gradient, strict=True)]
-        return bound, np.concatenate([part.ravel() for part in (by_Z, *by_raw)])
+        slopes = torch.sigmoid(self.vector[by_Z.size :]).numpy()
+        return bound, np.concatenate([by_Z.ravel(), slopes * np.concatenate([by_lengthscales, by_others])])
 
 
 class _Bound(torch.autograd.Function):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_type_hints
 
 import torch
 from jaxtyping import Float, Int
@@ -23,15 +23,9 @@ from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
 
 FORMAT = "fsvi-task/1"
-Features = Literal["sgpr-rbf-ard", "rbf-grid", "sgpr-matern12-ard", "sgpr-matern32-ard", "sgpr-matern52-ard"]
+FEATURES = ("sgpr-rbf-ard", "rbf-grid", "sgpr-matern12-ard", "sgpr-matern32-ard", "sgpr-matern52-ard")
 DEFINING_METADATA = ("format", "dataset", "split", "data_sha256", "features")
-_AXES: dict[str, tuple[str, ...]] = {
-    "inducing_points": ("k", "D"), "lengthscales": ("D",), "outputscale": (), "noise_variance": (), "jitter": (),
-    "input_mean": ("D",), "input_std": ("D",), "target_mean": (), "target_std": (),
-    "train_index": ("N",), "test_index": ("N_test",),
-}  # fmt: skip
-_OWN_AXES: dict[str, tuple[str, ...]] = {"X": ("n", "D"), "y": ("n",)}
-TENSOR_NAMES = tuple(_AXES)
+OWN_AXES = {"X": ["n", "D"], "y": ["n"]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +35,7 @@ class FrozenTask:
     dataset: str
     split: int
     data_sha256: str
-    features: Features
+    features: str  #: one of `FEATURES`
     inducing_points: Float[Tensor, "k D"]
     lengthscales: Float[Tensor, " D"]
     outputscale: Float[Tensor, ""]
@@ -84,6 +78,9 @@ class FrozenTask:
         return digest.hexdigest()
 
 
+TENSOR_NAMES = tuple(field.name for field in fields(FrozenTask))[4:-1]
+
+
 def write_task(path: Path, task: FrozenTask, further_metadata: dict[str, str] | None = None) -> None:
     """Writes a task file atomically.
 
@@ -102,42 +99,36 @@ def read_task(path: Path) -> FrozenTask:
         InputError: it is not a valid `fsvi-task/1` file; says which field is wrong, what was got and expected.
     """
     content = read_tensor_file(path, FORMAT, DEFINING_METADATA)
-    own = content.tensors.keys() & _OWN_AXES
-    axes = _AXES | _OWN_AXES if own else _AXES
+    hints = get_type_hints(FrozenTask)
+    axes = {name: hints[name].dim_str.split() for name in TENSOR_NAMES}
+    axes |= OWN_AXES if content.tensors.keys() & OWN_AXES else {}
     content.require_names(set(axes))
-    for name in axes:
+    sizes: dict[str, int] = {}
+    for name, letters in axes.items():
         content.require_dtype(name, torch.int64 if name.endswith("_index") else torch.float64)
-    _check_shapes(content, axes)
+        got = list(content.tensors[name].shape)
+        if len(got) == len(letters) and 0 not in got:
+            sizes = dict(zip(letters, got, strict=True)) | sizes
+        expected = [sizes.get(letter, letter) for letter in letters]
+        if got != expected:
+            shape = ", ".join(map(str, expected))
+            raise content.error(f"'{name}' has shape {got}, expected [{shape}]; export the task again")
     task = _assemble(content)
     _check_values(content, task)
     return task
 
 
-def _check_shapes(content: TensorFile, axes: dict[str, tuple[str, ...]]) -> None:
-    sizes: dict[str, int] = {}
-    for name, letters in axes.items():
-        got = tuple(content.tensors[name].shape)
-        if (
-            len(got) != len(letters)
-            or 0 in got
-            or any(sizes.setdefault(*pair) != pair[1] for pair in zip(letters, got, strict=True))
-        ):
-            expected = ", ".join(str(sizes.get(letter, letter)) for letter in letters)
-            raise content.error(f"'{name}' has shape {list(got)}, expected [{expected}]; export the task again")
-
-
 def _assemble(content: TensorFile) -> FrozenTask:
     metadata, tensors = content.metadata, content.tensors
-    if metadata["features"] not in get_args(Features):
-        known = ", ".join(get_args(Features))
-        raise content.error(f"metadata 'features' is {quoted(metadata['features'])}, expected one of: {known}")
+    if (features := metadata["features"]) not in FEATURES:
+        raise content.error(f"metadata 'features' is {quoted(features)}, expected one of: {', '.join(FEATURES)}")
     if not re.fullmatch("[0-9]{1,6}", metadata["split"]):
         raise content.error(f"metadata 'split' is {quoted(metadata['split'])}, expected a whole number such as 0")
     return FrozenTask(
         dataset=metadata["dataset"],
         split=int(metadata["split"]),
         data_sha256=metadata["data_sha256"],
-        features=metadata["features"],  # type: ignore[arg-type]
+        features=features,
         **{name: tensors[name] for name in TENSOR_NAMES},
         own_data=RawData.of(tensors["X"].numpy(), tensors["y"].numpy()) if "X" in tensors else None,
     )
@@ -145,7 +136,7 @@ def _assemble(content: TensorFile) -> FrozenTask:
 
 def _check_values(content: TensorFile, task: FrozenTask) -> None:
     """Everything that shapes do not say: positive scales, data that fit, each row once."""
-    n = _check_own_data(content, task) if task.own_data else _check_card(content, task)
+    n = _check_source(content, task)
     for name in ("lengthscales", "outputscale", "noise_variance", "input_std", "target_std"):
         smallest = float(task.tensors[name].min())
         if smallest <= 0:
@@ -154,8 +145,8 @@ def _check_values(content: TensorFile, task: FrozenTask) -> None:
         raise content.error(f"'jitter' is {float(task.jitter):g}, expected 0 or more; export the task again")
     # The RBF grid is defined on raw inputs and targets; numbers that say otherwise would be silently ignored.
     unscaled = {"outputscale": 1, "input_std": 1, "target_std": 1, "jitter": 0, "input_mean": 0, "target_mean": 0}
-    for name, value in unscaled.items() if task.features == "rbf-grid" else ():
-        if bool((task.tensors[name] != value).any()):
+    for name, value in unscaled.items():
+        if task.features == "rbf-grid" and bool((task.tensors[name] != value).any()):
             raise content.error(f"'{name}' of an rbf-grid task is not {value}, as the format has it; export it again")
     both = torch.cat([task.train_index, task.test_index])
     if int(both.min()) < 0 or int(both.max()) >= n:
@@ -166,8 +157,14 @@ def _check_values(content: TensorFile, task: FrozenTask) -> None:
         raise content.error("a row stands twice in 'train_index' and 'test_index', expected each row once")
 
 
-def _check_card(content: TensorFile, task: FrozenTask) -> int:
-    """A task without data of its own is held to its data set's card, whose number of rows is returned."""
+def _check_source(content: TensorFile, task: FrozenTask) -> int:
+    """The data in the file have the task's hash, or its data set has a card that the task fits; returns their rows."""
+    if task.own_data is not None:
+        if fault := fault_of_name(task.dataset):
+            raise content.error(f"metadata 'dataset' is {fault}")
+        if (got := task.own_data.sha256) != task.data_sha256:
+            raise content.error(f"'X' and 'y' have SHA-256 {got}, expected {task.data_sha256}; save the task again")
+        return len(task.own_data.y)
     if task.dataset not in card_names():
         raise InputError(f"{content.path}: {unknown_name('data set', task.dataset, card_names())}")
     card, D = load_card(task.dataset), task.inducing_points.shape[1]
@@ -176,15 +173,6 @@ def _check_card(content: TensorFile, task: FrozenTask) -> int:
     if card.D != D:
         raise content.error(f"'inducing_points' has D={D} columns, but {task.dataset} has {card.D} inputs")
     return card.n
-
-
-def _check_own_data(content: TensorFile, task: FrozenTask) -> int:
-    assert task.own_data is not None
-    if fault := fault_of_name(task.dataset):
-        raise content.error(f"metadata 'dataset' is {fault}")
-    if (got := task.own_data.sha256) != task.data_sha256:
-        raise content.error(f"'X' and 'y' have SHA-256 {got}, expected {task.data_sha256}; save the task again")
-    return len(task.own_data.y)
 
 
 def fault_of_name(name: str) -> str | None:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.tasks.build import fit_task, frozen_task
 from fsvi_bench.tasks.card import FitSettings
-from fsvi_bench.tasks.frozen import Features, fault_of_name
+from fsvi_bench.tasks.frozen import fault_of_name
 from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tasks.splits import standard_splits
 from fsvi_bench.tasks.task import Task, bind
 
-Array = NDArray[np.float64]
+
+class _Options(BaseModel):
+    k: int = Field(100, ge=1)
+    test_fraction: float = Field(0.1, gt=0, lt=1)
+    seed: int = Field(1, ge=0, lt=2**32)
+    jitter: float = Field(1e-6, ge=0, allow_inf_nan=False)
+
+
+def _options(**given: Any) -> _Options:
+    try:
+        return _Options(**given)
+    except ValidationError as error:
+        raise InputError(invalid_field(error)) from error
 
 
 def make_task(
@@ -36,48 +47,43 @@ def make_task(
         InputError: data or settings are not as above.
         TaskRefused: the exact posterior cannot be computed to its limits.
     """
+    options = _options(k=k, test_fraction=test_fraction, seed=seed)
     raw = _raw_data(X, y, name)
-    n = len(raw.y)
-    try:
-        settings = FitSettings(k=k)
-    except ValidationError as error:
-        raise InputError(f"k is {k!r}, expected a whole number of 1 or more") from error
-    if not 0 < test_fraction < 1 or not 0 < round((1 - test_fraction) * n) < n:
+    rows = next(standard_splits(len(raw.y), 1, seed=options.seed, train_fraction=1 - options.test_fraction))
+    if not min(map(len, rows)):
         raise InputError(
-            f"test_fraction is {test_fraction!r}, expected a share of the {n} rows that leaves some to train on "
-            "and some to test on, such as 0.1"
+            f"test_fraction {test_fraction} of {len(raw.y)} rows leaves none to train or to test on; change it"
         )
-    rows = next(standard_splits(n, 1, seed=seed, train_fraction=1 - test_fraction))
     _require_spread(raw.y[rows[0]])
-    return _certified(fit_task(name, 0, raw, rows, settings, own=True))
+    return _certified(fit_task(name, 0, raw, rows, FitSettings(k=options.k)))
 
 
 def task_of_model(
-    features: Features,
-    parameters: Mapping[str, Any],
-    data: tuple[ArrayLike, ArrayLike],
-    held_out: tuple[ArrayLike | None, ArrayLike | None] | None,
-    name: str,
+    kernel: str, tensors: dict[str, Any], data: tuple[Any, Any], held_out: tuple[Any, Any], name: str, jitter: float
 ) -> Task:
-    """The task of features that are given, on data as they are: the training rows, and those held out if there are any.
+    """The task of a model's kernel and tensors on data as they are, see `Task.from_gpytorch`.
 
     Raises:
-        InputError, TaskRefused: as `Task.from_gpytorch`.
+        InputError, TaskRefused: as there.
     """
-    raw = _raw_data(*data, name)
-    train = test = np.arange(len(raw.y))
+    raw, D = _raw_data(*data, name), tensors["inducing_points"].shape[1]
     _require_spread(raw.y)
-    if raw.X.shape[1] != (D := parameters["inducing_points"].shape[1]):
+    train = test = np.arange(len(raw.y))
+    if raw.X.shape[1] != D:
         raise InputError(f"X has {raw.X.shape[1]} columns, but the model's inducing points have {D}; give its own data")
-    if held_out is not None:
+    if any(part is not None for part in held_out):
         more = _raw_data(*held_out, name, "_test")
         if more.X.shape[1] != D:
             raise InputError(f"X_test has {more.X.shape[1]} columns, but X has {D}; give the same columns")
-        test = np.arange(len(train), len(train) + len(more.y))
+        test = len(raw.y) + np.arange(len(more.y))
         raw = RawData.of(np.concatenate([raw.X, more.X]), np.concatenate([raw.y, more.y]))
-    unscaled = {"input_mean": np.zeros(D), "input_std": np.ones(D), "target_std": 1}
-    frozen = frozen_task(name, 0, raw, (train, test), features, {**parameters, **unscaled}, own=True)
-    return _certified(bind(frozen, raw))
+    data_as_is = {
+        "input_mean": np.zeros(D),
+        "input_std": np.ones(D),
+        "target_std": 1,
+        "jitter": _options(jitter=jitter).jitter,
+    }
+    return _certified(bind(frozen_task(name, 0, raw, (train, test), f"sgpr-{kernel}-ard", tensors | data_as_is), raw))
 
 
 def _certified(task: Task) -> Task:
@@ -90,8 +96,8 @@ def _raw_data(X: Any, y: Any, name: str, suffix: str = "") -> RawData:
         raise InputError(f"name is {fault}")
     inputs, targets = _numbers(X, f"X{suffix}"), _numbers(y, f"y{suffix}")
     inputs = inputs[:, None] if inputs.ndim == 1 else inputs
-    targets = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
-    if inputs.ndim != 2 or targets.shape != inputs.shape[:1] or 0 in inputs.shape:
+    targets = targets[:, 0] if targets.shape[1:] == (1,) else targets
+    if inputs.ndim != 2 or targets.shape != inputs.shape[:1] or not inputs.size:
         raise InputError(
             f"X{suffix} has shape {list(np.shape(X))} and y{suffix} {list(np.shape(y))}, expected [n, D] and [n] with "
             "as many targets as rows; give one row and one target per data point"
@@ -99,12 +105,13 @@ def _raw_data(X: Any, y: Any, name: str, suffix: str = "") -> RawData:
     return RawData.of(inputs, targets)
 
 
-def _numbers(values: Any, what: str) -> Array:
+def _numbers(values: Any, what: str) -> NDArray[np.float64]:
     for column in getattr(values, "columns", ()):
         _numbers(values[column], f"column {str(column)!r} of {what}")
     try:
         array = np.asarray(values.detach().cpu().double() if isinstance(values, torch.Tensor) else values)
-        if array.dtype.kind not in "biufO" or (array.dtype == object and any(isinstance(v, str) for v in array.flat)):
+        texts = array.dtype == object and any(isinstance(value, str) for value in array.flat)
+        if texts or array.dtype.kind not in "biufO" or not array.ndim:
             raise TypeError
         numbers = array.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -115,6 +122,6 @@ def _numbers(values: Any, what: str) -> Array:
     return numbers
 
 
-def _require_spread(y: Array) -> None:
+def _require_spread(y: NDArray[np.float64]) -> None:
     if y.min() == y.max():
         raise InputError(f"all {len(y)} training targets are {y[0]:g}, expected different ones; give another target")

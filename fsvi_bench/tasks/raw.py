@@ -66,10 +66,13 @@ def locate(card: Card, data_dir: Path | None = None) -> Path:
     source = card.source
     assert isinstance(source, FileSource)
     candidates = _candidates(source, data_dir)
-    for path in candidates:
-        if is_file(path):
-            check_sha256(path, source.sha256, card.name)
-            return path
+    for path in filter(is_file, candidates):
+        if (got := sha256_of_file(path)) != source.sha256:
+            raise InputError(
+                f"{path} is not the {card.name} data: its SHA-256 is {got}, expected {source.sha256}; "
+                "delete the file and fetch it again"
+            )
+        return path
     return _download(card, source, candidates)
 
 
@@ -85,7 +88,7 @@ def _candidates(source: FileSource, data_dir: Path | None) -> list[Path]:
 
 def is_here(card: Card, data_dir: Path | None = None) -> bool:
     """Whether the raw data can be had without a download."""
-    return not isinstance(card.source, FileSource) or any(is_file(path) for path in _candidates(card.source, data_dir))
+    return whereabouts(card, data_dir) != "to be downloaded"
 
 
 def whereabouts(card: Card, data_dir: Path | None = None) -> str:
@@ -95,19 +98,9 @@ def whereabouts(card: Card, data_dir: Path | None = None) -> str:
     if not isinstance(card.source, FileSource):
         return "generated"
     *named, cached = _candidates(card.source, data_dir)
-    if any(is_file(path) for path in named):
+    if any(map(is_file, named)):
         return "data folder"
     return "cache" if is_file(cached) else "to be downloaded"
-
-
-def check_sha256(path: Path, expected: str, name: str) -> None:
-    """Raises InputError unless the file has the expected SHA-256."""
-    got = sha256_of_file(path)
-    if got != expected:
-        raise InputError(
-            f"{path} is not the {name} data: its SHA-256 is {got}, expected {expected}; "
-            "delete the file and fetch it again"
-        )
 
 
 def _download(card: Card, source: FileSource, candidates: list[Path]) -> Path:

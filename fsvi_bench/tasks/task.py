@@ -224,8 +224,7 @@ class Task:
         from fsvi_bench.tasks.from_gpytorch import read_model
         from fsvi_bench.tasks.own import task_of_model
 
-        held_out = None if X_test is None and y_test is None else (X_test, y_test)
-        return task_of_model(*read_model(model, likelihood, jitter), (X, y), held_out, name)
+        return task_of_model(*read_model(model, likelihood), (X, y), (X_test, y_test), name, jitter)
 
 
 def raw_data(task: FrozenTask, data_dir: Path | None = None) -> RawData:

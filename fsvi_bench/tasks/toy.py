@@ -19,7 +19,7 @@ N_TRAIN = 40
 TEST_GRID = np.linspace(-2.5, 2.5, 200)
 
 #: The task's tensors: nothing is standardised, whitened or scaled.
-PARAMETERS: dict[str, Any] = {
+TENSORS: dict[str, Any] = {
     "inducing_points": CENTRES[:, None], "lengthscales": [LENGTHSCALE], "outputscale": 1, "jitter": 0,
     "noise_variance": NOISE_VARIANCE, "input_mean": [0], "input_std": [1], "target_mean": 0, "target_std": 1,
 }  # fmt: skip

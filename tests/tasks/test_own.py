@@ -16,8 +16,7 @@ from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.posteriors.io import write_posterior
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.frozen import read_task
-from fsvi_bench.tasks.library import list_tasks, load_task
-from fsvi_bench.tasks.official import read_official
+from fsvi_bench.tasks.official import list_tasks, load_task, read_official
 from fsvi_bench.tasks.own import make_task
 from fsvi_bench.tasks.splits import standard_splits
 from fsvi_bench.tasks.task import bind_task
@@ -97,7 +96,7 @@ def test_a_file_whose_data_are_not_the_tasks_is_refused(task, tmp_path):
         ({"X": X + 1}, "'X' and 'y' have SHA-256 .* expected .*; save the task again"),
         ({"drop": ("y",)}, "tensor 'y' is missing"),
         ({"y": y[:-1].clone()}, r"'y' has shape \[59\], expected \[60\]"),
-        ({"X": X[:, :1].clone()}, r"'X' has shape \[60, 1\], expected \[n, 2\]"),
+        ({"X": X[:, :1].clone()}, r"'X' has shape \[60, 1\], expected \[60, 2\]"),
         ({"X": X.float()}, "'X' has type float32, expected float64"),
         ({"metadata": {"dataset": "boston"}}, "the name of a published data set, but the data are your own"),
         ({"metadata": {"dataset": "../etc"}}, r"metadata 'dataset' is '\.\./etc', expected up to 60 letters"),
@@ -143,11 +142,12 @@ BAD = [
     ((data()[0] + 1j, data()[1]), {}, "X does not hold numbers alone"),
     ((data()[0], np.ones(60)), {}, "all 54 training targets are 1, expected different ones"),
     (data(), {"k": 100}, "k = 100 inducing points are asked of 54 distinct training inputs; lower k"),
-    (data(), {"k": 0}, "k is 0, expected a whole number of 1 or more"),
+    (data(), {"k": 0}, "k is 0, expected 1 or more"),
     (data(), {"k": "few"}, "k is 'few', expected a whole number"),
-    (data(), {"test_fraction": 0.0}, "test_fraction is 0.0, expected a share of the 60 rows"),
-    (data(), {"test_fraction": 1.5}, "test_fraction is 1.5"),
-    (data(), {"seed": -1}, "seed is -1, expected a whole number from 0 to 4294967295"),
+    (data(), {"test_fraction": 0.0}, "test_fraction is 0.0, expected more than 0"),
+    (data(), {"test_fraction": 1.5}, "test_fraction is 1.5, expected less than 1"),
+    (data(), {"test_fraction": 0.001}, "test_fraction 0.001 of 60 rows leaves none"),
+    (data(), {"seed": -1}, "seed is -1, expected 0 or more"),
     (data(), {"name": "boston"}, "name is 'boston', the name of a published data set"),
     (data(), {"name": "a/b"}, "name is 'a/b', expected up to 60 letters, digits, - and _"),
     ((np.zeros((0, 2)), np.zeros(0)), {}, "expected"),
@@ -180,10 +180,10 @@ def test_an_official_task_is_loaded_by_name():
 
 
 def test_what_has_no_official_task_is_made_once(monkeypatch):
-    from fsvi_bench.tasks import library
+    from fsvi_bench.tasks import official
 
     first = load_task("toy", split=5)
-    monkeypatch.setattr(library, "build_task", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(official, "build_task", lambda *_: pytest.fail("made again"))
     assert load_task("toy", split=5).sha256 == first.sha256
 
 
