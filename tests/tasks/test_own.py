@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -208,3 +211,13 @@ def test_diabetes_as_own_data_has_the_standard_split_and_its_fit_is_as_good():
     own = make_task(X, y, k=20, name="my-diabetes")
     assert torch.equal(own.X, bind_task(read_official("diabetes", 0).task).X)
     assert 0.3 < float(own.noise_variance) < 0.6
+
+
+def test_a_cached_rbf_task_does_not_pay_for_gpytorch():
+    code = (
+        "import sys\nfrom fsvi_bench.tasks.official import load_task\n"
+        "assert load_task('diabetes').exact.mean.shape == (100,)\n"
+        "assert not {'gpytorch', 'scipy.optimize'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr
