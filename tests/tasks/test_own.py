@@ -193,7 +193,7 @@ def test_what_has_no_official_task_is_made_once(monkeypatch):
 def test_names_that_are_none_are_refused():
     with pytest.raises(InputError, match="unknown data set or task file 'bosten': did you mean 'boston'"):
         load_task("bosten")
-    with pytest.raises(InputError, match="cannot read .*none.safetensors"):
+    with pytest.raises(InputError, match=r"cannot read .*none\.safetensors"):
         load_task("none.safetensors")
     with pytest.raises(InputError, match="diabetes has no split 20"):
         load_task("diabetes", split=20)
@@ -217,7 +217,7 @@ def test_a_cached_rbf_task_does_not_pay_for_gpytorch():
     code = (
         "import sys\nfrom fsvi_bench.tasks.official import load_task\n"
         "assert load_task('diabetes').exact.mean.shape == (100,)\n"
-        "assert not {'gpytorch', 'scipy.optimize'} & set(sys.modules)\n"
+        "assert 'gpytorch' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr
