@@ -65,8 +65,6 @@ class LapackCollapsedBound:
         self._Uy = np.empty((k + 1, self.N), order="F")  # U with yᵀ beneath it
         self._A = np.empty((k, width), order="F")
         self._W = np.empty((k, width), order="F")
-        self._left = np.zeros((k + 1, 2 * self.D + 1), order="F")
-        self._C = np.empty((k, k + 1), order="F")
         self._identity = np.eye(k)
 
     def __call__(self, Z: Array, lengthscales: Array, outputscale: float, noise_variance: float) -> BoundAndGradient:
@@ -111,13 +109,14 @@ class LapackCollapsedBound:
     ) -> tuple[Array, Array]:
         """Fills U = k(Z,X), the exponential of one product, and returns AAᵀ and Uy."""
         inverse_square, D = lengthscales**-2, self.D
-        self._left[:-1, :D] = Z * inverse_square
-        self._left[:-1, D] = math.log(s) - 0.5 * (Z**2 @ inverse_square)
-        self._left[:-1, D + 1 :] = -0.5 * inverse_square
+        left = np.zeros((self.k + 1, 2 * D + 1), order="F")
+        left[:-1, :D] = Z * inverse_square
+        left[:-1, D] = math.log(s) - 0.5 * (Z**2 @ inverse_square)
+        left[:-1, D + 1 :] = -0.5 * inverse_square
         AAt, Uy = np.zeros((self.k, self.k), order="F"), np.zeros(self.k)
         for block in self._blocks:
             both = self._Uy[:, block]
-            blas.dgemm(1.0, self._left, self._E[:, block], c=both, overwrite_c=1)
+            blas.dgemm(1.0, left, self._E[:, block], c=both, overwrite_c=1)
             np.exp(both, out=both)
             both[-1] = self._y[block]
             A = self._A[:, : both.shape[1]]
@@ -140,12 +139,12 @@ class LapackCollapsedBound:
 
     def _moments_of_W(self, C: Array, m: Array, variance: float) -> Array:
         """W Eᵀ [k, 2D+1] for W = ∂F/∂U ∘ U: first moments, row sums and second moments of W over the data."""
-        self._C[:, :-1], self._C[:, -1] = C, m
+        C_m = np.asfortranarray(np.column_stack([C, m]))
         moments = np.zeros((self.k, 2 * self.D + 1), order="F")
         for block in self._blocks:
             both = self._Uy[:, block]
             W = self._W[:, : both.shape[1]]
-            blas.dgemm(1.0 / variance, self._C, both, c=W, overwrite_c=1)
+            blas.dgemm(1.0 / variance, C_m, both, c=W, overwrite_c=1)
             np.multiply(W, both[:-1], out=W)
             blas.dgemm(1.0, W, self._E[:, block], trans_b=1, beta=1.0, c=moments, overwrite_c=1)
         return moments

@@ -73,8 +73,7 @@ def build_from(card: Card, split: int, raw: RawData) -> CertifiedTask:
         task = bind(frozen_task(card.name, split, raw, rows, "rbf-grid", toy.TENSORS), raw)
     else:
         task = fit_task(card.name, split, raw, rows, card.fit)
-    task.certificate.require_limits()
-    return CertifiedTask(task.frozen, task.certificate)
+    return CertifiedTask(task.certified().frozen, task.certificate)
 
 
 def standardisation(values: Array) -> tuple[Array, Array]:

@@ -8,34 +8,32 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, TaskRefused, invalid_field
 from fsvi_bench.files import is_file, write_atomically
 from fsvi_bench.maths.blr import blr_posterior_cholesky, blr_posterior_woodbury, sufficient_statistics
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
-from fsvi_bench.tasks.card import FitSettings
+from fsvi_bench.tasks.card import FitSettings, Strict
 from fsvi_bench.tasks.frozen import FrozenTask, read_task
 from fsvi_bench.tasks.task import Task
 
 WOODBURY_MAX_N = 2000  #: the N×N route costs O(N³); beyond this the QR and Cholesky routes stand alone
 
 
-class Limits(BaseModel):
+class Limits(Strict):
     """What a task must meet. A certificate carries the limits that it was judged by when it was written."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     posterior_relative_difference: float = 1e-6
     posterior_kl: float = 1e-6  #: nats between two computations of one posterior
     bound_relative_difference: float = 1e-6
     condition_precision: float = 1e15
 
 
-class Fit(BaseModel):
+class Fit(Strict):
     """How the optimiser got to the task's parameters. Bounds are totals in nats over standardised targets."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     bound: float
     bound_per_point: float
     iterations: int
@@ -48,20 +46,18 @@ class Fit(BaseModel):
     versions: dict[str, str]
 
 
-class PosteriorCheck(BaseModel):
+class PosteriorCheck(Strict):
     """Another computation of the exact posterior against the one that scores rest on (QR of [Φ/σ; I])."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     method: Literal["cholesky", "woodbury"]
     mean_relative_difference: float
     covariance_relative_difference: float
     kl: float | None  #: KL(scored ‖ other); None where the other has no precision factor
 
 
-class Certificate(BaseModel):
+class Certificate(Strict):
     """`fsvi-certificate/1`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     format: Literal["fsvi-certificate/1"] = "fsvi-certificate/1"
     dataset: str
     split: int

@@ -72,7 +72,8 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
         self._evaluate = LapackCollapsedBound(X, y, len(self.raw[0]), jitter)
 
     def forward(self, model: SparseGP) -> Tensor:
-        bound: Tensor = _Bound.apply(self.value_and_gradient, *self.raw)  # type: ignore[no-untyped-call]
+        raw = torch.nn.utils.parameters_to_vector(self.raw)
+        bound: Tensor = _Bound.apply(raw, self.value_and_gradient)  # type: ignore[no-untyped-call]
         return bound
 
     @torch.no_grad()
@@ -95,16 +96,15 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
 
 class _Bound(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, evaluate: Callable[[], BoundAndGradient], *raw: Tensor) -> Tensor:
+    def forward(ctx: Any, vector: Tensor, evaluate: Callable[[], BoundAndGradient]) -> Tensor:
         bound, gradient = evaluate()
-        parts = torch.split(torch.from_numpy(gradient), [parameter.numel() for parameter in raw])  # type: ignore[no-untyped-call]
-        ctx.save_for_backward(*(part.view_as(parameter) for part, parameter in zip(parts, raw, strict=True)))
-        return raw[0].new_tensor(bound)
+        ctx.save_for_backward(torch.from_numpy(gradient))
+        return vector.new_tensor(bound)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
-        return None, *(grad_outputs[0] * gradient for gradient in ctx.saved_tensors)
+        return grad_outputs[0] * ctx.saved_tensors[0], None
 
 
 def minus_bound(vector: Array, bound: CollapsedBound) -> tuple[float, Array]:

@@ -135,9 +135,7 @@ def load_task(name_or_path: str | Path, split: int = 0) -> Task:
         if not is_file(path) and path.name == name and not path.suffix:
             raise unknown_name("data set or task file", name, card_names())
         frozen, certificate = read_certified(path)
-        task = replace(bind_task(frozen), fit=certificate.fit if certificate else None)
-        task.certificate.require_limits()
-        return task
+        return replace(bind_task(frozen), fit=certificate.fit if certificate else None).certified()
     found = find_task(name, split)
     if found is None:
         found = build_task(load_card(name), split)

@@ -54,8 +54,7 @@ def make_task(
         raise InputError(
             f"test_fraction {test_fraction} of {len(raw.y)} rows leaves none to train or to test on; change it"
         )
-    _require_spread(raw.y[rows[0]])
-    return _certified(fit_task(name, 0, raw, rows, FitSettings(k=options.k)))
+    return fit_task(name, 0, raw, rows, FitSettings(k=options.k)).certified()
 
 
 def task_of_model(
@@ -66,15 +65,11 @@ def task_of_model(
     Raises:
         InputError, TaskRefused: as there.
     """
-    raw, D = _raw_data(*data, name), tensors["inducing_points"].shape[1]
-    _require_spread(raw.y)
+    D = tensors["inducing_points"].shape[1]
+    raw = _raw_data(*data, name, columns=D)
     train = test = np.arange(len(raw.y))
-    if raw.X.shape[1] != D:
-        raise InputError(f"X has {raw.X.shape[1]} columns, but the model's inducing points have {D}; give its own data")
     if any(part is not None for part in held_out):
-        more = _raw_data(*held_out, name, "_test")
-        if more.X.shape[1] != D:
-            raise InputError(f"X_test has {more.X.shape[1]} columns, but X has {D}; give the same columns")
+        more = _raw_data(*held_out, name, "_test", D)
         test = len(raw.y) + np.arange(len(more.y))
         raw = RawData.of(np.concatenate([raw.X, more.X]), np.concatenate([raw.y, more.y]))
     data_as_is = {
@@ -83,25 +78,22 @@ def task_of_model(
         "target_std": 1,
         "jitter": _options(jitter=jitter).jitter,
     }
-    return _certified(bind(frozen_task(name, 0, raw, (train, test), f"sgpr-{kernel}-ard", tensors | data_as_is), raw))
+    return bind(frozen_task(name, 0, raw, (train, test), f"sgpr-{kernel}-ard", tensors | data_as_is), raw).certified()
 
 
-def _certified(task: Task) -> Task:
-    task.certificate.require_limits()
-    return task
-
-
-def _raw_data(X: Any, y: Any, name: str, suffix: str = "") -> RawData:
+def _raw_data(X: Any, y: Any, name: str, suffix: str = "", columns: int | None = None) -> RawData:
     if fault := fault_of_name(name):
         raise InputError(f"name is {fault}")
     inputs, targets = _numbers(X, f"X{suffix}"), _numbers(y, f"y{suffix}")
     inputs = inputs[:, None] if inputs.ndim == 1 else inputs
     targets = targets[:, 0] if targets.shape[1:] == (1,) else targets
-    if inputs.ndim != 2 or targets.shape != inputs.shape[:1] or not inputs.size:
-        raise InputError(
-            f"X{suffix} has shape {list(np.shape(X))} and y{suffix} {list(np.shape(y))}, expected [n, D] and [n] with "
-            "as many targets as rows; give one row and one target per data point"
-        )
+    D = columns or inputs.shape[-1]
+    if inputs.shape != (len(targets), D) or targets.ndim != 1 or not inputs.size:
+        got = f"X{suffix} has shape {list(np.shape(X))} and y{suffix} {list(np.shape(y))}"
+        mend = "give one row and one target per data point" + (", and the model's columns" if columns else "")
+        raise InputError(f"{got}, expected [n, {columns or 'D'}] and [n]; {mend}")
+    if not suffix and targets.min() == targets.max():
+        raise InputError(f"all {len(targets)} targets are {targets[0]:g}, expected different ones; give another target")
     return RawData.of(inputs, targets)
 
 
@@ -120,8 +112,3 @@ def _numbers(values: Any, what: str) -> NDArray[np.float64]:
         row = np.argwhere(~np.isfinite(numbers))[0][0]
         raise InputError(f"{what} holds NaN or infinity in row {row}, expected finite numbers; drop or fill such rows")
     return numbers
-
-
-def _require_spread(y: NDArray[np.float64]) -> None:
-    if y.min() == y.max():
-        raise InputError(f"all {len(y)} training targets are {y[0]:g}, expected different ones; give another target")

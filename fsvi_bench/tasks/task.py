@@ -184,6 +184,15 @@ class Task:
 
         return certify(self, self.fit)
 
+    def certified(self) -> Task:
+        """The task itself.
+
+        Raises:
+            TaskRefused: its certificate fails the limits.
+        """
+        self.certificate.require_limits()
+        return self
+
     def save(self, path: str | Path) -> None:
         """Writes the task, with its data if they are the user's own, and its certificate beside it.
 

@@ -278,13 +278,22 @@ def test_an_initial_value_of_a_constraint_is_no_fit_either():
 @pytest.mark.parametrize(
     ("X", "y", "options", "words"),
     [
-        (data()[0][:, :2], data()[1], {}, "X has 2 columns, but the model's inducing points have 3"),
+        (
+            data()[0][:, :2],
+            data()[1],
+            {},
+            r"X has shape \[60, 2\] and y \[60\], expected \[n, 3\] and \[n\]; .* and the model's columns",
+        ),
         (data()[0], data()[1][:-1], {}, r"X has shape \[60, 3\] and y \[59\], expected"),
-        (data()[0], 0 * data()[1], {}, "all 60 training targets are 0"),
+        (data()[0], 0 * data()[1], {}, "all 60 targets are 0"),
         (*data(), {"name": "a b"}, "name is 'a b', expected"),
         (*data(), {"jitter": -1.0}, "jitter is -1.0, expected 0 or more"),
         (*data(), {"X_test": data()[0]}, "y_test does not hold numbers alone"),
-        (*data(), {"X_test": data()[0][:, :1], "y_test": data()[1]}, "X_test has 1 columns, but X has 3"),
+        (
+            *data(),
+            {"X_test": data()[0][:, :1], "y_test": data()[1]},
+            r"X_test has shape \[60, 1\] and y_test \[60\], expected \[n, 3\]",
+        ),
     ],
 )
 def test_data_that_are_not_the_models_are_refused(X, y, options, words):

@@ -143,7 +143,7 @@ BAD = [
     ((pd.DataFrame({"when": pd.date_range("2020", periods=60)}), data()[1]), {}, "column 'when' of X"),
     (([[1, 2], [3]], [1, 2]), {}, "X does not hold numbers alone"),
     ((data()[0] + 1j, data()[1]), {}, "X does not hold numbers alone"),
-    ((data()[0], np.ones(60)), {}, "all 54 training targets are 1, expected different ones"),
+    ((data()[0], np.ones(60)), {}, "all 60 targets are 1, expected different ones"),
     (data(), {"k": 100}, "k = 100 inducing points are asked of 54 distinct training inputs; lower k"),
     (data(), {"k": 0}, "k is 0, expected 1 or more"),
     (data(), {"k": "few"}, "k is 'few', expected a whole number"),
