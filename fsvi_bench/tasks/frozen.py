@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import get_type_hints
@@ -25,7 +25,6 @@ from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_fil
 FORMAT = "fsvi-task/1"
 FEATURES = ("sgpr-rbf-ard", "rbf-grid", "sgpr-matern12-ard", "sgpr-matern32-ard", "sgpr-matern52-ard")
 DEFINING_METADATA = ("format", "dataset", "split", "data_sha256", "features")
-OWN_AXES = {"X": ["n", "D"], "y": ["n"]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +77,10 @@ class FrozenTask:
         return digest.hexdigest()
 
 
-TENSOR_NAMES = tuple(field.name for field in fields(FrozenTask))[4:-1]
+#: The axes of each tensor: the annotations above are the file's format.
+_AXES = {name: hint.dim_str.split() for name, hint in get_type_hints(FrozenTask).items() if hasattr(hint, "dim_str")}
+_OWN_AXES = {"X": ["n", "D"], "y": ["n"]}
+TENSOR_NAMES = tuple(_AXES)
 
 
 def write_task(path: Path, task: FrozenTask, further_metadata: dict[str, str] | None = None) -> None:
@@ -99,9 +101,7 @@ def read_task(path: Path) -> FrozenTask:
         InputError: it is not a valid `fsvi-task/1` file; says which field is wrong, what was got and expected.
     """
     content = read_tensor_file(path, FORMAT, DEFINING_METADATA)
-    hints = get_type_hints(FrozenTask)
-    axes = {name: hints[name].dim_str.split() for name in TENSOR_NAMES}
-    axes |= OWN_AXES if content.tensors.keys() & OWN_AXES else {}
+    axes = _AXES | _OWN_AXES if content.tensors.keys() & _OWN_AXES else _AXES
     content.require_names(set(axes))
     sizes: dict[str, int] = {}
     for name, letters in axes.items():

@@ -50,21 +50,16 @@ def load_raw(card: Card, split: int, data_dir: Path | None = None) -> RawData:
     Raises:
         InputError: the data cannot be found or fetched, or are not the ones that the card describes.
     """
-    if isinstance(card.source, FileSource):
-        return _load_file(card, locate(card, data_dir))
-    if isinstance(card.source, SklearnSource):
-        return _load_diabetes(card.source.sha256)
+    source = card.source
+    if isinstance(source, SklearnSource):
+        return _load_diabetes(source.sha256)
+    if isinstance(source, FileSource):
+        return _load_file(card, source, _locate(card, source, data_dir))
     return RawData.of(*draw_toy(split))
 
 
-def locate(card: Card, data_dir: Path | None = None) -> Path:
-    """Path of a data set's raw file, downloaded into the cache if it is nowhere else; its SHA-256 is checked.
-
-    Raises:
-        InputError: as `load_raw`.
-    """
-    source = card.source
-    assert isinstance(source, FileSource)
+def _locate(card: Card, source: FileSource, data_dir: Path | None) -> Path:
+    """Path of a data set's raw file, downloaded into the cache if it is nowhere else; its SHA-256 is checked."""
     candidates = _candidates(source, data_dir)
     for path in filter(is_file, candidates):
         if (got := sha256_of_file(path)) != source.sha256:
@@ -145,8 +140,7 @@ def _read_table(path: Path, modified_ns: int) -> Array:
     return np.loadtxt(path)
 
 
-def _load_file(card: Card, path: Path) -> RawData:
-    assert isinstance(card.source, FileSource)
+def _load_file(card: Card, source: FileSource, path: Path) -> RawData:
     table = _read_table(path, path.stat().st_mtime_ns)
     columns = max(*card.feature_columns, card.target.column) + 1
     if len(table) != card.n or table.shape[1] < columns:
@@ -154,7 +148,7 @@ def _load_file(card: Card, path: Path) -> RawData:
             f"{path} holds {table.shape[0]} rows of {table.shape[1]} columns, but the card of {card.name} says "
             f"{card.n} rows of at least {columns}; mend the card"
         )
-    return RawData(table[:, card.feature_columns], table[:, card.target.column], card.source.sha256)
+    return RawData(table[:, card.feature_columns], table[:, card.target.column], source.sha256)
 
 
 @lru_cache(maxsize=1)
