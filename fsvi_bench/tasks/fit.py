@@ -136,12 +136,12 @@ def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator
     )
     bound.vector.copy_(torch.from_numpy(result.x))
     return model, Fit(
-        bound=-float(result.fun),
-        bound_per_point=-float(result.fun) / len(y),
-        iterations=int(result.nit),
-        evaluations=int(result.nfev),
-        converged=bool(result.status == 0),
-        message=str(result.message),
+        bound=-result.fun,
+        bound_per_point=-result.fun / len(y),
+        iterations=result.nit,
+        evaluations=result.nfev,
+        converged=result.status == 0,
+        message=result.message,
         gradient_norm=float(np.abs(result.jac).max()),
         seconds=time.perf_counter() - started,
         settings=settings,

@@ -23,6 +23,7 @@ class _Options(BaseModel):
     test_fraction: float = Field(0.1, gt=0, lt=1)
     seed: int = Field(1, ge=0, lt=2**32)
     jitter: float = Field(1e-6, ge=0, allow_inf_nan=False)
+    name: str
 
 
 def _options(**given: Any) -> _Options:
@@ -47,7 +48,7 @@ def make_task(
         InputError: data or settings are not as above.
         TaskRefused: the exact posterior cannot be computed to its limits.
     """
-    options = _options(k=k, test_fraction=test_fraction, seed=seed)
+    options = _options(k=k, test_fraction=test_fraction, seed=seed, name=name)
     raw = _raw_data(X, y, name)
     rows = next(standard_splits(len(raw.y), 1, seed=options.seed, train_fraction=1 - options.test_fraction))
     if not min(map(len, rows)):
@@ -65,7 +66,7 @@ def task_of_model(
     Raises:
         InputError, TaskRefused: as there.
     """
-    D = tensors["inducing_points"].shape[1]
+    options, D = _options(jitter=jitter, name=name), tensors["inducing_points"].shape[1]
     raw = _raw_data(*data, name, columns=D)
     train = test = np.arange(len(raw.y))
     if any(part is not None for part in held_out):
@@ -76,7 +77,7 @@ def task_of_model(
         "input_mean": np.zeros(D),
         "input_std": np.ones(D),
         "target_std": 1,
-        "jitter": _options(jitter=jitter).jitter,
+        "jitter": options.jitter,
     }
     return bind(frozen_task(name, 0, raw, (train, test), f"sgpr-{kernel}-ard", tensors | data_as_is), raw).certified()
 

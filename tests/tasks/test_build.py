@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
 from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.maths.features import Kernel, ard_kernel, inducing_tril
 from fsvi_bench.tasks import build
 from fsvi_bench.tasks.card import FitSettings, load_card
 from fsvi_bench.tasks.fit import fit_sgpr
@@ -216,6 +218,40 @@ def test_toy_targets_are_features_times_prior_weights_plus_noise():
 def test_whitened_and_unwhitened_features_do_not_share_a_batch(built, toy):
     with pytest.raises(ValueError, match="cannot share a batch"):
         FeatureMap.stack([toy.feature_map, bind_task(built.task).feature_map])
+
+
+KERNELS = get_args(Kernel)
+
+
+def feature_maps(kernel):
+    g = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.rand(*shape, generator=g, dtype=torch.float64)
+
+    for _ in range(3):
+        parameters = draw(4, 2), draw(2) + 0.5, draw(1)[0] + 0.5
+        yield FeatureMap(*parameters, inducing_tril(*parameters, 1e-6 * torch.ones_like(parameters[2]), kernel), kernel)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_feature_map_keeps_its_kernel_in_a_batch_and_out_of_it(kernel):
+    maps = list(feature_maps(kernel))
+    stacked = FeatureMap.stack(maps).to(torch.device("cpu"))
+    x = torch.linspace(-1, 1, 10, dtype=torch.float64).reshape(5, 2)
+    together = stacked(x.expand(3, 5, 2))
+    for i, one in enumerate(maps):
+        assert stacked.kernel == stacked[i].kernel == one.kernel == kernel
+        assert torch.equal(stacked[i](x), one(x))
+        torch.testing.assert_close(together[i], one(x), rtol=1e-12, atol=1e-12)
+        tril = one.tril @ one.tril.mT - 1e-6 * torch.eye(4, dtype=torch.float64)
+        parameters = one.lengthscales, one.outputscale, kernel
+        torch.testing.assert_close(tril, ard_kernel(one.inducing_points, one.inducing_points, *parameters))
+
+
+def test_features_of_two_kernels_do_not_share_a_batch():
+    with pytest.raises(ValueError, match="cannot share a batch"):
+        FeatureMap.stack([next(feature_maps("rbf")), next(feature_maps("matern12"))])
 
 
 def test_a_task_is_held_to_the_split_that_it_claims(built):

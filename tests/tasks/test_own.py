@@ -152,6 +152,7 @@ BAD = [
     (data(), {"test_fraction": 0.001}, "test_fraction 0.001 of 60 rows leaves none"),
     (data(), {"seed": -1}, "seed is -1, expected 0 or more"),
     (data(), {"name": "boston"}, "name is 'boston', the name of a published data set"),
+    (data(), {"name": None}, "name is None, expected text"),
     (data(), {"name": "a/b"}, "name is 'a/b', expected up to 60 letters, digits, - and _"),
     ((np.zeros((0, 2)), np.zeros(0)), {}, "expected"),
 ]
