@@ -1,8 +1,8 @@
 """Feature maps: the whitened Nyström features of a sparse GP, and a grid of radial basis functions.
 
 The kernels are GPyTorch's RBFKernel and MaternKernel with one lengthscale per input, and the tests hold them to that.
-They are written out here because GPyTorch expands ‖a − b‖² into inner products, which cancels, takes one problem at a
-time, costs more time per step of training, and takes over a second to import.
+They are written out here because GPyTorch expands ‖a − b‖² into inner products, which cancels and would change the last
+digits of every frozen task's features, and because its import takes over a second that a run on frozen tasks can save.
 """
 
 from __future__ import annotations

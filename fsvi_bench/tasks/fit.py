@@ -61,13 +61,14 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
     def __init__(self, likelihood: gpytorch.likelihoods.GaussianLikelihood, model: SparseGP, jitter: float) -> None:
         super().__init__(likelihood, model)
         kernel = model.covar_module.base_kernel
-        rbf, noise = kernel.base_kernel, likelihood.noise_covar
-        self.raw = [model.covar_module.inducing_points, rbf.raw_lengthscale, kernel.raw_outputscale, noise.raw_noise]
+        scales = [
+            (kernel.base_kernel, "raw_lengthscale"), (kernel, "raw_outputscale"), (likelihood.noise_covar, "raw_noise")
+        ]  # fmt: skip
+        self._transforms = [module.constraint_for_parameter_name(name).transform for module, name in scales]
+        self.raw = [model.covar_module.inducing_points, *(getattr(module, name) for module, name in scales)]
         # The parameters become views of one vector: setting it sets them all, in one copy per evaluation.
         self.vector = torch.nn.utils.parameters_to_vector(self.raw).detach()
         torch.nn.utils.vector_to_parameters(self.vector, self.raw)
-        constraints = (rbf.raw_lengthscale_constraint, kernel.raw_outputscale_constraint, noise.raw_noise_constraint)
-        self._transforms = [constraint.transform for constraint in constraints]
         X, y = model.train_inputs[0].numpy(), model.train_targets.numpy()
         self._evaluate = LapackCollapsedBound(X, y, len(self.raw[0]), jitter)
 

@@ -69,24 +69,15 @@ def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Ref
     if (task.dataset, task.split) != (other.dataset, other.split):
         raise ValueError(f"{task.dataset} split {task.split} against {other.dataset} split {other.split}")
     fit, other_fit = _fit(frozen.certificate), _fit(refitted.certificate)
-    bounds = fit.bound_per_point, other_fit.bound_per_point
-    (mean, deviation), (other_mean, other_deviation) = _predictions(bind(task, raw)), _predictions(bind(other, raw))
-    means, deviations = (mean, other_mean), (deviation, other_deviation)
-    mean_apart = _root_mean_square((other_mean - mean) / deviation)
-    spread_apart = _root_mean_square((other_deviation / deviation).log())
-    tolerance, apart = load_card(task.dataset).refit_tolerance, abs(bounds[0] - bounds[1])
+    bound, other_bound = fit.bound_per_point, other_fit.bound_per_point
+    (mean, sd), (other_mean, other_sd) = _predictions(bind(task, raw)), _predictions(bind(other, raw))
+    bounds = bound, other_bound, abs(bound - other_bound)
+    means = float(mean.mean()), float(other_mean.mean()), _root_mean_square((other_mean - mean) / sd)
+    sds = float(sd.mean()), float(other_sd.mean()), _root_mean_square((other_sd / sd).log())
     distances = (
-        Distance("bound per training point", "nats", *bounds, apart, tolerance),
-        Distance(
-            "predictive means at test inputs (r.m.s.)", "predictive sd", *_centres(means), mean_apart, MEAN_TOLERANCE
-        ),
-        Distance(
-            "predictive sds at test inputs (r.m.s.)",
-            "in logarithm",
-            *_centres(deviations),
-            spread_apart,
-            SPREAD_TOLERANCE,
-        ),
+        Distance("bound per training point", "nats", *bounds, load_card(task.dataset).refit_tolerance),
+        Distance("predictive means at test inputs (r.m.s.)", "predictive sd", *means, MEAN_TOLERANCE),
+        Distance("predictive sds at test inputs (r.m.s.)", "in logarithm", *sds, SPREAD_TOLERANCE),
     )
     then, now = fit.versions, other_fit.versions
     names = [name for name in sorted(then.keys() | now.keys()) if now.get(name) != then.get(name)]
@@ -99,10 +90,6 @@ def _predictions(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"
     truth, Phi = problem.truth, problem.Phi_test
     variance = predictive_variance(Phi, truth.covariance_tril, problem.noise_variance)
     return (Phi @ truth.posterior.mean[:, None])[:, 0], variance.sqrt()
-
-
-def _centres(fields: tuple[Tensor, Tensor]) -> tuple[float, float]:
-    return float(fields[0].mean()), float(fields[1].mean())
 
 
 def _root_mean_square(values: Float[Tensor, " n"]) -> float:

@@ -175,7 +175,7 @@ class Task:
     def exact(self) -> Exact:
         """The exact posterior and log evidence as NumPy sees them (standardised units)."""
         mean, tril = self.truth.posterior.mean, self.truth.covariance_tril
-        return Exact(mean.numpy(), (tril @ tril.mT).numpy(), float(self.truth.log_evidence))
+        return Exact(mean.numpy().copy(), (tril @ tril.mT).numpy(), float(self.truth.log_evidence))
 
     @cached_property
     def certificate(self) -> Certificate:
