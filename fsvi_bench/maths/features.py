@@ -18,9 +18,9 @@ from fsvi_bench.maths.linalg import solve_tril
 
 Kernel = Literal["rbf", "matern12", "matern32", "matern52"]
 
-#: k(a,b)/outputscale as a function of r = ‖(a − b)/ℓ‖ (Rasmussen and Williams 2006, eq. 4.9 and 4.17)
+#: k(a,b)/outputscale as a function, which may overwrite it, of r = ‖(a − b)/ℓ‖ (Rasmussen and Williams 2006, eq. 4.9 and 4.17)
 _OF_DISTANCE: dict[Kernel, Callable[[Tensor], Tensor]] = {
-    "rbf": lambda r: torch.exp(-0.5 * r.square()),
+    "rbf": lambda r: r.square_().mul_(-0.5).exp_(),
     "matern12": lambda r: torch.exp(-r),
     "matern32": lambda r: (1 + 3**0.5 * r) * torch.exp(-(3**0.5) * r),
     "matern52": lambda r: (1 + 5**0.5 * r + 5 / 3 * r.square()) * torch.exp(-(5**0.5) * r),
@@ -41,7 +41,7 @@ def ard_kernel(
     """
     scaled_a, scaled_b = a / lengthscales[..., None, :], b / lengthscales[..., None, :]
     distance = torch.cdist(scaled_a, scaled_b, compute_mode="donot_use_mm_for_euclid_dist")
-    return outputscale[..., None, None] * _OF_DISTANCE[kernel](distance)
+    return _OF_DISTANCE[kernel](distance).mul_(outputscale[..., None, None])
 
 
 def inducing_tril(

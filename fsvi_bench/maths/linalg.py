@@ -77,6 +77,6 @@ def solve_tril(
     return torch.linalg.solve_triangular(tril.mT if transpose else tril, right, upper=transpose)
 
 
-def inner(a: Float[Tensor, "B n m"], b: Float[Tensor, "B n m"]) -> Float[Tensor, " B"]:
-    """tr(aᵀb) as a dot product, without an array for the elements' products."""
-    return (a.flatten(1)[:, None] @ b.flatten(1)[..., None])[:, 0, 0]
+def square_norm(matrix: Float[Tensor, "*B n m"]) -> Float[Tensor, "*B"]:
+    """‖A‖_F², without an array for the squares."""
+    return torch.linalg.vector_norm(matrix, dim=(-2, -1)).square()

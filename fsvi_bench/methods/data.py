@@ -23,7 +23,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.batching import fill, filled, matvec, products
 from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets, measure, only, scaled_once
 from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.maths.linalg import inner
+from fsvi_bench.maths.linalg import square_norm
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.seeds import derive_seed
@@ -132,7 +132,7 @@ def expected_nll(q: Gaussian, rows: Rows) -> Float[Tensor, " B"]:
         return _ExpectedNLL.apply(q.mean, q.root, rows)  # type: ignore[no-untyped-call]
     residual = rows.y - matvec(rows.Phi, q.mean)
     if q.root.ndim == 3:
-        spread = q.spread(rows.Phi).square().sum((-2, -1))
+        spread = square_norm(q.spread(rows.Phi))
     else:
         spread = (rows.Phi.square().sum(-2) * q.root.square()).sum(-1)
     return rows.constant + 0.5 * (residual.square().sum(-1) + spread)
@@ -146,10 +146,10 @@ class _ExpectedNLL(torch.autograd.Function):
         residual = rows.y - matvec(rows.Phi, mean)
         if rows.is_whole:
             of_tril = rows.gram @ tril
-            spread = inner(tril, of_tril)
+            spread = (tril * of_tril).sum((-2, -1))
         else:
             moved = rows.Phi @ tril
-            of_tril, spread = rows.Phi.mT @ moved, inner(moved, moved)
+            of_tril, spread = rows.Phi.mT @ moved, square_norm(moved)
         ctx.gradients = -matvec(rows.Phi.mT, residual), of_tril
         return rows.constant + 0.5 * (residual.square().sum(-1) + spread)
 
