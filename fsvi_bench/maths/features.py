@@ -18,7 +18,7 @@ from fsvi_bench.maths.linalg import solve_tril
 
 Kernel = Literal["rbf", "matern12", "matern32", "matern52"]
 
-#: k(a,b)/outputscale as a function, which may overwrite it, of r = ‖(a − b)/ℓ‖ (Rasmussen and Williams 2006, eq. 4.9 and 4.17)
+#: k(a,b)/outputscale from r = ‖(a − b)/ℓ‖, which may be overwritten (Rasmussen and Williams 2006, eq. 4.9 and 4.17)
 _OF_DISTANCE: dict[Kernel, Callable[[Tensor], Tensor]] = {
     "rbf": lambda r: r.square_().mul_(-0.5).exp_(),
     "matern12": lambda r: torch.exp(-r),

@@ -89,6 +89,8 @@ def scaled_once(ctx: Any, weight: Float[Tensor, " B"]) -> tuple[Tensor, Tensor]:
     """Gradients [B,k] and [B,k,k] that a forward pass left in `ctx`, times the incoming one: in place, so but once."""
     mean, tril = ctx.gradients
     del ctx.gradients
+    if weight.device.type == "cpu" and bool((weight == 1).all()):
+        return mean, tril  # a tenth of a step saved
     return weight[:, None] * mean, tril.mul_(weight[:, None, None])
 
 
@@ -113,7 +115,7 @@ class Span:
         K = self._with_slack(T @ T.mT)
         C, info = torch.linalg.cholesky_ex(K)
         kl = self._kl(K, C, info, mean)
-        T -= _inverse(C, info) @ T
+        T -= torch.cholesky_solve(T, C)
         return kl, self.project(mean), self.basis @ T
 
     def factorised(self, q: Gaussian) -> Float[Tensor, " B"]:
@@ -183,7 +185,7 @@ class Complement:
         trace, mahalanobis = square_norm(tril) - square_norm(unseen), (mean * seen_mean).sum(-1)
         kl = self._kl(trace, mahalanobis, logdet_of_tril(tril) + logdet_of_tril(C), info)
         # L⁻ᵀX (XᵀX)⁻¹Xᵀ, the small inverse applied on the small side.
-        seen.baddbmm_(solve_tril(tril, X, transpose=True), _inverse(C, info) @ X.mT)
+        seen.baddbmm_(solve_tril(tril, X, transpose=True), torch.cholesky_solve(X.mT, C))
         seen.diagonal(dim1=-2, dim2=-1).sub_(diagonal.reciprocal())
         return kl, seen_mean, seen
 
@@ -358,13 +360,6 @@ def only(sets: MeasurementSets, b: int) -> Span | Complement:
 
 def _part(q: Gaussian, b: int) -> Gaussian:
     return Gaussian(q.mean[b : b + 1].clone(), q.root[b : b + 1].clone())
-
-
-def _inverse(tril: Float[Tensor, "B m m"], info: Tensor) -> Float[Tensor, "B m m"]:
-    """(CCᵀ)⁻¹, NaN where there was no factor: LAPACK would fail for the whole batch."""
-    found = (info == 0)[..., None, None]
-    identity = torch.eye(tril.shape[-1], dtype=tril.dtype, device=tril.device)
-    return torch.where(found, torch.cholesky_inverse(torch.where(found, tril, identity)), torch.nan)
 
 
 def _is_safe(LU: Float[Tensor, "B n m"], Phi_A: Float[Tensor, "B M k"], ratio: float) -> Tensor:

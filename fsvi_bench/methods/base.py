@@ -193,6 +193,11 @@ class Method(pl.LightningModule, ABC):
         """Averages iterates where the options say so, and ends when nothing is left to do."""
         return [Averaging(), EarlyEnd()]
 
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
+        """Lightning's hook, for speed: PyTorch's own way costs a twentieth of a step."""
+        for parameter in self.q.parameters():
+            parameter.grad = None
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
         losses = self.loss(self.q(), batch)
         self.note(losses.detach())
@@ -200,7 +205,8 @@ class Method(pl.LightningModule, ABC):
 
     def note(self, losses: Float[Tensor, " B"]) -> None:
         """Counts a step, and remembers where its losses were not finite (without a synchronisation on a GPU)."""
-        self.diverged_at.masked_fill_(~losses.isfinite() & (self.diverged_at < 0), self.steps_done)
+        if losses.device.type != "cpu" or not math.isfinite(float(losses.sum())):
+            self.diverged_at.masked_fill_(~losses.isfinite() & (self.diverged_at < 0), self.steps_done)
         self.steps_done += 1
         # Only where a logger looks: a call costs a tenth of a step.
         if self.steps_done % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
