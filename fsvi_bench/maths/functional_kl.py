@@ -190,8 +190,9 @@ class Complement:
         return self._kl(trace, (q.mean * self.project(q.mean)).sum(-1), logdet, info)
 
     def value(self, q: Gaussian) -> Float[Tensor, " B"]:
-        """KL of a q that has a density."""
-        return self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
+        """KL, infinite where q has no density."""
+        kl = self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
+        return torch.where(kl.isnan(), torch.inf, kl)
 
     def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
         """VVᵀ times a vector."""
