@@ -44,8 +44,8 @@ class Gaussian(NamedTuple):
     mean: Float[Tensor, "B k"]
     root: Float[Tensor, "B k k"] | Float[Tensor, "B k"]
 
-    def spread(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
-        """Rows times the root: their squares sum to the variances of the rows' function values."""
+    def spread(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n m"]:
+        """Rows times the root (of m columns): their squares sum to the variances of the rows' function values."""
         return rows @ self.root if self.root.ndim == 3 else rows * self.root[:, None]
 
     def draws(self, noise: Float[Tensor, "B S k"]) -> Float[Tensor, "B S k"]:
