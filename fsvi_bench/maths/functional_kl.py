@@ -44,8 +44,8 @@ class Gaussian(NamedTuple):
     mean: Float[Tensor, "B k"]
     root: Float[Tensor, "B k k"] | Float[Tensor, "B k"]
 
-    def spread(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
-        """Rows times the root: their squares sum to the variances of the rows' function values."""
+    def spread(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n m"]:
+        """Rows times the root (of m columns): their squares sum to the variances of the rows' function values."""
         return rows @ self.root if self.root.ndim == 3 else rows * self.root[:, None]
 
     def draws(self, noise: Float[Tensor, "B S k"]) -> Float[Tensor, "B S k"]:
@@ -198,8 +198,9 @@ class Complement:
         return self._kl(trace, (q.mean * self.project(q.mean)).sum(-1), logdet, info)
 
     def value(self, q: Gaussian) -> Float[Tensor, " B"]:
-        """KL of a q that has a density."""
-        return self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
+        """KL, infinite where q has no density."""
+        kl = self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
+        return torch.where(kl.isnan(), torch.inf, kl)
 
     def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
         """VVᵀ times a vector."""
@@ -246,7 +247,9 @@ class Apart:
 
     def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
         """Rows times VVᵀ."""
-        return self._each("project_rows", rows)
+        # Laid out as by the others: sums over rows round by that, and whose set has lost rank is nobody else's matter.
+        each = (one.project_rows(rows[b : b + 1].clone()).mT for b, one in enumerate(self.sets))
+        return torch.cat(list(each)).mT
 
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
         """2 ∂KL/∂Σ at Σ = Λ⁻¹."""

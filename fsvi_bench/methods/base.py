@@ -248,7 +248,9 @@ class Method(pl.LightningModule, ABC):
         if bool(problem.y.isfinite().all()):
             return self.solve(problem)
         solved = self.solve(replace(problem, y=torch.zeros_like(problem.y)))
-        return solved.map(lambda tensor: torch.full_like(tensor, torch.nan))
+        # A factor stays lower triangular: it is no number, not malformed.
+        nan = solved.map(lambda tensor: torch.full_like(tensor, torch.nan))
+        return nan.map(lambda tensor: tensor.tril() if tensor.ndim == 3 else tensor)
 
     def posterior(self) -> Any:
         """The current approximation, with a leading axis of B problems; of averaged iterates once there are any."""
