@@ -37,7 +37,7 @@ class GaussianPosterior(Posterior):
     def singular(self) -> bool:
         return False
 
-    def sample(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+    def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         *batch, k = self.mean.shape
         noise = torch.randn(*batch, n, k, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
         return self.mean[..., None, :] + noise @ self.covariance_tril().mT
