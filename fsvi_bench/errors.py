@@ -49,7 +49,7 @@ def whole_number(name: str, value: object, least: int = 0) -> int:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = -1
-    if isinstance(value, bool) or not least <= number < 2**63:
+    if isinstance(value, bool) or not least <= number < 2**64:
         raise InputError(f"{name} is {quoted(str(value))}, expected a whole number of {least} or more")
     return number
 

@@ -14,6 +14,8 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import NamedTuple
 
+import fsvi_bench
+
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -96,7 +98,8 @@ def _path(name: str) -> Path | None:
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
-    """The modules of this package that a statement names: of `from a import b` it is a.b, or a if b is no module."""
+    """The modules of this package that a statement names: of `from a import b` it is a.b, or a if b is no module, or
+    the one that a name of the public API comes from."""
     if isinstance(statement, ast.Import):
         yield from (each.name for each in statement.names if _path(each.name))
         return
@@ -105,7 +108,8 @@ def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[
         return  # in a file that belongs to no package
     origin = resolve_name(start, package)
     for each in statement.names:
-        yield from [name for name in (f"{origin}.{each.name}", origin) if _path(name)][:1]
+        home = f"{origin}.{fsvi_bench.HOMES.get(each.name)}" if origin == _PACKAGE.name else ""
+        yield from [name for name in (f"{origin}.{each.name}", home, origin) if _path(name)][:1]
 
 
 def _write(node: ast.AST, words: list[str], imports: list[ast.Import | ast.ImportFrom]) -> None:

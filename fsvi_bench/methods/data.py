@@ -193,7 +193,7 @@ class MeasurementDesign:
         if (fewest := min(map(len, distinct))) < self.M_data:
             raise InputError(
                 f"M={self.M} asks for {self.M_data} distinct training inputs, but a split has {fewest}; "
-                "choose a smaller --measurement-points"
+                "choose a smaller M (--measurement-points)"
             )
         return distinct
 

@@ -193,7 +193,7 @@ def test_defects_name_the_tensor(name):
     assert defect(single, k) == f"its {first} has type float32, expected float64"
 
 
-@pytest.mark.parametrize(("n", "seed"), [(0, 0), (-1, 0), (3, -1), (3, 2**63)])
+@pytest.mark.parametrize(("n", "seed"), [(0, 0), (-1, 0), (3, -1), (3, 2**64)])
 def test_draws_of_no_such_number_or_seed_are_refused(n, seed):
     with pytest.raises(InputError, match=r"^(n|seed) is '[-\d]+', expected a whole number of [01] or more$"):
         make("full").sample(n, seed)
