@@ -70,7 +70,8 @@ class FullGaussian(GaussianPosterior):
         return {"mean": (k,), "scale_tril": (k, k)}
 
     def malformed(self) -> str | None:
-        return "its scale_tril has entries above the diagonal" if bool(self.scale_tril.triu(1).any()) else None
+        above = self.scale_tril.triu(1).nan_to_num(0.0)  # NaN is no fault of the form: training diverged
+        return "its scale_tril has entries above the diagonal" if bool(above.any()) else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -197,3 +197,9 @@ def test_defects_name_the_tensor(name):
 def test_draws_of_no_such_number_or_seed_are_refused(n, seed):
     with pytest.raises(InputError, match=r"^(n|seed) is '[-\d]+', expected a whole number of [01] or more$"):
         make("full").sample(n, seed)
+
+
+def test_a_posterior_of_nan_has_diverged_and_is_not_malformed():
+    q = FullGaussian(draw(k), torch.full((k, k), torch.nan, dtype=torch.float64))
+    assert defect(q, k) is None
+    assert divergence(q) == "the posterior holds NaN or infinity"
