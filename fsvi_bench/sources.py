@@ -10,11 +10,10 @@ import ast
 import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib import import_module
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import NamedTuple
-
-import fsvi_bench
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -107,8 +106,9 @@ def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[
     if statement.level and not package:
         return  # in a file that belongs to no package
     origin = resolve_name(start, package)
+    public = import_module(_PACKAGE.name).HOMES  # not imported by a statement: its text decides no result
     for each in statement.names:
-        home = f"{origin}.{fsvi_bench.HOMES.get(each.name)}" if origin == _PACKAGE.name else ""
+        home = f"{origin}.{public.get(each.name)}" if origin == _PACKAGE.name else ""
         yield from [name for name in (f"{origin}.{each.name}", home, origin) if _path(name)][:1]
 
 

@@ -131,12 +131,12 @@ def _numbers(name: str, values: Any) -> Tensor:
     try:
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"the {name} cannot be read as one array of numbers, expected float64; make it one") from error
+        raise InputError(f"'{name}' cannot be read as one array of numbers, expected float64; make it one") from error
     if array.dtype.kind in "iu":
         array = array.astype(np.float64)
     if array.dtype != np.float64:
-        fault = f"the {name} has type {array.dtype}, expected float64"
+        fault = f"'{name}' has type {array.dtype}, expected float64"
         raise InputError(f"{fault}{_why(fault)}; compute it in float64")
     if not np.isfinite(array).all():
-        raise InputError(f"the {name} holds NaN or infinity, expected finite numbers; fit it again")
-    return torch.tensor(array)
+        raise InputError(f"'{name}' holds NaN or infinity, expected finite numbers; fit it again")
+    return torch.tensor(np.ascontiguousarray(array))
