@@ -50,8 +50,8 @@ def fit(
     entry, problem = find_method(method), require_task(task)
     given = {name: value for name, value in (("max_steps", max_steps), ("M", M)) if value is not None}
     chosen = entry.options({**options, **given})
-    deterministic = entry.cls.is_deterministic(chosen)
-    seeds = (0 if deterministic else whole_number("seed", seed),)
+    seed = whole_number("seed", seed)
+    seeds = (0 if entry.cls.is_deterministic(chosen) else seed,)  # as `run` has it
     variant = Variant(entry, entry.cls.checked_family(family, entry.name), chosen, seeds)
     entry.cls.check(chosen, TrainingData.of(problem))
     hardware = choose_device(device)

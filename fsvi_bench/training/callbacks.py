@@ -11,6 +11,7 @@ import torch
 
 from fsvi_bench.errors import InputError, whole_number
 from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.callbacks import Averaging
 from fsvi_bench.methods.problems import require_task
 from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.scoring.scores import trace_scores
@@ -49,6 +50,8 @@ class Scores(pl.Callback):
                 f"Scores has {len(self.tasks)} tasks, which are not the {len(given)} that the method was given; "
                 "give both the same"
             )
+        # A step's iterate is averaged before it is scored.
+        trainer.callbacks = sorted(trainer.callbacks, key=lambda each: not isinstance(each, Averaging))  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._log(trainer, pl_module)
