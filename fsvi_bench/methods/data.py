@@ -421,6 +421,13 @@ class _Steps:
     def __len__(self) -> int:
         return self.module.steps
 
+    def state_dict(self) -> dict[str, Any]:
+        """Empty, but Lightning asks for it: the DataModule's state says all."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing to do, see `state_dict`."""
+
     def __iter__(self) -> Iterator[Batch]:
         module = self.module
         batches = module.chunks(self.data)

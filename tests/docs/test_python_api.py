@@ -1,0 +1,54 @@
+"""docs/python-api.md as a reader takes it: every block of Python, in order, in one session; and README's example."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import fsvi_bench
+from fsvi_bench.tasks.official import read_official
+from fsvi_bench.tasks.task import bind_task
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """An empty folder, in which `load_task` is there: it comes with another branch."""
+    monkeypatch.chdir(tmp_path)
+    try:
+        _ = fsvi_bench.load_task
+    except AttributeError:
+        monkeypatch.setattr(
+            fsvi_bench, "load_task", lambda name, split=0: bind_task(read_official(name, split).task), raising=False
+        )
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_every_block_of_the_page_runs(reader, capsys):
+    names: dict = {}
+    for block in blocks("docs/python-api.md"):
+        exec(compile(block, "docs/python-api.md", "exec"), names)
+    said = capsys.readouterr().out
+    assert "KL(q || exact) = " in said
+    assert "torch.Size([1000, 100])" in said
+    kl = names["trainer"].callback_metrics
+    assert names["scores"]["kl"] > 0
+    assert set(kl) <= {"loss"}  # the last Trainer, which had no Scores
+    rows = (reader / "logs/lightning_logs/version_0/metrics.csv").read_text().splitlines()
+    assert {"kl", "loss", "nlpd", "step"} <= set(rows[0].split(","))
+    assert len(rows) > 20
+    assert len(list((reader / "checkpoints").iterdir())) >= 2
+
+
+def test_the_first_block_is_short_and_readmes():
+    first, readmes = blocks("docs/python-api.md")[0], blocks("README.md")
+    assert len(first.strip().splitlines()) <= 10
+    assert first in readmes
