@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
     from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian
     from fsvi_bench.posteriors.samples import SamplesPosterior
-    from fsvi_bench.tasks.official import list_tasks, load_task  # type: ignore
-    from fsvi_bench.tasks.own import make_task  # type: ignore
+    from fsvi_bench.tasks.official import list_tasks, load_task
+    from fsvi_bench.tasks.own import make_task
     from fsvi_bench.tasks.task import Task
     from fsvi_bench.training.callbacks import Scores
 

@@ -6,6 +6,10 @@ import difflib
 import operator
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class InputError(Exception):
@@ -77,6 +81,13 @@ def plain_demands(text: str) -> str:
     for theirs, ours in _DEMANDS:
         text = re.sub(f"Input should be {theirs}", f"expected {ours}", text)
     return text.replace("Input should be ", "expected ").replace(" or expected ", " or ")
+
+
+def invalid_field(error: ValidationError) -> str:
+    """The first thing that pydantic found wrong: which field, what was got, what expected."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"]) or "the document"
+    return f"{field} is {plain(repr(first['input']), 60)}, {plain_demands(first['msg'])}"
 
 
 def quoted(text: str) -> str:

@@ -59,7 +59,7 @@ def fit(
         trained = make_method(variant, [problem], seeds)
         train(trained, hardware)
         q: Posterior = trained.cpu().posterior()[0]
-    if (fault := defect(q, problem.frozen.k)) is not None:
+    if (fault := defect(q, problem.k)) is not None:
         raise InputError(f"method {entry.name} returned what is not a posterior over the weights: {fault}; correct it")
     if (reason := trained.divergences()[0] or divergence(q)) is not None:
         raise Diverged(f"method {entry.name} {variant.family} on {_name(problem)} diverged: {reason}")
@@ -67,4 +67,4 @@ def fit(
 
 
 def _name(task: Task) -> str:
-    return f"{task.frozen.dataset} split {task.frozen.split}"
+    return f"{task.dataset} split {task.split}"

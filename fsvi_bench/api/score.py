@@ -30,7 +30,7 @@ def score(q: Any, task: Task) -> dict[str, Any]:
         InputError: q is none of these, does not fit the task, or holds NaN; one sentence says what to change.
     """
     problem = require_task(task)
-    posterior = posterior_of(q, problem.frozen.k)
+    posterior = posterior_of(q, problem.k)
     with one_thread():
         scores = score_posterior(posterior, problem)
     if names := not_a_number(scores):

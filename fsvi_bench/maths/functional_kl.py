@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fsvi_bench.maths.batching import SIDE, fill, matvec
-from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, tril_of_gram
+from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, square_norm, tril_of_gram
 from fsvi_bench.maths.projection import RANK_TOLERANCE, row_space
 
 #: Estimated smallest singular value of Φ_A over its Frobenius norm from which on full rank is taken for granted (or
@@ -76,15 +76,20 @@ class _FunctionalKL(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, tril: Tensor, A: Span | Complement) -> Tensor:
-        kl, *gradients = A.full(mean, tril)
-        ctx.save_for_backward(*gradients)
+        kl, *ctx.gradients = A.full(mean, tril)
         return kl
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
-        (weight,), (mean, tril) = grad_outputs, ctx.saved_tensors
-        return weight[:, None] * mean, weight[:, None, None] * tril, None
+        return *scaled_once(ctx, grad_outputs[0]), None
+
+
+def scaled_once(ctx: Any, weight: Float[Tensor, " B"]) -> tuple[Tensor, Tensor]:
+    """Gradients [B,k] and [B,k,k] that a forward pass left in `ctx`, times the incoming one: in place, so but once."""
+    mean, tril = ctx.gradients
+    del ctx.gradients
+    return weight[:, None] * mean, tril.mul_(weight[:, None, None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,11 +175,12 @@ class Complement:
     def full(self, mean: Float[Tensor, "B k"], tril: Float[Tensor, "B k k"]) -> tuple[Tensor, Tensor, Tensor]:
         """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
         diagonal = tril.diagonal(dim1=-2, dim2=-1)
-        seen = torch.baddbmm(tril, self.null_rows.mT, self.null_rows @ tril, alpha=-1)
+        unseen = self.null_rows @ tril
+        seen = torch.baddbmm(tril, self.null_rows.mT, unseen, alpha=-1)
         X = solve_tril(tril, self.null_rows.mT)
         C, info = self._cholesky(X.mT @ X)
         seen_mean = self.project(mean)
-        trace, mahalanobis = (tril * seen).sum((-2, -1)), (mean * seen_mean).sum(-1)
+        trace, mahalanobis = square_norm(tril) - square_norm(unseen), (mean * seen_mean).sum(-1)
         kl = self._kl(trace, mahalanobis, logdet_of_tril(tril) + logdet_of_tril(C), info)
         # L⁻ᵀX (XᵀX)⁻¹Xᵀ, the small inverse applied on the small side.
         seen.baddbmm_(solve_tril(tril, X, transpose=True), _inverse(C, info) @ X.mT)
@@ -218,9 +224,8 @@ class Complement:
         return torch.where(info == 0, 0.5 * (trace - rank + mahalanobis - logdet), torch.nan)
 
     def _cholesky(self, gram: Float[Tensor, "B n n"]) -> tuple[Tensor, Tensor]:
-        unused = torch.zeros(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        unused[self.nullity :] = 1.0
-        tril, info = torch.linalg.cholesky_ex(gram + torch.diag(unused))
+        gram.diagonal(dim1=-2, dim2=-1)[..., self.nullity :] = 1.0
+        tril, info = torch.linalg.cholesky_ex(gram)
         return tril, info
 
 

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fsvi_bench.tasks.official import read_official
-from fsvi_bench.tasks.task import Task, bind_task
+from fsvi_bench import Task, load_task
 
 
 @pytest.fixture(scope="session")
 def diabetes() -> Task:
-    return bind_task(read_official("diabetes", 0).task)
-
-
-@pytest.fixture(scope="session")
-def two_diabetes(diabetes) -> list[Task]:
-    return [diabetes, bind_task(read_official("diabetes", 1).task)]
+    return load_task("diabetes")

@@ -84,6 +84,12 @@ def test_the_exact_moments_have_kl_0(diabetes):
     assert abs(score((truth.posterior.mean, tril @ tril.mT), diabetes)["kl"]) < 1e-12
 
 
+def test_the_tasks_own_exact_posterior_has_kl_0(diabetes):
+    exact = diabetes.exact
+    for form in (exact, (exact.mean, exact.covariance)):
+        assert abs(score(form, diabetes)["kl"]) < 1e-12
+
+
 def test_scales_that_differ_by_far_are_no_singularity(diabetes, q):
     """Correlations decide, not variances: 24 digits between the variances of two weights are a Gaussian like any other."""
     k = q.k

@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import fsvi_bench
-from fsvi_bench.tasks.official import read_official
-from fsvi_bench.tasks.task import bind_task
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,14 +16,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
-    """An empty folder, in which `load_task` is there: it comes with another branch."""
     monkeypatch.chdir(tmp_path)
-    try:
-        _ = fsvi_bench.load_task
-    except AttributeError:
-        monkeypatch.setattr(
-            fsvi_bench, "load_task", lambda name, split=0: bind_task(read_official(name, split).task), raising=False
-        )
     return tmp_path
 
 
