@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -22,6 +23,10 @@ class TaskRefused(Exception):
     """A task whose certificate fails its own limits; scoring against it would measure rounding errors."""
 
 
+class Diverged(Exception):
+    """Training diverged, and the message says where. It is raised by `fsvi_bench.fit` alone: `run` writes a record."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'boston'? ` (empty when nothing is near)."""
     by_lower_case = {candidate.lower(): candidate for candidate in known if candidate != name}
@@ -36,6 +41,21 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """
     known = sorted(known)
     return InputError(f"unknown {kind} {quoted(name)}: {did_you_mean(name, known)}known: {', '.join(known)}")
+
+
+def whole_number(name: str, value: object, least: int = 0) -> int:
+    """A number such as a seed or a count, as Python's own.
+
+    Raises:
+        InputError: it is none (a truth value is none), below `least`, or has more than 63 bits.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if isinstance(value, bool) or not least <= number < 2**64:
+        raise InputError(f"{name} is {quoted(str(value))}, expected a whole number of {least} or more")
+    return number
 
 
 _DEMANDS = (

@@ -195,7 +195,7 @@ class MeasurementDesign:
         if (fewest := min(map(len, distinct))) < self.M_data:
             raise InputError(
                 f"M={self.M} asks for {self.M_data} distinct training inputs, but a split has {fewest}; "
-                "choose a smaller --measurement-points"
+                "choose a smaller M (--measurement-points)"
             )
         return distinct
 
@@ -422,6 +422,13 @@ class _Steps:
 
     def __len__(self) -> int:
         return self.module.steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty, but Lightning asks for it: the DataModule's state says all."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing to do, see `state_dict`."""
 
     def __iter__(self) -> Iterator[Batch]:
         module = self.module

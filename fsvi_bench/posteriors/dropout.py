@@ -55,7 +55,7 @@ class BernoulliDropoutPosterior(Posterior):
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return torch.diag_embed(self.scale)
 
-    def sample(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+    def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         kept = _uniform(generator, self.m, n) < self.retain_probabilities[..., None, :]
         return torch.where(kept, self.m[..., None, :], 0.0)
 
@@ -119,7 +119,7 @@ class SpikeSlabPosterior(Posterior):
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return torch.diag_embed(self.scale)
 
-    def sample(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+    def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         spiked = _uniform(generator, self.spike_weight, n) < self.spike_weight[..., None, :]
         noise = torch.randn(spiked.shape, generator=generator, dtype=self.slab_mean.dtype, device=self.slab_mean.device)
         return torch.where(spiked, 0.0, self.slab_mean[..., None, :] + self.slab_scale[..., None, :] * noise)

@@ -30,6 +30,7 @@ from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
 from fsvi_bench.posteriors.base import Posterior, divergence
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.gaussian import FactorGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.coverage import LEVELS, coverage, exact_coverage
 from fsvi_bench.scoring.predictive import (
@@ -209,12 +210,14 @@ def _weight_space(
     if isinstance(q, BernoulliDropoutPosterior):
         qkl = float(bernoulli_quasi_kl(q.m, q.retain_probabilities, *exact))
     counts = {str(count): math.inf if count <= len(problem.Phi_test) else None for count in MARGINAL_COUNTS}
+    if isinstance(q, FactorGaussian):
+        counts = _kl_marginals(problem, q.mean, tril)
     return {
         "kl": math.inf,
         "kl_cov_term": math.inf,
         "reverse_kl": reverse_kl,
         "qkl": qkl,
-        "w2": None,
+        "w2": w2 if isinstance(q, FactorGaussian) else None,
         "kl_marginals": counts,
         "elbo": -math.inf,
         "elbo_gap": math.inf,
@@ -250,15 +253,21 @@ def _elbo(problem: Task, mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]) 
 
 def _kl_marginals(problem: Task, mean: Tensor, tril: Tensor) -> dict[str, float | None]:
     """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null where the test set is smaller than that."""
-    truth, Phi = problem.truth, problem.Phi_test
+    truth, Phi, full_rank = problem.truth, problem.Phi_test, bool((tril.diagonal() > 0).all())
     marginals: dict[str, float | None] = {}
     for count in MARGINAL_COUNTS:
         if count > len(Phi):
             marginals[str(count)] = None
             continue
         basis = row_space(Phi[:count])
-        marginals[str(count)] = float(projected_kl(basis, mean, tril, truth.posterior.mean, truth.covariance_tril))
+        kl = projected_kl(basis, mean, tril, truth.posterior.mean, truth.covariance_tril)
+        marginals[str(count)] = float(kl) if full_rank or _sees_full_rank(basis, tril) else math.inf
     return marginals
+
+
+def _sees_full_rank(basis: Float[Tensor, "k r"], tril: Float[Tensor, "k k"]) -> bool:
+    """Whether the covariance of Vᵀw has full rank, although that of w has not."""
+    return int(torch.linalg.matrix_rank(basis.mT @ tril)) == basis.shape[1]
 
 
 def _overconfidence(precision_tril: Float[Tensor, "k k"], tril: Float[Tensor, "k k"]) -> Overconfidence:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytorch_lightning as pl
 import torch
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.methods.base import Method
 
 Device = Literal["cpu", "cuda"]
@@ -28,10 +28,10 @@ def choose_device(wanted: str, available: bool | None = None) -> Device:
         InputError: a GPU is asked for and there is none, or the name is unknown.
     """
     if wanted not in ("auto", "cpu", "cuda"):
-        raise InputError(f"--device is '{wanted}', expected auto, cpu or cuda")
+        raise InputError(f"the device is {quoted(str(wanted))}, expected auto, cpu or cuda")
     available = torch.cuda.is_available() if available is None else available
     if wanted == "cuda" and not available:
-        raise InputError("--device cuda: there is no CUDA GPU to work on here; choose cpu or auto")
+        raise InputError("the device is 'cuda', but there is no CUDA GPU to work on here; choose cpu or auto")
     return "cuda" if available and wanted != "cpu" else "cpu"
 
 
