@@ -8,7 +8,6 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from fsvi_bench.maths.measurement import measure
 from hypothesis import given
 
 from fsvi_bench.maths.batching import SIDE
