@@ -217,7 +217,7 @@ def coordinate_ascent_masks(
 ) -> Float[Tensor, "*B k"]:
     """Logits of the mean-field q(ε) = Π q(ε_i) given m, by CAVI: each in turn at its free-form optimum (Gal, lemma 1).
 
-    The target is the posterior restricted to the points m∘ε (`bernoulli_dropout.free_form_logits`); each update is the
+    The target is the posterior restricted to the points m∘ε; each update is the
     exact minimiser of `bernoulli_objective` in p_i, so no sweep raises it. `start` holds logits; the end is that of
     `fixed_point`. A weight with m_i = 0 gets p_i = ½.
 

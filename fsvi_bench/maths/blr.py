@@ -156,20 +156,6 @@ def expected_log_likelihood(
     return per_batch if N is None else per_batch * (N / n)
 
 
-def expected_log_likelihood_from_statistics(
-    statistics: SufficientStatistics,
-    noise_variance: Float[Tensor, "*B"],
-    mean: Float[Tensor, "*B k"],
-    factor: Float[Tensor, "*B k k"],
-) -> Float[Tensor, "*B"]:
-    """E_q[log N(y; Φw, σ²I)] over all N rows from ΦᵀΦ, Φᵀy and yᵀy: O(k³) whatever N is."""
-    gram, moment, target_square, N = statistics
-    column = mean[..., None]
-    residual_square = target_square - 2 * (mean * moment).sum(-1) + (column.mT @ gram @ column)[..., 0, 0]
-    spread = ((gram @ factor) * factor).sum((-2, -1))
-    return -0.5 * (N * (LOG_2PI + noise_variance.log()) + (residual_square + spread) / noise_variance)
-
-
 def predictive_variance(
     Phi: Float[Tensor, "*B n k"], factor: Float[Tensor, "*B k k"], noise_variance: Float[Tensor, "*B"]
 ) -> Float[Tensor, "*B n"]:

@@ -4,7 +4,7 @@ Y = φᵀw + σz with w_i = 0, or N(mean_i, scale_i²) with probability `retain_
 (w_i = m_i ε_i; Gal 2016, §6.3), the spike-and-slab posterior of Gal 2016, §6.6 has retain probability 1 − spike weight.
 The predictive density is a mixture of 2ᵏ Gaussians. `mixture_log_density` computes it to a stated relative precision:
 exponential tilting and Fourier inversion (`fsvi_bench.maths.tilted_inversion`), helped by enumeration where atoms lie
-far apart (`fsvi_bench.maths.mixture_enumeration`). `monte_carlo_log_density` is the estimate that Gal used.
+far apart (`fsvi_bench.maths.mixture_enumeration`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.maths.mixture_enumeration import TARGET, add_logs, enumerate_and_invert
 from fsvi_bench.maths.tilted_inversion import (
     EPS,
@@ -62,13 +61,6 @@ class MixtureLogDensity(NamedTuple):
     reliable: Bool[Tensor, " N_test"]  #: imprecision ≤ 1e-6
     #: characteristic-function factors for enumerating atoms, 2e8 a second or so; 0 where inversion alone was enough
     work: Float[Tensor, " N_test"]
-
-
-class MonteCarloLogDensity(NamedTuple):
-    """Log-mean-exp over sampled weights, and its standard error (delta method)."""
-
-    log_density: Float[Tensor, " N_test"]
-    standard_error: Float[Tensor, " N_test"]
 
 
 def bernoulli_dropout_weights(
@@ -233,49 +225,3 @@ def _log_density_and_imprecision(
     known = imprecision < 1
     log_density = torch.where(known, log_density, torch.maximum(log_density, log_error))
     return log_density, torch.where(known, imprecision, torch.inf), work
-
-
-def monte_carlo_log_density(
-    y: Float[Tensor, " N_test"],
-    Phi: Float[Tensor, "N_test k"],
-    q: SwitchedWeights,
-    noise_variance: Float[Tensor, ""] | float,
-    num_samples: int,
-    generator: torch.Generator,
-) -> MonteCarloLogDensity:
-    """log (1/S) Σ_s N(y; φᵀw_s, σ²) with w_s ~ q, the same S draws for every point (what Gal 2016 uses).
-
-    Biased downwards by about half the squared standard error. The standard error is sd(N)/(√S mean(N)) from the draws
-    themselves: where few of them come near y it is too small, and the estimate far off.
-
-    Raises:
-        InputError: fewer than two samples, or a noise variance that is not positive.
-    """
-    if num_samples < 2:
-        raise InputError(f"{num_samples} Monte Carlo samples were asked for, expected at least 2; take 10000 or so")
-    shape = (num_samples, len(q.mean))
-    uniform = torch.rand(shape, dtype=y.dtype, device=generator.device, generator=generator).to(y.device)
-    normal = torch.randn(shape, dtype=y.dtype, device=generator.device, generator=generator).to(y.device)
-    weights = torch.where(uniform >= q.drop_probability, q.mean + q.scale * normal, 0.0)
-    variance = positive_noise(noise_variance, y)
-    parts = [_log_mean_exp(y[rows], Phi[rows], weights, variance) for rows in _row_blocks(len(y), num_samples)]
-    if not parts:
-        return MonteCarloLogDensity(torch.empty_like(y), torch.empty_like(y))
-    log_density, standard_error = (torch.cat(field) for field in zip(*parts, strict=True))
-    return MonteCarloLogDensity(log_density, standard_error)
-
-
-def _row_blocks(N: int, num_samples: int) -> list[slice]:
-    rows = max(1, 2**21 // num_samples)
-    return [slice(start, start + rows) for start in range(0, N, rows)]
-
-
-def _log_mean_exp(
-    y: Float[Tensor, " P"], Phi: Float[Tensor, "P k"], weights: Float[Tensor, "S k"], variance: Float[Tensor, ""]
-) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
-    S = len(weights)
-    f = Phi @ weights.mT
-    terms = normal_log_density(y[:, None].expand_as(f), f, variance.expand_as(f))
-    log_density = terms.logsumexp(-1) - math.log(S)
-    ratios = (terms - log_density[:, None]).exp()
-    return log_density, ratios.std(-1) / math.sqrt(S)

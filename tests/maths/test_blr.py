@@ -13,7 +13,6 @@ from fsvi_bench.maths.blr import (
     blr_posterior_woodbury,
     covariance_tril,
     expected_log_likelihood,
-    expected_log_likelihood_from_statistics,
     log_evidence,
     mean_field_optimum_kl,
     mean_field_optimum_scale,
@@ -22,7 +21,7 @@ from fsvi_bench.maths.blr import (
     sufficient_statistics,
 )
 from fsvi_bench.maths.gaussian import (
-    gaussian_kl_diagonal_q,
+    gaussian_kl,
     gaussian_kl_standard_normal,
     gaussian_kl_to_precision,
     gaussian_log_density,
@@ -205,7 +204,7 @@ def test_the_gradient_vanishes_at_the_mean_field_optimum():
     mean, C = blr_posterior(Phi, y, noise)
     scale = mean_field_optimum_scale(C).requires_grad_()
     centre = mean.clone().requires_grad_()
-    kl = gaussian_kl_diagonal_q(centre, scale, mean, covariance_tril(C))
+    kl = gaussian_kl(centre, scale.diag(), mean, covariance_tril(C))
     for gradient in torch.autograd.grad(kl, (centre, scale)):
         close(gradient, torch.zeros(4), atol=1e-11)  # two terms of size 10 cancel
 
@@ -239,8 +238,6 @@ def test_expected_log_likelihood_equals_quadrature(seed, N, k, log_noise):
     mean, tril = draw_q(seed, k)
     expected = reference.expected_log_likelihood(*as_numpy(Phi, y, noise), mean.numpy(), (tril @ tril.mT).numpy())
     close(expected_log_likelihood(Phi, y, noise, mean, tril), expected)
-    statistics = sufficient_statistics(Phi, y)
-    close(expected_log_likelihood_from_statistics(statistics, noise, mean, tril), expected)
 
 
 def test_expected_log_likelihood_takes_any_factor():
@@ -249,8 +246,6 @@ def test_expected_log_likelihood_takes_any_factor():
     turned = tril @ torch.from_numpy(random_orthogonal(np.random.default_rng(11), 3))
     expected = expected_log_likelihood(Phi, y, noise, mean, tril)
     close(expected_log_likelihood(Phi, y, noise, mean, turned), expected, rtol=1e-13)
-    statistics = sufficient_statistics(Phi, y)
-    close(expected_log_likelihood_from_statistics(statistics, noise, mean, turned), expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 12])
@@ -269,17 +264,12 @@ def test_the_minibatch_estimate_is_unbiased(n):
 def test_a_batch_of_likelihood_terms_is_a_loop_over_its_elements():
     Phi, y, noise = draw_batch()
     mean, tril = draw_q(13, 2, 3, 4)
-    statistics = sufficient_statistics(Phi, y)
     by_rows = expected_log_likelihood(Phi, y, noise, mean, tril, N=20)
-    by_statistics = expected_log_likelihood_from_statistics(statistics, noise, mean, tril)
     variance = predictive_variance(Phi, tril, noise)
     nlpd = negative_log_predictive_density(y, (Phi @ mean[..., None])[..., 0], variance, 1 + noise)
     for i in np.ndindex(2, 3):
         problem = Phi[i], y[i], noise[i]
         close(by_rows[i], expected_log_likelihood(*problem, mean[i], tril[i], N=20), rtol=1e-13)
-        alone = sufficient_statistics(Phi[i], y[i])
-        expected = expected_log_likelihood_from_statistics(alone, noise[i], mean[i], tril[i])
-        close(by_statistics[i], expected, rtol=1e-13)
         close(variance[i], predictive_variance(Phi[i], tril[i], noise[i]), rtol=1e-13)
         expected = negative_log_predictive_density(y[i], Phi[i] @ mean[i], variance[i], 1 + noise[i])
         close(nlpd[i], expected, rtol=1e-13)

@@ -17,7 +17,6 @@ from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.maths.mixture_density import (
     bernoulli_dropout_weights,
     mixture_log_density,
-    monte_carlo_log_density,
     spike_and_slab_weights,
 )
 from fsvi_bench.tasks.frozen import read_task
@@ -326,34 +325,6 @@ def test_points_that_are_not_finite_harm_no_other():
     assert torch.equal(after.log_density[untouched], before.log_density[untouched])
 
 
-# --- Monte Carlo ------------------------------------------------------------------------------------------------------
-
-
-def generator(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-@pytest.mark.parametrize("kind", ["one probability", "some certain, some zero", "slab"])
-def test_monte_carlo_agrees_within_its_standard_error(kind):
-    problem = random_problem(7, kind, deviations=(0, 0.5, -1, 1.5))._replace(noise_variance=1.0)
-    y, Phi, q = torch.from_numpy(problem.y), torch.from_numpy(problem.Phi), weights_of(problem)
-    exact = fast(problem).log_density
-    estimate = monte_carlo_log_density(y, Phi, q, 1.0, 20_000, generator(0))
-    assert ((estimate.log_density - exact).abs() < 4 * estimate.standard_error).all()
-    assert (estimate.standard_error < 0.05).all()
-    again = monte_carlo_log_density(y, Phi, q, 1.0, 20_000, generator(0))
-    assert torch.equal(again.log_density, estimate.log_density)
-
-
-def test_monte_carlo_standard_error_is_the_scatter_of_estimates():
-    """Standard deviation over 400 runs: its own relative error is 1/√800 = 3.5 %, four of which are allowed."""
-    q, y, Phi = bernoulli_dropout_weights(f64([1.0, -0.5, 0.7]), 0.7), f64([1.0]), f64([[1.0, 1.0, 1.0]])
-    runs = [monte_carlo_log_density(y, Phi, q, 0.25, 2_000, generator(seed)) for seed in range(400)]
-    scatter = torch.cat([run.log_density for run in runs]).std()
-    stated = torch.cat([run.standard_error for run in runs]).mean()
-    assert float(scatter / stated) == pytest.approx(1, abs=0.14)
-
-
 # --- Refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -375,5 +346,3 @@ def test_spike_weights_scales_noise_and_sample_counts_are_refused():
     for noise in (0.0, -1.0, math.nan):
         with pytest.raises(InputError, match="noise variance"):
             mixture_log_density(f64([0.0]), f64([[1.0, 1.0]]), q, noise)
-    with pytest.raises(InputError, match="at least 2"):
-        monte_carlo_log_density(f64([0.0]), f64([[1.0, 1.0]]), q, 1.0, 1, generator(0))

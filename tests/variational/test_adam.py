@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-
 from fsvi_bench.maths.measurement import measure
 from fsvi_bench.variational.descent import AdamDescent, DivergenceLog, LearningRate
 from fsvi_bench.variational.gradients import set_gradient
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import align, aligned
 from fsvi_bench.variational.parameters import make_parameters
+
 from tests import reference
 from tests.maths.draws import close
 from tests.variational import FAMILIES, automatic_loss, features, synthetic

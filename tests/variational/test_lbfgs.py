@@ -5,14 +5,14 @@ import math
 
 import pytest
 import torch
-
-from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.maths.measurement import measure
 from fsvi_bench.variational.gradients import set_gradient
 from fsvi_bench.variational.lbfgs import LbfgsDescent
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import align, aligned
 from fsvi_bench.variational.parameters import make_parameters
+
+from fsvi_bench.maths.blr import mean_field_optimum_scale
 from tests.maths.draws import close
 from tests.variational import FAMILIES, exact, features, kl_to, synthetic
 

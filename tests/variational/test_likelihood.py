@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-
-from fsvi_bench.maths.blr import expected_log_likelihood
 from fsvi_bench.maths.measurement import measure
 from fsvi_bench.variational.gradients import set_gradient
 from fsvi_bench.variational.likelihood import FullBatch, Rows, make_likelihood
 from fsvi_bench.variational.measurement import CHUNK, align, aligned, stream_generator
 from fsvi_bench.variational.parameters import make_parameters, rounded_up
+
+from fsvi_bench.maths.blr import expected_log_likelihood
 from tests.maths.draws import close, draw
 from tests.variational import automatic_loss, synthetic, transparent
 

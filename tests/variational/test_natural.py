@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-
-from fsvi_bench.maths.blr import covariance_tril, mean_field_optimum_scale
 from fsvi_bench.maths.measurement import measure
 from fsvi_bench.variational.likelihood import FullBatch
 from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream, align
 from fsvi_bench.variational.natural import NaturalDescent, StepSize, tril_of_inverse
+
+from fsvi_bench.maths.blr import covariance_tril, mean_field_optimum_scale
 from tests import reference
 from tests.maths.draws import close, draw
 from tests.variational import FAMILIES, exact, features, kl_to, synthetic

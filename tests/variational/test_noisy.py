@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-
 from fsvi_bench.variational.noisy import (
     ExactError,
     LocalError,
@@ -13,6 +12,7 @@ from fsvi_bench.variational.noisy import (
     make_error,
     make_rows,
 )
+
 from tests.maths.draws import close
 from tests.variational import synthetic
 
