@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtri
 from torch import Tensor
 
-from fsvi_bench.maths.mixture_cdf import mixture_cdf
+from fsvi_bench.maths.mixtures import mixture_cdf
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.predictive import (

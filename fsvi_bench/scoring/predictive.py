@@ -1,7 +1,7 @@
 """Predictive densities of every kind of posterior at a problem's inputs, and their divergence from the exact one's.
 
 The exact posterior and Gaussian approximations predict Gaussians; Bernoulli dropout and spike-and-slab predict mixtures
-whose density is exact to a reported precision (`fsvi_bench.maths.mixture_density`).
+whose density is exact to a reported precision (`fsvi_bench.maths.mixtures`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import negative_log_predictive_density, predictive_variance
 from fsvi_bench.maths.gaussian import normal_kl, normal_log_density
-from fsvi_bench.maths.mixture_density import (
+from fsvi_bench.maths.mixtures import (
     MixtureLogDensity,
     SwitchedWeights,
     bernoulli_dropout_weights,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-
 from fsvi_bench.maths.measurement import measure
+
 from tests.maths.draws import close
 from tests.maths.test_functional_kl import WAYS, case, draw_q, draw_sets, everything
 
