@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.posteriors.base import Posterior, first_outside
 
 
 class GaussianPosterior(Posterior):
@@ -43,8 +43,8 @@ class GaussianPosterior(Posterior):
         return self.mean[..., None, :] + noise @ self.covariance_tril().mT
 
     def out_of_domain(self) -> str | None:
-        smallest = float(self.covariance_tril().diagonal(dim1=-2, dim2=-1).min())
-        return None if smallest > 0 else f"a standard deviation of the posterior is {smallest:g}"
+        deviations, (_, name) = self.covariance_tril().diagonal(dim1=-2, dim2=-1), self.tensors()
+        return first_outside(name, deviations, deviations > 0, "positive numbers (standard deviations, or a diagonal)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,7 @@ class FullGaussian(GaussianPosterior):
     mean: Float[Tensor, "*B k"]
     scale_tril: Float[Tensor, "*B k k"]
     family: ClassVar[Literal["full", "ffg"]] = "full"
+    parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "scale_tril": 2}
 
     @property
     def root(self) -> Float[Tensor, "*B k k"]:
@@ -61,12 +62,6 @@ class FullGaussian(GaussianPosterior):
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return self.scale_tril
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        return {"mean": self.mean, "scale_tril": self.scale_tril}
-
-    def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
-        return {"mean": (k,), "scale_tril": (k, k)}
 
     def malformed(self) -> str | None:
         return "its scale_tril has entries above the diagonal" if bool(self.scale_tril.triu(1).any()) else None
@@ -79,6 +74,7 @@ class FactorisedGaussian(GaussianPosterior):
     mean: Float[Tensor, "*B k"]
     scale: Float[Tensor, "*B k"]
     family: ClassVar[Literal["full", "ffg"]] = "ffg"
+    parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "scale": 1}
 
     @property
     def root(self) -> Float[Tensor, "*B k"]:
@@ -86,9 +82,3 @@ class FactorisedGaussian(GaussianPosterior):
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return torch.diag_embed(self.scale)
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        return {"mean": self.mean, "scale": self.scale}
-
-    def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
-        return {"mean": (k,), "scale": (k,)}
