@@ -25,21 +25,6 @@ class PrecisionGaussian(NamedTuple):
     precision_tril: Float[Tensor, "*B k k"]
 
 
-class SufficientStatistics(NamedTuple):
-    """All that the likelihood needs of the training data when the batch is the full one."""
-
-    gram: Float[Tensor, "*B k k"]  #: ΦᵀΦ
-    moment: Float[Tensor, "*B k"]  #: Φᵀy
-    target_square: Float[Tensor, "*B"]  #: yᵀy
-    N: int
-
-
-def sufficient_statistics(Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"]) -> SufficientStatistics:
-    """ΦᵀΦ, Φᵀy, yᵀy and N."""
-    moment = (Phi.mT @ y[..., None])[..., 0]
-    return SufficientStatistics(Phi.mT @ Phi, moment, y.square().sum(-1), Phi.shape[-2])
-
-
 def blr_posterior(
     Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], noise_variance: Float[Tensor, "*B"]
 ) -> PrecisionGaussian:
@@ -57,13 +42,13 @@ def blr_posterior(
     return PrecisionGaussian(mean, positive_diagonal_tril(factor))
 
 
-def blr_posterior_cholesky(statistics: SufficientStatistics, noise_variance: Float[Tensor, "*B"]) -> PrecisionGaussian:
+def blr_posterior_cholesky(
+    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], noise_variance: Float[Tensor, "*B"]
+) -> PrecisionGaussian:
     """Exact posterior from the Cholesky factor of Λ; its relative error grows like cond(Λ)."""
-    gram, moment = statistics.gram, statistics.moment
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    tril = torch.linalg.cholesky(gram / noise_variance[..., None, None] + identity)
-    mean = torch.cholesky_solve((moment / noise_variance[..., None])[..., None], tril)[..., 0]
-    return PrecisionGaussian(mean, tril)
+    rows = Phi.mT / noise_variance[..., None, None]
+    tril = torch.linalg.cholesky(rows @ Phi + torch.eye(Phi.shape[-1], dtype=Phi.dtype, device=Phi.device))
+    return PrecisionGaussian(torch.cholesky_solve(rows @ y[..., None], tril)[..., 0], tril)
 
 
 class CovarianceGaussian(NamedTuple):

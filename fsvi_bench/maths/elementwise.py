@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
@@ -53,7 +52,7 @@ def softplus(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     return with_slope(x, lambda x: x.clamp(min=0) + (-x.abs()).exp().log1p(), sigmoid)
 
 
-def horner(coefficients: Sequence[float] | NDArray[np.float64], x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def horner(coefficients: Sequence[float] | NDArray[Any], x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     """Σ_k coefficients[k] x^k."""
     value = torch.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):

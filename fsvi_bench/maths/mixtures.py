@@ -140,7 +140,9 @@ def mixture_log_density_along(
     """
     log_density, imprecision, work = torch.full_like(y, torch.nan), torch.full_like(y, torch.inf), torch.zeros_like(y)
     sigma = _noise_deviation(noise_variance, y)
-    for targets, density, error in zip(*(of.split(SHARED, 1) for of in (y, log_density, imprecision)), strict=True):
+    for targets, density, error in zip(
+        *(torch.split(of, SHARED, 1) for of in (y, log_density, imprecision)), strict=True
+    ):
         middle = targets.mean(-1)
         for rows, sums in _usable_sums(middle, Phi, q, sigma):
             found = invert(sums, tilt_to_saddle_point(sums), (targets[rows] - middle[rows, None]) / sigma)

@@ -16,12 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fsvi_bench.maths.bernoulli_dropout import FactorisedMoments, compress_rows, optimal_m
-from fsvi_bench.maths.bernoulli_optimum import fixed_point, optimal_retain_logits
+from fsvi_bench.maths.bernoulli_dropout import FactorisedMoments, compress_rows
+from fsvi_bench.maths.bernoulli_optimum import coordinate_descent
 from fsvi_bench.maths.domain import require_open_probability, require_positive
 from fsvi_bench.maths.gaussian import gaussian_kl_from_precision
-
-LARGEST_LOG_ODDS = 1e4  #: beyond it both s and 1−s are 0 or 1 exactly; keeps 0·∞ out
 
 
 class SpikeSlab(NamedTuple):
@@ -93,16 +91,12 @@ def spike_slab_optimum(
     noise_variance: Float[Tensor, "*B"],
     prior_spike: float,
     prior_lengthscale: float = 1.0,
-    *,
-    tolerance: float = 1e-10,
-    max_iterations: int = 2000,
 ) -> SpikeSlab:
     """A local maximum of the ELBO over factorised q, the one reached from spike weights equal to the prior's.
 
-    Coordinate descent in θ = E w and the slab weights p = 1−s, as for Bernoulli dropout (`bernoulli_optimum`), of
+    By `bernoulli_optimum.coordinate_descent` in θ = E w and the slab weights p = 1−s, as for Bernoulli dropout, of
     which this is the generalisation: at the optimal scales the ELBO differs by terms linear in p only. Where CAVI on an
-    ill-conditioned ΦᵀΦ creeps, θ is found here by one ridge regression. Every fixed point is one of CAVI's. Stops as
-    `bernoulli_optimum.fixed_point`.
+    ill-conditioned ΦᵀΦ creeps, θ is found here by one ridge regression. Every fixed point is one of CAVI's.
 
     Raises:
         InputError: f outside (0, 1), a σ² or l that is not positive.
@@ -113,15 +107,9 @@ def spike_slab_optimum(
     information = rows.square().sum(-2) / noise_variance[..., None]
     # ½(l²v − 1 − log l²v) + ½λv at v = 1/(λ + l²), what a slab costs beside its mean, and the prior's odds against it.
     offset = 0.5 * torch.log1p(information / prior_lengthscale**2) + _logit(prior_spike)
-
-    def step(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
-        p = logit.sigmoid()
-        mean = p * optimal_m(rows, targets, noise_variance, p, prior_lengthscale)
-        return optimal_retain_logits(mean, rows, noise_variance, prior_lengthscale, offset)
-
-    logit = fixed_point(step, torch.full_like(information, -_logit(prior_spike)), tolerance, max_iterations)
-    slab_mean = optimal_m(rows, targets, noise_variance, logit.sigmoid(), prior_lengthscale)
-    return SpikeSlab(-logit, slab_mean, (information + prior_lengthscale**2).rsqrt())
+    start = torch.full_like(information, -_logit(prior_spike))
+    mean, logit = coordinate_descent(rows, targets, noise_variance, prior_lengthscale, start, offset)
+    return SpikeSlab(-logit, mean, (information + prior_lengthscale**2).rsqrt())
 
 
 def _logit(probability: float) -> float:

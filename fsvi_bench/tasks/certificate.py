@@ -16,7 +16,6 @@ from fsvi_bench.maths.blr import (
     PrecisionGaussian,
     blr_posterior_cholesky,
     blr_posterior_woodbury,
-    sufficient_statistics,
 )
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.tasks.card import FitSettings
@@ -150,8 +149,7 @@ def certify(problem: Task, fit: Fit | None = None) -> Certificate:
 def _posterior_checks(problem: Task) -> tuple[PosteriorCheck, ...]:
     """The routes to the posterior that scores do not take, each compared with the one they do."""
     noise_variance = problem.frozen.noise_variance
-    statistics = sufficient_statistics(problem.Phi, problem.y)
-    checks = [_check("cholesky", problem, blr_posterior_cholesky(statistics, noise_variance))]
+    checks = [_check("cholesky", problem, blr_posterior_cholesky(problem.Phi, problem.y, noise_variance))]
     if len(problem.y) <= WOODBURY_MAX_N:
         woodbury = blr_posterior_woodbury(problem.Phi, problem.y, noise_variance)
         checks.append(_check("woodbury", problem, woodbury))

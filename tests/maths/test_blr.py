@@ -18,7 +18,6 @@ from fsvi_bench.maths.blr import (
     mean_field_optimum_scale,
     negative_log_predictive_density,
     predictive_variance,
-    sufficient_statistics,
 )
 from fsvi_bench.maths.gaussian import (
     gaussian_kl,
@@ -80,7 +79,7 @@ def test_three_routes_to_the_posterior_agree_with_the_dense_inverse(seed, N, k, 
     mean, covariance = reference.blr_posterior(*as_numpy(Phi, y, noise))
     for route in (
         blr_posterior(Phi, y, noise),
-        blr_posterior_cholesky(sufficient_statistics(Phi, y), noise),
+        blr_posterior_cholesky(Phi, y, noise),
     ):
         close(route.mean, mean)
         close(torch.cholesky_inverse(route.precision_tril), covariance)
@@ -105,17 +104,16 @@ def test_the_posterior_without_information_is_the_prior():
 
 def test_a_batch_of_posteriors_is_a_loop_over_its_elements():
     Phi, y, noise = draw_batch()
-    statistics = sufficient_statistics(Phi, y)
     together = [
         *blr_posterior(Phi, y, noise),
-        *blr_posterior_cholesky(statistics, noise),
+        *blr_posterior_cholesky(Phi, y, noise),
         *blr_posterior_woodbury(Phi, y, noise),
         log_evidence(Phi, y, noise, blr_posterior(Phi, y, noise)),
     ]
     for i in np.ndindex(2, 3):
         alone = [
             *blr_posterior(Phi[i], y[i], noise[i]),
-            *blr_posterior_cholesky(sufficient_statistics(Phi[i], y[i]), noise[i]),
+            *blr_posterior_cholesky(Phi[i], y[i], noise[i]),
             *blr_posterior_woodbury(Phi[i], y[i], noise[i]),
             log_evidence(Phi[i], y[i], noise[i], blr_posterior(Phi[i], y[i], noise[i])),
         ]
@@ -133,7 +131,7 @@ def ill_conditioned_problem():
 def test_qr_keeps_digits_that_the_cholesky_factor_of_the_precision_loses():
     Phi, y, noise = ill_conditioned_problem()
     mean, logdet = reference.blr_posterior_many_digits(*as_numpy(Phi, y, noise))
-    qr, cholesky = blr_posterior(Phi, y, noise), blr_posterior_cholesky(sufficient_statistics(Phi, y), noise)
+    qr, cholesky = blr_posterior(Phi, y, noise), blr_posterior_cholesky(Phi, y, noise)
     logdets = [logdet_of_tril(route.precision_tril) for route in (qr, cholesky)]
     means = [route.mean for route in (qr, cholesky)]
     logdet_errors = [abs(value.item() / logdet - 1) for value in logdets]
@@ -142,15 +140,6 @@ def test_qr_keeps_digits_that_the_cholesky_factor_of_the_precision_loses():
     for error_qr, error_cholesky in (logdet_errors, mean_errors):
         assert error_qr < 1e-11
         assert error_qr < 0.1 * error_cholesky
-
-
-def test_sufficient_statistics():
-    Phi, y, _ = draw_problem(3, 7, 3)
-    gram, moment, target_square, N = sufficient_statistics(Phi, y)
-    assert N == 7
-    close(gram, sum(np.outer(row, row) for row in Phi.numpy()), rtol=1e-14)
-    close(moment, sum(row * target for row, target in zip(Phi.numpy(), y.numpy(), strict=True)), rtol=1e-14)
-    close(target_square, math.fsum(target**2 for target in y.tolist()), rtol=1e-14)
 
 
 # --- Covariance factor, mean-field optimum, entropy -------------------------------------------------------------------
