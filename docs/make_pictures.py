@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fsvi_bench.tasks.problem import load_problem
-
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.reporting.figures import draw_posteriors, draw_score_by_dataset, new_figure
@@ -19,6 +17,7 @@ from fsvi_bench.reporting.summary import summarise
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.task import bind_task
 
 TOY_SPLIT = 1
 
@@ -35,7 +34,7 @@ def main() -> None:
     by_size = sorted(factorised, key=lambda record: load_card(record.dataset).n)
 
     figure, (left, right) = new_figure(2, 10, 3.4, ratios=(1.35, 1))
-    problem = load_problem(build_task(load_card("toy"), TOY_SPLIT).task)
+    problem = bind_task(build_task(load_card("toy"), TOY_SPLIT).task)
     exact = problem.truth.posterior
     posteriors = {
         "exact posterior": FullGaussian(exact.mean, problem.truth.covariance_tril),

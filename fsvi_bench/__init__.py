@@ -1,5 +1,105 @@
-"""fsvi-bench: how close does an inference method get to the exact Bayesian posterior in function space?"""
+"""fsvi-bench: how close does an inference method get to the exact Bayesian posterior in function space?
 
-from importlib.metadata import version
+The names of `__all__` are the public API. Each is imported when it is first used, so that `import fsvi_bench` itself
+takes no time.
+"""
 
-__version__ = version("fsvi-bench")
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fsvi_bench.api.fit import fit
+    from fsvi_bench.api.results import results
+    from fsvi_bench.api.score import score
+    from fsvi_bench.errors import Diverged, InputError, TaskRefused
+    from fsvi_bench.methods.base import AdamOptions, Method, MethodOptions
+    from fsvi_bench.methods.bernoulli_dropout import BernoulliDropout
+    from fsvi_bench.methods.concrete_dropout import ConcreteDropout
+    from fsvi_bench.methods.data import TaskData
+    from fsvi_bench.methods.exact import Exact
+    from fsvi_bench.methods.fixed_a import FixedA
+    from fsvi_bench.methods.functional import MeasurementOptions
+    from fsvi_bench.methods.gaussian_dropout import GaussianDropout
+    from fsvi_bench.methods.mean_field_vi import MeanFieldVI
+    from fsvi_bench.methods.rand_a import RandA
+    from fsvi_bench.methods.rand_a_ngd import RandANgd
+    from fsvi_bench.methods.sparse_variational_dropout import SparseVariationalDropout
+    from fsvi_bench.methods.spike_and_slab import SpikeAndSlab
+    from fsvi_bench.methods.ssge import Ssge
+    from fsvi_bench.methods.variational_dropout import VariationalDropout
+    from fsvi_bench.posteriors.base import Posterior
+    from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+    from fsvi_bench.posteriors.gaussian import FactorGaussian, FactorisedGaussian, FullGaussian
+    from fsvi_bench.posteriors.samples import SamplesPosterior
+    from fsvi_bench.tasks.official import list_tasks, load_task
+    from fsvi_bench.tasks.own import make_task
+    from fsvi_bench.tasks.task import Task
+    from fsvi_bench.training.callbacks import Scores
+
+    __version__: str
+
+#: The module of this package that each public name comes from.
+HOMES = {
+    "AdamOptions": "methods.base",
+    "BernoulliDropout": "methods.bernoulli_dropout",
+    "BernoulliDropoutPosterior": "posteriors.dropout",
+    "ConcreteDropout": "methods.concrete_dropout",
+    "Diverged": "errors",
+    "Exact": "methods.exact",
+    "FactorGaussian": "posteriors.gaussian",
+    "FactorisedGaussian": "posteriors.gaussian",
+    "FixedA": "methods.fixed_a",
+    "FullGaussian": "posteriors.gaussian",
+    "GaussianDropout": "methods.gaussian_dropout",
+    "InputError": "errors",
+    "MeanFieldVI": "methods.mean_field_vi",
+    "MeasurementOptions": "methods.functional",
+    "Method": "methods.base",
+    "MethodOptions": "methods.base",
+    "Posterior": "posteriors.base",
+    "RandA": "methods.rand_a",
+    "RandANgd": "methods.rand_a_ngd",
+    "SamplesPosterior": "posteriors.samples",
+    "Scores": "training.callbacks",
+    "SparseVariationalDropout": "methods.sparse_variational_dropout",
+    "SpikeAndSlab": "methods.spike_and_slab",
+    "SpikeSlabPosterior": "posteriors.dropout",
+    "Ssge": "methods.ssge",
+    "Task": "tasks.task",
+    "TaskData": "methods.data",
+    "TaskRefused": "errors",
+    "VariationalDropout": "methods.variational_dropout",
+    "fit": "api.fit",
+    "list_tasks": "tasks.official",
+    "load_task": "tasks.official",
+    "make_task": "tasks.own",
+    "results": "api.results",
+    "score": "api.score",
+}
+
+__all__ = [
+    "AdamOptions", "BernoulliDropout", "BernoulliDropoutPosterior", "ConcreteDropout", "Diverged", "Exact",
+    "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "GaussianDropout", "InputError", "MeanFieldVI",
+    "MeasurementOptions", "Method", "MethodOptions", "Posterior", "RandA", "RandANgd", "SamplesPosterior", "Scores",
+    "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Task", "TaskData", "TaskRefused",
+    "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task", "results", "score",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: object = version("fsvi-bench")
+    elif name in HOMES:
+        value = getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class InputError(Exception):
@@ -16,6 +21,10 @@ class InputError(Exception):
 
 class TaskRefused(Exception):
     """A task whose certificate fails its own limits; scoring against it would measure rounding errors."""
+
+
+class Diverged(Exception):
+    """Training diverged, and the message says where. It is raised by `fsvi_bench.fit` alone: `run` writes a record."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -32,6 +41,21 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """
     known = sorted(known)
     return InputError(f"unknown {kind} {quoted(name)}: {did_you_mean(name, known)}known: {', '.join(known)}")
+
+
+def whole_number(name: str, value: object, least: int = 0) -> int:
+    """A number such as a seed or a count, as Python's own.
+
+    Raises:
+        InputError: it is none (a truth value is none), below `least`, or has more than 63 bits.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if isinstance(value, bool) or not least <= number < 2**64:
+        raise InputError(f"{name} is {quoted(str(value))}, expected a whole number of {least} or more")
+    return number
 
 
 _DEMANDS = (
@@ -57,6 +81,13 @@ def plain_demands(text: str) -> str:
     for theirs, ours in _DEMANDS:
         text = re.sub(f"Input should be {theirs}", f"expected {ours}", text)
     return text.replace("Input should be ", "expected ").replace(" or expected ", " or ")
+
+
+def invalid_field(error: ValidationError) -> str:
+    """The first thing that pydantic found wrong: which field, what was got, what expected."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"]) or "the document"
+    return f"{field} is {plain(repr(first['input']), 60)}, {plain_demands(first['msg'])}"
 
 
 def quoted(text: str) -> str:

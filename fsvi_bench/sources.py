@@ -10,6 +10,7 @@ import ast
 import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib import import_module
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import NamedTuple
@@ -96,7 +97,8 @@ def _path(name: str) -> Path | None:
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
-    """The modules of this package that a statement names: of `from a import b` it is a.b, or a if b is no module."""
+    """The modules of this package that a statement names: of `from a import b` it is a.b, or a if b is no module, or
+    the one that a name of the public API comes from."""
     if isinstance(statement, ast.Import):
         yield from (each.name for each in statement.names if _path(each.name))
         return
@@ -104,8 +106,10 @@ def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[
     if statement.level and not package:
         return  # in a file that belongs to no package
     origin = resolve_name(start, package)
+    public = import_module(_PACKAGE.name).HOMES  # not imported by a statement: its text decides no result
     for each in statement.names:
-        yield from [name for name in (f"{origin}.{each.name}", origin) if _path(name)][:1]
+        home = f"{origin}.{public.get(each.name)}" if origin == _PACKAGE.name else ""
+        yield from [name for name in (f"{origin}.{each.name}", home, origin) if _path(name)][:1]
 
 
 def _write(node: ast.AST, words: list[str], imports: list[ast.Import | ast.ImportFrom]) -> None:

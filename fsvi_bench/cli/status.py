@@ -60,12 +60,12 @@ def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], folder: Path, rerun:
     from fsvi_bench.tasks.card import load_card
     from fsvi_bench.tasks.raw import is_here
 
-    names = sorted({task.dataset for task in tasks})
-    here = {name for name in names if is_here(load_card(name), data_dir)}
-    if unchecked := [name for name in names if name not in here]:
+    names = sorted({task.dataset for task in tasks if task.own_data is None})
+    unchecked = [name for name in names if not is_here(load_card(name), data_dir)]
+    if unchecked:
         absent = f"the raw data of {', '.join(unchecked)} are not here"
         stderr.print(f"{absent}, so that no setting is held to them", style="yellow")
-    planned = expand(plan.variants, [task for task in tasks if task.dataset in here])
+    planned = expand(plan.variants, [task for task in tasks if task.dataset not in unchecked])
     check_settings([each for each in planned if status_of(each.cell, folder, rerun) == "missing"], Loader(data_dir))
 
 

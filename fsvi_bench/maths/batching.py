@@ -40,13 +40,13 @@ def parameter(B: int, k: int, value: float = 0.0) -> nn.Parameter:
     return nn.Parameter(torch.full((B, filled(k, LINE)), value, dtype=torch.float64))
 
 
-def matvec(matrix: Float[Tensor, "*B n k"], vector: Float[Tensor, "*B k"]) -> Float[Tensor, "*B n"]:
+def matvec(matrix: Float[Tensor, "*B n k"], vector: Float[Tensor, "*B up_to_k"]) -> Float[Tensor, "*B n"]:
     """The product, with as many zeros at the vector's end as the matrix has columns to fill."""
     columns = pad(vector[..., None], (0, LINE - 1, 0, matrix.shape[-1] - vector.shape[-1]))
     return (matrix @ columns)[..., 0]
 
 
-def products(matrix: Float[Tensor, "*B n k"], vectors: Float[Tensor, "*B S k"]) -> Float[Tensor, "*B S n"]:
+def products(matrix: Float[Tensor, "*B n k"], vectors: Float[Tensor, "*B S up_to_k"]) -> Float[Tensor, "*B S n"]:
     """The product with each of S vectors, likewise."""
     S, k = vectors.shape[-2:]
     return (matrix @ pad(vectors, (0, matrix.shape[-1] - k, 0, -S % LINE)).mT).mT[..., :S, :]

@@ -1,6 +1,14 @@
-"""Feature maps: the whitened Nyström features of a sparse GP, and a grid of radial basis functions."""
+"""Feature maps: the whitened Nyström features of a sparse GP, and a grid of radial basis functions.
+
+The kernels are GPyTorch's RBFKernel and MaternKernel with one lengthscale per input, and the tests hold them to that.
+They are written out here because GPyTorch expands ‖a − b‖² into inner products, which cancels and would change the last
+digits of every frozen task's features, and because its import takes over a second that a run on frozen tasks can save.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -8,21 +16,32 @@ from torch import Tensor
 
 from fsvi_bench.maths.linalg import solve_tril
 
+Kernel = Literal["rbf", "matern12", "matern32", "matern52"]
 
-def rbf_kernel(
+#: k(a,b)/outputscale from r = ‖(a − b)/ℓ‖, which may be overwritten (Rasmussen and Williams 2006, eq. 4.9 and 4.17)
+_OF_DISTANCE: dict[Kernel, Callable[[Tensor], Tensor]] = {
+    "rbf": lambda r: r.square_().mul_(-0.5).exp_(),
+    "matern12": lambda r: torch.exp(-r),
+    "matern32": lambda r: (1 + 3**0.5 * r) * torch.exp(-(3**0.5) * r),
+    "matern52": lambda r: (1 + 5**0.5 * r + 5 / 3 * r.square()) * torch.exp(-(5**0.5) * r),
+}
+
+
+def ard_kernel(
     a: Float[Tensor, "*B n D"],
     b: Float[Tensor, "*B m D"],
     lengthscales: Float[Tensor, "*B D"],
     outputscale: Float[Tensor, "*B"],
+    kernel: Kernel = "rbf",
 ) -> Float[Tensor, "*B n m"]:
-    """outputscale · exp(−½ ‖(a − b)/ℓ‖²), one lengthscale per input dimension.
+    """A kernel matrix, with one lengthscale per input dimension.
 
     Distances are taken from differences, not from ‖a‖² + ‖b‖² − 2aᵀb: features divide by the smallest eigenvalues of
     k(Z,Z), which would magnify the cancellation.
     """
     scaled_a, scaled_b = a / lengthscales[..., None, :], b / lengthscales[..., None, :]
     distance = torch.cdist(scaled_a, scaled_b, compute_mode="donot_use_mm_for_euclid_dist")
-    return outputscale[..., None, None] * torch.exp(-0.5 * distance.square())
+    return _OF_DISTANCE[kernel](distance).mul_(outputscale[..., None, None])
 
 
 def inducing_tril(
@@ -30,6 +49,7 @@ def inducing_tril(
     lengthscales: Float[Tensor, "*B D"],
     outputscale: Float[Tensor, "*B"],
     jitter: Float[Tensor, "*B"],
+    kernel: Kernel = "rbf",
 ) -> Float[Tensor, "*B k k"]:
     """L = chol(k(Z,Z) + jitter·I), the root that defines the features.
 
@@ -38,7 +58,8 @@ def inducing_tril(
             since another jitter would be another task.
     """
     identity = torch.eye(Z.shape[-2], dtype=Z.dtype, device=Z.device)
-    return torch.linalg.cholesky(rbf_kernel(Z, Z, lengthscales, outputscale) + jitter[..., None, None] * identity)
+    K = ard_kernel(Z, Z, lengthscales, outputscale, kernel)
+    return torch.linalg.cholesky(K + jitter[..., None, None] * identity)
 
 
 def nystrom_features(
@@ -47,9 +68,10 @@ def nystrom_features(
     lengthscales: Float[Tensor, "*B D"],
     outputscale: Float[Tensor, "*B"],
     tril: Float[Tensor, "*B k k"],
+    kernel: Kernel = "rbf",
 ) -> Float[Tensor, "*B n k"]:
     """Rows φ(x) = L⁻¹k(Z,x), so that φ(x)ᵀφ(x') = k(x,Z)(k(Z,Z) + jitter·I)⁻¹k(Z,x'), the Nyström kernel."""
-    return solve_tril(tril, rbf_kernel(Z, x, lengthscales, outputscale)).mT
+    return solve_tril(tril, ard_kernel(Z, x, lengthscales, outputscale, kernel)).mT
 
 
 def rbf_grid_features(
@@ -57,4 +79,4 @@ def rbf_grid_features(
 ) -> Float[Tensor, "*B n k"]:
     """φ_j(x) = exp(−½‖(x − c_j)/ℓ‖²), neither whitened nor scaled (Burt et al. 2020, appendix F.1)."""
     one = torch.ones(lengthscales.shape[:-1], dtype=x.dtype, device=x.device)
-    return rbf_kernel(x, centres, lengthscales, one)
+    return ard_kernel(x, centres, lengthscales, one)

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fsvi_bench.maths.batching import SIDE, fill, matvec
-from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, tril_of_gram
+from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, square_norm, tril_of_gram
 from fsvi_bench.maths.projection import RANK_TOLERANCE, row_space
 
 #: Estimated smallest singular value of Φ_A over its Frobenius norm from which on full rank is taken for granted (or
@@ -44,8 +44,8 @@ class Gaussian(NamedTuple):
     mean: Float[Tensor, "B k"]
     root: Float[Tensor, "B k k"] | Float[Tensor, "B k"]
 
-    def spread(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
-        """Rows times the root: their squares sum to the variances of the rows' function values."""
+    def spread(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n m"]:
+        """Rows times the root (of m columns): their squares sum to the variances of the rows' function values."""
         return rows @ self.root if self.root.ndim == 3 else rows * self.root[:, None]
 
     def draws(self, noise: Float[Tensor, "B S k"]) -> Float[Tensor, "B S k"]:
@@ -76,15 +76,22 @@ class _FunctionalKL(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, tril: Tensor, A: Span | Complement) -> Tensor:
-        kl, *gradients = A.full(mean, tril)
-        ctx.save_for_backward(*gradients)
+        kl, *ctx.gradients = A.full(mean, tril)
         return kl
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
-        (weight,), (mean, tril) = grad_outputs, ctx.saved_tensors
-        return weight[:, None] * mean, weight[:, None, None] * tril, None
+        return *scaled_once(ctx, grad_outputs[0]), None
+
+
+def scaled_once(ctx: Any, weight: Float[Tensor, " B"]) -> tuple[Tensor, Tensor]:
+    """Gradients [B,k] and [B,k,k] that a forward pass left in `ctx`, times the incoming one: in place, so but once."""
+    mean, tril = ctx.gradients
+    del ctx.gradients
+    if weight.device.type == "cpu" and bool((weight == 1).all()):
+        return mean, tril  # a tenth of a step saved
+    return weight[:, None] * mean, tril.mul_(weight[:, None, None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +115,7 @@ class Span:
         K = self._with_slack(T @ T.mT)
         C, info = torch.linalg.cholesky_ex(K)
         kl = self._kl(K, C, info, mean)
-        T -= _inverse(C, info) @ T
+        T -= torch.cholesky_solve(T, C)
         return kl, self.project(mean), self.basis @ T
 
     def factorised(self, q: Gaussian) -> Float[Tensor, " B"]:
@@ -170,14 +177,15 @@ class Complement:
     def full(self, mean: Float[Tensor, "B k"], tril: Float[Tensor, "B k k"]) -> tuple[Tensor, Tensor, Tensor]:
         """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
         diagonal = tril.diagonal(dim1=-2, dim2=-1)
-        seen = torch.baddbmm(tril, self.null_rows.mT, self.null_rows @ tril, alpha=-1)
+        unseen = self.null_rows @ tril
+        seen = torch.baddbmm(tril, self.null_rows.mT, unseen, alpha=-1)
         X = solve_tril(tril, self.null_rows.mT)
         C, info = self._cholesky(X.mT @ X)
         seen_mean = self.project(mean)
-        trace, mahalanobis = (tril * seen).sum((-2, -1)), (mean * seen_mean).sum(-1)
+        trace, mahalanobis = square_norm(tril) - square_norm(unseen), (mean * seen_mean).sum(-1)
         kl = self._kl(trace, mahalanobis, logdet_of_tril(tril) + logdet_of_tril(C), info)
         # L⁻ᵀX (XᵀX)⁻¹Xᵀ, the small inverse applied on the small side.
-        seen.baddbmm_(solve_tril(tril, X, transpose=True), _inverse(C, info) @ X.mT)
+        seen.baddbmm_(solve_tril(tril, X, transpose=True), torch.cholesky_solve(X.mT, C))
         seen.diagonal(dim1=-2, dim2=-1).sub_(diagonal.reciprocal())
         return kl, seen_mean, seen
 
@@ -190,8 +198,9 @@ class Complement:
         return self._kl(trace, (q.mean * self.project(q.mean)).sum(-1), logdet, info)
 
     def value(self, q: Gaussian) -> Float[Tensor, " B"]:
-        """KL of a q that has a density."""
-        return self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
+        """KL, infinite where q has no density."""
+        kl = self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
+        return torch.where(kl.isnan(), torch.inf, kl)
 
     def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
         """VVᵀ times a vector."""
@@ -218,9 +227,8 @@ class Complement:
         return torch.where(info == 0, 0.5 * (trace - rank + mahalanobis - logdet), torch.nan)
 
     def _cholesky(self, gram: Float[Tensor, "B n n"]) -> tuple[Tensor, Tensor]:
-        unused = torch.zeros(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        unused[self.nullity :] = 1.0
-        tril, info = torch.linalg.cholesky_ex(gram + torch.diag(unused))
+        gram.diagonal(dim1=-2, dim2=-1)[..., self.nullity :] = 1.0
+        tril, info = torch.linalg.cholesky_ex(gram)
         return tril, info
 
 
@@ -239,7 +247,9 @@ class Apart:
 
     def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
         """Rows times VVᵀ."""
-        return self._each("project_rows", rows)
+        # Laid out as by the others: sums over rows round by that, and whose set has lost rank is nobody else's matter.
+        each = (one.project_rows(rows[b : b + 1].clone()).mT for b, one in enumerate(self.sets))
+        return torch.cat(list(each)).mT
 
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
         """2 ∂KL/∂Σ at Σ = Λ⁻¹."""
@@ -353,13 +363,6 @@ def only(sets: MeasurementSets, b: int) -> Span | Complement:
 
 def _part(q: Gaussian, b: int) -> Gaussian:
     return Gaussian(q.mean[b : b + 1].clone(), q.root[b : b + 1].clone())
-
-
-def _inverse(tril: Float[Tensor, "B m m"], info: Tensor) -> Float[Tensor, "B m m"]:
-    """(CCᵀ)⁻¹, NaN where there was no factor: LAPACK would fail for the whole batch."""
-    found = (info == 0)[..., None, None]
-    identity = torch.eye(tril.shape[-1], dtype=tril.dtype, device=tril.device)
-    return torch.where(found, torch.cholesky_inverse(torch.where(found, tril, identity)), torch.nan)
 
 
 def _is_safe(LU: Float[Tensor, "B n m"], Phi_A: Float[Tensor, "B M k"], ratio: float) -> Tensor:

@@ -38,15 +38,6 @@ def solve_tril(
     return torch.linalg.solve_triangular(tril.mT if transpose else tril, right, upper=transpose)
 
 
-def add_product_with_tril(
-    target: Float[Tensor, "B k k"], matrix: Float[Tensor, "B k k"], tril: Float[Tensor, "B k k"]
-) -> None:
-    """Adds `matrix @ tril` to `target` in place, on and below the diagonal; above it, anything may be left.
-
-    In two column blocks, the second without the rows that are zero in `tril` or not asked for: 5/8 of the arithmetic.
-    The blocks meet on a cache line, so that rounding does not depend on the place in the batch.
-    """
-    middle = tril.shape[-1] // 16 * 8
-    left, rest = slice(None, middle), slice(middle, None)
-    target[..., left].baddbmm_(matrix, tril[..., left])
-    target[..., rest, rest].baddbmm_(matrix[..., rest, rest], tril[..., rest, rest])
+def square_norm(matrix: Float[Tensor, "*B n m"]) -> Float[Tensor, "*B"]:
+    """‖A‖_F², without an array for the squares."""
+    return torch.linalg.vector_norm(matrix, dim=(-2, -1)).square()

@@ -1,12 +1,25 @@
-"""The collapsed SGPR bound and its gradient for one problem on a CPU, through NumPy, BLAS and LAPACK.
+"""Titsias's collapsed bound of sparse GP regression, with its gradient, for one problem on a CPU by BLAS and LAPACK.
 
-Same formulas and notation as `fsvi_bench.maths.sgpr`; what differs is that every N-sized array is allocated once and
-that BLAS is called on Fortran-ordered buffers. `benchmarks/sgpr_fit.py` measures it.
+Notation: K = k(Z,Z) + jitter·I = LLᵀ, U = k(Z,X), s = outputscale, A = L⁻¹U/σ, B = I + AAᵀ,
+m = (K + UUᵀ/σ²)⁻¹Uy/σ² (the optimal mean's weights). Titsias (2009), eq. 9:
+
+    F = log N(y; 0, UᵀK⁻¹U + σ²I) − (N·s − tr UᵀK⁻¹U)/(2σ²)
+      = −½[N log 2πσ² + log|B| + (yᵀy − mᵀUy)/σ² + N·s/σ² − tr AAᵀ].
+
+Differentiating the second line, with P⁻¹ = (K + UUᵀ/σ²)⁻¹ = L⁻ᵀB⁻¹L⁻¹ and C = K⁻¹ − P⁻¹ − mmᵀ:
+
+    ∂F/∂U  = (C U + m yᵀ)/σ²
+    ∂F/∂K  = ½(C − L⁻ᵀAAᵀL⁻¹)
+    ∂F/∂σ² = −½[N/σ² − tr(B⁻¹AAᵀ)/σ² − (yᵀy − 2mᵀUy + mᵀUUᵀm)/σ⁴ − N·s/σ⁴ + tr(AAᵀ)/σ²]
+    ∂F/∂s  = −N/(2σ²) + (the kernel's own scaling, ⟨∂F/∂U, U⟩/s + ⟨∂F/∂K, K − jitter·I⟩/s)
+
+The first has the cost of one k×k×N product, where autograd through the factorisations takes several.
 
 Two devices save passes over k×N memory. The exponent of k(z,x) is bilinear in [z/ℓ², −½‖z/ℓ‖² + log s, −½/ℓ²] and
 [x, 1, x²], so one product with the constant matrix E = [Xᵀ; 1; (X²)ᵀ] yields it, and one product with Eᵀ collects
 every moment of W = ∂F/∂U ∘ U that the gradients in Z, ℓ and s need. And y is kept as an extra row beneath U, so that
-the rank-one term of ∂F/∂U = (C U + m yᵀ)/σ² rides along in the same product.
+the rank-one term of ∂F/∂U = (C U + m yᵀ)/σ² rides along in the same product. Every N-sized array is allocated once, and
+BLAS is called on Fortran-ordered buffers. `benchmarks/sgpr_fit.py` measures it.
 """
 
 from __future__ import annotations
@@ -25,8 +38,8 @@ class NotPositiveDefiniteError(ArithmeticError):
     """k(Z,Z) + jitter·I could not be factorised at these parameters."""
 
 
-class NumpyBoundAndGradient(NamedTuple):
-    """The total bound and its gradient in the constrained parameters, as NumPy values."""
+class BoundAndGradient(NamedTuple):
+    """The total bound and its gradient in the constrained parameters."""
 
     bound: float
     inducing_points: Array
@@ -52,13 +65,9 @@ class LapackCollapsedBound:
         self._Uy = np.empty((k + 1, self.N), order="F")  # U with yᵀ beneath it
         self._A = np.empty((k, width), order="F")
         self._W = np.empty((k, width), order="F")
-        self._left = np.zeros((k + 1, 2 * self.D + 1), order="F")
-        self._C = np.empty((k, k + 1), order="F")
         self._identity = np.eye(k)
 
-    def __call__(
-        self, Z: Array, lengthscales: Array, outputscale: float, noise_variance: float
-    ) -> NumpyBoundAndGradient:
+    def __call__(self, Z: Array, lengthscales: Array, outputscale: float, noise_variance: float) -> BoundAndGradient:
         """Bound and gradient at Z [k,D], lengthscales [D].
 
         Raises:
@@ -82,6 +91,7 @@ class LapackCollapsedBound:
         if not math.isfinite(bound):  # LAPACK factorises NaN without complaint
             raise NotPositiveDefiniteError(f"the bound is {bound} at these parameters")
 
+        # K⁻¹ − P⁻¹ = L⁻ᵀ(I − B⁻¹)L⁻¹ keeps the digits that subtracting the two inverses would lose.
         C, whitened_gram = _congruences(L_inverse, self._identity - B_inverse, AAt)
         C -= np.outer(m, m)
         W_K = 0.5 * (C - whitened_gram) * K
@@ -92,20 +102,21 @@ class LapackCollapsedBound:
         fit = (self._yy - mUy - variance * mKm + N * s) / variance
         grad_variance = -0.5 * (N - float(np.vdot(B_inverse, AAt)) - fit + trace_AAt) / variance
         grad_outputscale = total / s - N / (2 * variance)
-        return NumpyBoundAndGradient(bound, grad_Z, grad_lengthscales, grad_outputscale, grad_variance)
+        return BoundAndGradient(bound, grad_Z, grad_lengthscales, grad_outputscale, grad_variance)
 
     def _data_pass(
         self, L_inverse: Array, Z: Array, lengthscales: Array, s: float, variance: float
     ) -> tuple[Array, Array]:
         """Fills U = k(Z,X), the exponential of one product, and returns AAᵀ and Uy."""
         inverse_square, D = lengthscales**-2, self.D
-        self._left[:-1, :D] = Z * inverse_square
-        self._left[:-1, D] = math.log(s) - 0.5 * (Z**2 @ inverse_square)
-        self._left[:-1, D + 1 :] = -0.5 * inverse_square
+        left = np.zeros((self.k + 1, 2 * D + 1), order="F")
+        left[:-1, :D] = Z * inverse_square
+        left[:-1, D] = math.log(s) - 0.5 * (Z**2 @ inverse_square)
+        left[:-1, D + 1 :] = -0.5 * inverse_square
         AAt, Uy = np.zeros((self.k, self.k), order="F"), np.zeros(self.k)
         for block in self._blocks:
             both = self._Uy[:, block]
-            blas.dgemm(1.0, self._left, self._E[:, block], c=both, overwrite_c=1)
+            blas.dgemm(1.0, left, self._E[:, block], c=both, overwrite_c=1)
             np.exp(both, out=both)
             both[-1] = self._y[block]
             A = self._A[:, : both.shape[1]]
@@ -128,12 +139,12 @@ class LapackCollapsedBound:
 
     def _moments_of_W(self, C: Array, m: Array, variance: float) -> Array:
         """W Eᵀ [k, 2D+1] for W = ∂F/∂U ∘ U: first moments, row sums and second moments of W over the data."""
-        self._C[:, :-1], self._C[:, -1] = C, m
+        C_m = np.asfortranarray(np.column_stack([C, m]))
         moments = np.zeros((self.k, 2 * self.D + 1), order="F")
         for block in self._blocks:
             both = self._Uy[:, block]
             W = self._W[:, : both.shape[1]]
-            blas.dgemm(1.0 / variance, self._C, both, c=W, overwrite_c=1)
+            blas.dgemm(1.0 / variance, C_m, both, c=W, overwrite_c=1)
             np.multiply(W, both[:-1], out=W)
             blas.dgemm(1.0, W, self._E[:, block], trans_b=1, beta=1.0, c=moments, overwrite_c=1)
         return moments

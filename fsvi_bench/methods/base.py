@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -12,10 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import pytorch_lightning as pl
 import torch
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
+from fsvi_bench.errors import InputError, did_you_mean, plain_demands, quoted, whole_number
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.callbacks import Averaging, EarlyEnd
 from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, Rows, Streams, TaskData, held_out_sets
@@ -80,6 +81,26 @@ class Optimum(NamedTuple):
     kl: float | None  #: KL(q* ‖ P_D) there; infinite where q* is singular, None where it is not known
 
 
+def _fault(error: ValidationError, known: Iterable[str]) -> str:
+    """What is wrong with settings, to go after a method's name."""
+    first = error.errors()[0]
+    if not first["loc"]:  # they contradict each other
+        return f": {first['ctx']['error']}"
+    name, own = str(first["loc"][0]), ", ".join(known) or "none"
+    if first["type"] == "extra_forbidden":
+        return f", option {quoted(name)}: there is no such option; {did_you_mean(name, known)}its options: {own}"
+    # An option that may be a number or a word is told what is wrong with it as either.
+    wrong = " or ".join(each["msg"] for each in error.errors() if each["loc"][:1] == first["loc"][:1])
+    return f", option '{name}': got {first['input']!r}, {plain_demands(wrong)}; its options: {own}"
+
+
+def _checked_seeds(seeds: Sequence[int] | int | None, count: int) -> tuple[int, ...]:
+    given = list(range(count)) if seeds is None else list(seeds) if isinstance(seeds, Iterable) else [seeds]
+    if len(given) != count:
+        raise InputError(f"got {len(given)} seeds for {count} tasks, expected one for each")
+    return tuple(whole_number("seed", seed) for seed in given)
+
+
 class Method(pl.LightningModule, ABC):
     """B problems side by side; no problem's result may depend on which others share the batch.
 
@@ -96,7 +117,7 @@ class Method(pl.LightningModule, ABC):
         options: checked options, in place of `changes` on top of the defaults of `Options`.
 
     Raises:
-        pydantic.ValidationError: an option that the method does not take.
+        InputError: no tasks, a family or an option that the method does not have, or not one seed per task.
     """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
@@ -114,21 +135,46 @@ class Method(pl.LightningModule, ABC):
         self,
         tasks: TrainingData | Sequence[Task] | Task,
         family: Family | None = None,
-        seeds: Sequence[int] | None = None,
+        seeds: Sequence[int] | int | None = None,
         options: MethodOptions | None = None,
         **changes: Any,
     ) -> None:
         super().__init__()
         self.problems = TrainingData.of(tasks)
-        self.family: Family = self.families[0] if family is None else family
-        self.seeds = tuple(range(len(self.problems)) if seeds is None else seeds)
-        self.options = self.Options(**changes) if options is None else options
+        self.family = self.checked_family(family)
+        self.seeds = _checked_seeds(seeds, len(self.problems))
+        self.options = self.checked_options(changes) if options is None else options
         self.streams, self.steps_done = Streams(self.seeds), 0
         self.register_buffer("diverged_at", torch.full((len(self.problems),), -1))
         if self.trains:
             self.q = self.initial()
             averaging = getattr(self.options, "averaging", 0.0)
             self.average = AveragedModel(self.q).requires_grad_(False) if averaging else None
+
+    @classmethod
+    def checked_family(cls, family: str | None, name: str | None = None) -> Family:
+        """One of the method's families, by default its first.
+
+        Raises:
+            InputError: it has no such family.
+        """
+        for known in cls.families:
+            if family in (None, known):
+                return known
+        own = ", ".join(cls.families)
+        raise InputError(f"method {name or cls.__name__} has no family {quoted(str(family))}; its families: {own}")
+
+    @classmethod
+    def checked_options(cls, changes: Mapping[str, Any], name: str | None = None) -> MethodOptions:
+        """`Options` with some values of its own; errors call the method by `name`.
+
+        Raises:
+            InputError: a name or value that the method does not take.
+        """
+        try:
+            return cls.Options.model_validate(dict(changes))
+        except ValidationError as error:
+            raise InputError(f"method {name or cls.__name__}{_fault(error, cls.Options.model_fields)}") from error
 
     # --- What a method says -------------------------------------------------------------------------------------------
 
@@ -193,6 +239,11 @@ class Method(pl.LightningModule, ABC):
         """Averages iterates where the options say so, and ends when nothing is left to do."""
         return [Averaging(), EarlyEnd()]
 
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
+        """Lightning's hook, for speed: PyTorch's own way costs a twentieth of a step."""
+        for parameter in self.q.parameters():
+            parameter.grad = None
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
         losses = self.loss(self.q(), batch)
         self.note(losses.detach())
@@ -200,7 +251,8 @@ class Method(pl.LightningModule, ABC):
 
     def note(self, losses: Float[Tensor, " B"]) -> None:
         """Counts a step, and remembers where its losses were not finite (without a synchronisation on a GPU)."""
-        self.diverged_at.masked_fill_(~losses.isfinite() & (self.diverged_at < 0), self.steps_done)
+        if losses.device.type != "cpu" or not math.isfinite(float(losses.sum())):
+            self.diverged_at.masked_fill_(~losses.isfinite() & (self.diverged_at < 0), self.steps_done)
         self.steps_done += 1
         # Only where a logger looks: a call costs a tenth of a step.
         if self.steps_done % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
@@ -242,7 +294,9 @@ class Method(pl.LightningModule, ABC):
         if bool(problem.y.isfinite().all()):
             return self.solve(problem)
         solved = self.solve(replace(problem, y=torch.zeros_like(problem.y)))
-        return solved.map(lambda tensor: torch.full_like(tensor, torch.nan))
+        # A factor stays lower triangular: it is no number, not malformed.
+        nan = solved.map(lambda tensor: torch.full_like(tensor, torch.nan))
+        return nan.map(lambda tensor: tensor.tril() if tensor.ndim == 3 else tensor)
 
     def posterior(self) -> Any:
         """The current approximation, with a leading axis of B problems; of averaged iterates once there are any."""

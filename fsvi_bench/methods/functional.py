@@ -22,11 +22,12 @@ from torch.optim.swa_utils import AveragedModel
 from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json, write_atomically
+from fsvi_bench.maths.batching import matvec
 from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.methods.base import AdamOptions, Method, MethodOptions, Optimum
-from fsvi_bench.methods.data import Batch, MeasurementDesign, MeasurementStream, Rows, Source, Streams
+from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, MeasurementDesign, MeasurementStream, Rows, Source, Streams
 from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import unstack
@@ -153,12 +154,19 @@ def _best(
     method: FunctionalMethod, place: int, task: Task, averaged: GaussianPosterior, solved: Float[Tensor, " k"]
 ) -> tuple[float, float]:
     """The least value of the objective that is known, and KL(· ‖ P_D) where it is taken."""
-    exact, k, root = task.truth.posterior, averaged.k, averaged.root
-    candidates = [Gaussian(mean[None], root[None]) for mean in (solved[:k], averaged.mean, exact.mean)]
-    values = [method.objective(place, task, q=q) for q in candidates]
-    least = values.index(min(values))
-    kl = gaussian_kl_to_precision(candidates[least].mean[0], averaged.covariance_tril(), *exact)
-    return values[least], float(kl.total)
+    exact, batches = task.truth.posterior, method.held_out(place, task, HELD_OUT_SETS)
+    means = [solved[: averaged.k], averaged.mean, exact.mean]
+    mean = min(means, key=lambda mean: _of_mean(mean[None], batches, method.kl_weight))
+    kl = gaussian_kl_to_precision(mean, averaged.covariance_tril(), *exact)
+    return method.objective(place, task, q=Gaussian(mean[None], averaged.root[None])), float(kl.total)
+
+
+def _of_mean(mean: Float[Tensor, "1 k"], batches: Sequence[Batch], kl_weight: float) -> float:
+    """What of the objective the mean decides: ½‖y − Φμ‖²/σ² + ½c E_A‖Vᵀμ‖²."""
+    rows = batches[0].rows
+    residual = rows.y - matvec(rows.Phi, mean)
+    seen = torch.cat([(A.project(mean.expand(len(A), -1)) * mean).sum(-1) for _, A, _ in batches])
+    return 0.5 * float(residual.square().sum() + kl_weight * seen.mean())
 
 
 def _judged(half: tuple[float, float], whole: tuple[float, float]) -> Optimum:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -11,6 +12,21 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.tasks.task import FeatureMap, Task
+
+
+def require_task(value: object) -> Task:
+    """The value, if it is a task.
+
+    Raises:
+        InputError: it is not.
+    """
+    if isinstance(value, Task):
+        return value
+    if isinstance(value, str | Path):
+        raise InputError(
+            f"the task is the name {str(value)!r}, expected a Task; load it with load_task({str(value)!r})"
+        )
+    raise InputError(f"the task is of type {type(value).__name__}, expected a Task; load_task or make_task gives one")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +46,12 @@ class TrainingData:
         """Stacks tasks whose X and Phi agree in shape; what is stacked already stays as it is.
 
         Raises:
-            InputError: there is no task, or their numbers of rows, inputs or features differ.
+            InputError: what is given is no task, or their numbers of rows, inputs or features differ.
         """
         if isinstance(problems, TrainingData):
             return problems
-        problems = [problems] if isinstance(problems, Task) else list(problems)
+        several = isinstance(problems, Sequence) and not isinstance(problems, str)
+        problems = [require_task(problem) for problem in (problems if several else [problems])]  # type: ignore[union-attr]
         shapes = sorted({(*p.X.shape, p.frozen.k) for p in problems})
         if len(shapes) != 1:
             got = " and ".join(f"N={N}, D={D}, k={k}" for N, D, k in shapes) or "none"

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
+from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.files import is_file
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.resources import read_yaml, resource_dir
@@ -62,22 +62,7 @@ class MethodEntry:
         Raises:
             InputError: a name or value that the method does not take.
         """
-        try:
-            return self.cls.Options.model_validate({**self.defaults.options, **changes})
-        except ValidationError as error:
-            first = error.errors()[0]
-            if not first["loc"]:  # the settings contradict each other
-                raise InputError(f"method {self.name}: {first['ctx']['error']}") from error
-            name = str(first["loc"][0])
-            known = ", ".join(self.cls.Options.model_fields) or "none"
-            unknown = first["type"] == "extra_forbidden"
-            hint = did_you_mean(name, self.cls.Options.model_fields) if unknown else ""
-            got = "" if unknown else f"got {first['input']!r}, "
-            # An option that may be a number or a word is told what is wrong with it as either.
-            wrong = " or ".join(each["msg"] for each in error.errors() if each["loc"][:1] == first["loc"][:1])
-            raise InputError(
-                f"method {self.name}, option '{name}': {got}{wrong}; {hint}its options: {known}"
-            ) from error
+        return self.cls.checked_options({**self.defaults.options, **changes}, self.name)
 
 
 def method_names() -> list[str]:
@@ -99,7 +84,7 @@ def load_method(spec: str) -> MethodEntry:
     if ".py:" in spec:
         return _from_file(spec)
     if spec.endswith(".py"):
-        raise InputError(f"--method {spec} names a file but no class; give it as {spec}:Class")
+        raise InputError(f"method {spec} is a file without a class; give it as {spec}:Class")
     if spec in built_in_names():
         defaults = _read_defaults(spec)
         module, _, name = str(defaults.class_).partition(":")
@@ -116,6 +101,28 @@ def load_method(spec: str) -> MethodEntry:
     return _entry(spec, _require_method(cls, spec), MethodDefaults(title=spec, summary=_first_line(cls)))
 
 
+def find_method(method: object) -> MethodEntry:
+    """A method by what `load_method` takes, or its class, which may have been defined anywhere.
+
+    Raises:
+        InputError: as `load_method`.
+    """
+    if isinstance(method, str):
+        return load_method(method)
+    if isinstance(method, Method):
+        name = type(method).__name__
+        raise InputError(f"the method is an object of class {name}, expected the class or a name; give {name} itself")
+    cls = _require_method(method, getattr(method, "__name__", str(method)))
+    place = f"{cls.__module__}:{cls.__qualname__}"
+    built_in = {name: _read_defaults(name).class_ for name in built_in_names()}
+    installed = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+    for name, known in {**installed, **built_in}.items():
+        if known == place:
+            return load_method(name)
+    # No record will name its code.
+    return MethodEntry(cls.__name__, cls, MethodDefaults(title=cls.__name__, summary=_first_line(cls)), "", place)
+
+
 def load_installed(name: str) -> MethodEntry:
     """A method by name alone: a name that comes from a record must not make anybody run a file.
 
@@ -130,7 +137,7 @@ def load_installed(name: str) -> MethodEntry:
 def _from_file(spec: str) -> MethodEntry:
     path = Path(spec.rpartition(":")[0])
     if not is_file(path):
-        raise InputError(f"there is no file {path}; give --method as path/file.py:Class")
+        raise InputError(f"there is no file {path}; give the method as path/file.py:Class")
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -143,7 +150,7 @@ def _from_source(spec: str, file: str, source: bytes) -> MethodEntry:
     path, _, name = spec.rpartition(":")
     module = _import_source(_Source(file, source), path, f"fsvi_bench_user_{hashlib.sha256(source).hexdigest()[:16]}")
     if not hasattr(module, name):
-        raise InputError(f"{path} has no class {quoted(name)}; give --method as path/file.py:Class")
+        raise InputError(f"{path} has no class {quoted(name)}; give the method as path/file.py:Class")
     if name in method_names():
         raise InputError(f"{path}: the name '{name}' is taken by an installed method; rename the class")
     cls = _require_method(getattr(module, name), spec)
@@ -186,6 +193,8 @@ def _require_method(cls: object, spec: str) -> type[Method]:
     if inspect.isabstract(cls):
         lacking = ", ".join(sorted(cls.__abstractmethods__))
         raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement {lacking}")
+    if all(getattr(cls, name) is getattr(Method, name) for name in ("loss", "solve", "training_step")):
+        raise InputError(f"'{spec}' is not a complete fsvi_bench.methods.base.Method; implement loss or solve")
     if not (isinstance(cls.Options, type) and issubclass(cls.Options, MethodOptions)):
         raise InputError(f"'{spec}': its Options are not a fsvi_bench.methods.base.MethodOptions; derive them from it")
     return cls

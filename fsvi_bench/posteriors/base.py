@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fsvi_bench.errors import whole_number
+
 #: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab.
 Family = Literal["full", "ffg", "bernoulli", "spike-slab"]
 #: The kind of posterior that each family is made of, as files name it.
@@ -58,9 +60,24 @@ class Posterior(ABC):
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         """Lower-triangular L with LLᵀ = Cov w. Its diagonal is positive, but 0 along a weight that does not vary."""
 
+    @property
+    def covariance(self) -> Float[Tensor, "*B k k"]:
+        """Cov w."""
+        tril = self.covariance_tril()
+        return tril @ tril.mT
+
+    def sample(self, n: int, seed: int = 0) -> Float[Tensor, "*B n k"]:
+        """n independent draws of w (for each problem of a batch), the same for the same seed on the same device.
+
+        Raises:
+            InputError: n or the seed is no such number.
+        """
+        draws, seed = whole_number("n", n, 1), whole_number("seed", seed)
+        return self.draw(torch.Generator(self.mean.device).manual_seed(seed), draws)
+
     @abstractmethod
-    def sample(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
-        """n independent draws of w (for each problem of a batch)."""
+    def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+        """n independent draws of w from a generator."""
 
     def tensors(self) -> Mapping[str, Tensor]:
         """The parameters by the names that posterior files have for them, in the order of the class's fields."""
@@ -90,11 +107,6 @@ class Posterior(ABC):
     def cpu(self: Q) -> Q:
         """The same posterior with its tensors on the CPU."""
         return self.map(Tensor.cpu)
-
-    def covariance(self) -> Float[Tensor, "*B k k"]:
-        """Cov w."""
-        tril = self.covariance_tril()
-        return tril @ tril.mT
 
 
 def unstack(posterior: Q) -> Sequence[Q]:

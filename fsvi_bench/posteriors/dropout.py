@@ -60,7 +60,7 @@ class BernoulliDropoutPosterior(SwitchedPosterior):
     def moments(self) -> FactorisedMoments:
         return bernoulli_moments(self.m, self.retain_probabilities)
 
-    def sample(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+    def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         kept = _uniform(generator, self.m, n) < self.retain_probabilities[..., None, :]
         return torch.where(kept, self.m[..., None, :], 0.0)
 
@@ -107,7 +107,7 @@ class SpikeSlabPosterior(SwitchedPosterior):
     def moments(self) -> FactorisedMoments:
         return spike_slab_moments(self.spike_weight, self.slab_mean, self.slab_scale)
 
-    def sample(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+    def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         spiked = _uniform(generator, self.spike_weight, n) < self.spike_weight[..., None, :]
         noise = torch.randn(spiked.shape, generator=generator, dtype=self.slab_mean.dtype, device=self.slab_mean.device)
         return torch.where(spiked, 0.0, self.slab_mean[..., None, :] + self.slab_scale[..., None, :] * noise)

@@ -1,4 +1,4 @@
-"""Gaussian posteriors over the k weights: full covariance, and fully factorised (FFG)."""
+"""Gaussian posteriors over the k weights: full covariance, fully factorised (FFG), and of lower rank."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.posteriors.base import Posterior, first_outside
 
 
@@ -30,14 +31,10 @@ class GaussianPosterior(Posterior):
         return f"gaussian-{self.family}"
 
     @property
-    def k(self) -> int:
-        return int(self.mean.shape[-1])
-
-    @property
     def singular(self) -> bool:
         return False
 
-    def sample(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+    def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         *batch, k = self.mean.shape
         noise = torch.randn(*batch, n, k, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
         return self.mean[..., None, :] + noise @ self.covariance_tril().mT
@@ -64,7 +61,8 @@ class FullGaussian(GaussianPosterior):
         return self.scale_tril
 
     def malformed(self) -> str | None:
-        return "its scale_tril has entries above the diagonal" if bool(self.scale_tril.triu(1).any()) else None
+        above = self.scale_tril.triu(1).nan_to_num(0.0)  # NaN is no fault of the form: training diverged
+        return "its scale_tril has entries above the diagonal" if bool(above.any()) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,3 +80,30 @@ class FactorisedGaussian(GaussianPosterior):
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return torch.diag_embed(self.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class FactorGaussian(Posterior):
+    """N(mean, FFᵀ) with F = `factor` of full column rank r ≤ k; singular if r < k."""
+
+    mean: Float[Tensor, "*B k"]
+    factor: Float[Tensor, "*B k r"]
+
+    kind: ClassVar[str] = "gaussian-factor"
+    parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "factor": 2}
+
+    @property
+    def singular(self) -> bool:
+        return self.factor.shape[-1] < self.k
+
+    def covariance_tril(self) -> Float[Tensor, "*B k k"]:
+        missing = self.k - self.factor.shape[-1]
+        return tril_of_gram(torch.nn.functional.pad(self.factor.mT, (0, 0, 0, missing)))
+
+    def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+        *batch, _, r = self.factor.shape
+        noise = torch.randn(*batch, n, r, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
+        return self.mean[..., None, :] + noise @ self.factor.mT
+
+    def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
+        return {"mean": (k,), "factor": (k, self.factor.shape[-1])}

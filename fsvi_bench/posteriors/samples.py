@@ -46,7 +46,7 @@ class SamplesPosterior(Posterior):
         padded = torch.nn.functional.pad(centred, (0, 0, 0, missing))
         return tril_of_gram(padded) / (self.S - 1) ** 0.5
 
-    def sample(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
+    def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         """n draws with replacement from the samples."""
         *batch, S, k = self.samples.shape
         place = torch.randint(S, (*batch, n, 1), generator=generator, device=self.samples.device)

@@ -52,14 +52,16 @@ class TrainableGaussian(TrainablePosterior):
         self.k, self.width = k, filled(k)
         self.mean = parameter(B, self.width)
         if family == "full":
-            self.lower = nn.Parameter(torch.zeros(B, self.width, self.width, dtype=torch.float64))
+            zeros = torch.zeros(B, self.width, self.width, dtype=torch.float64)
+            self.lower = nn.Parameter(zeros)
+            self.register_buffer("mask", torch.ones_like(zeros[0]).tril(), persistent=False)
         else:
             self.log_scale = parameter(B, self.width)
 
     def forward(self) -> Gaussian:
         mean = self.mean[:, : self.width]
         if "lower" in self._parameters:
-            return Gaussian(mean, _LogDiagonalTril.apply(self.lower))  # type: ignore[no-untyped-call]
+            return Gaussian(mean, _LogDiagonalTril.apply(self.lower, self.mask))  # type: ignore[no-untyped-call]
         return Gaussian(mean, self.log_scale[:, : self.width].exp())
 
     @torch.no_grad()
@@ -74,18 +76,19 @@ class _LogDiagonalTril(torch.autograd.Function):
     """The lower triangle of a matrix with the exponential of its diagonal: in one pass, not four as by autograd."""
 
     @staticmethod
-    def forward(ctx: Any, lower: Tensor) -> Tensor:
-        tril = lower.tril()
+    def forward(ctx: Any, lower: Tensor, mask: Tensor) -> Tensor:
+        tril = lower * mask
         tril.diagonal(dim1=-2, dim2=-1).exp_()
-        ctx.save_for_backward(tril.diagonal(dim1=-2, dim2=-1).clone())
+        ctx.save_for_backward(mask, tril.diagonal(dim1=-2, dim2=-1).clone())
         return tril
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
-        gradient = grad_outputs[0].tril()
-        gradient.diagonal(dim1=-2, dim2=-1).mul_(ctx.saved_tensors[0])
-        return gradient
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        mask, diagonal = ctx.saved_tensors
+        gradient = grad_outputs[0] * mask  # an eighth of the time of `tril`
+        gradient.diagonal(dim1=-2, dim2=-1).mul_(diagonal)
+        return gradient, None
 
 
 class Dropout(NamedTuple):

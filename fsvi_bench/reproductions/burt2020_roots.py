@@ -21,7 +21,7 @@ from fsvi_bench.maths.blr import (
     mean_field_optimum_kl,
     predictive_variance,
 )
-from fsvi_bench.maths.features import rbf_kernel
+from fsvi_bench.maths.features import ard_kernel as rbf_kernel
 from fsvi_bench.maths.gaussian import normal_kl
 from fsvi_bench.reporting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
 from fsvi_bench.reproductions.base import CellValue, ResultTable

@@ -94,10 +94,19 @@ def _require_same_sources(job: Job) -> None:
         )
 
 
+def make_method(variant: Variant, tasks: Sequence[Task], seeds: Sequence[int]) -> Method:
+    """A variant's method on tasks; what it draws depends on the task, the method, its family and the cell's seed."""
+    method = variant.method
+    streams = [
+        derive_seed(task.frozen.sha256, method.name, variant.family, seed)
+        for task, seed in zip(tasks, seeds, strict=True)
+    ]
+    return method.cls(tasks, variant.family, streams, variant.options)
+
+
 def _train(job: Job) -> _Trained:
     problems, cells = [problem for problem, _ in job.batch], [cell for _, cell in job.batch]
-    seeds = [derive_seed(c.task_sha256, c.method, c.family, c.seed) for c in cells]
-    method = job.variant.method.cls(problems, job.variant.family, seeds, job.variant.options)
+    method = make_method(job.variant, problems, [cell.seed for cell in cells])
     tracer = Tracer(method, problems) if method.trains else None
     seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
     method.cpu()

@@ -17,7 +17,7 @@ from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import find_cached, find_task
 from fsvi_bench.tasks.raw import CACHE_VARIABLE, RawData, cache_dir, load_raw
-from fsvi_bench.tasks.task import bind_task, require_same_data
+from fsvi_bench.tasks.task import bind_task, raw_data
 
 Refusals = dict[tuple[str, int], str]  #: (data set, split) -> why it has no certified task
 
@@ -77,7 +77,7 @@ def require_data(plan: Plan, data_dir: Path | None) -> None:
     for name, split in plan.splits:
         load_raw(load_card(name), split, data_dir)
     for task in plan.tasks:
-        require_same_data(task, load_raw(load_card(task.dataset), task.split, data_dir))
+        raw_data(task, data_dir)
 
 
 def fit_missing(

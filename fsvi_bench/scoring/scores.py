@@ -30,6 +30,7 @@ from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
 from fsvi_bench.posteriors.base import Posterior, divergence
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
+from fsvi_bench.posteriors.gaussian import FactorGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.coverage import LEVELS, coverage, exact_coverage
 from fsvi_bench.scoring.predictive import (
@@ -139,7 +140,7 @@ def score(q: Posterior, problem: Task) -> Scores:
         values |= sample_estimates(q, problem)
     else:
         values |= _weight_space(q, problem, matched, tril)
-        values["w2"] = None if q.singular else values["w2_moments"]
+        values["w2"] = values["w2_moments"] if not q.singular or isinstance(q, FactorGaussian) else None
         values["predictive_kl_test"] = _mean(predictive_kl(q, problem, problem.Phi_test, tril))
         values["predictive_kl_box"] = _mean(predictive_kl(q, problem, problem.Phi_box, tril))
     if (weights := switched_weights(q)) is not None:
@@ -192,6 +193,8 @@ def _weight_space(q: Posterior, problem: Task, matched: DivergenceTerms, tril: F
             "elbo": _elbo(problem, q.mean, tril),
         }
     counts = {str(count): math.inf if count <= len(problem.Phi_test) else None for count in MARGINAL_COUNTS}
+    if isinstance(q, FactorGaussian):
+        counts = _kl_marginals(problem, q.mean, tril)
     values = {"kl_marginals": counts, "elbo": -math.inf, **dict.fromkeys(("kl", "kl_cov_term", "reverse_kl"), math.inf)}
     if isinstance(q, SpikeSlabPosterior):
         values["reverse_kl"] = float(spike_slab_reverse_kl(*exact, q.spike_weight, q.slab_mean, q.slab_scale))
@@ -209,15 +212,21 @@ def _elbo(problem: Task, mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]) 
 
 def _kl_marginals(problem: Task, mean: Tensor, tril: Tensor) -> dict[str, float | None]:
     """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null where the test set is smaller than that."""
-    truth, Phi = problem.truth, problem.Phi_test
+    truth, Phi, full_rank = problem.truth, problem.Phi_test, bool((tril.diagonal() > 0).all())
     marginals: dict[str, float | None] = {}
     for count in MARGINAL_COUNTS:
         if count > len(Phi):
             marginals[str(count)] = None
             continue
         basis = row_space(Phi[:count])
-        marginals[str(count)] = float(projected_kl(basis, mean, tril, truth.posterior.mean, truth.covariance_tril))
+        kl = projected_kl(basis, mean, tril, truth.posterior.mean, truth.covariance_tril)
+        marginals[str(count)] = float(kl) if full_rank or _sees_full_rank(basis, tril) else math.inf
     return marginals
+
+
+def _sees_full_rank(basis: Float[Tensor, "k r"], tril: Float[Tensor, "k k"]) -> bool:
+    """Whether the covariance of Vᵀw has full rank, although that of w has not."""
+    return int(torch.linalg.matrix_rank(basis.mT @ tril)) == basis.shape[1]
 
 
 def _overconfidence(precision_tril: Float[Tensor, "k k"], tril: Float[Tensor, "k k"]) -> Overconfidence:

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
-import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import is_file, sha256_of_json
+from fsvi_bench.files import sha256_of_json
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.sources import meaning_sha256
 from fsvi_bench.tasks import toy
-from fsvi_bench.tasks.card import Card, ToySource, load_card
-from fsvi_bench.tasks.certificate import (
-    Certificate,
-    Fit,
-    certificate_path,
-    certify,
-    read_certificate,
-    write_certificate,
-)
-from fsvi_bench.tasks.frozen import FrozenTask, read_task, write_task
+from fsvi_bench.tasks.card import Card, FitSettings, ToySource, card_names, load_card
+from fsvi_bench.tasks.certificate import Certificate, certificate_path, read_certified, write_certificate
+from fsvi_bench.tasks.frozen import FrozenTask, write_task
 from fsvi_bench.tasks.raw import RawData, cache_dir, load_raw
 from fsvi_bench.tasks.splits import Index, index_sha256, standard_splits
-from fsvi_bench.tasks.task import bind
+from fsvi_bench.tasks.task import Task, bind
 
 Array = NDArray[np.float64]
+Rows = Sequence[Index]  #: of training and of testing
 
 
 @dataclass(frozen=True)
@@ -42,7 +35,7 @@ class CertifiedTask:
     certificate: Certificate
 
 
-def split_indices(card: Card, split: int) -> tuple[Index, Index]:
+def split_indices(card: Card, split: int) -> Rows:
     """Training and test rows of a split.
 
     Raises:
@@ -75,14 +68,12 @@ def build_from(card: Card, split: int, raw: RawData) -> CertifiedTask:
         InputError: no such split.
         TaskRefused: the certificate fails its own limits.
     """
-    train, test = split_indices(card, split)
+    rows = split_indices(card, split)
     if isinstance(card.source, ToySource):
-        task, fit = _toy_task(card, split, raw, train, test), None
+        task = bind(frozen_task(card.name, split, raw, rows, "rbf-grid", toy.TENSORS), raw)
     else:
-        task, fit = _sgpr_task(card, split, raw, train, test)
-    certificate = certify(bind(task, raw), fit)
-    certificate.require_limits()
-    return CertifiedTask(task, certificate)
+        task = fit_task(card.name, split, raw, rows, card.fit)
+    return CertifiedTask(task.certified().frozen, task.certificate)
 
 
 def standardisation(values: Array) -> tuple[Array, Array]:
@@ -92,75 +83,41 @@ def standardisation(values: Array) -> tuple[Array, Array]:
     return mean, np.where(constant, 1.0, values.std(0))
 
 
-def _sgpr_task(card: Card, split: int, raw: RawData, train: Index, test: Index) -> tuple[FrozenTask, Fit]:
+def fit_task(dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSettings) -> Task:
+    """Fits the sparse GP to standardised training rows; not certified yet.
+
+    Raises:
+        InputError: there are fewer distinct training inputs than inducing points.
+    """
     # Imported here: GPyTorch costs over a second, and a cached task needs none of it.
     from fsvi_bench.tasks.fit import fit_sgpr
 
-    input_mean, input_std = standardisation(raw.X[train])
-    target_mean, target_std = standardisation(raw.y[train])
-    X = (raw.X[train] - input_mean) / input_std
-    y = (raw.y[train] - target_mean) / target_std
-    started = time.perf_counter()
-    result = fit_sgpr(X, y, card.fit, derived_generator("sgpr", card.name, split, "inducing points"))
-    fit = Fit(
-        bound=result.bound,
-        bound_per_point=result.bound / len(y),
-        iterations=result.iterations,
-        evaluations=result.evaluations,
-        converged=result.converged,
-        message=result.message,
-        gradient_norm=result.gradient_norm,
-        seconds=time.perf_counter() - started,
-        settings=card.fit,
-        versions=_versions(),
-    )
-    task = FrozenTask(
-        dataset=card.name,
-        split=split,
-        data_sha256=raw.sha256,
-        features="sgpr-rbf-ard",
-        inducing_points=torch.from_numpy(result.inducing_points),
-        lengthscales=torch.from_numpy(result.lengthscales),
-        outputscale=_scalar(result.outputscale),
-        noise_variance=_scalar(result.noise_variance),
-        jitter=_scalar(card.fit.jitter),
-        input_mean=torch.from_numpy(input_mean),
-        input_std=torch.from_numpy(input_std),
-        target_mean=_scalar(target_mean),
-        target_std=_scalar(target_std),
-        train_index=torch.from_numpy(train),
-        test_index=torch.from_numpy(test),
-    )
-    return task, fit
+    (input_mean, input_std), (target_mean, target_std) = map(standardisation, (raw.X[rows[0]], raw.y[rows[0]]))
+    X, y = (raw.X[rows[0]] - input_mean) / input_std, (raw.y[rows[0]] - target_mean) / target_std
+    model, fit = fit_sgpr(X, y, settings, derived_generator("sgpr", dataset, split, "inducing points"))
+    kernel = model.covar_module.base_kernel
+    tensors = {
+        "inducing_points": model.covar_module.inducing_points.detach(),
+        "lengthscales": kernel.base_kernel.lengthscale[0].detach(),
+        "outputscale": kernel.outputscale.item(),
+        "noise_variance": model.likelihood.noise.item(),
+        "jitter": settings.jitter,
+        "input_mean": input_mean,
+        "input_std": input_std,
+        "target_mean": target_mean,
+        "target_std": target_std,
+    }
+    return replace(bind(frozen_task(dataset, split, raw, rows, "sgpr-rbf-ard", tensors), raw), fit=fit)
 
 
-def _toy_task(card: Card, split: int, raw: RawData, train: Index, test: Index) -> FrozenTask:
-    return FrozenTask(
-        dataset=card.name,
-        split=split,
-        data_sha256=raw.sha256,
-        features="rbf-grid",
-        inducing_points=torch.from_numpy(toy.CENTRES[:, None].copy()),
-        lengthscales=torch.full((1,), toy.LENGTHSCALE, dtype=torch.float64),
-        outputscale=_scalar(1.0),
-        noise_variance=_scalar(toy.NOISE_VARIANCE),
-        jitter=_scalar(0.0),
-        input_mean=torch.zeros(1, dtype=torch.float64),
-        input_std=torch.ones(1, dtype=torch.float64),
-        target_mean=_scalar(0.0),
-        target_std=_scalar(1.0),
-        train_index=torch.from_numpy(train),
-        test_index=torch.from_numpy(test),
-    )
-
-
-def _scalar(value: float | Array) -> torch.Tensor:
-    return torch.tensor(float(value), dtype=torch.float64)
-
-
-def _versions() -> dict[str, str]:
-    names = ("fsvi-bench", "torch", "gpytorch", "scipy", "numpy")
-    return {name: importlib.metadata.version(name) for name in names} | {"python": platform.python_version()}
+def frozen_task(
+    dataset: str, split: int, raw: RawData, rows: Rows, features: str, tensors: Mapping[str, Any]
+) -> FrozenTask:
+    """A frozen task of its file's tensors, given as numbers or arrays by name; the user's own data go into it."""
+    doubles = {name: torch.as_tensor(value, dtype=torch.float64).clone() for name, value in tensors.items()}
+    train, test = map(torch.from_numpy, rows)
+    own = None if dataset in card_names() else raw
+    return FrozenTask(dataset, split, raw.sha256, features, **doubles, train_index=train, test_index=test, own_data=own)
 
 
 def cached_task_path(card: Card, split: int) -> Path:
@@ -169,12 +126,12 @@ def cached_task_path(card: Card, split: int) -> Path:
     Raises:
         InputError: the data set has no such split.
     """
-    train, test = split_indices(card, split)
+    train, test = map(index_sha256, split_indices(card, split))
     decided_by = {
         "card": card.model_dump(mode="json", include={"name", "source", "fit", "feature_columns", "target"}),
         "split": split,
-        "train": index_sha256(train),
-        "test": index_sha256(test),
+        "train": train,
+        "test": test,
         "code": meaning_sha256(__name__),  # what certifies too, since the certificate lies beside the task
     }
     key = sha256_of_json(decided_by)[:16]
@@ -187,17 +144,14 @@ def load_cached(card: Card, split: int) -> CertifiedTask | None:
     Raises:
         TaskRefused: its certificate fails its own limits.
     """
-    path = cached_task_path(card, split)
-    if not is_file(path):
-        return None
     try:
-        found = CertifiedTask(read_task(path), read_certificate(certificate_path(path)))
+        task, certificate = read_certified(cached_task_path(card, split))
     except InputError:
         return None
-    if found.certificate.task_sha256 != found.task.sha256:
+    if certificate is None:
         return None
-    found.certificate.require_limits()
-    return found
+    certificate.require_limits()
+    return CertifiedTask(task, certificate)
 
 
 def save(built: CertifiedTask, path: Path) -> None:
@@ -216,16 +170,19 @@ def departures(task: FrozenTask, data_dir: Path | None = None) -> list[str]:
     Raises:
         InputError: the raw data cannot be had.
     """
-    card = load_card(task.dataset)
-    found = []
+    if task.own_data is not None:
+        return []
+    card, found = load_card(task.dataset), []
     for name, index in zip(("train_index", "test_index"), split_indices(card, task.split), strict=True):
         if not np.array_equal(getattr(task, name).numpy(), index):
             found.append(f"its {name} is not that of {card.name}'s standard split {task.split}")
     if task.features == "rbf-grid":
         return found
     raw, rows = load_raw(card, task.split, data_dir), task.train_index.numpy()
-    stated = ((task.input_mean, task.input_std), (task.target_mean, task.target_std))
-    for what, values, (mean, std) in zip(("inputs", "targets"), (raw.X[rows], raw.y[rows]), stated, strict=True):
+    for what, values, mean, std in (
+        ("inputs", raw.X[rows], task.input_mean, task.input_std),
+        ("targets", raw.y[rows], task.target_mean, task.target_std),
+    ):
         expected_mean, expected_std = standardisation(values)
         # Means are compared in standard deviations: one of them may be 0.
         apart = np.abs((mean.numpy() - expected_mean) / expected_std).max()

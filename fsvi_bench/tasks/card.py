@@ -7,17 +7,19 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.errors import InputError, invalid_field, unknown_name
 from fsvi_bench.resources import read_yaml, resource_dir
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """What stands in a file: unknown keys are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class FileSource(_Strict):
+class FileSource(Strict):
     """A whitespace-separated table of numbers, kept at `path` beneath any mirror's base folder."""
 
     kind: Literal["file"]
@@ -26,7 +28,7 @@ class FileSource(_Strict):
     urls: tuple[str, ...]
 
 
-class SklearnSource(_Strict):
+class SklearnSource(Strict):
     """A data set bundled with scikit-learn; the hash is over its arrays (little-endian float64 X, then y)."""
 
     kind: Literal["sklearn"]
@@ -34,13 +36,13 @@ class SklearnSource(_Strict):
     sha256: Sha256
 
 
-class ToySource(_Strict):
+class ToySource(Strict):
     """Drawn from the model itself (Burt et al. 2020, appendix F.1); each split is another draw."""
 
     kind: Literal["toy"]
 
 
-class Target(_Strict):
+class Target(Strict):
     """What is predicted."""
 
     column: int
@@ -48,14 +50,14 @@ class Target(_Strict):
     unit: str
 
 
-class SplitProtocol(_Strict):
+class SplitProtocol(Strict):
     """How many splits, and one SHA-256 over all of them (train then test indices, little-endian int64, in order)."""
 
     count: int = Field(ge=1)
     sha256: Sha256 | None = None
 
 
-class FitSettings(_Strict):
+class FitSettings(Strict):
     """Settings of the sparse GP that supplies the features.
 
     k, the initial noise and the iterations are those of Burt et al. (2020), appendix F.2, which leaves jitter and noise
@@ -69,7 +71,7 @@ class FitSettings(_Strict):
     max_iterations: int = Field(default=5000, ge=1)
 
 
-class Card(_Strict):
+class Card(Strict):
     """One data set. `n` and the columns are checked whenever a raw file is read."""
 
     name: str
@@ -115,6 +117,4 @@ def load_card(name: str) -> Card:
     try:
         return Card.model_validate(read_yaml(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path}: field '{field}': {first['msg']}; mend the card") from error
+        raise InputError(f"{path}: {invalid_field(error)}; mend the card") from error

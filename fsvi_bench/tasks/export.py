@@ -29,26 +29,15 @@ def training_tensors(problem: Task) -> dict[str, Tensor]:
     features, `feature_tril` [k,k] = chol(k(Z,Z) + jitter·I) make φ at any further input.
     """
     low, high = problem.bounding_box
-    features = problem.feature_map
-    tensors = {
-        "X": problem.X, "y": problem.y, "Phi": problem.Phi, "noise_variance": problem.frozen.noise_variance,
-        "low": low, "high": high, "inducing_points": features.inducing_points, "lengthscales": features.lengthscales,
-        "outputscale": features.outputscale,
-    }  # fmt: skip
-    return tensors if features.tril is None else {**tensors, "feature_tril": features.tril}
+    own = {"X": problem.X, "y": problem.y, "Phi": problem.Phi, "noise_variance": problem.noise_variance}
+    of_map = {{"tril": "feature_tril"}.get(name, name): part for name, part in problem.feature_map.tensors.items()}
+    return {**own, "low": low, "high": high, **of_map}
 
 
 def training_words(problem: Task) -> dict[str, str]:
     """What tells the problem from others; `task_sha256` goes into the posterior's file."""
-    task = problem.frozen
-    return {
-        "format": FORMAT,
-        "dataset": task.dataset,
-        "split": str(task.split),
-        "features": task.features,
-        "k": str(task.k),
-        "task_sha256": task.sha256,
-    }
+    words = {name: str(getattr(problem.frozen, name)) for name in ("dataset", "split", "features", "k")}
+    return {"format": FORMAT, **words, "task_sha256": problem.sha256}
 
 
 def training_file(problem: Task, form: str) -> bytes:
@@ -63,8 +52,7 @@ def training_file(problem: Task, form: str) -> bytes:
     if form != "npz":
         raise unknown_name("format", form, get_args(Format))
     stream = io.BytesIO()
-    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-    arrays |= {name: np.array(word) for name, word in words.items()}
+    arrays: dict[str, Any] = tensors | words
     np.savez(stream, **arrays)
     return stream.getvalue()
 
@@ -76,7 +64,7 @@ def export_problem(problem: Task, out: Path, form: str) -> Path:
         InputError: an unknown format, features that are not finite, or a place that is not writable.
     """
     if not bool(torch.isfinite(problem.Phi).all()):
-        raise InputError(f"the features of {problem.frozen.dataset} split {problem.frozen.split} are not finite")
-    path = out / problem.frozen.dataset / f"split-{problem.frozen.split:02d}.{form}"
+        raise InputError(f"the features of {problem.dataset} split {problem.split} are not finite")
+    path = out / problem.dataset / f"split-{problem.split:02d}.{form}"
     write_atomically(path, training_file(problem, form))
     return path

@@ -1,109 +1,121 @@
 """Sparse GP regression (Titsias 2009) fitted to one training split: where a task's features come from.
 
 Settings follow Burt et al. (2020), appendix F.2: ARD RBF kernel, lengthscales 1, noise variance 1e-4 at the start,
-inducing points drawn from the training inputs, L-BFGS for at most 5000 iterations. GPyTorch's kernel and likelihood
-hold the parameters and their transforms; the bound is ours (GPyTorch's own path is slower and optimises a mean per
-data point, which changes when L-BFGS stops).
+inducing points drawn from the training inputs, L-BFGS for at most 5000 iterations. The model is GPyTorch's; the bound
+is a marginal log likelihood of our own, since GPyTorch's takes four times as long and is a mean per data point, which
+changes when L-BFGS stops.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
 
 import gpytorch
 import numpy as np
 import torch
 from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import InducingPointKernel, RBFKernel, ScaleKernel
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.sgpr_lapack import LapackCollapsedBound
 from fsvi_bench.tasks.card import FitSettings
+from fsvi_bench.tasks.certificate import Fit
 
 Array = NDArray[np.float64]
+BoundAndGradient = tuple[float, Array]
 
 
-@dataclass(frozen=True)
-class SgprFit:
-    """The optimised parameters and how the optimiser got there. The bound is the total over N points, in nats."""
-
-    inducing_points: Array
-    lengthscales: Array
-    outputscale: float
-    noise_variance: float
-    bound: float
-    iterations: int
-    evaluations: int
-    converged: bool
-    message: str
-    gradient_norm: float  #: largest absolute component of the gradient in the unconstrained parameters
-
-
-class SgprObjective(torch.nn.Module):
-    """The negative bound and its gradient over one flat vector of unconstrained parameters, as SciPy wants them.
-
-    GPyTorch's kernel and likelihood, with the inducing points, hold the parameters and their transforms.
-    """
+class SparseGP(gpytorch.models.ExactGP):  # type: ignore[misc]
+    """The sparse GP of standardised inputs X [N,D] and targets y [N] with inducing points Z [k,D], as a fit starts."""
 
     def __init__(self, X: Array, y: Array, Z: Array, settings: FitSettings) -> None:
-        super().__init__()
-        rbf = gpytorch.kernels.RBFKernel(ard_num_dims=X.shape[1])
-        self.kernel = gpytorch.kernels.ScaleKernel(rbf)
         # GPyTorch's default floor of 1e-4 would put the paper's start at minus infinity in raw space.
-        self.likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=GreaterThan(settings.noise_floor))
-        self.inducing_points = torch.nn.Parameter(torch.from_numpy(Z.copy()))
+        likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=GreaterThan(settings.noise_floor))
+        super().__init__(torch.from_numpy(X), torch.from_numpy(y), likelihood)
+        kernel = ScaleKernel(RBFKernel(ard_num_dims=X.shape[1]))
+        self.mean_module = gpytorch.means.ZeroMean()
+        self.covar_module = InducingPointKernel(kernel, torch.from_numpy(Z.copy()), likelihood)
         self.double()
         # Double tensors: from a Python float GPyTorch would keep seven digits.
-        rbf.lengthscale = torch.tensor(1.0, dtype=torch.float64)
-        self.kernel.outputscale = torch.tensor(1.0, dtype=torch.float64)
-        self.likelihood.noise = torch.tensor(settings.initial_noise_variance, dtype=torch.float64)
-        self._constrained_parameters = [
-            (rbf.raw_lengthscale, rbf.raw_lengthscale_constraint),
-            (self.kernel.raw_outputscale, self.kernel.raw_outputscale_constraint),
-            (self.likelihood.noise_covar.raw_noise, self.likelihood.noise_covar.raw_noise_constraint),
-        ]
-        raw = [parameter for parameter, _ in self._constrained_parameters]
-        self._flat = self._share_storage([self.inducing_points, *raw])
-        self._evaluate = LapackCollapsedBound(X, y, len(Z), settings.jitter)
+        one = torch.tensor(1.0, dtype=torch.float64)
+        kernel.base_kernel.lengthscale, kernel.outputscale = one, one
+        likelihood.noise = settings.initial_noise_variance * one
 
-    @staticmethod
-    def _share_storage(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
-        """Makes the parameters views of one vector: setting it sets them all, in one copy per evaluation."""
-        flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
-            parameter.data = part.view_as(parameter)
-        return flat
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
-    def pack(self) -> Array:
-        """The unconstrained parameters as one vector."""
-        return self._flat.numpy().copy()
 
-    def unpack(self, vector: Array) -> None:
-        """Sets the parameters from a vector such as `pack()` gives."""
-        self._flat.copy_(torch.from_numpy(vector))
+class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
+    """Titsias's bound of a `SparseGP` on its training data: `mll(model).backward()`.
 
-    def value_and_gradient(self, vector: Array) -> tuple[float, Array]:
-        """Minus the total bound and its gradient at a vector of unconstrained parameters.
+    It is the total over all points, in nats, where GPyTorch's marginal log likelihoods are means per point.
+    """
+
+    def __init__(self, likelihood: gpytorch.likelihoods.GaussianLikelihood, model: SparseGP, jitter: float) -> None:
+        super().__init__(likelihood, model)
+        kernel = model.covar_module.base_kernel
+        scales = [
+            (kernel.base_kernel, "raw_lengthscale"), (kernel, "raw_outputscale"), (likelihood.noise_covar, "raw_noise")
+        ]  # fmt: skip
+        self._transforms = [module.constraint_for_parameter_name(name).transform for module, name in scales]
+        self.raw = [model.covar_module.inducing_points, *(getattr(module, name) for module, name in scales)]
+        # The parameters become views of one vector: setting it sets them all, in one copy per evaluation.
+        self.vector = torch.nn.utils.parameters_to_vector(self.raw).detach()
+        torch.nn.utils.vector_to_parameters(self.vector, self.raw)
+        X, y = model.train_inputs[0].numpy(), model.train_targets.numpy()
+        self._evaluate = LapackCollapsedBound(X, y, len(self.raw[0]), jitter)
+
+    def forward(self, model: SparseGP) -> Tensor:
+        raw = torch.nn.utils.parameters_to_vector(self.raw)
+        bound: Tensor = _Bound.apply(raw, self.value_and_gradient)  # type: ignore[no-untyped-call]
+        return bound
+
+    @torch.no_grad()
+    def value_and_gradient(self) -> BoundAndGradient:
+        """The bound and its gradient in `raw`, GPyTorch's unconstrained parameters, as one vector.
 
         Raises:
             NotPositiveDefiniteError: k(Z,Z) cannot be factorised there.
         """
-        self.unpack(vector)
-        with torch.no_grad():
-            lengthscales, outputscale, noise = (c.transform(raw).numpy() for raw, c in self._constrained_parameters)
-            # Both constraints are softplus plus a constant, so their derivative is the logistic function: autograd
-            # through them would cost a tenth of the whole evaluation on a small data set.
-            slopes = torch.sigmoid(self._flat[self.inducing_points.numel() :]).numpy()
-            Z = self.inducing_points.numpy()
-        bound, grad_Z, grad_lengthscales, grad_outputscale, grad_noise = self._evaluate(
-            Z, lengthscales[0], outputscale.item(), noise.item()
+        Z, *raw = self.raw
+        lengthscales, outputscale, noise = (f(r).numpy() for f, r in zip(self._transforms, raw, strict=True))
+        bound, by_Z, by_lengthscales, *by_others = self._evaluate(
+            Z.numpy(), lengthscales[0], outputscale.item(), noise.item()
         )
-        grad_scales = slopes * np.concatenate([grad_lengthscales, [grad_outputscale, grad_noise]])
-        return -bound, -np.concatenate([grad_Z.ravel(), grad_scales])
+        # Each constraint is softplus plus a constant, so its derivative is the logistic function: autograd through
+        # them would cost a tenth of the whole evaluation on a small data set.
+        slopes = torch.sigmoid(self.vector[by_Z.size :]).numpy()
+        return bound, np.concatenate([by_Z.ravel(), slopes * np.concatenate([by_lengthscales, by_others])])
 
 
-def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator) -> SgprFit:
+class _Bound(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, vector: Tensor, evaluate: Callable[[], BoundAndGradient]) -> Tensor:
+        bound, gradient = evaluate()
+        ctx.save_for_backward(torch.from_numpy(gradient))
+        return vector.new_tensor(bound)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        return grad_outputs[0] * ctx.saved_tensors[0], None
+
+
+def minus_bound(vector: Array, bound: CollapsedBound) -> tuple[float, Array]:
+    """What SciPy minimises, with its gradient, at a vector of the raw parameters, to which the model's are set."""
+    bound.vector.copy_(torch.from_numpy(vector))
+    value, gradient = bound.value_and_gradient()
+    return -value, -gradient
+
+
+def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator) -> tuple[SparseGP, Fit]:
     """Maximises the collapsed bound for standardised inputs X [N,D] and targets y [N].
 
     Inducing points start at `settings.k` distinct training inputs drawn by `rng`.
@@ -112,27 +124,29 @@ def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator
         InputError: there are fewer distinct training inputs than inducing points.
         NotPositiveDefiniteError: k(Z,Z) could not be factorised on the way.
     """
-    objective = SgprObjective(X, y, _draw_inducing_points(X, settings.k, rng), settings)
+    started = time.perf_counter()
+    model = SparseGP(X, y, _draw_inducing_points(X, settings.k, rng), settings)
+    bound = CollapsedBound(model.likelihood, model, settings.jitter)
     result = minimize(
-        objective.value_and_gradient,
-        objective.pack(),
+        minus_bound,
+        bound.vector.numpy().copy(),
+        args=(bound,),
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": settings.max_iterations, "maxfun": 3 * settings.max_iterations},
     )
-    objective.unpack(result.x)
-    kernel = objective.kernel
-    return SgprFit(
-        inducing_points=objective.inducing_points.detach().numpy().copy(),
-        lengthscales=kernel.base_kernel.lengthscale[0].detach().numpy().copy(),
-        outputscale=kernel.outputscale.item(),
-        noise_variance=objective.likelihood.noise.item(),
-        bound=-float(result.fun),
-        iterations=int(result.nit),
-        evaluations=int(result.nfev),
-        converged=bool(result.status == 0),
-        message=str(result.message),
+    bound.vector.copy_(torch.from_numpy(result.x))
+    return model, Fit(
+        bound=-result.fun,
+        bound_per_point=-result.fun / len(y),
+        iterations=result.nit,
+        evaluations=result.nfev,
+        converged=result.status == 0,
+        message=result.message,
         gradient_norm=float(np.abs(result.jac).max()),
+        seconds=time.perf_counter() - started,
+        settings=settings,
+        versions=_versions(),
     )
 
 
@@ -142,3 +156,8 @@ def _draw_inducing_points(X: Array, k: int, rng: np.random.Generator) -> Array:
     if len(distinct) < k:
         raise InputError(f"k = {k} inducing points are asked of {len(distinct)} distinct training inputs; lower k")
     return distinct[rng.choice(len(distinct), size=k, replace=False)]
+
+
+def _versions() -> dict[str, str]:
+    names = ("fsvi-bench", "torch", "gpytorch", "scipy", "numpy")
+    return {name: importlib.metadata.version(name) for name in names} | {"python": platform.python_version()}

@@ -1,16 +1,17 @@
 """The frozen task, `fsvi-task/1`: features, noise, standardisation and split, in one small safetensors file.
 
-A task holds no data: scoring needs the raw inputs too, since features depend on them (`fsvi_bench.tasks.task`).
+Scoring needs the raw inputs too, since features depend on them (`fsvi_bench.tasks.task`). The file of a task on a
+published data set does not hold them; that of a task on the user's own data does, as the further tensors `X` and `y`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_type_hints
 
 import torch
 from jaxtyping import Float, Int
@@ -18,10 +19,11 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, quoted, unknown_name
 from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
 
 FORMAT = "fsvi-task/1"
-Features = Literal["sgpr-rbf-ard", "rbf-grid"]
+FEATURES = ("sgpr-rbf-ard", "rbf-grid", "sgpr-matern12-ard", "sgpr-matern32-ard", "sgpr-matern52-ard")
 DEFINING_METADATA = ("format", "dataset", "split", "data_sha256", "features")
 
 
@@ -32,7 +34,7 @@ class FrozenTask:
     dataset: str
     split: int
     data_sha256: str
-    features: Features
+    features: str  #: one of `FEATURES`
     inducing_points: Float[Tensor, "k D"]
     lengthscales: Float[Tensor, " D"]
     outputscale: Float[Tensor, ""]
@@ -44,25 +46,20 @@ class FrozenTask:
     target_std: Float[Tensor, ""]
     train_index: Int[Tensor, " N"]
     test_index: Int[Tensor, " N_test"]
+    own_data: RawData | None = None  #: the raw data, where they are the user's and no published data set's
 
     @property
     def k(self) -> int:
-        return int(self.inducing_points.shape[0])
+        return len(self.inducing_points)
 
     @property
     def metadata(self) -> dict[str, str]:
         """The defining metadata, as strings."""
-        return {
-            "format": FORMAT,
-            "dataset": self.dataset,
-            "split": str(self.split),
-            "data_sha256": self.data_sha256,
-            "features": self.features,
-        }
+        return {"format": FORMAT} | {key: str(getattr(self, key)) for key in DEFINING_METADATA[1:]}
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by their names in the file."""
+        """The defining tensors by their names in the file."""
         return {name: getattr(self, name) for name in TENSOR_NAMES}
 
     @cached_property
@@ -80,8 +77,10 @@ class FrozenTask:
         return digest.hexdigest()
 
 
-TENSOR_NAMES = tuple(field.name for field in fields(FrozenTask))[4:]
-_INDEX_NAMES = ("train_index", "test_index")
+#: The axes of each tensor: the annotations above are the file's format.
+_AXES = {name: hint.dim_str.split() for name, hint in get_type_hints(FrozenTask).items() if hasattr(hint, "dim_str")}
+_OWN_AXES = {"X": ["n", "D"], "y": ["n"]}
+TENSOR_NAMES = tuple(_AXES)
 
 
 def write_task(path: Path, task: FrozenTask, further_metadata: dict[str, str] | None = None) -> None:
@@ -90,7 +89,9 @@ def write_task(path: Path, task: FrozenTask, further_metadata: dict[str, str] | 
     Raises:
         InputError: the place is not writable.
     """
-    write_tensor_file(path, task.tensors, {**(further_metadata or {}), **task.metadata})
+    own = task.own_data
+    data = {} if own is None else {"X": torch.from_numpy(own.X), "y": torch.from_numpy(own.y)}
+    write_tensor_file(path, {**task.tensors, **data}, {**(further_metadata or {}), **task.metadata})
 
 
 def read_task(path: Path) -> FrozenTask:
@@ -100,87 +101,84 @@ def read_task(path: Path) -> FrozenTask:
         InputError: it is not a valid `fsvi-task/1` file; says which field is wrong, what was got and expected.
     """
     content = read_tensor_file(path, FORMAT, DEFINING_METADATA)
-    _check_names_and_types(content)
-    k, D = _matrix_shape(content)
-    N, N_test = (_vector_length(content, name) for name in _INDEX_NAMES)
-    shapes = {
-        "inducing_points": (k, D), "lengthscales": (D,), "outputscale": (), "noise_variance": (), "jitter": (),
-        "input_mean": (D,), "input_std": (D,), "target_mean": (), "target_std": (),
-        "train_index": (N,), "test_index": (N_test,),
-    }  # fmt: skip
-    for name, shape in shapes.items():
-        content.require_shape(name, shape)
+    axes = _AXES | _OWN_AXES if content.tensors.keys() & _OWN_AXES else _AXES
+    content.require_names(set(axes))
+    sizes: dict[str, int] = {}
+    for name, letters in axes.items():
+        content.require_dtype(name, torch.int64 if name.endswith("_index") else torch.float64)
+        got = list(content.tensors[name].shape)
+        if len(got) == len(letters) and 0 not in got:
+            sizes = dict(zip(letters, got, strict=True)) | sizes
+        expected = [sizes.get(letter, letter) for letter in letters]
+        if got != expected:
+            shape = ", ".join(map(str, expected))
+            raise content.error(f"'{name}' has shape {got}, expected [{shape}]; export the task again")
     task = _assemble(content)
     _check_values(content, task)
     return task
 
 
-def _check_names_and_types(content: TensorFile) -> None:
-    content.require_names(set(TENSOR_NAMES))
-    for name in TENSOR_NAMES:
-        content.require_dtype(name, torch.int64 if name in _INDEX_NAMES else torch.float64)
-
-
-def _matrix_shape(content: TensorFile) -> tuple[int, int]:
-    shape = tuple(content.tensors["inducing_points"].shape)
-    if len(shape) != 2 or 0 in shape:
-        raise content.error(f"'inducing_points' has shape {list(shape)}, expected [k, D]; export the task again")
-    return shape
-
-
-def _vector_length(content: TensorFile, name: str) -> int:
-    shape = tuple(content.tensors[name].shape)
-    if len(shape) != 1 or 0 in shape:
-        raise content.error(f"'{name}' has shape {list(shape)}, expected a non-empty vector; export the task again")
-    return shape[0]
-
-
 def _assemble(content: TensorFile) -> FrozenTask:
-    metadata = content.metadata
-    if metadata["features"] not in get_args(Features):
-        known = ", ".join(get_args(Features))
-        raise content.error(f"metadata 'features' is {quoted(metadata['features'])}, expected one of: {known}")
+    metadata, tensors = content.metadata, content.tensors
+    if (features := metadata["features"]) not in FEATURES:
+        raise content.error(f"metadata 'features' is {quoted(features)}, expected one of: {', '.join(FEATURES)}")
     if not re.fullmatch("[0-9]{1,6}", metadata["split"]):
         raise content.error(f"metadata 'split' is {quoted(metadata['split'])}, expected a whole number such as 0")
     return FrozenTask(
         dataset=metadata["dataset"],
         split=int(metadata["split"]),
         data_sha256=metadata["data_sha256"],
-        features=metadata["features"],  # type: ignore[arg-type]
-        **content.tensors,
+        features=features,
+        **{name: tensors[name] for name in TENSOR_NAMES},
+        own_data=RawData.of(tensors["X"].numpy(), tensors["y"].numpy()) if "X" in tensors else None,
     )
 
 
 def _check_values(content: TensorFile, task: FrozenTask) -> None:
-    """Everything that shapes do not say: positive scales, a known data set, indices that fit it."""
-    if task.dataset not in card_names():
-        raise InputError(f"{content.path}: {unknown_name('data set', task.dataset, card_names())}")
-    positive = ("lengthscales", "outputscale", "noise_variance", "input_std", "target_std")
-    for name in positive:
+    """Everything that shapes do not say: positive scales, data that fit, each row once."""
+    n = _check_source(content, task)
+    for name in ("lengthscales", "outputscale", "noise_variance", "input_std", "target_std"):
         smallest = float(task.tensors[name].min())
         if smallest <= 0:
             raise content.error(f"'{name}' holds {smallest:g}, expected positive numbers; export the task again")
     if float(task.jitter) < 0:
         raise content.error(f"'jitter' is {float(task.jitter):g}, expected 0 or more; export the task again")
-    if task.features == "rbf-grid":
-        _check_grid_is_unscaled(content)
-    card = load_card(task.dataset)
-    if task.split >= card.splits.count:
-        raise content.error(f"'split' is {task.split}, but {card.name} has splits 0 to {card.splits.count - 1}")
-    if task.inducing_points.shape[1] != card.D:
-        D = task.inducing_points.shape[1]
-        raise content.error(f"'inducing_points' has D={D} columns, but {task.dataset} has {card.D} inputs")
+    # The RBF grid is defined on raw inputs and targets; numbers that say otherwise would be silently ignored.
+    unscaled = {"outputscale": 1, "input_std": 1, "target_std": 1, "jitter": 0, "input_mean": 0, "target_mean": 0}
+    for name, value in unscaled.items():
+        if task.features == "rbf-grid" and bool((task.tensors[name] != value).any()):
+            raise content.error(f"'{name}' of an rbf-grid task is not {value}, as the format has it; export it again")
     both = torch.cat([task.train_index, task.test_index])
-    if int(both.min()) < 0 or int(both.max()) >= card.n:
-        raise content.error(f"row numbers run from {int(both.min())} to {int(both.max())}, expected 0 to {card.n - 1}")
-    if int(both.bincount().max()) > 1:
+    if int(both.min()) < 0 or int(both.max()) >= n:
+        raise content.error(f"row numbers run from {int(both.min())} to {int(both.max())}, expected 0 to {n - 1}")
+    # Own data without test rows are scored at their training rows.
+    once = (task.train_index, task.test_index) if task.own_data else (both,)
+    if max(int(index.bincount().max()) for index in once) > 1:
         raise content.error("a row stands twice in 'train_index' and 'test_index', expected each row once")
 
 
-def _check_grid_is_unscaled(content: TensorFile) -> None:
-    """The RBF grid is defined on raw inputs and targets; numbers that say otherwise would be silently ignored."""
-    ones, zeros = ("outputscale", "input_std", "target_std"), ("jitter", "input_mean", "target_mean")
-    for name in ones + zeros:
-        value = float(name in ones)
-        if bool((content.tensors[name] != value).any()):
-            raise content.error(f"'{name}' of an rbf-grid task is not {value:g}, as the format has it; export it again")
+def _check_source(content: TensorFile, task: FrozenTask) -> int:
+    """The data in the file have the task's hash, or its data set has a card that the task fits; returns their rows."""
+    if task.own_data is not None:
+        if fault := fault_of_name(task.dataset):
+            raise content.error(f"metadata 'dataset' is {fault}")
+        if (got := task.own_data.sha256) != task.data_sha256:
+            raise content.error(f"'X' and 'y' have SHA-256 {got}, expected {task.data_sha256}; save the task again")
+        return len(task.own_data.y)
+    if task.dataset not in card_names():
+        raise InputError(f"{content.path}: {unknown_name('data set', task.dataset, card_names())}")
+    card, D = load_card(task.dataset), task.inducing_points.shape[1]
+    if task.split >= card.splits.count:
+        raise content.error(f"'split' is {task.split}, but {card.name} has splits 0 to {card.splits.count - 1}")
+    if card.D != D:
+        raise content.error(f"'inducing_points' has D={D} columns, but {task.dataset} has {card.D} inputs")
+    return card.n
+
+
+def fault_of_name(name: str) -> str | None:
+    """What keeps a name from being that of the user's own data."""
+    if name in card_names():
+        return f"'{name}', the name of a published data set, but the data are your own; choose another name"
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name):
+        return f"{quoted(name)}, expected up to 60 letters, digits, - and _; choose such a name"
+    return None

@@ -1,18 +1,17 @@
-"""Official tasks: frozen, certified, and the same for everybody; the ground that a leaderboard stands on."""
+"""Tasks by name: the official ones, which are frozen, certified and the same for everybody, and those fitted here."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.files import is_file
 from fsvi_bench.resources import resource_dir
-from fsvi_bench.tasks.build import CertifiedTask, load_cached
-from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.build import CertifiedTask, build_task, cached_task_path, load_cached, save
+from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.certificate import read_certified
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.task import Task, bind_task
@@ -20,7 +19,6 @@ from fsvi_bench.tasks.task import Task, bind_task
 TASK_SET = "v1"
 PROBLEMS_IN_MEMORY = 40  #: two data sets' splits
 Place = tuple[str, int]  #: (data set, split)
-_FILE = re.compile(r"split-(\d\d)\.safetensors")
 
 
 def official_path(dataset: str, split: int, task_set: str = TASK_SET) -> Path:
@@ -30,8 +28,7 @@ def official_path(dataset: str, split: int, task_set: str = TASK_SET) -> Path:
 
 def official_splits(dataset: str, task_set: str = TASK_SET) -> list[int]:
     """The splits of a data set that have an official task, ascending; none of a data set that has no folder of them."""
-    names = (path.name for path in _folder(dataset, task_set).glob("split-*.safetensors"))
-    return sorted(int(found[1]) for name in names if (found := _FILE.fullmatch(name)))
+    return sorted(int(path.stem[6:]) for path in _folder(dataset, task_set).glob("split-[0-9][0-9].safetensors"))
 
 
 def find_task(dataset: str, split: int) -> CertifiedTask | None:
@@ -88,9 +85,7 @@ class TaskSet:
     load: Callable[[FrozenTask], Task] = bind_task
 
     def __post_init__(self) -> None:
-        by_sha256 = {task.sha256: task for task in self.tasks.values()}
-        loader = lru_cache(PROBLEMS_IN_MEMORY)(lambda sha256: self.load(by_sha256[sha256]))
-        object.__setattr__(self, "_loader", loader)
+        object.__setattr__(self, "load", lru_cache(PROBLEMS_IN_MEMORY)(self.load))
 
     def problem(self, place: Place) -> Task:
         """One task bound to its data.
@@ -98,8 +93,7 @@ class TaskSet:
         Raises:
             InputError: the raw data are missing or are not the task's.
         """
-        found: Task = self._loader(self.tasks[place].sha256)  # type: ignore[attr-defined]
-        return found
+        return self.load(self.tasks[place])
 
     @property
     def datasets(self) -> list[str]:
@@ -115,7 +109,35 @@ def official_tasks(datasets: Sequence[str], data_dir: Path | None = None, task_s
         TaskRefused: a certificate fails the limits of this version.
     """
     places = [(dataset, split) for dataset in datasets for split in official_splits(dataset, task_set)]
-    return TaskSet(
-        {(dataset, split): read_official(dataset, split, task_set).task for dataset, split in places},
-        lambda task: bind_task(task, data_dir),
-    )
+    tasks = {place: read_official(*place, task_set).task for place in places}
+    return TaskSet(tasks, partial(bind_task, data_dir=data_dir))
+
+
+def list_tasks() -> dict[str, int]:
+    """The data sets that have tasks, by name, and how many splits each has."""
+    return {name: load_card(name).splits.count for name in card_names()}
+
+
+def load_task(name_or_path: str | Path, split: int = 0) -> Task:
+    """A data set's task of one split, or that of a file.
+
+    An official task is read; a data set's that has none is fitted now (seconds to minutes) and kept in the cache.
+
+    Args:
+        name_or_path: one of `list_tasks()`, else a task file (`fsvi-task/1`), whose split is its own.
+
+    Raises:
+        InputError: there is no such data set, split or file, the file is not valid, or its data cannot be had.
+        TaskRefused: the exact posterior cannot be computed to its limits.
+    """
+    name, path = str(name_or_path), Path(name_or_path)
+    if name not in card_names():
+        if not is_file(path) and path.name == name and not path.suffix:
+            raise unknown_name("data set or task file", name, card_names())
+        frozen, certificate = read_certified(path)
+        return replace(bind_task(frozen), fit=certificate.fit if certificate else None).certified()
+    found = find_task(name, split)
+    if found is None:
+        found = build_task(load_card(name), split)
+        save(found, cached_task_path(load_card(name), split))
+    return replace(bind_task(found.task), fit=found.certificate.fit)

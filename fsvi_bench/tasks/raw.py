@@ -30,6 +30,12 @@ class RawData:
     y: Array
     sha256: str
 
+    @staticmethod
+    def of(X: Array, y: Array) -> RawData:
+        """Data that are identified by their values: SHA-256 over little-endian float64 X, then y."""
+        digest = hashlib.sha256(X.astype("<f8").tobytes() + y.astype("<f8").tobytes())
+        return RawData(np.ascontiguousarray(X), np.ascontiguousarray(y), digest.hexdigest())
+
 
 def cache_dir() -> Path:
     """The user cache: `$FSVI_BENCH_CACHE`, else the platform's own place."""
@@ -44,26 +50,24 @@ def load_raw(card: Card, split: int, data_dir: Path | None = None) -> RawData:
     Raises:
         InputError: the data cannot be found or fetched, or are not the ones that the card describes.
     """
-    if isinstance(card.source, FileSource):
-        return _load_file(card, locate(card, data_dir))
-    if isinstance(card.source, SklearnSource):
-        return _load_diabetes(card.source.sha256)
-    return _with_hash(*draw_toy(split))
-
-
-def locate(card: Card, data_dir: Path | None = None) -> Path:
-    """Path of a data set's raw file, downloaded into the cache if it is nowhere else; its SHA-256 is checked.
-
-    Raises:
-        InputError: as `load_raw`.
-    """
     source = card.source
-    assert isinstance(source, FileSource)
+    if isinstance(source, SklearnSource):
+        return _load_diabetes(source.sha256)
+    if isinstance(source, FileSource):
+        return _load_file(card, source, _locate(card, source, data_dir))
+    return RawData.of(*draw_toy(split))
+
+
+def _locate(card: Card, source: FileSource, data_dir: Path | None) -> Path:
+    """Path of a data set's raw file, downloaded into the cache if it is nowhere else; its SHA-256 is checked."""
     candidates = _candidates(source, data_dir)
-    for path in candidates:
-        if is_file(path):
-            check_sha256(path, source.sha256, card.name)
-            return path
+    for path in filter(is_file, candidates):
+        if (got := sha256_of_file(path)) != source.sha256:
+            raise InputError(
+                f"{path} is not the {card.name} data: its SHA-256 is {got}, expected {source.sha256}; "
+                "delete the file and fetch it again"
+            )
+        return path
     return _download(card, source, candidates)
 
 
@@ -79,7 +83,7 @@ def _candidates(source: FileSource, data_dir: Path | None) -> list[Path]:
 
 def is_here(card: Card, data_dir: Path | None = None) -> bool:
     """Whether the raw data can be had without a download."""
-    return not isinstance(card.source, FileSource) or any(is_file(path) for path in _candidates(card.source, data_dir))
+    return whereabouts(card, data_dir) != "to be downloaded"
 
 
 def whereabouts(card: Card, data_dir: Path | None = None) -> str:
@@ -89,19 +93,9 @@ def whereabouts(card: Card, data_dir: Path | None = None) -> str:
     if not isinstance(card.source, FileSource):
         return "generated"
     *named, cached = _candidates(card.source, data_dir)
-    if any(is_file(path) for path in named):
+    if any(map(is_file, named)):
         return "data folder"
     return "cache" if is_file(cached) else "to be downloaded"
-
-
-def check_sha256(path: Path, expected: str, name: str) -> None:
-    """Raises InputError unless the file has the expected SHA-256."""
-    got = sha256_of_file(path)
-    if got != expected:
-        raise InputError(
-            f"{path} is not the {name} data: its SHA-256 is {got}, expected {expected}; "
-            "delete the file and fetch it again"
-        )
 
 
 def _download(card: Card, source: FileSource, candidates: list[Path]) -> Path:
@@ -146,8 +140,7 @@ def _read_table(path: Path, modified_ns: int) -> Array:
     return np.loadtxt(path)
 
 
-def _load_file(card: Card, path: Path) -> RawData:
-    assert isinstance(card.source, FileSource)
+def _load_file(card: Card, source: FileSource, path: Path) -> RawData:
     table = _read_table(path, path.stat().st_mtime_ns)
     columns = max(*card.feature_columns, card.target.column) + 1
     if len(table) != card.n or table.shape[1] < columns:
@@ -155,7 +148,7 @@ def _load_file(card: Card, path: Path) -> RawData:
             f"{path} holds {table.shape[0]} rows of {table.shape[1]} columns, but the card of {card.name} says "
             f"{card.n} rows of at least {columns}; mend the card"
         )
-    return RawData(table[:, card.feature_columns], table[:, card.target.column], card.source.sha256)
+    return RawData(table[:, card.feature_columns], table[:, card.target.column], source.sha256)
 
 
 @lru_cache(maxsize=1)
@@ -163,15 +156,10 @@ def _load_diabetes(expected: str) -> RawData:
     from sklearn.datasets import load_diabetes
 
     X, y = load_diabetes(return_X_y=True, scaled=False)
-    raw = _with_hash(X, y)
+    raw = RawData.of(X, y)
     if raw.sha256 != expected:
         raise InputError(
             f"scikit-learn's bundled diabetes data have SHA-256 {raw.sha256}, expected {expected}; "
             "install a scikit-learn version that ships the original data"
         )
     return raw
-
-
-def _with_hash(X: Array, y: Array) -> RawData:
-    digest = hashlib.sha256(X.astype("<f8").tobytes() + y.astype("<f8").tobytes())
-    return RawData(np.ascontiguousarray(X), np.ascontiguousarray(y), digest.hexdigest())

@@ -16,7 +16,7 @@ from torch import Tensor
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.tasks.build import CertifiedTask
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.certificate import Certificate
+from fsvi_bench.tasks.certificate import Certificate, Fit
 from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tasks.task import Task, bind
 
@@ -68,27 +68,27 @@ def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Ref
     task, other = frozen.task, refitted.task
     if (task.dataset, task.split) != (other.dataset, other.split):
         raise ValueError(f"{task.dataset} split {task.split} against {other.dataset} split {other.split}")
-    bounds = _bound_per_point(frozen.certificate), _bound_per_point(refitted.certificate)
-    mean, deviation = _predictions(bind(task, raw))
-    other_mean, other_deviation = _predictions(bind(other, raw))
-    centres = float(mean.mean()), float(other_mean.mean())
-    averages = float(deviation.mean()), float(other_deviation.mean())
-    mean_apart = _root_mean_square((other_mean - mean) / deviation)
-    spread_apart = _root_mean_square((other_deviation / deviation).log())
-    bound_apart = abs(bounds[0] - bounds[1])
+    fit, other_fit = _fit(frozen.certificate), _fit(refitted.certificate)
+    bound, other_bound = fit.bound_per_point, other_fit.bound_per_point
+    (mean, sd), (other_mean, other_sd) = _predictions(bind(task, raw)), _predictions(bind(other, raw))
+    bounds = bound, other_bound, abs(bound - other_bound)
+    means = float(mean.mean()), float(other_mean.mean()), _root_mean_square((other_mean - mean) / sd)
+    sds = float(sd.mean()), float(other_sd.mean()), _root_mean_square((other_sd / sd).log())
     distances = (
-        Distance("bound per training point", "nats", *bounds, bound_apart, load_card(task.dataset).refit_tolerance),
-        Distance("predictive means at test inputs (r.m.s.)", "predictive sd", *centres, mean_apart, MEAN_TOLERANCE),
-        Distance("predictive sds at test inputs (r.m.s.)", "in logarithm", *averages, spread_apart, SPREAD_TOLERANCE),
+        Distance("bound per training point", "nats", *bounds, load_card(task.dataset).refit_tolerance),
+        Distance("predictive means at test inputs (r.m.s.)", "predictive sd", *means, MEAN_TOLERANCE),
+        Distance("predictive sds at test inputs (r.m.s.)", "in logarithm", *sds, SPREAD_TOLERANCE),
     )
-    versions = _other_versions(frozen.certificate, refitted.certificate)
+    then, now = fit.versions, other_fit.versions
+    names = [name for name in sorted(then.keys() | now.keys()) if now.get(name) != then.get(name)]
+    versions = tuple(f"{name} {now.get(name)}, then {then.get(name)}" for name in names)
     return Refit(task.dataset, task.split, task.sha256 == other.sha256, distances, versions)
 
 
 def _predictions(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Mean and standard deviation, noise included, of the exact posterior's predictions at the test inputs."""
     truth, Phi = problem.truth, problem.Phi_test
-    variance = predictive_variance(Phi, truth.covariance_tril, problem.frozen.noise_variance)
+    variance = predictive_variance(Phi, truth.covariance_tril, problem.noise_variance)
     return (Phi @ truth.posterior.mean[:, None])[:, 0], variance.sqrt()
 
 
@@ -96,14 +96,7 @@ def _root_mean_square(values: Float[Tensor, " n"]) -> float:
     return float(torch.linalg.vector_norm(values)) / len(values) ** 0.5
 
 
-def _bound_per_point(certificate: Certificate) -> float:
+def _fit(certificate: Certificate) -> Fit:
     if certificate.fit is None:
         raise ValueError(f"{certificate.dataset} split {certificate.split} was not fitted")
-    return certificate.fit.bound_per_point
-
-
-def _other_versions(frozen: Certificate, refitted: Certificate) -> tuple[str, ...]:
-    then = frozen.fit.versions if frozen.fit else {}
-    now = refitted.fit.versions if refitted.fit else {}
-    names = sorted(then.keys() | now.keys())
-    return tuple(f"{name} {now.get(name)}, then {then.get(name)}" for name in names if now.get(name) != then.get(name))
+    return certificate.fit

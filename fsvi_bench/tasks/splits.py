@@ -15,13 +15,15 @@ Index = NDArray[np.int64]
 TRAIN_FRACTION = 0.9
 
 
-def standard_splits(n: int, count: int) -> Iterator[tuple[Index, Index]]:
+def standard_splits(
+    n: int, count: int, *, seed: int = 1, train_fraction: float = TRAIN_FRACTION
+) -> Iterator[tuple[Index, Index]]:
     """Train and test rows of each split: Gal's and PBP's protocol, permutations drawn in order from seed 1.
 
     The legacy `RandomState` is the protocol: no other generator gives the published splits.
     """
-    stream = np.random.RandomState(1)
-    n_train = round(TRAIN_FRACTION * n)
+    stream = np.random.RandomState(seed)
+    n_train = round(train_fraction * n)
     for _ in range(count):
         permutation = stream.choice(n, n, replace=False).astype(np.int64)
         yield permutation[:n_train], permutation[n_train:]
@@ -34,11 +36,7 @@ def index_sha256(index: Index) -> str:
 
 def splits_sha256(n: int, count: int) -> str:
     """One SHA-256 over all splits: train then test indices of each, in order."""
-    digest = hashlib.sha256()
-    for train, test in standard_splits(n, count):
-        digest.update(train.astype("<i8").tobytes())
-        digest.update(test.astype("<i8").tobytes())
-    return digest.hexdigest()
+    return index_sha256(np.concatenate([rows for split in standard_splits(n, count) for rows in split]))
 
 
 def parse_ranges(text: str, what: str = "splits") -> list[int]:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.maths.blr import PrecisionGaussian, blr_posterior, covariance_tril, log_evidence
-from fsvi_bench.maths.features import inducing_tril, nystrom_features, rbf_grid_features
+from fsvi_bench.maths.features import Kernel, inducing_tril, nystrom_features, rbf_grid_features
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.raw import RawData, load_raw
+
+if TYPE_CHECKING:
+    from gpytorch.likelihoods import GaussianLikelihood
+    from gpytorch.models import GP
+
+    from fsvi_bench.tasks.certificate import Certificate, Fit
 
 BOX_POINTS = 1000
 
@@ -30,11 +38,12 @@ class FeatureMap:
     lengthscales: Float[Tensor, "*B D"]
     outputscale: Float[Tensor, "*B"]
     tril: Float[Tensor, "*B k k"] | None  #: chol(k(Z,Z) + jitter·I), or None for the unwhitened RBF grid
+    kernel: Kernel = "rbf"
 
     def __call__(self, x: Float[Tensor, "*B n D"]) -> Float[Tensor, "*B n k"]:
         if self.tril is None:
             return rbf_grid_features(x, self.inducing_points, self.lengthscales)
-        return nystrom_features(x, self.inducing_points, self.lengthscales, self.outputscale, self.tril)
+        return nystrom_features(x, self.inducing_points, self.lengthscales, self.outputscale, self.tril, self.kernel)
 
     @staticmethod
     def of(task: FrozenTask) -> FeatureMap:
@@ -43,44 +52,41 @@ class FeatureMap:
         Raises:
             TaskRefused: k(Z,Z) + jitter·I is not positive definite.
         """
-        kernel = (task.inducing_points, task.lengthscales, task.outputscale)
+        parameters = (task.inducing_points, task.lengthscales, task.outputscale)
         if task.features == "rbf-grid":
-            return FeatureMap(*kernel, tril=None)
+            return FeatureMap(*parameters, tril=None)
+        kernel: Kernel = task.features.split("-")[1]  # type: ignore[assignment]
         try:
-            return FeatureMap(*kernel, tril=inducing_tril(*kernel, task.jitter))
+            return FeatureMap(*parameters, inducing_tril(*parameters, task.jitter, kernel), kernel)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise TaskRefused(
                 f"k(Z,Z) + {float(task.jitter):g}·I of {task.dataset} split {task.split} is not positive definite; "
                 "the task needs a larger jitter"
             ) from error
 
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """The tensors that there are, by name."""
+        return {field.name: part for field in fields(self) if isinstance(part := getattr(self, field.name), Tensor)}
+
     @staticmethod
     def stack(maps: Sequence[FeatureMap]) -> FeatureMap:
         """B feature maps of one kind and equal shape as one with a leading axis B.
 
         Raises:
-            ValueError: whitened and unwhitened maps are mixed.
+            ValueError: they are of several kinds.
         """
-        trils = [m.tril for m in maps if m.tril is not None]
-        if len(trils) not in (0, len(maps)):
-            raise ValueError("whitened features and RBF grids cannot share a batch")
-        return FeatureMap(
-            torch.stack([m.inducing_points for m in maps]),
-            torch.stack([m.lengthscales for m in maps]),
-            torch.stack([m.outputscale for m in maps]),
-            torch.stack(trils) if trils else None,
-        )
+        if len({(one.kernel, one.tril is None) for one in maps}) > 1:
+            raise ValueError("features of two kernels, or whitened ones and RBF grids, cannot share a batch")
+        stacked: dict[str, Any] = {name: torch.stack([m.tensors[name] for m in maps]) for name in maps[0].tensors}
+        return replace(maps[0], **stacked)
 
     def __getitem__(self, problem: int) -> FeatureMap:
         """One problem's feature map, as a copy: where it lies in memory must not depend on the batch."""
-        tril = None if self.tril is None else self.tril[problem].clone()
-        Z, lengthscales, outputscale = self.inducing_points, self.lengthscales, self.outputscale
-        return FeatureMap(Z[problem].clone(), lengthscales[problem].clone(), outputscale[problem].clone(), tril)
+        return replace(self, **{name: tensor[problem].clone() for name, tensor in self.tensors.items()})
 
     def to(self, device: torch.device) -> FeatureMap:
-        tril = None if self.tril is None else self.tril.to(device)
-        kernel = (self.inducing_points.to(device), self.lengthscales.to(device), self.outputscale.to(device))
-        return FeatureMap(*kernel, tril=tril)
+        return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +96,14 @@ class Truth:
     posterior: PrecisionGaussian
     covariance_tril: Float[Tensor, "k k"]
     log_evidence: Float[Tensor, ""]
+
+
+class Exact(NamedTuple):
+    """The exact posterior N(mean, covariance) of the weights as NumPy arrays, and its log evidence in nats."""
+
+    mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    log_evidence: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +116,32 @@ class Task:
     y: Float[Tensor, " N"]
     X_test: Float[Tensor, "N_test D"]
     y_test: Float[Tensor, " N_test"]
+    fit: Fit | None = None  #: how the features were fitted, where that is known
+
+    @property
+    def dataset(self) -> str:
+        return self.frozen.dataset
+
+    @property
+    def split(self) -> int:
+        return self.frozen.split
+
+    @property
+    def sha256(self) -> str:
+        """The task's identity, which scores carry."""
+        return self.frozen.sha256
+
+    @property
+    def k(self) -> int:
+        return self.frozen.k
+
+    @property
+    def N(self) -> int:
+        return len(self.y)
+
+    @property
+    def noise_variance(self) -> Float[Tensor, ""]:
+        return self.frozen.noise_variance
 
     @cached_property
     def Phi(self) -> Float[Tensor, "N k"]:
@@ -131,14 +171,88 @@ class Task:
         evidence = log_evidence(self.Phi, self.y, noise_variance, posterior)
         return Truth(posterior, covariance_tril(posterior.precision_tril), evidence)
 
+    @cached_property
+    def exact(self) -> Exact:
+        """The exact posterior and log evidence as NumPy sees them (standardised units)."""
+        mean, tril = self.truth.posterior.mean, self.truth.covariance_tril
+        return Exact(mean.numpy().copy(), (tril @ tril.mT).numpy(), float(self.truth.log_evidence))
 
-def require_same_data(task: FrozenTask, raw: RawData) -> None:
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Everything that vouches for the exact posterior, computed afresh; its limits are not judged here."""
+        from fsvi_bench.tasks.certificate import certify
+
+        return certify(self, self.fit)
+
+    def certified(self) -> Task:
+        """The task itself.
+
+        Raises:
+            TaskRefused: its certificate fails the limits.
+        """
+        self.certificate.require_limits()
+        return self
+
+    def save(self, path: str | Path) -> None:
+        """Writes the task, with its data if they are the user's own, and its certificate beside it.
+
+        Raises:
+            InputError: the place is not writable.
+        """
+        from fsvi_bench.tasks.build import CertifiedTask, save
+
+        save(CertifiedTask(self.frozen, self.certificate), Path(path))
+
+    @staticmethod
+    def from_gpytorch(
+        model: GP,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        likelihood: GaussianLikelihood | None = None,
+        X_test: ArrayLike | None = None,
+        y_test: ArrayLike | None = None,
+        name: str = "own",
+        jitter: float = 1e-6,
+    ) -> Task:
+        """The task that a fitted sparse GP defines: its kernel, inducing points and noise, and the exact posterior.
+
+        Args:
+            model: an SGPR (`ExactGP` with `InducingPointKernel`) or SVGP (`ApproximateGP`, whitened or not) with an
+                RBF or Matérn kernel, with or without `ScaleKernel`, and a zero or constant mean.
+            X, y: the data as the model saw them (NumPy, torch or pandas); the posterior is that of all of them.
+            likelihood: an SVGP's, which the model does not hold.
+            X_test, y_test: held-out rows in the units of X and y. Without them the rows of X and y are scored.
+            name: the data's; letters, digits, - and _.
+            jitter: added to the diagonal of k(Z,Z), which defines the features.
+
+        Raises:
+            InputError: data or model are not as above, or the model was never fitted.
+            TaskRefused: the exact posterior cannot be computed to its limits.
+        """
+        from fsvi_bench.tasks.from_gpytorch import read_model
+        from fsvi_bench.tasks.own import task_of_model
+
+        return task_of_model(*read_model(model, likelihood), (X, y), (X_test, y_test), name, jitter)
+
+
+def raw_data(task: FrozenTask, data_dir: Path | None = None) -> RawData:
+    """The raw data that a task was made from: its own, or those of its data set.
+
+    Raises:
+        InputError: they cannot be had, or are not the task's.
+    """
+    return require_same_data(task, task.own_data or load_raw(load_card(task.dataset), task.split, data_dir))
+
+
+def require_same_data(task: FrozenTask, raw: RawData) -> RawData:
     """Raises InputError unless the raw data are the ones that the task was made from."""
     if raw.sha256 != task.data_sha256:
         raise InputError(
             f"task {task.dataset} split {task.split} was made from data with SHA-256 {task.data_sha256}, "
             f"got {raw.sha256}; use the data set's published file"
         )
+    return raw
 
 
 def bind(task: FrozenTask, raw: RawData) -> Task:
@@ -149,17 +263,16 @@ def bind(task: FrozenTask, raw: RawData) -> Task:
         TaskRefused: the task's features cannot be computed.
     """
     require_same_data(task, raw)
-    X, y = torch.from_numpy(raw.X), torch.from_numpy(raw.y)
-    X = (X - task.input_mean) / task.input_std
-    y = (y - task.target_mean) / task.target_std
+    X = (torch.from_numpy(raw.X) - task.input_mean) / task.input_std
+    y = (torch.from_numpy(raw.y) - task.target_mean) / task.target_std
     train, test = task.train_index, task.test_index
     return Task(task, FeatureMap.of(task), X[train], y[train], X[test], y[test])
 
 
 def bind_task(task: FrozenTask, data_dir: Path | None = None) -> Task:
-    """`bind` with the raw data looked up by the task's data set.
+    """`bind` with the raw data that `raw_data` finds.
 
     Raises:
-        InputError, TaskRefused: as `bind` and `fsvi_bench.tasks.raw.load_raw`.
+        InputError, TaskRefused: as there.
     """
-    return bind(task, load_raw(load_card(task.dataset), task.split, data_dir))
+    return bind(task, raw_data(task, data_dir))

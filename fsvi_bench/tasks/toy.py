@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,12 @@ LENGTHSCALE = 0.2
 NOISE_VARIANCE = 0.1**2
 N_TRAIN = 40
 TEST_GRID = np.linspace(-2.5, 2.5, 200)
+
+#: The task's tensors: nothing is standardised, whitened or scaled.
+TENSORS: dict[str, Any] = {
+    "inducing_points": CENTRES[:, None], "lengthscales": [LENGTHSCALE], "outputscale": 1, "jitter": 0,
+    "noise_variance": NOISE_VARIANCE, "input_mean": [0], "input_std": [1], "target_mean": 0, "target_std": 1,
+}  # fmt: skip
 
 
 def toy_function(x: Array, weights: Array) -> Array:

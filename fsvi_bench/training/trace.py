@@ -29,7 +29,7 @@ class TracePoint:
 
     The NLPD of a mixture is computed at the end only, since it takes as long as many steps; that of the Gaussian with
     q's moments is there at every point. `loss` is the method's own objective in nats
-    (`scoring.objective.Objective.loss`), None if it has none.
+    (`Method.objective`), None if it has none.
     """
 
     steps: int
@@ -122,11 +122,13 @@ class Tracer:
             self.traces[place].points.append(TracePoint(at, share, **scores.model_dump(), loss=self._loss(place, q)))
             self._ended[place] = stop is not None
 
-    def _loss(self, place: int, q: Posterior) -> float:
+    def _loss(self, place: int, q: Posterior) -> float | None:
         """The method's objective at one problem's q; NaN for a q that has diverged, and where it cannot be computed."""
         if divergence(q) is not None:
             return math.nan
         try:
             return self.method.objective(place, self.tasks[place], TRACED_SETS)
+        except NotImplementedError:
+            return None  # it has none
         except Exception:
             return math.nan

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytorch_lightning as pl
 import torch
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.methods.base import Method
 
 Device = Literal["cpu", "cuda"]
@@ -28,17 +28,17 @@ def choose_device(wanted: str, available: bool | None = None) -> Device:
         InputError: a GPU is asked for and there is none, or the name is unknown.
     """
     if wanted not in ("auto", "cpu", "cuda"):
-        raise InputError(f"--device is '{wanted}', expected auto, cpu or cuda")
+        raise InputError(f"the device is {quoted(str(wanted))}, expected auto, cpu or cuda")
     available = torch.cuda.is_available() if available is None else available
     if wanted == "cuda" and not available:
-        raise InputError("--device cuda: there is no CUDA GPU to work on here; choose cpu or auto")
+        raise InputError("the device is 'cuda', but there is no CUDA GPU to work on here; choose cpu or auto")
     return "cuda" if available and wanted != "cpu" else "cpu"
 
 
 class Clock(pl.Callback):
     """Counts the seconds between the first and the last step, and stops for whoever observes.
 
-    Observers look before a step, when all that belongs to the former one is done, and at the end.
+    Observers look before the clock starts, before a step (all of the former one is then done), and at the end.
 
     Args:
         observe: called with (steps done, seconds so far) after each number of steps in `at`, before the first step if 0
@@ -49,7 +49,9 @@ class Clock(pl.Callback):
         self.observe, self.at = observe, frozenset(at)
         self.seconds, self._started, self._seen = 0.0, 0.0, -1
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        if pl_module.steps_done in self.at:
+            self._show(pl_module)
         self._started = time.perf_counter()
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -68,10 +70,13 @@ class Clock(pl.Callback):
 
     def _look(self, method: Any) -> None:
         self._stop(method)
+        self._show(method)
+        self._started = time.perf_counter()
+
+    def _show(self, method: Any) -> None:
         if self.observe is not None and method.steps_done != self._seen:
             self.observe(method.steps_done, self.seconds)
         self._seen = method.steps_done
-        self._started = time.perf_counter()
 
 
 def train(method: Method, device: Device, observe: Observe | None = None, at: Sequence[int] = ()) -> float:

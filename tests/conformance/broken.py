@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import warnings
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,8 +14,8 @@ from pydantic import ConfigDict
 
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril
 from fsvi_bench.methods.base import ExactLimit, Method, MethodOptions
+from fsvi_bench.methods.data import Streams
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.seeds import derived_generator
 
 
 class Sound(Method):
@@ -27,25 +28,23 @@ class Sound(Method):
     families = ("ffg",)
     automatic_optimization = False
 
-    def __init__(self, problems, family, options, seeds):
-        super().__init__(problems, family, options, seeds)
-        self.streams = [derived_generator(seed, "walk") for seed in seeds]
-        self.walked, self.done = torch.zeros_like(problems.Phi[:, 0]), 0
+    def __init__(self, *arguments, **settings):
+        super().__init__(*arguments, **settings)
+        self.walked = torch.zeros_like(self.problems.Phi[:, 0])
 
-    @property
-    def num_steps(self):
-        return self.options.max_steps
+    def configure_optimizers(self):
+        """Steps are its own."""
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        for place, stream in enumerate(self.streams):
+        for place, stream in enumerate(self.streams("walk")):
             self.walked[place] += self.options.size * torch.from_numpy(stream.standard_normal(self.problems.k))
-        self.done += 1
+        self.note(self.walked.sum(-1))
 
     def posterior(self):
         return FactorisedGaussian(self.walked.clone(), torch.ones_like(self.walked))
 
     def work(self):
-        return [{"likelihood_rows": self.done}] * len(self.problems)
+        return [{"likelihood_rows": self.steps_done}] * len(self.problems)
 
 
 class Descends(Sound):
@@ -58,7 +57,7 @@ class Descends(Sound):
             one = self.problems.only(place)
             residual = one.y - (one.Phi * self.walked[place]).sum(-1)
             self.walked[place] += 1e-4 * (residual[..., None] * one.Phi).sum((0, 1))
-        self.done += 1
+        self.note(self.walked.sum(-1))
 
 
 class Raises(Sound):
@@ -78,7 +77,7 @@ class TakesNaN(Sound):
 
 class NothingToShowAtFirst(Sound):
     def posterior(self):
-        return self.walked if self.done == 0 else super().posterior()
+        return self.walked if self.steps_done == 0 else super().posterior()
 
 
 class SinglePrecision(Sound):
@@ -98,7 +97,9 @@ class OneWeightTooFew(Sound):
 
 class NotANumber(Sound):
     def posterior(self):
-        return FactorisedGaussian(self.walked + (np.nan if self.done == 20 else 0.0), torch.ones_like(self.walked))
+        return FactorisedGaussian(
+            self.walked + (np.nan if self.steps_done == 20 else 0.0), torch.ones_like(self.walked)
+        )
 
 
 class NegativeScale(Sound):
@@ -137,7 +138,7 @@ class AveragesOddShapesOnly(Sound):
 class AveragesLate(Sound):
     def training_step(self, batch, batch_idx):
         super().training_step(batch, batch_idx)
-        if self.done > 50:
+        if self.steps_done > 50:
             self.walked -= self.walked.mean(0)
 
 
@@ -147,14 +148,14 @@ class AnotherInLargeBatches(Sound):
 
 
 class DrawsAnew(Sound):
-    def __init__(self, problems, family, options, seeds):
-        super().__init__(problems, family, options, seeds)
-        self.streams = [np.random.default_rng() for _ in seeds]
+    def __init__(self, *arguments, **settings):
+        super().__init__(*arguments, **settings)
+        self.streams = Streams([secrets.randbits(60) for _ in self.seeds])
 
 
 class IgnoresSeeds(Sound):
-    def __init__(self, problems, family, options, seeds):
-        super().__init__(problems, family, options, [0] * len(seeds))
+    def __init__(self, tasks, family, seeds, options):
+        super().__init__(tasks, family, [0] * len(seeds), options)
 
 
 class FalselyDeterministic(Sound):
@@ -163,7 +164,7 @@ class FalselyDeterministic(Sound):
 
 class DrawsWhenLookedAt(Sound):
     def posterior(self):
-        self.streams[0].standard_normal()
+        self.streams("walk")[0].standard_normal()
         return super().posterior()
 
 
@@ -181,10 +182,13 @@ class IgnoresMaxSteps(Sound):
     num_steps = 7
 
 
-class SecondEpoch(Sound):
-    def on_fit_start(self):
-        super().on_fit_start()
-        self.trainer.fit_loop.max_epochs = 2
+class TwiceTheSteps(Sound):
+    finished = False
+
+    def data(self):
+        data = super().data()
+        data.steps *= 2
+        return data
 
 
 class PlannedWork(Sound):
@@ -194,7 +198,7 @@ class PlannedWork(Sound):
 
 class NegativeWork(Sound):
     def work(self):
-        return [{"likelihood_rows": -self.done}] * len(self.problems)
+        return [{"likelihood_rows": -self.steps_done}] * len(self.problems)
 
 
 class AlwaysDiverges(Sound):
@@ -207,12 +211,6 @@ class _Unchecked(FullGaussian):
 
     def malformed(self):
         return None
-
-    def __getitem__(self, problem):
-        return _Unchecked(self.mean[problem], self.scale_tril[problem])
-
-    def cpu(self):
-        return self
 
 
 class NegativeKL(Sound):
@@ -244,7 +242,7 @@ class DrawsGlobally(Sound):
 class DrawsGloballyLate(Sound):
     def training_step(self, batch, batch_idx):
         super().training_step(batch, batch_idx)
-        if self.done > 50:
+        if self.steps_done > 50:
             torch.randn(1)
 
 
@@ -266,15 +264,9 @@ class LeavesDtype(Sound):
 
 
 class LeavesFilters(Sound):
-    def training_step(self, batch, batch_idx):
-        super().training_step(batch, batch_idx)
-
     def on_fit_start(self):
         super().on_fit_start()
         warnings.filters.append(("ignore", None, Warning, None, 0))
-
-    def posterior(self):
-        return super().posterior()
 
 
 class LeavesThreads(Sound):
@@ -319,7 +311,7 @@ BROKEN = [
     (StepsWhenLookedAt, "looking moves nothing", "looked at on the way, problem 0"),
     (IgnoresMaxSteps, "keeps to its budget", "num_steps is 7 where max_steps is 20"),
     (IgnoresMaxStepsAndDrawsNothing, "keeps to its budget", "num_steps is 777 where max_steps is 20"),
-    (SecondEpoch, "keeps to its budget", "for 40 steps"),
+    (TwiceTheSteps, "keeps to its budget", "was called 40 times, expected once for each of 20 steps"),
     (PlannedWork, "counts its work", "halfway and at the end"),
     (NegativeWork, "counts its work", "has -20 for 'likelihood_rows'"),
     (AlwaysDiverges, "scores are numbers", "it always does"),

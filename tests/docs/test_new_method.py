@@ -33,7 +33,7 @@ def commands():
 
 
 def test_the_template_is_short():
-    assert len(TEMPLATE.strip().splitlines()) <= 25
+    assert len(TEMPLATE.strip().splitlines()) <= 12
     assert all(len(line) <= 120 for line in TEMPLATE.splitlines())
 
 
@@ -65,7 +65,7 @@ def test_the_template_runs_and_learns(in_empty_folder, cli):
 
 def test_the_template_may_take_larger_minibatches(in_empty_folder):
     path = Path("larger.py")
-    path.write_text(TEMPLATE.replace("choice(N, 20,", "choice(N, 32,"))
+    path.write_text(TEMPLATE.replace("minibatch: int = 20", "minibatch: int = 32"))
     check = "the same in any batch, odd shapes"
     report = check_method([Subject(load_method(f"{path}:MyMethod"), "ffg")], [check])
     assert [(each.check, each.status) for each in report.findings] == [

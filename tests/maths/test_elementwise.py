@@ -29,3 +29,18 @@ def test_a_number_has_the_same_bits_in_any_place(function):
     together = function(x)
     for width in (1, 3, 7):
         assert torch.equal(torch.cat([function(part.clone()) for part in x.split(width)]), together)
+
+
+@pytest.mark.parametrize("function", [sigmoid, softplus])
+def test_slopes_pass_gradcheck_and_are_exact_far_out(function):
+    """At 0 too, where |x| has a corner; e⁻⁴⁰ and less is beyond finite differences, and is what it is."""
+    x = f64([-30.0, -3.0, -1e-7, 0.0, 1e-7, 0.5, 30.0]).requires_grad_()
+    assert torch.autograd.gradcheck(function, (x,), rtol=1e-7, atol=1e-9)
+    x = f64([*PLACES]).requires_grad_()
+    (slope,) = torch.autograd.grad(function(x).sum(), x)
+    with mpmath.workdps(40):
+        on = [1 / (1 + mpmath.exp(-each)) for each in map(mpmath.mpf, PLACES)]
+        off = [1 / (1 + mpmath.exp(each)) for each in map(mpmath.mpf, PLACES)]
+        of_sigmoid = [float(one * other) for one, other in zip(on, off, strict=True)]
+    expected = of_sigmoid if function is sigmoid else [float(each) for each in on]
+    torch.testing.assert_close(slope, f64(expected), rtol=1e-15, atol=1e-320)

@@ -1,12 +1,14 @@
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special
 
-from fsvi_bench.maths.features import inducing_tril, nystrom_features, rbf_grid_features, rbf_kernel
+from fsvi_bench.maths.features import Kernel, ard_kernel, inducing_tril, nystrom_features, rbf_grid_features
 from tests import reference
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=50, database=None)
@@ -37,19 +39,19 @@ def close(actual, expected, rtol=0.0, atol=1e-14):
 def test_rbf_kernel_equals_a_loop(seed, n, m, D):
     a, b, lengthscales, outputscale = draw(seed, n, m, D)
     expected = reference.rbf_kernel(a.numpy(), b.numpy(), lengthscales.numpy(), outputscale.item())
-    close(rbf_kernel(a, b, lengthscales, outputscale), expected)
+    close(ard_kernel(a, b, lengthscales, outputscale), expected)
 
 
 def test_rbf_kernel_of_close_points_does_not_cancel():
     # At 1e4 from the origin the expansion ‖a‖² + ‖b‖² − 2aᵀb is off by 1e-8, and the kernel by 1e-5 and more.
     a, b = f64([[1e4, -1e4]]), f64([[1e4 + 0.5, -1e4 - 0.25]])  # the differences are exact
     expected = 1.5 * math.exp(-0.5 * ((0.5 / 1e-1) ** 2 + (0.25 / 2e-1) ** 2))
-    close(rbf_kernel(a, b, f64([1e-1, 2e-1]), f64(1.5)), [[expected]], rtol=1e-9)  # a/ℓ rounds at 1e5: 1e-11 each
+    close(ard_kernel(a, b, f64([1e-1, 2e-1]), f64(1.5)), [[expected]], rtol=1e-9)  # a/ℓ rounds at 1e5: 1e-11 each
 
 
 def test_rbf_kernel_of_a_set_with_itself_is_symmetric_with_the_outputscale_on_its_diagonal():
     a, _, lengthscales, outputscale = draw(0, 6, 1, 3)
-    kernel = rbf_kernel(a, a, lengthscales, outputscale)
+    kernel = ard_kernel(a, a, lengthscales, outputscale)
     assert torch.equal(kernel, kernel.mT)
     assert torch.equal(kernel.diagonal(), outputscale.expand(6))
     assert torch.linalg.eigvalsh(kernel).min() > 0
@@ -61,16 +63,79 @@ def test_a_batch_of_kernels_and_features_is_a_loop_over_its_elements():
         torch.stack(parts).reshape(2, 3, *parts[0].shape) for parts in zip(*problems, strict=True)
     )
     jitter = torch.linspace(1e-6, 1e-2, 6, dtype=torch.float64).reshape(2, 3)
-    kernel = rbf_kernel(x, Z, lengthscales, outputscale)
+    kernel = ard_kernel(x, Z, lengthscales, outputscale)
     tril = inducing_tril(Z, lengthscales, outputscale, jitter)
     features = nystrom_features(x, Z, lengthscales, outputscale, tril)
     grid = rbf_grid_features(x, Z, lengthscales)
     for i, problem in zip(np.ndindex(2, 3), problems, strict=True):
         x_i, Z_i, lengthscales_i, outputscale_i = problem
-        close(kernel[i], rbf_kernel(*problem))
+        close(kernel[i], ard_kernel(*problem))
         close(tril[i], inducing_tril(Z_i, lengthscales_i, outputscale_i, jitter[i]))
         close(features[i], nystrom_features(*problem, tril[i]), atol=1e-13)
         close(grid[i], rbf_grid_features(x_i, Z_i, lengthscales_i))
+
+
+KERNELS = get_args(Kernel)
+
+
+def gpytorch_kernel(name, lengthscales, outputscale):
+    """GPyTorch's own, with distances from differences where it lets them be told."""
+    import gpytorch
+
+    D = len(lengthscales)
+    base = (
+        gpytorch.kernels.RBFKernel(ard_num_dims=D)
+        if name == "rbf"
+        else gpytorch.kernels.MaternKernel(nu=int(name[-2]) / 2, ard_num_dims=D)
+    )
+    kernel = gpytorch.kernels.ScaleKernel(base).double()
+    base.lengthscale, kernel.outputscale = lengthscales, outputscale
+    return kernel
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@PROPERTY
+@given(seed=seeds, n=st.integers(1, 30), m=sizes, D=sizes)
+def test_every_kernel_is_gpytorchs(name, seed, n, m, D):
+    """To what GPyTorch's expanded distances leave: √eps of a distance near 0, where the rough kernels have a kink."""
+    a, b, lengthscales, outputscale = draw(seed, n, m, D)
+    theirs = gpytorch_kernel(name, lengthscales, outputscale)(a, b).to_dense().detach()
+    close(ard_kernel(a, b, lengthscales, outputscale, name), theirs, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@PROPERTY
+@given(seed=seeds, n=sizes, m=sizes, D=sizes)
+def test_every_kernel_is_the_matern_formula_with_bessel_functions(name, seed, n, m, D):
+    """k(r) = 2^(1−ν)/Γ(ν) (√(2ν) r)^ν K_ν(√(2ν) r) (Rasmussen and Williams 2006, eq. 4.14)."""
+    a, b, lengthscales, outputscale = draw(seed, n, m, D)
+    difference = (a.numpy()[:, None] - b.numpy()[None]) / lengthscales.numpy()
+    r = np.sqrt((difference**2).sum(-1))
+    if name == "rbf":
+        expected = np.exp(-(r**2) / 2)
+    else:
+        nu = int(name[-2]) / 2
+        scaled = np.sqrt(2 * nu) * r
+        expected = 2 ** (1 - nu) / special.gamma(nu) * scaled**nu * special.kv(nu, scaled)
+    close(ard_kernel(a, b, lengthscales, outputscale, name), outputscale.numpy() * expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_of_a_set_with_itself_has_the_outputscale_on_its_diagonal(name):
+    a, _, lengthscales, outputscale = draw(0, 6, 1, 3)
+    kernel = ard_kernel(a, a, lengthscales, outputscale, name)
+    assert torch.equal(kernel, kernel.mT)
+    assert torch.equal(kernel.diagonal(), outputscale.expand(6))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_features_of_every_kernel_have_its_nystrom_kernel_as_inner_products(name):
+    x, Z, lengthscales, outputscale = draw(3, 7, 4, 2)
+    tril = inducing_tril(Z, lengthscales, outputscale, f64(1e-6), name)
+    Phi = nystrom_features(x, Z, lengthscales, outputscale, tril, name)
+    cross, K = (ard_kernel(points, Z, lengthscales, outputscale, name) for points in (x, Z))
+    expected = cross @ torch.linalg.solve(K + 1e-6 * torch.eye(4, dtype=torch.float64), cross.mT)
+    close(Phi @ Phi.mT, expected, atol=1e-12)
 
 
 # --- Inducing points --------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from fsvi_bench.maths.log_uniform import (
     log_uniform_kl,
     log_uniform_kl_slope,
     molchanov_kl,
+    molchanov_kl_of_u,
 )
 from tests.maths import many_digits
 from tests.maths.draws import close, f64
@@ -178,3 +179,15 @@ def test_alpha_not_positive_is_refused(function, alpha):
 def test_gradients_of_the_approximations(approximation):
     assert torch.autograd.gradcheck(approximation, f64([0.01, 0.3, 0.9]).requires_grad_())
     assert approximation(f64([math.nan, 0.5])).isnan().tolist() == [True, False]
+
+
+def test_molchanovs_form_in_u_has_its_value_and_passes_gradcheck():
+    """At u = 0 too, where α is infinite: its value is 0 and its slope 1, from the right."""
+    u = f64([1e-3, 0.02, 0.5, 3.0, 200.0]).requires_grad_()
+    close(molchanov_kl_of_u(u).detach(), molchanov_kl(0.5 / u.detach()), rtol=1e-15, atol=0)
+    assert torch.autograd.gradcheck(molchanov_kl_of_u, u)
+    zero = f64([0.0]).requires_grad_()
+    value = molchanov_kl_of_u(zero)
+    assert float(value.detach()) == 0.0
+    assert float(torch.autograd.grad(value.sum(), zero)[0]) == 1.0
+    assert float(molchanov_kl_of_u(f64([1e-9]))) == pytest.approx(1e-9, rel=1e-6)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from fsvi_bench.maths.measurement import measure
 
+from fsvi_bench.maths.functional_kl import measure
 from tests.maths.draws import close
-from tests.maths.test_functional_kl import WAYS, case, draw_q, draw_sets, everything
+from tests.maths.test_functional_kl import WAYS, case, draw_q, draw_sets, everything, gradient, gradient_diagonal
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -31,11 +31,13 @@ def test_a_part_of_a_batch_is_measured_as_those_problems_are(M, kind, way):
     for start, stop in ((0, 2), (1, 3), (2, 3)):
         part = whole.narrow(start, stop)
         q = (mean[start:stop], factor[start:stop])
-        close(part.gradient(*q).kl, whole.gradient(mean, factor).kl[start:stop], rtol=1e-14)
-        close(part.gradient(*q).factor, whole.gradient(mean, factor).factor[start:stop], rtol=1e-13, atol=1e-13)
-        kl = part.gradient_diagonal(mean[start:stop], scale[start:stop]).kl
-        close(kl, whole.gradient_diagonal(mean, scale).kl[start:stop], rtol=1e-14)
-        close(part.project(factor[start:stop]), whole.project(factor)[start:stop], rtol=1e-13, atol=1e-13)
+        close(gradient(part, *q).kl, gradient(whole, mean, factor).kl[start:stop], rtol=1e-14)
+        close(gradient(part, *q).factor, gradient(whole, mean, factor).factor[start:stop], rtol=1e-13, atol=1e-13)
+        kl = gradient_diagonal(part, mean[start:stop], scale[start:stop]).kl
+        close(kl, gradient_diagonal(whole, mean, scale).kl[start:stop], rtol=1e-14)
+        close(part.project(mean[start:stop]), whole.project(mean)[start:stop], rtol=1e-13, atol=1e-13)
+        rows = part.project_rows(factor[start:stop]), whole.project_rows(factor)[start:stop]
+        close(*rows, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("jitter", [0.0, 1e-3])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from fsvi_bench.variational.parameters import FullParameters
 
 from fsvi_bench.conformance.problems import odd_problems, take, toy_problems
+from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Family
@@ -129,10 +129,10 @@ def twenty_targets(problem: Task) -> TrainingData:
 
 
 def method_on(name, data, family, settings=None, seeds=None, **options):
-    """A method set up as Lightning's hook does it, without training."""
+    """A method that is not yet trained."""
     entry = load_method(name)
     seeds = list(range(1, len(data) + 1)) if seeds is None else seeds
-    return entry.cls(data, family, entry.options(settings or {}), seeds, **options)
+    return entry.cls(data, family, seeds, entry.options(settings or {}), **options)
 
 
 def trained_method(name, data, family, settings, observe=None, at=(), **options):
@@ -150,29 +150,43 @@ def random_q(family, k, seed=0):
     return mean, torch.diag(scale) + (0.3 * draw.tril(-1) if family == "full" else 0)
 
 
+def of_objective(method, place, task, q=None):
+    """(KL(q* ‖ P_D) at the objective's optimum q*, how far above it q is), as records have them; q as `loss` takes it."""
+    tasks = [task] * len(method.problems)
+    optimum = method.optima(tasks)[place]
+    return optimum.kl, method.objective(place, task, q=q) - optimum.value
+
+
+def terms(q):
+    """A Gaussian posterior of one problem as losses take a batch of them."""
+    return Gaussian(q.mean[None], q.root[None])
+
+
+def first_batch(method):
+    """What the first step sees."""
+    return next(iter(method.data().train_dataloader()))
+
+
 def place(q, mean, tril):
-    """Moves parameters (of one problem) to a given q; dummy weights stay at the prior."""
+    """Moves a `TrainableGaussian` (of one problem) to a given q; dummy weights stay at the prior."""
     k = len(mean)
-    q._mean.data[0, :k] = mean
-    if isinstance(q, FullParameters):
-        q._factor.data[0, :k, :k] = tril
-        q._log_diagonal.data[0, :k] = tril.diagonal().log()
+    q.mean.data[0, :k] = mean
+    if hasattr(q, "lower"):
+        q.lower.data[0, :k, :k] = tril.tril(-1) + torch.diag(tril.diagonal().log())
     else:
-        q._log_scale.data[0, :k] = tril.diagonal().log()
-    q.refresh()
+        q.log_scale.data[0, :k] = tril.diagonal().log()
 
 
-def gradients(q, k):
-    """∂/∂mean, ∂/∂(strictly lower L) and ∂/∂(log diagonal), as set; zero for dummy weights."""
-    parts = [q._mean.grad[0], q._log_diagonal.grad[0] if isinstance(q, FullParameters) else q._log_scale.grad[0]]
-    for part in parts:
-        assert not part[k:].any()
-    if not isinstance(q, FullParameters):
-        return parts[0][:k], torch.zeros(0, dtype=f64), parts[1][:k]
-    factor = q._factor.grad[0]
-    assert not factor.triu().any()
-    assert not factor[k:].any()
-    return parts[0][:k], factor[:k, :k][tuple(torch.tril_indices(k, k, -1))], parts[1][:k]
+def gradients(q, loss):
+    """∂loss/∂mean, ∂/∂(strictly lower L) and ∂/∂(log diagonal) of a `TrainableGaussian`; zero for dummy weights."""
+    k = q.k
+    in_mean, last = (part[0] for part in torch.autograd.grad(loss.sum(), list(q.parameters())))
+    assert not in_mean[k:].any()
+    assert not last[k:].any()
+    if last.ndim == 1:
+        return in_mean[:k], torch.zeros(0, dtype=f64), last[:k]
+    assert not last.triu(1).any()
+    return in_mean[:k], last[:k, :k][tuple(torch.tril_indices(k, k, -1))], last.diagonal()[:k]
 
 
 def negative_elbo(data, mean, below, log_diagonal):

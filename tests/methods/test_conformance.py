@@ -106,7 +106,7 @@ def test_the_posterior_is_one_of_its_family_over_the_weights(row, settings):
     assert not tril.triu(1).any()
     assert bool(tril.tril(-1).any()) == (row.family == "full")
     assert list(method.divergences()) == [None] * 3
-    assert len(method.objectives()) == len(method.work()) == len(method.details()) == 3
+    assert len(method.stopped_after()) == len(method.work()) == len(method.details()) == 3
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_nan_among_one_problems_targets_is_its_own_misfortune(row, settings):
     reasons = method.divergences()
     assert [reasons[place] for place in places if place != planted] == [None] * 2
     q = unstack(method.posterior())
-    status = _score_cell(q[planted], problems[planted], reasons[planted], None)
+    status = _score_cell(q[planted], problems[planted], reasons[planted])
     assert status["status"] == "diverged"
     if not row.closed_form:
         # Every target is NaN, so that the first loss, that of step 0, is.

@@ -16,14 +16,15 @@ from fsvi_bench.maths.log_uniform import (
     ksw_lower_bound_kl,
     log_uniform_kl,
     molchanov_kl,
+    molchanov_kl_of_u,
 )
 from fsvi_bench.maths.spike_slab import spike_slab_optimum
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.methods.sparse_variational_dropout import sigmoid_slope
-from fsvi_bench.methods.variational_dropout import log_uniform_gradient, task_prior_gradient
+from fsvi_bench.methods.variational_dropout import task_prior_kl
+from fsvi_bench.posteriors.trainable import Multiplicative
 from tests.maths.draws import close, f64
-from tests.methods.table import toys, trained_method
-from tests.variational import InputsAsFeatures
+from tests.methods.synthetic import InputsAsFeatures
+from tests.methods.table import first_batch, method_on, of_objective, toys, trained_method
 
 TO_THE_END = {"minibatch": "full", "lr": 0.05, "lr_schedule": "cosine", "averaging": 0.2}
 
@@ -67,7 +68,7 @@ def test_optimised_retain_probabilities_are_the_optima(problem, data):
     own = trained_method("bernoulli-dropout", data, "bernoulli", {"optimise": "per-weight"}).posterior()[0]
     values = [float(bernoulli_objective(*model(problem), each.m, each.retain_probabilities)) for each in (own, q)]
     assert values[0] <= values[1]
-    assert shared.objectives()[0].scores(q, problem) == (math.inf, pytest.approx(0.0, abs=1e-9))
+    assert of_objective(shared, 0, problem) == (math.inf, pytest.approx(0.0, abs=1e-9))
     assert shared.details()[0]["retain_probability"] == pytest.approx(float(q.retain_probability), rel=1e-12)
 
 
@@ -126,7 +127,7 @@ def test_the_gap_of_gaussian_dropout_is_that_of_its_likelihood(problem, data):
     gap = expected_error(problem, q.mean, 0.25 * q.mean.square()) - expected_error(
         problem, theta, 0.25 * theta.square()
     )
-    assert method.objectives()[0].scores(q, problem).objective_gap == pytest.approx(float(gap), rel=1e-9)
+    assert of_objective(method, 0, problem)[1] == pytest.approx(float(gap), rel=1e-9)
 
 
 KLS = {"exact": gaussian_dropout_kl, "cubic": ksw_cubic_kl, "lower-bound": ksw_lower_bound_kl}
@@ -134,11 +135,18 @@ KLS = {"exact": gaussian_dropout_kl, "cubic": ksw_cubic_kl, "lower-bound": ksw_l
 
 @pytest.mark.parametrize("kl", KLS)
 def test_kl_gradients_are_those_of_the_kls(kl):
-    log_alpha = torch.linspace(-6, 0, 25, dtype=torch.float64).requires_grad_()
+    """Under data that say nothing the loss is the KL and a constant; α in the variational methods' own terms."""
+    log_alpha = torch.linspace(-6, 0, 8, dtype=torch.float64)[None].requires_grad_()
     (expected,) = torch.autograd.grad(KLS[kl](log_alpha.exp()).sum(), log_alpha)
-    theta, got = log_uniform_gradient(kl)(torch.ones(25, dtype=torch.float64), log_alpha.detach())
+    _, data = well_conditioned()
+    data.Phi.zero_()
+    method = method_on("variational-dropout", data, "ffg", {"kl": kl, "estimator": "exact", "minibatch": "full"})
+    theta = torch.ones(1, 8, dtype=torch.float64).requires_grad_()
+    q = Multiplicative(theta, (0.5 * log_alpha).exp() * theta, log_alpha)
+    loss = method.loss(q, first_batch(method))
+    in_theta, got = torch.autograd.grad(loss.sum(), (theta, log_alpha))
     close(got, expected, rtol=1e-12)
-    assert not theta.any()
+    assert not in_theta.any()
 
 
 def test_the_gradient_of_the_kl_to_the_tasks_prior():
@@ -146,15 +154,21 @@ def test_the_gradient_of_the_kl_to_the_tasks_prior():
     variance = log_alpha.exp() * theta.square()
     kl = 0.5 * (variance + theta.square() - 1 - variance.log()).sum()
     expected = torch.autograd.grad(kl, (theta, log_alpha))
-    for mine, other in zip(task_prior_gradient(theta.detach(), log_alpha.detach()), expected, strict=True):
+    got = task_prior_kl(Multiplicative(theta, (0.5 * log_alpha).exp() * theta, log_alpha)).sum()
+    close(got.detach(), kl.detach(), rtol=1e-13)
+    for mine, other in zip(torch.autograd.grad(got, (theta, log_alpha)), expected, strict=True):
         close(mine, other, rtol=1e-13)
 
 
 def test_the_slope_of_molchanovs_kl():
     u = torch.logspace(-6, 6, 40, dtype=torch.float64).requires_grad_()
     (expected,) = torch.autograd.grad(molchanov_kl(0.5 / u).sum(), u)
-    close(sigmoid_slope(u.detach()), expected, rtol=1e-11)
-    assert float(sigmoid_slope(f64([0.0]))) == 1.0
+    (got,) = torch.autograd.grad(molchanov_kl_of_u(u).sum(), u)
+    close(got, expected, rtol=1e-11)
+    zero = f64([0.0]).requires_grad_()
+    value = molchanov_kl_of_u(zero)
+    assert float(value.detach()) == 0.0
+    assert float(torch.autograd.grad(value.sum(), zero)[0]) == 1.0
 
 
 @pytest.mark.slow

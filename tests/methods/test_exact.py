@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.exact import Exact
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method, method_names
@@ -31,7 +30,7 @@ def problems():
 
 
 def posteriors(problems, family):
-    method = Exact(TrainingData.of(problems), family, MethodOptions(), seeds=[0] * len(problems))
+    method = Exact(problems, family, [0] * len(problems))
     seconds = train(method, "cpu")
     assert seconds > 0
     return unstack(method.posterior())
@@ -72,7 +71,7 @@ def test_odd_shapes_are_bitwise_independent_of_the_batch_too(family, N, k):
         data = TrainingData(
             Phi[chosen, :, :1], y[chosen], Phi[chosen], one[chosen], low[chosen], low[chosen], feature_map
         )
-        method = Exact(data, family, MethodOptions(), seeds=[0] * len(chosen))
+        method = Exact(data, family, [0] * len(chosen))
         train(method, "cpu")
         return unstack(method.posterior())
 
@@ -102,7 +101,7 @@ def test_names_and_refusals(tmp_path):
 def test_a_method_from_a_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from fsvi_bench.methods.base import Method\nclass Half(Method):\n    pass\nboom = 1\n")
-    with pytest.raises(InputError, match=r"is not a complete .*; implement num_steps, posterior, training_step"):
+    with pytest.raises(InputError, match=r"is not a complete .*; implement loss or solve"):
         load_method(f"{path}:Half")
     with pytest.raises(InputError, match="has no class 'Whole'"):
         load_method(f"{path}:Whole")

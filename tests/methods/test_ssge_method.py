@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fsvi_bench.variational.gradients import set_gradient
-from fsvi_bench.variational.likelihood import FullBatch
-from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
-from fsvi_bench.variational.parameters import make_parameters
 from scipy.stats import chi2
 
-from fsvi_bench.methods import ssge
+from fsvi_bench.maths.functional_kl import functional_kl
+from fsvi_bench.methods.data import MeasurementDesign, expected_nll
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import unstack
 from tests.methods.table import (
     f64,
+    first_batch,
     gradients,
+    method_on,
     odd_problems,
     place,
     random_q,
@@ -40,33 +38,33 @@ def test_ssge_with_the_exact_score_is_randa_on_average(family, M, prior_score, n
     marginals, at the M points and not at the zero rows up to the alignment."""
     data, k = take(odd_problems(), [0]), 7
     mean, tril = random_q(family, k)
-    q, likelihood = make_parameters(family, 1, 8), FullBatch(data)
+    settings = {"S": 8, "M": M, "prior_score": prior_score, "minibatch": "full", **noise}
+    method = method_on("ssge", data, family, settings, [1])
+    q, batch = method.q, first_batch(method)
     place(q, mean, tril)
-    options = load_method("ssge").options({"S": 8, "M": M, "prior_score": prior_score, **noise})
-    A = next(iter(MeasurementStream(data, options.design(), [1])))
-    assert options.design() == MeasurementDesign(M, kl_jitter=pytest.approx(0.09 if noise else 0.0, rel=1e-15))
-    Phi_A = torch.cat([A.Phi_A[0], torch.zeros(-M % 4, 8, dtype=f64)])[:, :k]
+    assert method.options.design == MeasurementDesign(M, kl_jitter=pytest.approx(0.09 if noise else 0.0, rel=1e-15))
+    assert batch.Phi_A.shape == (1, M + -M % 4, 8)
+    Phi_A = batch.Phi_A[0, :, :k]
+    assert not Phi_A[M:].any()
     assert rank(Phi_A) == min(M, k)
     jitter = 0.09 * torch.diag((torch.arange(len(Phi_A)) < M).to(f64)) if noise else 0.0
     precision = torch.linalg.pinv(Phi_A @ tril @ tril.mT @ Phi_A.mT + jitter, rtol=1e-10, hermitian=True)
     prior_precision = torch.linalg.pinv(Phi_A @ Phi_A.mT + jitter, rtol=1e-10, hermitian=True)
 
-    def exact_score(samples, queries, options):
+    def exact_score(samples, queries=None):
         assert not samples[..., M:].any()
         if queries is None:
             return -(samples - Phi_A @ mean) @ precision
         return -queries @ prior_precision
 
-    monkeypatch.setattr(ssge, "_score", exact_score)
-    samples = ssge.FunctionSamples(options, [1], 8, torch.device("cpu"))
-    draws = []
-    for _ in range(1000):
-        ssge.set_stein_gradient(q, A, likelihood, samples, 1.0)
-        draws.append(torch.cat(gradients(q, k)))
+    monkeypatch.setattr(method, "_score", exact_score)
+    draws = [torch.cat(gradients(q, method.loss(q(), batch))) for _ in range(1000)]
     estimates = torch.stack(draws)
-    set_gradient(q, A.measurement, likelihood, 1.0)
-    truth = torch.cat(gradients(q, k))
 
+    def randa(kl_weight):
+        return torch.cat(gradients(q, expected_nll(q(), batch.rows) + kl_weight * functional_kl(q(), batch.A)))
+
+    truth = randa(1.0)
     error = estimates.mean(0) - truth
     values, vectors = torch.linalg.eigh(estimates.T.cov() / len(estimates))
     varies = values > 1e-12 * values[-1]
@@ -76,8 +74,7 @@ def test_ssge_with_the_exact_score_is_randa_on_average(family, M, prior_score, n
     statistic = float((turned[varies].square() / values[varies]).sum())
     assert chi2.sf(statistic, int(varies.sum())) > 1e-3
     # And it could have failed: half the KL's gradient, say, is far outside.
-    set_gradient(q, A.measurement, likelihood, 0.5)
-    wrong = (vectors.mT @ (estimates.mean(0) - torch.cat(gradients(q, k))))[varies]
+    wrong = (vectors.mT @ (estimates.mean(0) - randa(0.5)))[varies]
     assert chi2.sf(float((wrong.square() / values[varies]).sum()), int(varies.sum())) < 1e-12
 
 

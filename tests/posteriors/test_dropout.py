@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.stats import chi2, kstest, norm
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
@@ -56,12 +57,12 @@ def test_draws_have_the_closed_form_moments(name):
     """χ² over all first and second moments jointly: the mean of t(w) = (w, vech ww̃ᵀ) against its expectation, in units
     of the covariance of t that the draws themselves give."""
     q, n = make(name), 200_000
-    w = q.sample(generator(7), n)
+    w = q.sample(n, 7)
     assert w.shape == (n, k)
     centred = (w - q.mean).numpy()
     rows, columns = np.tril_indices(k)
     statistics = np.hstack([centred, centred[:, rows] * centred[:, columns]])
-    expected = np.concatenate([np.zeros(k), q.covariance().numpy()[rows, columns]])
+    expected = np.concatenate([np.zeros(k), q.covariance.numpy()[rows, columns]])
     if name == "samples":  # draws with replacement have the divisor S
         expected[k:] *= (q.S - 1) / q.S
     error = statistics.mean(0) - expected
@@ -74,9 +75,9 @@ def test_draws_have_the_closed_form_moments(name):
 def test_the_chi_square_test_would_see_three_percent(name):
     """Power: variances that are wrong by 3 % would add more than 50 to χ², whose threshold is 55."""
     q, n = make(name), 200_000
-    centred = (q.sample(generator(7), n) - q.mean).numpy()
+    centred = (q.sample(n, 7) - q.mean).numpy()
     squares = centred**2
-    excess = 0.03 * q.covariance().diagonal().numpy() / (squares.std(0) / math.sqrt(n))
+    excess = 0.03 * q.covariance.diagonal().numpy() / (squares.std(0) / math.sqrt(n))
     assert (excess**2).sum() > 50
 
 
@@ -84,16 +85,16 @@ def test_the_chi_square_test_would_see_three_percent(name):
 def test_draws_depend_on_the_generator_only(name):
     q = make(name)
     torch.manual_seed(1)
-    first = q.sample(generator(5), 10)
+    first = q.sample(10, 5)
     torch.manual_seed(2)
-    assert torch.equal(first, q.sample(generator(5), 10))
-    assert not torch.equal(first, q.sample(generator(6), 10))
+    assert torch.equal(first, q.sample(10, 5))
+    assert not torch.equal(first, q.sample(10, 6))
 
 
 @everything
 def test_a_batch_holds_its_problems(name):
     batch = make(name, 3)
-    assert batch.sample(generator(), 4).shape == (3, 4, k)
+    assert batch.sample(4).shape == (3, 4, k)
     assert isinstance(batch, Posterior)
     for i, q in enumerate(unstack(batch)):
         assert type(q) is type(batch)
@@ -111,14 +112,14 @@ def test_covariance_factor_of_samples_is_that_of_numpy():
     tril = q.covariance_tril()
     assert (tril.diagonal() > 0).all()
     assert torch.equal(tril, tril.tril())
-    close(q.covariance(), np.cov(q.samples.numpy().T), rtol=1e-12, atol=1e-14)
+    close(q.covariance, np.cov(q.samples.numpy().T), rtol=1e-12, atol=1e-14)
     few = SamplesPosterior(draw(4, k))
-    close(few.covariance(), np.cov(few.samples.numpy().T), rtol=1e-12, atol=1e-13)
+    close(few.covariance, np.cov(few.samples.numpy().T), rtol=1e-12, atol=1e-13)
 
 
 def test_slabs_are_normal_and_spikes_exact():
     q = make("spike-slab")
-    w = q.sample(generator(1), 20_000).numpy()
+    w = q.sample(20_000, 1).numpy()
     for i in range(k):
         nonzero = w[:, i][w[:, i] != 0]
         assert kstest(nonzero, norm(float(q.slab_mean[i]), float(q.slab_scale[i])).cdf).pvalue > 1e-3
@@ -140,7 +141,7 @@ def test_masses_of_all_atoms_add_up_and_give_the_entropy():
     off[:, 0] += 1e-9
     assert (q.log_mass(off) == -math.inf).all()
     frequent = log_mass.argmax()
-    share = (q.sample(generator(), 50_000) == atoms[frequent]).all(-1).double().mean()
+    share = (q.sample(50_000) == atoms[frequent]).all(-1).double().mean()
     mass = float(log_mass[frequent].exp())
     assert abs(float(share) - mass) < 4 * math.sqrt(mass * (1 - mass) / 50_000)
 
@@ -152,14 +153,14 @@ def test_atoms_that_coincide_are_one():
     certain = BernoulliDropoutPosterior(f64([3.0]), f64(1.0))
     assert certain.log_mass(f64([[3.0], [0.0]])).tolist() == [0, -math.inf]
     assert float(certain.entropy()) == 0
-    assert torch.equal(certain.sample(generator(), 100), torch.full((100, 1), 3.0, dtype=torch.float64))
+    assert torch.equal(certain.sample(100), torch.full((100, 1), 3.0, dtype=torch.float64))
 
 
 def test_which_are_singular():
     assert [make(name).singular for name in NAMES] == [False, False, True, True, True, None]
     without = SpikeSlabPosterior(f64([0.0]), f64([1.0]), f64([1.0]))
     assert without.singular is False
-    assert (without.sample(generator(), 1000) != 0).all()
+    assert (without.sample(1000) != 0).all()
 
 
 @pytest.mark.parametrize(
@@ -194,3 +195,15 @@ def test_defects_name_the_tensor(name):
     values = {field: getattr(q, field) for field in (each.name for each in fields(q))}
     single = type(q)(**{field: tensor.float() for field, tensor in values.items()})
     assert defect(single, k) == f"its {first} has type float32, expected float64"
+
+
+@pytest.mark.parametrize(("n", "seed"), [(0, 0), (-1, 0), (3, -1), (3, 2**64)])
+def test_draws_of_no_such_number_or_seed_are_refused(n, seed):
+    with pytest.raises(InputError, match=r"^(n|seed) is '[-\d]+', expected a whole number of [01] or more$"):
+        make("full").sample(n, seed)
+
+
+def test_a_posterior_of_nan_has_diverged_and_is_not_malformed():
+    q = FullGaussian(draw(k), torch.full((k, k), torch.nan, dtype=torch.float64))
+    assert defect(q, k) is None
+    assert divergence(q) == "the posterior holds NaN or infinity"

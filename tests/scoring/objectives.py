@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fsvi_bench.scoring.objective import FixedFunctionalKL
-from fsvi_bench.variational.measurement import MeasurementDesign
 
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, expected_log_likelihood, mean_field_optimum_scale
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import projected_kl
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.scoring.objective import FixedFunctionalKL
 from fsvi_bench.tasks.task import FeatureMap, Task
+from fsvi_bench.variational.measurement import MeasurementDesign
 from tests.maths.draws import draw, f64
 
 FAMILIES = pytest.mark.parametrize("family", ["full", "ffg"])

@@ -52,7 +52,7 @@ def test_gaussian_coverage_is_that_of_a_loop(toy):
     mean, scale = weights()
     q = FactorisedGaussian(mean / 5, scale)
     scores, truth = score(q, toy), toy.truth
-    assert scores.coverage == by_loop(toy, q.mean, q.covariance())
+    assert scores.coverage == by_loop(toy, q.mean, q.covariance)
     assert scores.coverage_exact == by_loop(toy, truth.posterior.mean, truth.covariance_tril @ truth.covariance_tril.mT)
     assert scores.coverage != scores.coverage_exact
 
@@ -90,9 +90,7 @@ def many_targets(toy, q, n):
     """n targets at the toy's 31st test input, from q's own predictive."""
     g, phi = torch.Generator().manual_seed(9), toy.Phi_test[30]
     noise = toy.frozen.noise_variance.sqrt() * torch.randn(n, generator=g, dtype=torch.float64)
-    problem = Task(
-        toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test[:1].expand(n, -1), q.sample(g, n) @ phi + noise
-    )
+    problem = Task(toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test[:1].expand(n, -1), q.draw(g, n) @ phi + noise)
     problem.__dict__["Phi_test"] = phi.expand(n, -1)
     return problem
 

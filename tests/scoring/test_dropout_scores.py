@@ -257,7 +257,7 @@ def test_scores_of_samples_are_near_those_of_what_they_were_drawn_from(small_box
     half_width = 2.093  # t(0.975; 19)
     errors = {name: [] for name in (*ESTIMATED, "w2_moments")}
     for seed in range(20):
-        q = SamplesPosterior(wide.sample(torch.Generator().manual_seed(100 + seed), 10_000))
+        q = SamplesPosterior(wide.sample(10_000, seed=100 + seed))
         scores = score(q, small_box)
         for name in errors:
             low, high = scores.intervals[name]
@@ -276,7 +276,7 @@ def test_bias_is_taken_off(small_box):
     exact = FullGaussian(small_box.truth.posterior.mean, small_box.truth.covariance_tril)
     plug_in, corrected = [], []
     for seed in range(10):
-        q = SamplesPosterior(exact.sample(torch.Generator().manual_seed(seed), 10_000))
+        q = SamplesPosterior(exact.sample(10_000, seed=seed))
         moments = FullGaussian(q.mean, q.covariance_tril())
         plug_in.append(score(moments, small_box).kl)
         corrected.append(score(q, small_box).kl_moment_matched)
@@ -287,7 +287,7 @@ def test_bias_is_taken_off(small_box):
 @pytest.mark.slow
 def test_samples_of_a_mixture_have_its_predictive_scores(small_box):
     q = dropout_on(small_box, 0.8)
-    truth, samples = score(q, small_box), SamplesPosterior(q.sample(torch.Generator().manual_seed(0), 20_000))
+    truth, samples = score(q, small_box), SamplesPosterior(q.sample(20_000, seed=0))
     scores = score(samples, small_box)
     for name in ("nlpd", "predictive_kl_test", "predictive_kl_box"):
         low, high = scores.intervals[name]

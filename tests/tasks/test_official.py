@@ -66,7 +66,7 @@ def test_a_certificate_holds_though_every_kernel_value_were_rounded_otherwise(na
     multiplied by 1 + u, |u| ≤ 2⁻⁵³, symmetrically in k(Z,Z)."""
     found = max((read_official(name, split) for split in official_splits(name)), key=worst_condition)
     generator = torch.Generator().manual_seed(0)
-    exact_kernel = features.rbf_kernel
+    exact_kernel = features.ard_kernel
 
     def rounded(*arguments):
         kernel = exact_kernel(*arguments)
@@ -75,7 +75,7 @@ def test_a_certificate_holds_though_every_kernel_value_were_rounded_otherwise(na
             error = error.tril() + error.tril(-1).mT
         return kernel * (1 + error)
 
-    monkeypatch.setattr(features, "rbf_kernel", rounded)
+    monkeypatch.setattr(features, "ard_kernel", rounded)
     fresh = certify(bind_task(found.task), found.certificate.fit)
     assert fresh != found.certificate
     assert differences(found.certificate, fresh) == []

@@ -136,7 +136,8 @@ def write_job(folder: Path, job: Job, source: bytes, problem: Task) -> None:
     """Lays out what the child may see: the job, the submitted file, and the training problem, nothing else of it."""
     (folder / JOB_FILE).write_text(job.model_dump_json())
     (folder / job.source).write_bytes(source)
-    write_tensor_file(folder / PROBLEM_FILE, _tensors(TrainingData.of([problem])), {"format": PROBLEM_FORMAT})
+    words = {"format": PROBLEM_FORMAT, "kernel": problem.feature_map.kernel}
+    write_tensor_file(folder / PROBLEM_FILE, _tensors(TrainingData.of(problem)), words)
 
 
 def read_job(folder: Path) -> tuple[Job, TrainingData]:
@@ -146,14 +147,14 @@ def read_job(folder: Path) -> tuple[Job, TrainingData]:
         InputError, pydantic.ValidationError: the folder was not made by `write_job`.
     """
     job = Job.model_validate_json((folder / JOB_FILE).read_bytes())
-    content = read_tensor_file(folder / PROBLEM_FILE, PROBLEM_FORMAT, ("format",))
+    content = read_tensor_file(folder / PROBLEM_FILE, PROBLEM_FORMAT, ("format", "kernel"))
     # Copies: where the file happens to be mapped in memory must not decide how BLAS rounds.
     tensors: dict[str, Any] = {name: tensor.clone() for name, tensor in content.tensors.items()}
-    of_map = {field.name: tensors.pop(field.name, None) for field in fields(FeatureMap)}
+    of_map: dict[str, Any] = {field.name: tensors.pop(field.name, None) for field in fields(FeatureMap)}
+    of_map["kernel"] = content.metadata["kernel"]
     return job, TrainingData(**tensors, feature_map=FeatureMap(**of_map))
 
 
 def _tensors(problems: TrainingData) -> dict[str, torch.Tensor]:
     own = {field.name: getattr(problems, field.name) for field in fields(problems) if field.name != "feature_map"}
-    of_map = {field.name: getattr(problems.feature_map, field.name) for field in fields(FeatureMap)}
-    return {name: tensor for name, tensor in {**own, **of_map}.items() if tensor is not None}
+    return {**own, **problems.feature_map.tensors}

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.maths.features import inducing_tril, nystrom_features, rbf_kernel
+from fsvi_bench.maths.features import ard_kernel as rbf_kernel
+from fsvi_bench.maths.features import inducing_tril, nystrom_features
 from fsvi_bench.reproductions.burt2020_theory.settings import Settings
 from fsvi_bench.reproductions.claims import Statistic, Worst
 from fsvi_bench.reproductions.intervals import largest_named, magnitude, smallest_named

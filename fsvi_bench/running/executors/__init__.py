@@ -2,7 +2,7 @@
 
 from fsvi_bench.running.executors.base import Executor, WorkerDied, WorkersLost
 from fsvi_bench.running.executors.choice import check_choice, make_executor
-from fsvi_bench.running.executors.local import LocalExecutor, available_cores, use_one_thread
+from fsvi_bench.running.executors.local import LocalExecutor, available_cores, one_thread, use_one_thread
 from fsvi_bench.running.executors.ray import RayExecutor
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "available_cores",
     "check_choice",
     "make_executor",
+    "one_thread",
     "use_one_thread",
 ]

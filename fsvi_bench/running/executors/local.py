@@ -39,6 +39,22 @@ def use_one_thread() -> None:
     threadpool_limits(1)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The same while a block lasts: whatever else the process does keeps its threads."""
+    import scipy.linalg  # noqa: F401 -- as above
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    with threadpool_limits(1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
 # What takes seconds to import. A server that has done so once forks workers in milliseconds, for all of a run's pools.
 _PRELOADED = ["gpytorch", "pytorch_lightning"]
 

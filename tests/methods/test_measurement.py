@@ -1,26 +1,16 @@
 """How measurement sets are drawn: which inputs, from whose stream, and that nobody else has a say in it."""
 
-from itertools import islice
-
 import numpy as np
 import pytest
 import torch
-from fsvi_bench.maths.measurement import measure
-from fsvi_bench.variational.measurement import (
-    CHUNK,
-    MeasurementDesign,
-    MeasurementStream,
-    align,
-    aligned,
-    distinct_rows,
-    stream_generator,
-)
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.functional_kl import Span
+from fsvi_bench.maths.batching import fill, filled
+from fsvi_bench.maths.functional_kl import Gaussian, Span, functional_kl, measure
+from fsvi_bench.methods.data import CHUNK, MeasurementDesign, MeasurementStream, Streams, distinct_rows, fill_columns
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.seeds import derive_seed
-from tests.variational import synthetic, transparent
+from tests.methods.synthetic import synthetic, transparent
 
 
 def with_duplicates(B=2, N=30, D=4, distinct=12, seed=0):
@@ -34,7 +24,17 @@ def with_duplicates(B=2, N=30, D=4, distinct=12, seed=0):
 
 
 def draw(problems, sets, seeds, *design, **options):
-    return MeasurementStream(problems, MeasurementDesign(*design, **options), seeds).draw(sets).clone()
+    return stream_of(problems, MeasurementDesign(*design, **options), seeds).draw(sets).clone()
+
+
+def stream_of(problems, design, seeds):
+    return MeasurementStream(problems, design, Streams(seeds))
+
+
+def stream_generator(seed, role):
+    """A problem's own stream for one purpose."""
+    (generator,) = Streams([seed])(role)
+    return generator
 
 
 def rows_of(tensor):
@@ -136,12 +136,14 @@ def test_features_are_the_feature_map_at_the_inputs():
             torch.testing.assert_close(features[t, b, 3:, :10], expected, rtol=1e-13, atol=1e-13)
 
 
-def test_aligning_adds_columns_of_zeros_up_to_a_multiple_of_4():
-    assert [aligned(k) for k in (1, 4, 5, 20, 98)] == [4, 4, 8, 20, 100]
-    Phi = torch.arange(1.0, 11.0, dtype=torch.float64).reshape(2, 5)
-    assert torch.equal(align(Phi)[:, :5], Phi)
-    assert torch.equal(align(Phi)[:, 5:], torch.zeros(2, 3, dtype=torch.float64))
-    assert torch.equal(align(Phi[:, :4]), Phi[:, :4])
+def test_filling_up_adds_columns_of_zeros_up_to_a_multiple_of_4():
+    assert [filled(k) for k in (1, 4, 5, 20, 98)] == [4, 4, 8, 20, 100]
+    Phi = torch.arange(1.0, 11.0, dtype=torch.float64).reshape(1, 2, 5)
+    assert torch.equal(fill_columns(Phi)[..., :5], Phi)
+    assert torch.equal(fill_columns(Phi)[..., 5:], torch.zeros(1, 2, 3, dtype=torch.float64))
+    assert torch.equal(fill_columns(Phi[..., :4]), Phi[..., :4])
+    assert torch.equal(fill(Phi)[:, :2], fill_columns(Phi))
+    assert torch.equal(fill(Phi)[:, 2:], torch.zeros(1, 2, 8, dtype=torch.float64))
 
 
 # --- Streams ----------------------------------------------------------------------------------------------------------
@@ -151,16 +153,16 @@ def test_aligning_adds_columns_of_zeros_up_to_a_multiple_of_4():
 def test_sets_do_not_depend_on_how_many_are_drawn_at_a_time(source):
     """With features that round nothing, the 16 sets are the same ones however they are asked for."""
     problems, design = transparent(with_duplicates()), MeasurementDesign(6, source)
-    whole = MeasurementStream(problems, design, [1, 2]).draw(16).clone()
+    whole = stream_of(problems, design, [1, 2]).draw(16).clone()
     for sizes in ((8, 8), (1, 15), (5, 5, 6)):
-        stream = MeasurementStream(problems, design, [1, 2])
+        stream = stream_of(problems, design, [1, 2])
         parts = [stream.draw(size).clone() for size in sizes]
         assert torch.equal(torch.cat(parts), whole)
 
 
 def test_equal_draws_are_bitwise_equal_and_go_on():
     problems, design = synthetic(3), MeasurementDesign(6)
-    one, two = MeasurementStream(problems, design, [1, 2, 3]), MeasurementStream(problems, design, [1, 2, 3])
+    one, two = stream_of(problems, design, [1, 2, 3]), stream_of(problems, design, [1, 2, 3])
     first = one.draw(8).clone()
     assert torch.equal(first, two.draw(8))
     second = one.draw(8).clone()
@@ -170,23 +172,23 @@ def test_equal_draws_are_bitwise_equal_and_go_on():
 
 def test_iteration_gives_the_drawn_sets_with_their_measurements():
     problems, design = synthetic(2), MeasurementDesign(3)
-    stream = MeasurementStream(problems, design, [1, 2])
+    stream = stream_of(problems, design, [1, 2])
     expected = torch.cat([stream.draw(CHUNK).clone() for _ in range(2)])
     identity = torch.eye(8, dtype=torch.float64).repeat(2, 1, 1)
-    count = 0
-    for Phi_A, (features, measurement) in zip(
-        expected, islice(MeasurementStream(problems, design, [1, 2]), 2 * CHUNK), strict=True
-    ):
-        assert torch.equal(features, Phi_A)
-        assert torch.equal(measurement.project(identity), measure(Phi_A.clone()).project(identity))
-        count += 1
+    again, count = stream_of(problems, design, [1, 2]), 0
+    for chunk in range(2):
+        for Phi_A, (A, features) in zip(expected[chunk * CHUNK :], again.sets(CHUNK), strict=False):
+            assert torch.equal(features[:, :3], Phi_A)
+            assert not features[:, 3:].any()
+            assert torch.equal(A.project_rows(identity), measure(Phi_A.clone()).project_rows(identity))
+            count += 1
     assert count == 2 * CHUNK
 
 
 def test_the_design_says_how_the_kl_is_taken():
     problems = synthetic(1)
     Phi_A = draw(problems, 1, [1], 6)[0]
-    jittered = MeasurementStream(problems, MeasurementDesign(6, kl_jitter=0.5), [1]).measure(Phi_A)
+    jittered = MeasurementDesign(6, kl_jitter=0.5).measure(Phi_A)
     assert isinstance(jittered, Span)
     expected = measure(Phi_A, jitter=0.5)
     assert torch.equal(jittered.basis, expected.basis)
@@ -194,20 +196,25 @@ def test_the_design_says_how_the_kl_is_taken():
     Phi_A[0, 1] = Phi_A[0, 0] + 1e-12 * Phi_A[0, 1]
     identity = torch.eye(8, dtype=torch.float64)[None]
     for tolerance, rank in ((1e-9, 5), (1e-14, 6)):
-        stream = MeasurementStream(problems, MeasurementDesign(6, rank_tolerance=tolerance), [1])
-        assert float(stream.measure(Phi_A).project(identity)[0].trace()) == pytest.approx(rank, abs=1e-9)
+        A = MeasurementDesign(6, rank_tolerance=tolerance).measure(Phi_A)
+        assert float(A.project_rows(identity)[0].trace()) == pytest.approx(rank, abs=1e-9)
 
 
 def test_a_problem_is_bitwise_the_same_in_any_batch():
     problems, design = synthetic(5, D=3), MeasurementDesign(7)
-    together = islice(MeasurementStream(problems, design, range(5)), 10)
-    alone = [islice(MeasurementStream(problems.only(b), design, [b]), 10) for b in range(5)]
-    q = torch.linspace(0.1, 1, 8, dtype=torch.float64)[None]
-    for whole, *parts in zip(together, *alone, strict=True):
-        kl = whole.measurement.gradient_diagonal(q.expand(5, -1).contiguous(), q.expand(5, -1).contiguous())
-        for b, part in enumerate(parts):
-            assert torch.equal(whole.Phi_A[b], part.Phi_A[0])
-            for everyone, one in zip(kl, part.measurement.gradient_diagonal(q, q), strict=True):
+    together = stream_of(problems, design, range(5)).sets(10)
+    alone = [stream_of(problems.only(b), design, [b]).sets(10) for b in range(5)]
+
+    def value_and_gradients(A, B):
+        leaves = [torch.linspace(0.1, 1, 8, dtype=torch.float64).repeat(B, 1).requires_grad_() for _ in range(2)]
+        kl = functional_kl(Gaussian(*leaves), A)
+        return kl.detach(), *torch.autograd.grad(kl.sum(), leaves)
+
+    for (A, Phi_A), *parts in zip(together, *alone, strict=True):
+        whole = value_and_gradients(A, 5)
+        for b, (own, own_Phi_A) in enumerate(parts):
+            assert torch.equal(Phi_A[b], own_Phi_A[0])
+            for everyone, one in zip(whole, value_and_gradients(own, 1), strict=True):
                 assert torch.equal(everyone[b], one[0])
 
 

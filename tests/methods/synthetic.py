@@ -1,4 +1,4 @@
-"""Made up for the tests of `variational/`: problems, B at a time, of any shape, no two alike; and their objective."""
+"""Made up for the tests of what methods share: problems, B at a time, of any shape, no two alike; their objective."""
 
 from __future__ import annotations
 
@@ -53,15 +53,17 @@ def transparent(X):
 
 
 def factor_of(leaves):
-    if "_log_scale" in leaves:
-        return torch.diag_embed(leaves["_log_scale"].exp())
-    return leaves["_factor"].tril(-1) + torch.diag_embed(leaves["_log_diagonal"].exp())
+    """L of a `TrainableGaussian`'s parameters: its strict lower triangle, and the logarithm of its diagonal."""
+    if "log_scale" in leaves:
+        return torch.diag_embed(leaves["log_scale"].exp())
+    lower = leaves["lower"]
+    return lower.tril(-1) + torch.diag_embed(lower.diagonal(dim1=-2, dim2=-1).exp())
 
 
 def automatic_loss(problems, Phi_A, kl_weight, leaves, rows=None):
     """The objective from the formulas of `maths/`, per problem; `rows` are a minibatch's (Phi, y)."""
     Phi, y = (problems.Phi, problems.y) if rows is None else rows
-    mean, factor, k = leaves["_mean"], factor_of(leaves), problems.k
+    mean, factor, k = leaves["mean"], factor_of(leaves), problems.k
     zero, identity = torch.zeros(k, dtype=torch.float64), torch.eye(k, dtype=torch.float64)
     fit = expected_log_likelihood(Phi, y, problems.noise_variance, mean, factor, N=problems.y.shape[1])
     kls = [projected_kl(row_space(Phi_A[b]), mean[b], factor[b], zero, identity) for b in range(len(mean))]

@@ -1,0 +1,142 @@
+"""Posteriors that other tools made, as arrays: moments of a Gaussian, or samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.maths.linalg import tril_of_gram
+from fsvi_bench.posteriors.base import Posterior, defect, divergence
+from fsvi_bench.posteriors.gaussian import FactorGaussian, FullGaussian
+from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
+
+#: What counts as rounding, in units of the weights' standard deviations: how far a covariance may be from its
+#: transpose, and how far below 0 an eigenvalue of its correlation matrix may lie.
+ASYMMETRY, NEGATIVE = 1e-8, 1e-10
+FORMS = "a posterior of fit, a pair (mean [k], covariance [k, k]) or samples [S, k]"
+
+
+def posterior_of(q: Any, k: int) -> Posterior:
+    """What `fsvi_bench.score` was given, as one posterior over k weights on the CPU.
+
+    Raises:
+        InputError: it is none, or not one over k weights.
+    """
+    if isinstance(q, Posterior):
+        return _checked(q, k)
+    if hasattr(q, "mean") and hasattr(q, "covariance"):  # such as `task.exact`
+        q = (q.mean, q.covariance)
+    if isinstance(q, tuple | list) and len(q) == 2:
+        return _gaussian(_numbers("mean", q[0]), _numbers("covariance", q[1]), k)
+    if isinstance(q, dict | str | set) or q is None:
+        raise InputError(f"the posterior is of type {type(q).__name__}, expected {FORMS}")
+    return _samples(_numbers("samples", q), k)
+
+
+def _checked(q: Posterior, k: int) -> Posterior:
+    for name, tensor in q.tensors().items():
+        if not isinstance(tensor, Tensor):
+            kind = type(tensor).__name__
+            raise InputError(f"the posterior's {name} is of type {kind}, expected a tensor; give torch.as_tensor of it")
+    q = q.cpu()
+    if any(tensor.ndim != len(q.shapes(q.k)[name]) for name, tensor in q.tensors().items()):
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in q.tensors().items())
+        raise InputError(f"the posterior has tensors of shapes {shapes}, expected those of one problem; score q[0]")
+    _require_weights(q.k, k)
+    if isinstance(q, SamplesPosterior):
+        _require_enough(q.samples)
+    if (fault := defect(q, k) or divergence(q)) is not None:
+        raise InputError(f"this is not a posterior over the task's {k} weights: {fault}{_why(fault)}; correct it")
+    return q
+
+
+def _why(fault: str) -> str:
+    return " (float32 rounding alone can move a KL by 2e-6)" if "float32" in fault else ""
+
+
+def _require_weights(got: int, k: int) -> None:
+    if got != k:
+        raise InputError(f"task has k={k} features, posterior has {got}; was it trained on another task?")
+
+
+def _samples(samples: Tensor, k: int) -> SamplesPosterior:
+    if samples.ndim != 2:
+        raise InputError(f"the posterior has shape {list(samples.shape)}, expected {FORMS}")
+    if samples.shape[1] != k:
+        hint = "transpose them" if samples.shape[0] == k else "were they drawn on another task?"
+        raise InputError(f"the samples have shape {list(samples.shape)}, expected [S, {k}]; {hint}")
+    _require_enough(samples)
+    return SamplesPosterior(samples)
+
+
+def _require_enough(samples: Float[Tensor, "S k"]) -> None:
+    if len(samples) < MINIMUM_SAMPLES:
+        raise InputError(f"the posterior has {len(samples)} samples, expected at least {MINIMUM_SAMPLES}; draw more")
+
+
+def _gaussian(mean: Tensor, covariance: Tensor, k: int) -> Posterior:
+    """A Gaussian by its moments; singular where its covariance is, as far as float64 can tell."""
+    if mean.ndim != 1:
+        raise InputError(f"the mean has shape {list(mean.shape)}, expected [{k}]; give (mean, covariance)")
+    _require_weights(len(mean), k)
+    if covariance.shape != (k, k):
+        mend = "give numpy.diag of the variances" if covariance.ndim == 1 else "export it again"
+        raise InputError(f"the covariance has shape {list(covariance.shape)}, expected [{k}, {k}]; {mend}")
+    factor = _factor(covariance)
+    if factor.shape[1] == k:
+        return FullGaussian(mean, tril_of_gram(factor.mT))
+    return FactorGaussian(mean, factor)
+
+
+def _factor(covariance: Float[Tensor, "k k"]) -> Float[Tensor, "k r"]:
+    """F of full column rank with FFᵀ = Σ. Ranks and signs are those of the correlation matrix, free of the weights'
+    scales.
+
+    Raises:
+        InputError: Σ is not symmetric, or has a negative eigenvalue.
+    """
+    if float(variance := covariance.diagonal().min()) < 0:
+        raise InputError(f"the covariance has the variance {float(variance):g} on its diagonal, expected 0 or more")
+    scale = covariance.diagonal().sqrt()
+    size = scale[:, None] * scale
+    asymmetry = (covariance - covariance.mT).abs()
+    if bool((asymmetry > ASYMMETRY * size).any()):
+        raise InputError(
+            f"the covariance is not symmetric: entries differ from their mirror images by up to {asymmetry.max():.1e}; "
+            "if that is rounding, give (C + C.T) / 2"
+        )
+    # A weight that does not vary has no correlations.
+    correlation = torch.where(size > 0, 0.5 * (covariance + covariance.mT) / size.where(size > 0, 1.0), covariance)
+    eigenvalues, vectors = torch.linalg.eigh(correlation)
+    if float(eigenvalues[0]) < -NEGATIVE:
+        raise InputError(
+            f"the covariance is not positive semi-definite: its correlation matrix has the eigenvalue "
+            f"{float(eigenvalues[0]):.1e}; expected none below 0"
+        )
+    kept = eigenvalues > len(scale) * torch.finfo(torch.float64).eps * eigenvalues[-1]
+    return (scale[:, None] * vectors[:, kept]) * eigenvalues[kept].sqrt()
+
+
+def _numbers(name: str, values: Any) -> Tensor:
+    """A copy in memory of torch's own, on whose alignment rounding depends.
+
+    Raises:
+        InputError: it does not hold finite numbers in double precision.
+    """
+    try:
+        array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"'{name}' cannot be read as one array of numbers, expected float64; make it one") from error
+    if array.dtype.kind in "iu":
+        array = array.astype(np.float64)
+    if array.dtype != np.float64:
+        fault = f"'{name}' has type {array.dtype}, expected float64"
+        raise InputError(f"{fault}{_why(fault)}; compute it in float64")
+    if not np.isfinite(array).all():
+        raise InputError(f"'{name}' holds NaN or infinity, expected finite numbers; fit it again")
+    return torch.tensor(np.ascontiguousarray(array))

@@ -1,0 +1,51 @@
+"""`fsvi_bench.score`: all scores of a posterior, ours or any other tool's arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsvi_bench.api.arrays import posterior_of
+from fsvi_bench.errors import InputError
+from fsvi_bench.methods.problems import require_task
+from fsvi_bench.running.executors import one_thread
+from fsvi_bench.scoring.coverage import LEVELS
+from fsvi_bench.scoring.scores import Scores, not_a_number
+from fsvi_bench.scoring.scores import score as score_posterior
+from fsvi_bench.tasks.task import Task
+
+
+def score(q: Any, task: Task) -> dict[str, Any]:
+    """The scores of `fsvi-bench score --json` as one flat dict. Infinity is a float; None: a score does not apply.
+
+    What is nested there has a dot in its name here: `kl_marginals.5`, `coverage.90`, `overconfidence.median`, and of
+    samples `intervals.nlpd`, a pair. `overconfidence.quantiles` are 21 numbers.
+
+    Args:
+        q: a posterior of `fit` or of this package, a pair (mean [k], covariance [k, k]), whatever has `mean` and
+            `covariance`, or samples [S, k] with S of 10,000 or more. Arrays are NumPy's, torch's or lists, in float64.
+            A singular covariance is allowed; its KL is infinite.
+        task: of `load_task`, `make_task` or `Task.from_gpytorch`.
+
+    Raises:
+        InputError: q is none of these, does not fit the task, or holds NaN; one sentence says what to change.
+    """
+    problem = require_task(task)
+    posterior = posterior_of(q, problem.k)
+    with one_thread():
+        scores = score_posterior(posterior, problem)
+    if names := not_a_number(scores):
+        raise InputError(f"these scores of the posterior are not numbers: {', '.join(names)}; rescale or refit it")
+    return flat(scores)
+
+
+def flat(scores: Scores) -> dict[str, Any]:
+    """Scores by their names, nested ones with a dot."""
+    named: dict[str, Any] = {}
+    for name, value in scores.model_dump().items():
+        if name == "coverage" and value is None:
+            value = dict.fromkeys(LEVELS)
+        if isinstance(value, dict):
+            named |= {f"{name}.{part}": each for part, each in value.items()}
+        elif name != "intervals":  # which only samples have
+            named[name] = value
+    return named

@@ -1,0 +1,115 @@
+"""Tasks on data of the user's own, from arrays: fitted here, or with the features of a GP that was fitted elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, Field, ValidationError
+
+from fsvi_bench.errors import InputError, invalid_field
+from fsvi_bench.tasks.build import fit_task, frozen_task
+from fsvi_bench.tasks.card import FitSettings
+from fsvi_bench.tasks.frozen import fault_of_name
+from fsvi_bench.tasks.raw import RawData
+from fsvi_bench.tasks.splits import standard_splits
+from fsvi_bench.tasks.task import Task, bind
+
+
+class _Options(BaseModel):
+    k: int = Field(100, ge=1)
+    test_fraction: float = Field(0.1, gt=0, lt=1)
+    seed: int = Field(1, ge=0, lt=2**32)
+    jitter: float = Field(1e-6, ge=0, allow_inf_nan=False)
+    name: str
+
+
+def _options(**given: Any) -> _Options:
+    try:
+        return _Options(**given)
+    except ValidationError as error:
+        raise InputError(invalid_field(error)) from error
+
+
+def make_task(
+    X: ArrayLike, y: ArrayLike, *, k: int = 100, test_fraction: float = 0.1, seed: int = 1, name: str = "own"
+) -> Task:
+    """Fits a sparse GP to data of the user's own, as the official tasks' are, and certifies the task that comes of it.
+
+    Args:
+        X, y: inputs [n,D] and targets [n], not standardised: NumPy, torch or pandas.
+        k: inducing points, and so features and weights.
+        test_fraction: how many of the rows are held out, drawn with `seed`.
+        name: of the data; letters, digits, - and _.
+
+    Raises:
+        InputError: data or settings are not as above.
+        TaskRefused: the exact posterior cannot be computed to its limits.
+    """
+    options = _options(k=k, test_fraction=test_fraction, seed=seed, name=name)
+    raw = _raw_data(X, y, name)
+    rows = next(standard_splits(len(raw.y), 1, seed=options.seed, train_fraction=1 - options.test_fraction))
+    if not min(map(len, rows)):
+        raise InputError(
+            f"test_fraction {test_fraction} of {len(raw.y)} rows leaves none to train or to test on; change it"
+        )
+    return fit_task(name, 0, raw, rows, FitSettings(k=options.k)).certified()
+
+
+def task_of_model(
+    kernel: str, tensors: dict[str, Any], data: tuple[Any, Any], held_out: tuple[Any, Any], name: str, jitter: float
+) -> Task:
+    """The task of a model's kernel and tensors on data as they are, see `Task.from_gpytorch`.
+
+    Raises:
+        InputError, TaskRefused: as there.
+    """
+    options, D = _options(jitter=jitter, name=name), tensors["inducing_points"].shape[1]
+    raw = _raw_data(*data, name, columns=D)
+    train = test = np.arange(len(raw.y))
+    if any(part is not None for part in held_out):
+        more = _raw_data(*held_out, name, "_test", D)
+        test = len(raw.y) + np.arange(len(more.y))
+        raw = RawData.of(np.concatenate([raw.X, more.X]), np.concatenate([raw.y, more.y]))
+    data_as_is = {
+        "input_mean": np.zeros(D),
+        "input_std": np.ones(D),
+        "target_std": 1,
+        "jitter": options.jitter,
+    }
+    return bind(frozen_task(name, 0, raw, (train, test), f"sgpr-{kernel}-ard", tensors | data_as_is), raw).certified()
+
+
+def _raw_data(X: Any, y: Any, name: str, suffix: str = "", columns: int | None = None) -> RawData:
+    if fault := fault_of_name(name):
+        raise InputError(f"name is {fault}")
+    inputs, targets = _numbers(X, f"X{suffix}"), _numbers(y, f"y{suffix}")
+    inputs = inputs[:, None] if inputs.ndim == 1 else inputs
+    targets = targets[:, 0] if targets.shape[1:] == (1,) else targets
+    D = columns or inputs.shape[-1]
+    if inputs.shape != (len(targets), D) or targets.ndim != 1 or not inputs.size:
+        got = f"X{suffix} has shape {list(np.shape(X))} and y{suffix} {list(np.shape(y))}"
+        mend = "give one row and one target per data point" + (", and the model's columns" if columns else "")
+        raise InputError(f"{got}, expected [n, {columns or 'D'}] and [n]; {mend}")
+    if not suffix and targets.min() == targets.max():
+        raise InputError(f"all {len(targets)} targets are {targets[0]:g}, expected different ones; give another target")
+    return RawData.of(inputs, targets)
+
+
+def _numbers(values: Any, what: str) -> NDArray[np.float64]:
+    for column in getattr(values, "columns", ()):
+        _numbers(values[column], f"column {str(column)!r} of {what}")
+    try:
+        array = np.asarray(values.detach().cpu().double() if isinstance(values, torch.Tensor) else values)
+        texts = array.dtype == object and any(isinstance(value, str) for value in array.flat)
+        if texts or array.dtype.kind not in "biufO" or not array.ndim:
+            raise TypeError
+        numbers = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} does not hold numbers alone; encode it as numbers or leave it out") from error
+    if not np.isfinite(numbers).all():
+        row = np.argwhere(~np.isfinite(numbers))[0][0]
+        raise InputError(f"{what} holds NaN or infinity in row {row}, expected finite numbers; drop or fill such rows")
+    return numbers

@@ -1,0 +1,94 @@
+"""What `fit`, the methods and `Scores` refuse: one plain sentence that says what to change."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsvi_bench import InputError, RandA, Scores, fit
+from fsvi_bench.posteriors.base import Posterior
+
+FIT = {
+    "unknown method": (("rand-b",), {}, "unknown method 'rand-b': did you mean 'rand-a'? known: bernoulli-dropout, "),
+    "no such file": (("none.py:Mine",), {}, "there is no file none.py; give the method as path/file.py:Class"),
+    "a file alone": (("none.py",), {}, "method none.py is a file without a class; give it as none.py:Class"),
+    "a class of another kind": ((Posterior,), {}, "'Posterior' is no subclass of fsvi_bench.methods.base.Method"),
+    "a number": ((3,), {}, "'3' is no subclass of fsvi_bench.methods.base.Method; derive it from that"),
+    "unknown option": (("rand-a",), {"lrr": 1}, "method rand-a, option 'lrr': there is no such option; did you mean 'lr'? its options: "),
+    "a method without steps": (("exact",), {"max_steps": 5}, "method exact, option 'max_steps': there is no such option; its options: none"),
+    "no steps": (("rand-a",), {"max_steps": 0}, "method rand-a, option 'max_steps': got 0, expected more than 0; its options: "),
+    "half a step": (("rand-a",), {"max_steps": 2.5}, "option 'max_steps': got 2.5, expected a whole number; its options: "),
+    "no points": (("rand-a",), {"M": 0}, "method rand-a, option 'M': got 0, expected more than 0; its options: "),
+    "more points than rows": (("rand-a",), {"M": 10_000}, "M=10000 asks for 5000 distinct training inputs, but a split has 398; choose a smaller M"),
+    "NaN": (("rand-a",), {"lr": float("nan")}, "method rand-a, option 'lr': got nan, expected "),
+    "another family": (("mean-field-vi",), {"family": "full"}, "method mean-field-vi has no family 'full'; its families: ffg"),
+    "no family at all": (("rand-a",), {"family": 3}, "method rand-a has no family '3'; its families: full, ffg"),
+    "a word for a seed": (("rand-a",), {"seed": "one"}, "seed is 'one', expected a whole number of 0 or more"),
+    "a broken seed": (("rand-a",), {"seed": 1.0}, "seed is '1.0', expected a whole number of 0 or more"),
+    "a negative seed": (("rand-a",), {"seed": -1}, "seed is '-1', expected a whole number of 0 or more"),
+    "a truth value for a seed": (("rand-a",), {"seed": True}, "seed is 'True', expected a whole number"),
+    "unknown device": (("rand-a",), {"device": "tpu"}, "the device is 'tpu', expected auto, cpu or cuda"),
+    "settings that contradict each other": (("bernoulli-dropout",), {"training": "masks", "optimise": "shared"}, "training=masks keeps the retain probability"),
+}  # fmt: skip
+
+
+def refusal(call, *arguments, **settings) -> str:
+    with pytest.raises(InputError) as refused:
+        call(*arguments, **settings)
+    message = str(refused.value)
+    assert "\n" not in message
+    assert "Input should" not in message
+    return message
+
+
+@pytest.mark.parametrize("name", FIT)
+def test_fit_refuses(diabetes, name):
+    arguments, settings, message = FIT[name]
+    assert message in refusal(fit, *arguments, diabetes, **settings)
+
+
+def test_fit_refuses_a_deterministic_methods_bad_seed_too(diabetes):
+    assert "seed is 'x'" in refusal(fit, "exact", diabetes, seed="x")
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("diabetes", "the task is the name 'diabetes', expected a Task; load it with load_task('diabetes')"),
+        (None, "the task is of type NoneType, expected a Task; load_task or make_task gives one"),
+        ([1], "the task is of type list, expected a Task"),
+    ],
+)
+def test_only_a_task_will_do(task, message):
+    assert message in refusal(fit, "exact", task)
+
+
+def test_a_method_in_place_of_its_class_is_refused(diabetes):
+    message = refusal(fit, RandA(diabetes), diabetes)
+    assert message == "the method is an object of class RandA, expected the class or a name; give RandA itself"
+
+
+METHOD = {
+    "a name": (("diabetes",), {}, "the task is the name 'diabetes', expected a Task"),
+    "none": (([],), {}, "tasks that are trained side by side have equal shapes, got none"),
+    "other things": (([1, 2],), {}, "the task is of type int, expected a Task"),
+    "another family": ((None, "bernoulli"), {}, "method RandA has no family 'bernoulli'; its families: full, ffg"),
+    "unknown option": ((None, "ffg"), {"lrr": 1}, "method RandA, option 'lrr': there is no such option; did you mean 'lr'?"),
+    "no steps": ((None, "ffg"), {"max_steps": 0}, "method RandA, option 'max_steps': got 0, expected more than 0"),
+    "two seeds": ((None, "ffg", [1, 2]), {}, "got 2 seeds for 1 tasks, expected one for each"),
+    "a word for a seed": ((None, "ffg", ["x"]), {}, "seed is 'x', expected a whole number of 0 or more"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHOD)
+def test_a_method_refuses(diabetes, name):
+    (task, *others), settings, message = METHOD[name]
+    assert message in refusal(RandA, diabetes if task is None else task, *others, **settings)
+
+
+def test_one_seed_need_not_be_a_list(diabetes):
+    assert RandA(diabetes, "ffg", 7).seeds == RandA(diabetes, "ffg", [7]).seeds == (7,)
+
+
+def test_scores_refuses(diabetes):
+    assert "the task is the name 'boston', expected a Task" in refusal(Scores, "boston")
+    assert "every is '0', expected a whole number of 1 or more" in refusal(Scores, diabetes, every=0)

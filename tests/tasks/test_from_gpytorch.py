@@ -1,0 +1,301 @@
+"""Tasks of sparse GPs that a user has fitted with GPyTorch: what is taken over, and what is refused by name."""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import InducingPointKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean, LinearMean, ZeroMean
+from gpytorch.variational import (
+    CholeskyVariationalDistribution,
+    UnwhitenedVariationalStrategy,
+    VariationalStrategy,
+)
+from sklearn.datasets import load_diabetes
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.tasks.task import Task
+
+KERNELS = {
+    "sgpr-rbf-ard": RBFKernel,
+    "sgpr-matern12-ard": lambda **options: MaternKernel(nu=0.5, **options),
+    "sgpr-matern32-ard": lambda **options: MaternKernel(nu=1.5, **options),
+    "sgpr-matern52-ard": lambda **options: MaternKernel(nu=2.5, **options),
+}
+
+
+class SGPR(gpytorch.models.ExactGP):
+    """As GPyTorch's tutorial writes it."""
+
+    def __init__(self, X, y, kernel, k=12, mean=None):
+        super().__init__(X, y, GaussianLikelihood())
+        self.mean_module = mean or ConstantMean()
+        self.base_covar_module = kernel
+        self.covar_module = InducingPointKernel(kernel, X[:k].clone(), self.likelihood)
+
+    def forward(self, x):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+class SVGP(gpytorch.models.ApproximateGP):
+    def __init__(self, Z, kernel, strategy=VariationalStrategy):
+        distribution = CholeskyVariationalDistribution(len(Z))
+        super().__init__(strategy(self, Z, distribution, learn_inducing_locations=True))
+        self.mean_module, self.covar_module = ConstantMean(), kernel
+
+    def forward(self, x):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def data(n=60, D=3, seed=0):
+    g = np.random.default_rng(seed)
+    X = g.normal(size=(n, D))
+    return X, np.sin(X).sum(1) + 2.0 + 0.1 * g.normal(size=n)
+
+
+def climb(model, mll, X, y, steps=15):
+    model.train()
+    optimiser = torch.optim.Adam(mll.parameters(), lr=0.05)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = -mll(model(X), y)
+        loss.backward()
+        optimiser.step()
+    return model
+
+
+def fitted(kernel=None, X=None, y=None, dtype=torch.float64, **options):
+    if X is None:
+        X, y = data()
+    inputs, targets = torch.from_numpy(X).to(dtype), torch.from_numpy(y).to(dtype)
+    model = SGPR(inputs, targets, kernel or ScaleKernel(RBFKernel(ard_num_dims=X.shape[1])), **options).to(dtype)
+    return climb(model, gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model), inputs, targets)
+
+
+def dense_kernel(name, a, b, lengthscales, outputscale):
+    r = np.sqrt((((a[:, None] - b[None]) / lengthscales) ** 2).sum(-1))
+    return (
+        outputscale
+        * {
+            "sgpr-rbf-ard": lambda: np.exp(-(r**2) / 2),
+            "sgpr-matern12-ard": lambda: np.exp(-r),
+            "sgpr-matern32-ard": lambda: (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r),
+            "sgpr-matern52-ard": lambda: (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r),
+        }[name]()
+    )
+
+
+def dense_twin(name, model, likelihood, Z, X, y, jitter=1e-6):
+    """Mean, covariance and log evidence of the weights from what GPyTorch's modules say, in dense NumPy."""
+    scale = model.base_covar_module if hasattr(model, "base_covar_module") else model.covar_module
+    base = scale.base_kernel if isinstance(scale, ScaleKernel) else scale
+    outputscale = float(scale.outputscale.detach()) if isinstance(scale, ScaleKernel) else 1.0
+    lengthscales = base.lengthscale.detach().numpy().astype(float).reshape(-1)
+    noise, constant = float(likelihood.noise.detach()), float(model.mean_module.constant.detach())
+    Z = Z.detach().numpy().astype(float)
+    L = np.linalg.cholesky(dense_kernel(name, Z, Z, lengthscales, outputscale) + jitter * np.eye(len(Z)))
+    Phi = np.linalg.solve(L, dense_kernel(name, Z, X, lengthscales, outputscale)).T
+    covariance = np.linalg.inv(Phi.T @ Phi / noise + np.eye(len(Z)))
+    residual, marginal = y - constant, Phi @ Phi.T + noise * np.eye(len(y))
+    evidence = -0.5 * (residual @ np.linalg.solve(marginal, residual) + np.linalg.slogdet(2 * np.pi * marginal)[1])
+    return covariance @ (Phi.T @ residual) / noise, covariance, evidence
+
+
+def require_equal(task, twin, tolerance=1e-8):
+    mean, covariance, evidence = twin
+    assert np.abs(task.exact.mean - mean).max() <= tolerance * np.abs(mean).max()
+    assert np.abs(task.exact.covariance - covariance).max() <= tolerance * np.abs(covariance).max()
+    assert task.exact.log_evidence == pytest.approx(evidence, rel=tolerance)
+    assert task.exact.mean.dtype == task.exact.covariance.dtype == np.float64
+    assert type(task.exact.log_evidence) is float
+
+
+def test_matern52_on_diabetes_has_the_exact_posterior_of_a_dense_twin():
+    X, y = load_diabetes(return_X_y=True)
+    X, y = X / X.std(0), (y - 100) / 50
+    model = fitted(ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=10)), X, y, k=40)
+    task = Task.from_gpytorch(model, X, y, name="diabetes-matern")
+    require_equal(
+        task, dense_twin("sgpr-matern52-ard", model, model.likelihood, model.covar_module.inducing_points, X, y)
+    )
+    assert (task.dataset, task.split, task.k, task.N) == ("diabetes-matern", 0, 40, 442)
+    assert task.frozen.features == "sgpr-matern52-ard"
+    task.certificate.require_limits()
+
+
+@pytest.mark.parametrize("ard", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_is_taken_over(name, scaled, ard):
+    X, y = data()
+    base = KERNELS[name](ard_num_dims=3 if ard else None)
+    model = fitted(ScaleKernel(base) if scaled else base, X, y)
+    task = Task.from_gpytorch(model, X, y)
+    require_equal(task, dense_twin(name, model, model.likelihood, model.covar_module.inducing_points, X, y))
+    assert task.frozen.lengthscales.shape == (3,)
+    assert float(task.frozen.target_mean) == pytest.approx(float(model.mean_module.constant.detach()), rel=1e-15)
+
+
+@pytest.mark.parametrize("strategy", [VariationalStrategy, UnwhitenedVariationalStrategy])
+def test_an_svgp_gives_its_task_whitened_or_not(strategy):
+    X, y = data()
+    inputs, targets = torch.from_numpy(X), torch.from_numpy(y)
+    model = SVGP(inputs[:12], ScaleKernel(MaternKernel(nu=1.5)), strategy).double()
+    likelihood = GaussianLikelihood().double()
+    mll = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(y))
+    with pytest.raises(InputError, match="at their initial values"):
+        Task.from_gpytorch(model, X, y, likelihood=likelihood)
+    climb(model, mll, inputs, targets)
+    task = Task.from_gpytorch(model, X, y, likelihood=likelihood)
+    Z = model.variational_strategy.inducing_points
+    require_equal(task, dense_twin("sgpr-matern32-ard", model, likelihood, Z, X, y))
+    with pytest.raises(InputError, match="the likelihood is NoneType, expected GPyTorch's GaussianLikelihood; give"):
+        Task.from_gpytorch(model, X, y)
+
+
+def test_single_precision_is_converted_and_not_rounded_further():
+    X, y = data()
+    X, y = X.astype(np.float32), y.astype(np.float32)
+    model = fitted(None, X, y, torch.float32)
+    task = Task.from_gpytorch(model, X, y)
+    assert {tensor.dtype for tensor in task.frozen.tensors.values()} == {torch.float64, torch.int64}
+    Z = model.covar_module.inducing_points
+    twin = dense_twin("sgpr-rbf-ard", model, model.likelihood, Z, X.astype(float), y.astype(float))
+    require_equal(task, twin)
+    other = Task.from_gpytorch(model, pd.DataFrame(X), pd.Series(y))
+    assert other.sha256 == task.sha256 == Task.from_gpytorch(model, torch.from_numpy(X), torch.from_numpy(y)).sha256
+
+
+def test_a_model_that_has_predicted_can_be_taken_over():
+    X, y = data()
+    model = fitted(None, X, y, torch.float32).eval()
+    model(torch.from_numpy(X[:3]).float())
+    assert Task.from_gpytorch(model, X, y).k == 12
+
+
+def test_rows_held_out_are_scored_and_without_them_the_training_rows():
+    X, y = data(80)
+    model = fitted(None, X[:60], y[:60])
+    task = Task.from_gpytorch(model, X[:60], y[:60], X_test=X[60:], y_test=y[60:])
+    assert (task.N, len(task.y_test)) == (60, 20)
+    constant = float(model.mean_module.constant.detach())
+    assert task.y_test.numpy() == pytest.approx(y[60:] - constant, rel=1e-14)
+    assert torch.equal(task.X_test, torch.from_numpy(X[60:]))
+    alone = Task.from_gpytorch(model, X[:60], y[:60])
+    assert torch.equal(alone.X_test, alone.X)
+    assert np.array_equal(alone.exact.mean, task.exact.mean)
+
+
+def test_it_is_saved_with_its_data(tmp_path):
+    from fsvi_bench.tasks.official import load_task
+
+    X, y = data()
+    task = Task.from_gpytorch(fitted(KERNELS["sgpr-matern12-ard"](), X, y), X, y, name="mine")
+    task.save(tmp_path / "mine.safetensors")
+    found = load_task(tmp_path / "mine.safetensors")
+    assert found.sha256 == task.sha256
+    assert np.array_equal(found.exact.mean, task.exact.mean)
+    assert torch.equal(found.Phi_test, task.Phi_test)
+
+
+class Warped(SGPR):
+    def forward(self, x):
+        x = torch.tanh(x)
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+class Shifted(SGPR):
+    def forward(self, x):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x) + x[:, 0], self.covar_module(x))
+
+
+def with_class(kind):
+    X, y = (torch.from_numpy(part) for part in data())
+    model = kind(X, y, ScaleKernel(RBFKernel(ard_num_dims=3))).double()
+    return climb(model, gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model), X, y)
+
+
+class Plain(gpytorch.models.ExactGP):
+    def __init__(self, kernel):
+        X, y = (torch.from_numpy(part) for part in data())
+        super().__init__(X, y, GaussianLikelihood())
+        self.mean_module, self.covar_module = ZeroMean(), kernel
+        self.double()
+
+    def forward(self, x):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def other_noise():
+    model = fitted()
+    model.likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(torch.ones(60, dtype=torch.float64))
+    return model
+
+
+def diverged():
+    model = fitted()
+    model.covar_module.inducing_points.data[0, 0] = float("nan")
+    return model
+
+
+REFUSED = {
+    "the kernel is PeriodicKernel, expected GPyTorch's RBFKernel or MaternKernel": lambda: fitted(
+        ScaleKernel(gpytorch.kernels.PeriodicKernel())
+    ),
+    "the kernel is AdditiveKernel": lambda: fitted(RBFKernel() + MaternKernel()),
+    "kernel.x.. of all inputs": lambda: fitted(RBFKernel(active_dims=[0])),
+    "the mean is LinearMean, expected GPyTorch's ConstantMean or ZeroMean": lambda: fitted(mean=LinearMean(3)),
+    "the model has no inducing points": lambda: Plain(ScaleKernel(RBFKernel())),
+    "the likelihood is FixedNoiseGaussianLikelihood": other_noise,
+    "forward does not give the mean and kernel": lambda: with_class(Warped),
+    "transform inputs before the model": lambda: with_class(Shifted),
+    "expected finite parameters": diverged,
+    "the model is Linear, expected GPyTorch's ExactGP or ApproximateGP": lambda: torch.nn.Linear(3, 1),
+    "at their initial values": lambda: SGPR(*(torch.from_numpy(part) for part in data()), RBFKernel()).double(),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_a_task_cannot_hold_is_refused_in_one_sentence(words):
+    with pytest.raises(InputError, match=words) as refused:
+        Task.from_gpytorch(REFUSED[words](), *data())
+    assert "\n" not in str(refused.value)
+
+
+def test_an_initial_value_of_a_constraint_is_no_fit_either():
+    constraint = gpytorch.constraints.Positive(initial_value=torch.tensor(2.0, dtype=torch.float64))
+    X, y = (torch.from_numpy(part) for part in data())
+    model = SGPR(X, y, RBFKernel(lengthscale_constraint=constraint)).double()
+    assert model.base_covar_module.lengthscale.item() == pytest.approx(2.0)
+    with pytest.raises(InputError, match="at their initial values"):
+        Task.from_gpytorch(model, X, y)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "options", "words"),
+    [
+        (
+            data()[0][:, :2],
+            data()[1],
+            {},
+            r"X has shape \[60, 2\] and y \[60\], expected \[n, 3\] and \[n\]; .* and the model's columns",
+        ),
+        (data()[0], data()[1][:-1], {}, r"X has shape \[60, 3\] and y \[59\], expected"),
+        (data()[0], 0 * data()[1], {}, "all 60 targets are 0"),
+        (*data(), {"name": "a b"}, "name is 'a b', expected"),
+        (*data(), {"jitter": -1.0}, "jitter is -1.0, expected 0 or more"),
+        (*data(), {"X_test": data()[0]}, "y_test does not hold numbers alone"),
+        (
+            *data(),
+            {"X_test": data()[0][:, :1], "y_test": data()[1]},
+            r"X_test has shape \[60, 1\] and y_test \[60\], expected \[n, 3\]",
+        ),
+    ],
+)
+def test_data_that_are_not_the_models_are_refused(X, y, options, words):
+    with pytest.raises(InputError, match=words):
+        Task.from_gpytorch(fitted(), X, y, **options)

@@ -1,0 +1,224 @@
+"""Tasks on the user's own data: fitted now, saved with the data, found again, and used by the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sklearn.datasets import load_diabetes
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.posteriors.gaussian import FullGaussian
+from fsvi_bench.posteriors.io import write_posterior
+from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.frozen import read_task
+from fsvi_bench.tasks.official import list_tasks, load_task, read_official
+from fsvi_bench.tasks.own import make_task
+from fsvi_bench.tasks.splits import standard_splits
+from fsvi_bench.tasks.task import bind_task
+
+
+def data(n=60, D=2, seed=0):
+    g = np.random.default_rng(seed)
+    X = g.normal(size=(n, D)) * 10 + 3
+    return X, 100 * np.sin(X / 10).sum(1) + g.normal(size=n)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(*data(), k=8, name="mine")
+
+
+def test_it_is_fitted_and_certified_as_official_tasks_are(task):
+    assert (task.dataset, task.split, task.k, task.N, len(task.y_test)) == ("mine", 0, 8, 54, 6)
+    task.certificate.require_limits()
+    assert task.certificate.fit.settings.k == 8
+    assert task.certificate.bound == pytest.approx(task.certificate.fit.bound, rel=1e-6)
+    assert task.X.mean(0).abs().max() < 1e-13
+    assert task.y.square().mean() == pytest.approx(1.0, rel=1e-13)
+    assert task.noise_variance is task.frozen.noise_variance
+
+
+def test_the_exact_posterior_is_dense_numpys(task):
+    Phi, y, noise = task.Phi.numpy(), task.y.numpy(), float(task.noise_variance)
+    covariance = np.linalg.inv(Phi.T @ Phi / noise + np.eye(8))
+    assert task.exact.covariance == pytest.approx(covariance, rel=1e-7, abs=1e-9)
+    assert task.exact.mean == pytest.approx(covariance @ Phi.T @ y / noise, rel=1e-7, abs=1e-9)
+    marginal = Phi @ Phi.T + noise * np.eye(len(y))
+    evidence = -0.5 * (y @ np.linalg.solve(marginal, y) + np.linalg.slogdet(2 * np.pi * marginal)[1])
+    assert task.exact.log_evidence == pytest.approx(evidence, rel=1e-9)
+
+
+def test_the_rows_are_the_standard_split_at_the_defaults_and_others_by_the_seed(task):
+    train, test = next(standard_splits(60, 1))
+    assert np.array_equal(task.frozen.train_index.numpy(), train)
+    assert np.array_equal(task.frozen.test_index.numpy(), test)
+    other = make_task(*data(), k=8, name="mine", seed=2, test_fraction=0.25)
+    assert (other.N, len(other.y_test)) == (45, 15)
+    assert other.sha256 != task.sha256
+
+
+def test_pandas_and_columns_of_targets_are_the_same_task(task):
+    X, y = data()
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    assert make_task(frame, pd.Series(y), k=8, name="mine").sha256 == task.sha256
+    assert make_task(frame, pd.DataFrame({"y": y}), k=8, name="mine").sha256 == task.sha256
+    assert make_task(torch.from_numpy(X), torch.from_numpy(y), k=8, name="mine").sha256 == task.sha256
+
+
+def test_it_is_saved_with_its_data_and_loaded_again(task, tmp_path):
+    path = tmp_path / "folder" / "mine.safetensors"
+    task.save(path)
+    tensors = load_file(path)
+    assert np.array_equal(tensors["X"].numpy(), data()[0])
+    assert np.array_equal(tensors["y"].numpy(), data()[1])
+    found = load_task(str(path))
+    assert found.sha256 == task.sha256
+    assert np.array_equal(found.exact.mean, task.exact.mean)
+    assert found.certificate == task.certificate
+
+
+def damaged(task, tmp_path, *, drop=(), metadata=None, **changes):
+    path = tmp_path / "task.safetensors"
+    task.save(path)
+    tensors = {name: tensor for name, tensor in {**load_file(path), **changes}.items() if name not in drop}
+    save_file(tensors, path, metadata={**task.frozen.metadata, **(metadata or {})})
+    return path
+
+
+def test_a_file_whose_data_are_not_the_tasks_is_refused(task, tmp_path):
+    X, y = (torch.from_numpy(part) for part in data())
+    cases = [
+        ({"X": X + 1}, "'X' and 'y' have SHA-256 .* expected .*; save the task again"),
+        ({"drop": ("y",)}, "tensor 'y' is missing"),
+        ({"y": y[:-1].clone()}, r"'y' has shape \[59\], expected \[60\]"),
+        ({"X": X[:, :1].clone()}, r"'X' has shape \[60, 1\], expected \[60, 2\]"),
+        ({"X": X.float()}, "'X' has type float32, expected float64"),
+        ({"metadata": {"dataset": "boston"}}, "the name of a published data set, but the data are your own"),
+        ({"metadata": {"dataset": "../etc"}}, r"metadata 'dataset' is '\.\./etc', expected up to 60 letters"),
+        ({"train_index": torch.tensor([0, 60])}, "row numbers run from 0 to 60, expected 0 to 59"),
+        ({"train_index": torch.tensor([3, 3])}, "a row stands twice"),
+        ({"drop": ("X", "y")}, "unknown data set 'mine'"),
+    ]
+    for changes, words in cases:
+        with pytest.raises(InputError, match=words):
+            read_task(damaged(task, tmp_path, **changes))
+
+
+def test_the_command_line_takes_the_file(task, tmp_path, cli, monkeypatch):
+    monkeypatch.delenv("FSVI_BENCH_DATA", raising=False)
+    path, posterior = tmp_path / "mine.safetensors", tmp_path / "q.safetensors"
+    task.save(path)
+    covariance_tril = task.truth.covariance_tril
+    write_posterior(posterior, FullGaussian(task.truth.posterior.mean, covariance_tril))
+    status, out, err = cli("score", "--task", path, "--posterior", posterior, "--json")
+    assert (status, err) == (0, "")
+    assert abs(json.loads(out)["kl"]) < 1e-9
+    run = ("run", "--task", path, "--method", "exact", "--wandb", "off", "--json", "--out", tmp_path / "out")
+    status, out, _ = cli(*run)
+    assert status == 0
+    records = json.loads(out)
+    assert {record["dataset"] for record in records} == {"mine"}
+    assert {record["task_sha256"] for record in records} == {task.sha256}
+    for command in (("tasks", "verify", path), ("tasks", "show", path), ("run", "--task", path, "--dry-run")):
+        status, out, err = cli(*command)
+        assert status == 0, err
+    assert cli("report", tmp_path / "out")[0] == 0
+
+
+BAD = [
+    ((np.zeros((5, 2, 2)), np.arange(5.0)), {}, r"X has shape \[5, 2, 2\] and y \[5\], expected \[n, D\] and \[n\]"),
+    ((data()[0], data()[1][:-1]), {}, r"y \[59\], expected"),
+    ((np.where(data()[0] > 3, np.nan, 0), data()[1]), {}, "X holds NaN or infinity in row"),
+    ((data()[0], np.full(60, np.inf)), {}, "y holds NaN or infinity in row 0"),
+    ((data()[0].astype(str), data()[1]), {}, "X does not hold numbers alone"),
+    ((pd.DataFrame({"a": range(60), "city": ["x"] * 60}), data()[1]), {}, "column 'city' of X does not hold numbers"),
+    ((pd.DataFrame({"when": pd.date_range("2020", periods=60)}), data()[1]), {}, "column 'when' of X"),
+    (([[1, 2], [3]], [1, 2]), {}, "X does not hold numbers alone"),
+    ((data()[0] + 1j, data()[1]), {}, "X does not hold numbers alone"),
+    ((data()[0], np.ones(60)), {}, "all 60 targets are 1, expected different ones"),
+    (data(), {"k": 100}, "k = 100 inducing points are asked of 54 distinct training inputs; lower k"),
+    (data(), {"k": 0}, "k is 0, expected 1 or more"),
+    (data(), {"k": "few"}, "k is 'few', expected a whole number"),
+    (data(), {"test_fraction": 0.0}, "test_fraction is 0.0, expected more than 0"),
+    (data(), {"test_fraction": 1.5}, "test_fraction is 1.5, expected less than 1"),
+    (data(), {"test_fraction": 0.001}, "test_fraction 0.001 of 60 rows leaves none"),
+    (data(), {"seed": -1}, "seed is -1, expected 0 or more"),
+    (data(), {"name": "boston"}, "name is 'boston', the name of a published data set"),
+    (data(), {"name": None}, "name is None, expected text"),
+    (data(), {"name": "a/b"}, "name is 'a/b', expected up to 60 letters, digits, - and _"),
+    ((np.zeros((0, 2)), np.zeros(0)), {}, "expected"),
+]
+
+
+@pytest.mark.parametrize(("values", "options", "words"), BAD)
+def test_bad_input_is_refused_in_one_sentence(values, options, words):
+    with pytest.raises(InputError, match=words) as refused:
+        make_task(*values, **{"k": 8, **options})
+    assert "\n" not in str(refused.value)
+
+
+# --- Tasks by name ----------------------------------------------------------------------------------------------------
+
+
+def test_every_data_set_has_tasks():
+    found = list_tasks()
+    assert list(found) == card_names()
+    assert all(found[name] == load_card(name).splits.count for name in found)
+
+
+def test_an_official_task_is_loaded_by_name():
+    task = load_task("diabetes", split=3)
+    official = read_official("diabetes", 3)
+    assert task.sha256 == official.task.sha256
+    assert (task.dataset, task.split, task.k) == ("diabetes", 3, 100)
+    assert task.certificate.fit == official.certificate.fit
+    assert task.exact.log_evidence == pytest.approx(official.certificate.log_evidence, rel=1e-8)
+
+
+def test_what_has_no_official_task_is_made_once(monkeypatch):
+    from fsvi_bench.tasks import official
+
+    first = load_task("toy", split=5)
+    monkeypatch.setattr(official, "build_task", lambda *_: pytest.fail("made again"))
+    assert load_task("toy", split=5).sha256 == first.sha256
+
+
+def test_names_that_are_none_are_refused():
+    with pytest.raises(InputError, match="unknown data set or task file 'bosten': did you mean 'boston'"):
+        load_task("bosten")
+    with pytest.raises(InputError, match=r"cannot read .*none\.safetensors"):
+        load_task("none.safetensors")
+    with pytest.raises(InputError, match="diabetes has no split 20"):
+        load_task("diabetes", split=20)
+
+
+def test_an_official_task_is_saved_without_its_data(tmp_path):
+    task = load_task("diabetes")
+    task.save(tmp_path / "d.safetensors")
+    assert {"X", "y"}.isdisjoint(load_file(tmp_path / "d.safetensors"))
+    assert load_task(tmp_path / "d.safetensors").sha256 == task.sha256
+
+
+def test_diabetes_as_own_data_has_the_standard_split_and_its_fit_is_as_good():
+    X, y = load_diabetes(return_X_y=True, scaled=False)
+    own = make_task(X, y, k=20, name="my-diabetes")
+    assert torch.equal(own.X, bind_task(read_official("diabetes", 0).task).X)
+    assert 0.3 < float(own.noise_variance) < 0.6
+
+
+def test_a_cached_rbf_task_does_not_pay_for_gpytorch():
+    code = (
+        "import sys\nfrom fsvi_bench.tasks.official import load_task\n"
+        "assert load_task('diabetes').exact.mean.shape == (100,)\n"
+        "assert 'gpytorch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,133 @@
+"""A user's own Lightning: what is trained is the module's, a run has a curve, and goes on where a checkpoint was."""
+
+from __future__ import annotations
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger
+
+from fsvi_bench.conformance.problems import toy_problems
+from fsvi_bench.methods.rand_a import RandA
+from fsvi_bench.methods.registry import load_method
+from tests.methods.table import TABLE, label
+
+STEPS, CUT = 120, 40
+
+#: (method, family, settings): batches, streams of its own, an average, a schedule, an optimiser with a line search.
+RESUMED = [
+    ("rand-a", "full", {"M": 10, "minibatch": "full"}),
+    ("rand-a", "full", {"M": 10, "minibatch": 7}),
+    ("rand-a", "ffg", {"M": 15, "minibatch": 7, "averaging": 0.75, "lr_schedule": "cosine"}),
+    ("ssge", "full", {"M": 10, "minibatch": 7, "S": 12, "prior_score": "ssge", "injected_noise": 0.01}),
+    ("mean-field-vi", "ffg", {"minibatch": 7, "S": 3}),
+    ("concrete-dropout", "bernoulli", {"minibatch": 7}),
+    ("bernoulli-dropout", "bernoulli", {"minibatch": 7, "training": "masks"}),
+    ("variational-dropout", "ffg", {"minibatch": 7}),
+    ("rand-a-ngd", "full", {"M": 10, "averaging": 0.75}),
+    ("rand-a-ngd", "ffg", {"M": 10, "averaging": 0.75}),
+    ("fixed-a", "full", {"M": 10}),
+    ("fixed-a", "ffg", {"M": 30}),
+    ("fixed-a", "ffg", {"M": 10, "optimizer": "adam", "minibatch": 7}),
+]
+
+
+class Recorder(CSVLogger):
+    """Keeps what is logged."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.seen = []
+
+    def log_metrics(self, metrics, step=None):
+        self.seen.append((step, dict(metrics)))
+
+
+def make(name, family, settings, steps=STEPS):
+    entry = load_method(name)
+    options = entry.options({"max_steps": steps, **settings})
+    return entry.cls(toy_problems(2), family, [3, 4], options)
+
+
+def fitted(method, folder, ckpt_path=None, every=CUT):
+    """By a Trainer with a logger and checkpoints, as a user writes it."""
+    checkpoints = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=every, save_top_k=-1)
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=Recorder(folder), callbacks=[checkpoints], log_every_n_steps=10,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(method, datamodule=method.data(), ckpt_path=ckpt_path)
+    return trainer
+
+
+def same(one, other):
+    pairs = zip(one.tensors().values(), other.tensors().values(), strict=True)
+    return all(torch.equal(mine, theirs) for mine, theirs in pairs)
+
+
+def test_a_users_own_trainer_logs_a_curve_of_the_loss(tmp_path):
+    task = toy_problems(1)[0]
+    method = RandA([task] * 2, "full", [0, 1], max_steps=STEPS, M=10)
+    trainer = fitted(method, tmp_path)
+    curve = [(step, metrics["loss"]) for step, metrics in trainer.logger.seen if "loss" in metrics]
+    assert [step for step, _ in curve] == list(range(9, STEPS, 10))
+    assert curve[-1][1] < 0.2 * curve[0][1]
+    assert trainer.global_step == method.steps_done == STEPS
+    assert len(list(tmp_path.glob("*.ckpt"))) == STEPS // CUT
+
+
+@pytest.mark.parametrize(("name", "family", "settings"), RESUMED, ids=label)
+def test_what_goes_on_from_a_checkpoint_ends_bitwise_where_the_whole_run_ends(tmp_path, name, family, settings):
+    """A new module, a new data module, from step 40 of 120 on."""
+    whole, resumed = make(name, family, settings), make(name, family, settings)
+    fitted(whole, tmp_path)
+    trainer = fitted(resumed, tmp_path / "again", checkpoint_at(tmp_path, CUT))
+    assert resumed.steps_done == whole.steps_done
+    assert same(resumed.posterior(), whole.posterior())
+    assert resumed.stopped_after() == whole.stopped_after()
+    assert resumed.details() == whole.details()
+    # It did not begin anew.
+    assert all(step is None or step >= CUT for step, _ in trainer.logger.seen)
+
+
+def checkpoint_at(folder, steps):
+    """By the method's own count: Lightning counts the steps of each problem's optimiser where there are several."""
+    states = {path: torch.load(path, weights_only=True)["state_dict"] for path in folder.glob("*.ckpt")}
+    (found,) = (path for path, state in states.items() if state["_extra_state"]["steps_done"] == steps)
+    return str(found)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 13])
+def test_a_checkpoint_may_lie_anywhere_in_a_chunk_of_batches(tmp_path, cut):
+    settings = {"M": 10, "minibatch": 7}
+    whole, resumed = (make("rand-a", "full", settings, steps=27) for _ in range(2))
+    fitted(whole, tmp_path, every=cut)
+    fitted(resumed, tmp_path / "again", checkpoint_at(tmp_path, cut))
+    assert same(resumed.posterior(), whole.posterior())
+
+
+def test_a_run_that_is_cut_twice_ends_where_the_whole_run_ends(tmp_path):
+    settings = {"M": 10, "minibatch": 7, "S": 12}
+    whole, once, twice = (make("ssge", "ffg", settings) for _ in range(3))
+    fitted(whole, tmp_path)
+    fitted(once, tmp_path / "once", checkpoint_at(tmp_path, CUT))
+    fitted(twice, tmp_path / "twice", checkpoint_at(tmp_path / "once", 2 * CUT))
+    assert same(twice.posterior(), whole.posterior())
+
+
+@pytest.mark.parametrize(("row", "settings"), [(r, r.variants[0]) for r in TABLE if not r.closed_form], ids=label)
+def test_what_is_trained_is_the_modules_and_its_state_is_the_posterior(row, settings, tmp_path):
+    """Of every method that trains; the state comes from a checkpoint's file."""
+    method = make(row.method, row.family, settings, steps=20)
+    assert list(method.parameters())
+    assert method.state_dict()
+    before = {name: value.clone() for name, value in method.named_parameters()}
+    fitted(method, tmp_path, every=20)
+    assert any(not torch.equal(value, before[name]) for name, value in method.named_parameters())
+    other = make(row.method, row.family, settings, steps=20)
+    assert not same(other.posterior(), method.posterior())
+    other.load_state_dict(torch.load(checkpoint_at(tmp_path, 20), weights_only=True)["state_dict"])
+    assert same(other.posterior(), method.posterior())
+    assert other.steps_done == method.steps_done
+    assert other.work() == method.work()
