@@ -110,8 +110,8 @@ def gaussian_log_density(
 
 
 def normal_log_density(
-    x: Float[Tensor, "*B"], mean: Float[Tensor, "*B"], variance: Float[Tensor, "*B"]
-) -> Float[Tensor, "*B"]:
+    x: Float[Tensor, "*#B"], mean: Float[Tensor, "*#B"], variance: Float[Tensor, "*#B"]
+) -> Float[Tensor, "*#B"]:
     """log N(x; mean, variance) in one dimension, elementwise."""
     return -0.5 * ((x - mean).square() / variance + variance.log() + LOG_2PI)
 

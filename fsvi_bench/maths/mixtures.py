@@ -58,9 +58,13 @@ class MixtureLogDensity(NamedTuple):
 
     log_density: Float[Tensor, " N_test"]
     imprecision: Float[Tensor, " N_test"]  #: estimated relative error of the density = absolute error of its log
-    reliable: Bool[Tensor, " N_test"]  #: imprecision ≤ 1e-6
     #: characteristic-function factors for enumerating atoms, 2e8 a second or so; 0 where inversion alone was enough
     work: Float[Tensor, " N_test"]
+
+    @property
+    def reliable(self) -> Bool[Tensor, " N_test"]:
+        """Imprecision ≤ 1e-6."""
+        return self.imprecision <= RELIABLE
 
 
 class MixtureCdf(NamedTuple):
@@ -121,7 +125,7 @@ def mixture_log_density(
         known = error < 1
         log_density[rows] = torch.where(known, totals.density, torch.maximum(totals.density, totals.error))
         imprecision[rows], work[rows] = torch.where(known, error, torch.inf), totals.cost
-    return MixtureLogDensity(log_density - sigma.log(), imprecision, imprecision <= RELIABLE, work)
+    return MixtureLogDensity(log_density - sigma.log(), imprecision, work)
 
 
 def mixture_log_density_along(
@@ -140,9 +144,8 @@ def mixture_log_density_along(
     """
     log_density, imprecision, work = torch.full_like(y, torch.nan), torch.full_like(y, torch.inf), torch.zeros_like(y)
     sigma = _noise_deviation(noise_variance, y)
-    for targets, density, error in zip(
-        *(torch.split(of, SHARED, 1) for of in (y, log_density, imprecision)), strict=True
-    ):
+    groups = (torch.split(of, SHARED, 1) for of in (y, log_density, imprecision))
+    for targets, density, error in zip(*groups, strict=True):
         middle = targets.mean(-1)
         for rows, sums in _usable_sums(middle, Phi, q, sigma):
             found = invert(sums, tilt_to_saddle_point(sums), (targets[rows] - middle[rows, None]) / sigma)
@@ -151,7 +154,7 @@ def mixture_log_density_along(
     alone = ~(imprecision <= PRECISE)
     singly = mixture_log_density(y[alone], Phi[alone.nonzero()[:, 0]], q, noise_variance)
     log_density[alone], imprecision[alone], work[alone] = singly.log_density, singly.imprecision, singly.work
-    return MixtureLogDensity(log_density, imprecision, imprecision <= RELIABLE, work)
+    return MixtureLogDensity(log_density, imprecision, work)
 
 
 def _noise_deviation(noise_variance: Float[Tensor, ""] | float, like: Float[Tensor, "*B"]) -> Float[Tensor, ""]:

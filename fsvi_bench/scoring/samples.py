@@ -121,6 +121,6 @@ def _log_sums(
         for start in range(0, len(y), ROWS):
             rows = slice(start, start + ROWS)
             means = Phi[rows] @ group.mT
-            values = normal_log_density(y[rows, None].expand_as(means), means, noise_variance.expand_as(means))
+            values = normal_log_density(y[rows, None], means, noise_variance)
             found[g, rows] = values.logsumexp(-1)
     return found

@@ -141,8 +141,9 @@ def score(q: Posterior, problem: Task) -> Scores:
     else:
         values |= _weight_space(q, problem, matched, tril)
         values["w2"] = values["w2_moments"] if not q.singular or isinstance(q, FactorGaussian) else None
-        values["predictive_kl_test"] = _mean(predictive_kl(q, problem, problem.Phi_test, tril))
-        values["predictive_kl_box"] = _mean(predictive_kl(q, problem, problem.Phi_box, tril))
+        for name, Phi in (("predictive_kl_test", problem.Phi_test), ("predictive_kl_box", problem.Phi_box)):
+            kl = predictive_kl(q, problem, Phi, tril)
+            values[name] = None if kl is None else float(kl.mean())
     if (weights := switched_weights(q)) is not None:
         values["nlpd"], values["nlpd_imprecision"] = mixture_nlpd(weights, problem, tril)
     values["nlpd_gap"] = None if values["nlpd"] is None else values["nlpd"] - values["nlpd_exact"]
@@ -175,10 +176,6 @@ def trace_scores(q: Posterior, problem: Task, mixtures: bool = True) -> TraceSco
         nlpd = mixture_nlpd(weights, problem, tril)[0] if mixtures else None
     kl = math.inf if q.singular else matched
     return TraceScores(kl=kl, nlpd=nlpd, kl_moment_matched=matched, nlpd_moment_matched=of_moments)
-
-
-def _mean(values: Float[Tensor, " n"] | None) -> float | None:
-    return None if values is None else float(values.mean())
 
 
 def _weight_space(q: Posterior, problem: Task, matched: DivergenceTerms, tril: Float[Tensor, "k k"]) -> dict[str, Any]:
