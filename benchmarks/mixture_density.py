@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from fsvi_bench.maths.mixture_density import (
+from fsvi_bench.maths.mixtures import (
     SwitchedWeights,
     bernoulli_dropout_weights,
     mixture_log_density,

@@ -5,9 +5,15 @@ import math
 
 import mpmath
 import numpy as np
+import torch
 from scipy.integrate import quad
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
+from torch.nn.functional import logsigmoid
+
+from fsvi_bench.maths.bernoulli_dropout import bernoulli_objective
+from fsvi_bench.maths.blr import expected_log_likelihood
+from fsvi_bench.maths.spike_slab import SpikeSlab, spike_slab_moments
 
 
 def masks(k):
@@ -111,3 +117,41 @@ def spike_slab_log_evidence(Phi, y, noise_variance, f, lengthscale=1.0):
         prior = pattern.sum() * math.log1p(-f) + (~pattern).sum() * math.log(f)
         terms.append(prior + multivariate_normal(np.zeros(len(y)), marginal).logpdf(y))
     return logsumexp(terms)
+
+
+def objective_gradient(Phi, y, noise_variance, m, p, lengthscale=1.0):
+    """Derivatives of `bernoulli_objective` in m and p by autograd, tensors in and out."""
+    m, p = m.detach().requires_grad_(), p.detach().requires_grad_()
+    return torch.autograd.grad(bernoulli_objective(Phi, y, noise_variance, m, p, lengthscale), (m, p))
+
+
+def free_form_logits(Phi, y, noise_variance, m, p):
+    """`free_form_logit` of every weight without enumeration; tensors in and out."""
+    gram, mean = Phi.square().sum(-2), p * m
+    others = Phi.mT @ (y - Phi @ mean) + gram * mean
+    return m * others / noise_variance - 0.5 * m.square() * (gram / noise_variance + 1)
+
+
+def spike_slab_kl(log_odds, mean, scale, f, lengthscale=1.0):
+    """KL of one row's q to the spike-and-slab prior, Σ over states of q log(q/prior); tensors in and out."""
+    log_s, log_slab = logsigmoid(log_odds), logsigmoid(-log_odds)
+    ratio = lengthscale * scale
+    slab = 0.5 * (ratio.square() - 1 - 2 * ratio.log() + (lengthscale * mean).square()).sum(-1)
+    spike = torch.where(log_odds == -math.inf, 0.0, log_s.exp() * (log_s - math.log(f)))
+    return spike + log_slab.exp() * (log_slab - math.log1p(-f) + slab)
+
+
+def spike_slab_elbo(Phi, y, noise_variance, q, f, lengthscale=1.0):
+    """E_q[log N(y; Φw, σ²I)] − KL(q ‖ prior), constants and all; tensors in and out."""
+    mean, scale = spike_slab_moments(q.spike_weight, q.mean, q.scale)
+    likelihood = expected_log_likelihood(Phi, y, noise_variance, mean, torch.diag_embed(scale))
+    return likelihood - spike_slab_kl(q.log_odds, q.mean[..., None], q.scale[..., None], f, lengthscale).sum(-1)
+
+
+def spike_slab_free_form(Phi, y, noise_variance, weight_mean, f, lengthscale=1.0):
+    """Each weight's free-form optimum, the others held at their means (Gal 2016, corollary 1): N(h/λ, 1/λ) · prior."""
+    information = Phi.square().sum(0) / noise_variance
+    h = Phi.mT @ (y - Phi @ weight_mean) / noise_variance + information * weight_mean
+    precision = information + lengthscale**2
+    log_odds = math.log(f) - math.log1p(-f) + 0.5 * ((precision / lengthscale**2).log() - h.square() / precision)
+    return SpikeSlab(log_odds, h / precision, precision.rsqrt())

@@ -29,13 +29,6 @@ class FactorisedMoments(NamedTuple):
     scale: Float[Tensor, "*B k"]
 
 
-class ObjectiveGradient(NamedTuple):
-    """Derivatives of `bernoulli_objective`, with p_i taken as k separate parameters."""
-
-    m: Float[Tensor, "*B k"]
-    retain_probability: Float[Tensor, "*B k"]
-
-
 def compress_rows(
     Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"]
 ) -> tuple[Float[Tensor, "*B n k"], Float[Tensor, "*B n"]]:
@@ -79,53 +72,6 @@ def bernoulli_objective(
     misfit = (residual.square().sum(-1) + spread) / (2 * noise_variance)
     decay = 0.5 * prior_lengthscale**2 * (p * m.square()).sum(-1)
     return misfit + decay - bernoulli_entropy(p).sum(-1)
-
-
-def bernoulli_objective_gradient(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
-    m: Float[Tensor, "*B k"],
-    retain_probability: Float[Tensor, "*B #k"],
-    prior_lengthscale: float = 1.0,
-) -> ObjectiveGradient:
-    """Gradient of `bernoulli_objective` in m and p. For one shared p, sum the second over the weights.
-
-    Setting ∂/∂p_i = logit p_i − (what ε_i = 1 has over ε_i = 0 in expected log joint) to 0 is CAVI's update.
-    At p_i = 1 it is +∞: no finite amount of data makes p = 1 optimal.
-
-    Raises:
-        InputError: as `bernoulli_objective`.
-    """
-    logits = free_form_logits(Phi, y, noise_variance, m, retain_probability, prior_lengthscale)
-    p = retain_probability.expand_as(m)
-    score = _times(Phi.mT, y - _times(Phi, p * m))
-    noise = noise_variance[..., None]
-    gradient_m = p * ((_gram_diagonal(Phi) * (1 - p) * m - score) / noise + prior_lengthscale**2 * m)
-    return ObjectiveGradient(gradient_m, torch.logit(p) - logits)
-
-
-def free_form_logits(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
-    m: Float[Tensor, "*B k"],
-    retain_probability: Float[Tensor, "*B #k"],
-    prior_lengthscale: float = 1.0,
-) -> Float[Tensor, "*B k"]:
-    """logit q*(ε_i = 1) of the free-form optimum q*(ε_i) ∝ exp E_{ε_j, j≠i}[log p(y, ε)] (Gal 2016, lemma 1).
-
-    With p(y, ε) ∝ exp(−‖y − Φ(m∘ε)‖²/2σ² − ½l²‖m∘ε‖²), the posterior restricted to the points m∘ε, each entry is the
-    difference of E log p between ε_i = 1 and 0, the others at their current p_j:
-    m_i φ_iᵀ(y − Σ_{j≠i} φ_j p_j m_j)/σ² − ½m_i²(φ_iᵀφ_i/σ² + l²).
-
-    Raises:
-        InputError: as `bernoulli_objective`.
-    """
-    _require_domain(noise_variance, retain_probability, prior_lengthscale)
-    noise, gram_diagonal, mean = noise_variance[..., None], _gram_diagonal(Phi), retain_probability * m
-    others = _times(Phi.mT, y - _times(Phi, mean)) + gram_diagonal * mean
-    return m * others / noise - 0.5 * m.square() * (gram_diagonal / noise + prior_lengthscale**2)
 
 
 def optimal_m(

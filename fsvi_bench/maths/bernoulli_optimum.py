@@ -113,16 +113,21 @@ def optimal_shared_retain(
     grid = torch.linspace(0, SATURATION, GRID + 1, dtype=Phi.dtype, device=Phi.device)
     edges = torch.cat([grid.expand(*noise_variance.shape, -1), last], dim=-1)
     slopes = profile.slope(edges)
-    low, high = edges[..., :-1], edges[..., 1:]
     descends_then_rises = (slopes[..., :-1] <= 0) & (slopes[..., 1:] > 0)
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        past = profile.slope(middle) > 0
-        low, high = torch.where(past, low, middle), torch.where(past, middle, high)
+    low = bisect(lambda logit: profile.slope(logit) > 0, edges[..., :-1], edges[..., 1:], BISECTIONS)
     values = torch.where(descends_then_rises, profile.objective(low), torch.inf)
     best = values.argmin(-1, keepdim=True)
     logit = low.gather(-1, best)
     return BernoulliOptimum(profile.m(logit[..., 0]), sigmoid(logit), logit, values.gather(-1, best)[..., 0])
+
+
+def bisect(past: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, steps: int) -> Tensor:
+    """Lower ends of the brackets [low, high] of a root, halved so many times, elementwise."""
+    for _ in range(steps):
+        middle = 0.5 * (low + high)
+        beyond = past(middle)
+        low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
+    return low
 
 
 def optimal_retain_logits(
@@ -141,10 +146,7 @@ def optimal_retain_logits(
     a = 0.5 * mean.square() * (Phi.square().sum(-2) / noise_variance[..., None] + prior_lengthscale**2)
     b = torch.zeros_like(a) if offset is None else offset
     low, high = a - b, (4 * a - b).clamp(min=0.0)
-    for _ in range(20):
-        middle = 0.5 * (low + high)
-        below = middle + b - a * (1 + torch.exp(-middle)).square() < 0
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    low = bisect(lambda logit: logit + b - a * (1 + torch.exp(-logit)).square() >= 0, low, high, 20)
     for _ in range(8):
         tail = torch.exp(-low)
         value = low + b - a * (1 + tail).square()
@@ -172,35 +174,48 @@ def fixed_point(
     return current
 
 
+def coordinate_descent(
+    rows: Float[Tensor, "*B n k"],
+    targets: Float[Tensor, "*B n"],
+    noise_variance: Float[Tensor, "*B"],
+    prior_lengthscale: float,
+    start: Float[Tensor, "*B k"],
+    offset: Float[Tensor, "*B k"] | None = None,
+) -> tuple[Float[Tensor, "*B k"], Float[Tensor, "*B k"]]:
+    """m and logits of a local minimum of the objective + Σ b_i p_i (b = `offset`, 0), from the logits `start`.
+
+    In the mean θ = p∘m and in p by turns: both steps are exact, so the objective never rises. Stops as `fixed_point`.
+    """
+
+    def m_of(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
+        return optimal_m(rows, targets, noise_variance, sigmoid(logit), prior_lengthscale)
+
+    def step(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
+        return optimal_retain_logits(sigmoid(logit) * m_of(logit), rows, noise_variance, prior_lengthscale, offset)
+
+    logit = fixed_point(step, start, tolerance=1e-10, max_iterations=2000)
+    return m_of(logit), logit
+
+
 def optimal_retain_per_weight(
     Phi: Float[Tensor, "*B N k"],
     y: Float[Tensor, "*B N"],
     noise_variance: Float[Tensor, "*B"],
     prior_lengthscale: float = 1.0,
-    *,
-    tolerance: float = 1e-10,
-    max_iterations: int = 2000,
 ) -> BernoulliOptimum:
     """A local minimiser of the objective in m and p_1, …, p_k, no higher than the optimum with one shared p.
 
-    Coordinate descent in the mean θ = p∘m and in p: both steps are exact, so the objective never rises. It has several
-    minima (a weight that is dropped, p_i = ½, tends to stay so); this one is the one reached from the shared optimum.
-    Stops as `fixed_point`.
+    By `coordinate_descent`. The objective has several minima (a weight that is dropped, p_i = ½, tends to stay so);
+    this one is the one reached from the shared optimum.
 
     Raises:
         InputError: a σ² or l that is not positive.
     """
     rows, targets = compress_rows(Phi, y)
     start = optimal_shared_retain(rows, targets, noise_variance, prior_lengthscale)
-
-    def step(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
-        p = sigmoid(logit)
-        mean = p * optimal_m(rows, targets, noise_variance, p, prior_lengthscale)
-        return optimal_retain_logits(mean, rows, noise_variance, prior_lengthscale)
-
-    logit = fixed_point(step, start.logit.expand_as(start.m), tolerance, max_iterations)
+    logits = start.logit.expand_as(start.m)
+    m, logit = coordinate_descent(rows, targets, noise_variance, prior_lengthscale, logits)
     p = sigmoid(logit)
-    m = optimal_m(rows, targets, noise_variance, p, prior_lengthscale)
     return BernoulliOptimum(m, p, logit, bernoulli_objective(rows, targets, noise_variance, m, p, prior_lengthscale))
 
 
@@ -217,7 +232,7 @@ def coordinate_ascent_masks(
 ) -> Float[Tensor, "*B k"]:
     """Logits of the mean-field q(ε) = Π q(ε_i) given m, by CAVI: each in turn at its free-form optimum (Gal, lemma 1).
 
-    The target is the posterior restricted to the points m∘ε (`bernoulli_dropout.free_form_logits`); each update is the
+    The target is the posterior restricted to the points m∘ε; each update is the
     exact minimiser of `bernoulli_objective` in p_i, so no sweep raises it. `start` holds logits; the end is that of
     `fixed_point`. A weight with m_i = 0 gets p_i = ½.
 

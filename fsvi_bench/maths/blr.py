@@ -25,21 +25,6 @@ class PrecisionGaussian(NamedTuple):
     precision_tril: Float[Tensor, "*B k k"]
 
 
-class SufficientStatistics(NamedTuple):
-    """All that the likelihood needs of the training data when the batch is the full one."""
-
-    gram: Float[Tensor, "*B k k"]  #: ΦᵀΦ
-    moment: Float[Tensor, "*B k"]  #: Φᵀy
-    target_square: Float[Tensor, "*B"]  #: yᵀy
-    N: int
-
-
-def sufficient_statistics(Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"]) -> SufficientStatistics:
-    """ΦᵀΦ, Φᵀy, yᵀy and N."""
-    moment = (Phi.mT @ y[..., None])[..., 0]
-    return SufficientStatistics(Phi.mT @ Phi, moment, y.square().sum(-1), Phi.shape[-2])
-
-
 def blr_posterior(
     Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], noise_variance: Float[Tensor, "*B"]
 ) -> PrecisionGaussian:
@@ -57,13 +42,13 @@ def blr_posterior(
     return PrecisionGaussian(mean, positive_diagonal_tril(factor))
 
 
-def blr_posterior_cholesky(statistics: SufficientStatistics, noise_variance: Float[Tensor, "*B"]) -> PrecisionGaussian:
+def blr_posterior_cholesky(
+    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], noise_variance: Float[Tensor, "*B"]
+) -> PrecisionGaussian:
     """Exact posterior from the Cholesky factor of Λ; its relative error grows like cond(Λ)."""
-    gram, moment = statistics.gram, statistics.moment
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    tril = torch.linalg.cholesky(gram / noise_variance[..., None, None] + identity)
-    mean = torch.cholesky_solve((moment / noise_variance[..., None])[..., None], tril)[..., 0]
-    return PrecisionGaussian(mean, tril)
+    rows = Phi.mT / noise_variance[..., None, None]
+    tril = torch.linalg.cholesky(rows @ Phi + torch.eye(Phi.shape[-1], dtype=Phi.dtype, device=Phi.device))
+    return PrecisionGaussian(torch.cholesky_solve(rows @ y[..., None], tril)[..., 0], tril)
 
 
 class CovarianceGaussian(NamedTuple):
@@ -154,20 +139,6 @@ def expected_log_likelihood(
     spread = (Phi @ factor).square().sum((-2, -1))
     per_batch = -0.5 * (n * (LOG_2PI + noise_variance.log()) + (residual.square().sum(-1) + spread) / noise_variance)
     return per_batch if N is None else per_batch * (N / n)
-
-
-def expected_log_likelihood_from_statistics(
-    statistics: SufficientStatistics,
-    noise_variance: Float[Tensor, "*B"],
-    mean: Float[Tensor, "*B k"],
-    factor: Float[Tensor, "*B k k"],
-) -> Float[Tensor, "*B"]:
-    """E_q[log N(y; Φw, σ²I)] over all N rows from ΦᵀΦ, Φᵀy and yᵀy: O(k³) whatever N is."""
-    gram, moment, target_square, N = statistics
-    column = mean[..., None]
-    residual_square = target_square - 2 * (mean * moment).sum(-1) + (column.mT @ gram @ column)[..., 0, 0]
-    spread = ((gram @ factor) * factor).sum((-2, -1))
-    return -0.5 * (N * (LOG_2PI + noise_variance.log()) + (residual_square + spread) / noise_variance)
 
 
 def predictive_variance(

@@ -6,11 +6,12 @@ problem's result would depend, in its last bit, on what shares its batch. `exp`,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -23,7 +24,7 @@ def on_and_off(log_odds: Float[Tensor, "*B"]) -> tuple[Float[Tensor, "*B"], Floa
 
 
 class _WithSlope(torch.autograd.Function):
-    """A function of single numbers and its derivative, which is not differentiated further."""
+    """A function of single numbers and its derivative, itself differentiable if `slope` is."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
@@ -32,7 +33,6 @@ class _WithSlope(torch.autograd.Function):
         return value(x)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
         return grad_outputs[0] * ctx.slope(*ctx.saved_tensors), None, None
 
@@ -44,9 +44,17 @@ def with_slope(x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Te
 
 def sigmoid(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     """1/(1 + e⁻ˣ)."""
-    return with_slope(x, lambda x: on_and_off(x)[0], lambda x: torch.mul(*on_and_off(x)))
+    return with_slope(x, lambda x: on_and_off(x)[0], lambda x: sigmoid(x) * sigmoid(-x))
 
 
 def softplus(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     """log(1 + eˣ)."""
-    return with_slope(x, lambda x: x.clamp(min=0) + (-x.abs()).exp().log1p(), lambda x: on_and_off(x)[0])
+    return with_slope(x, lambda x: x.clamp(min=0) + (-x.abs()).exp().log1p(), sigmoid)
+
+
+def horner(coefficients: Sequence[float] | NDArray[Any], x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    """Σ_k coefficients[k] x^k."""
+    value = torch.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value = value * x + coefficient
+    return value

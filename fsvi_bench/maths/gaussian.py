@@ -44,41 +44,6 @@ def gaussian_kl(
     return 0.5 * (trace + mahalanobis - mean_q.shape[-1] + logdet_p - logdet_q)
 
 
-def gaussian_kl_diagonal(
-    mean_q: Float[Tensor, "*B k"],
-    scale_q: Float[Tensor, "*B k"],
-    mean_p: Float[Tensor, "*B k"],
-    scale_p: Float[Tensor, "*B k"],
-) -> Float[Tensor, "*B"]:
-    """KL between two factorised Gaussians; `scale` holds standard deviations."""
-    ratio = scale_q / scale_p
-    mahalanobis = ((mean_q - mean_p) / scale_p).square().sum(-1)
-    return 0.5 * ((ratio.square() - 1 - 2 * ratio.log()).sum(-1) + mahalanobis)
-
-
-def gaussian_kl_diagonal_q(
-    mean_q: Float[Tensor, "*B k"],
-    scale_q: Float[Tensor, "*B k"],
-    mean_p: Float[Tensor, "*B k"],
-    tril_p: Float[Tensor, "*B k k"],
-) -> Float[Tensor, "*B"]:
-    """KL(N(mean_q, diag(scale_q²)) ‖ N(mean_p, L_p L_pᵀ)): factorised q, full p."""
-    return gaussian_kl(mean_q, torch.diag_embed(scale_q), mean_p, tril_p)
-
-
-def gaussian_kl_diagonal_p(
-    mean_q: Float[Tensor, "*B k"],
-    tril_q: Float[Tensor, "*B k k"],
-    mean_p: Float[Tensor, "*B k"],
-    scale_p: Float[Tensor, "*B k"],
-) -> Float[Tensor, "*B"]:
-    """KL(N(mean_q, L_q L_qᵀ) ‖ N(mean_p, diag(scale_p²))): full q, factorised p; no triangular solve needed."""
-    trace = (tril_q / scale_p[..., None]).square().sum((-2, -1))
-    mahalanobis = ((mean_q - mean_p) / scale_p).square().sum(-1)
-    logdet_p = 2 * scale_p.log().sum(-1)
-    return 0.5 * (trace + mahalanobis - mean_q.shape[-1] + logdet_p - logdet_of_tril(tril_q))
-
-
 def gaussian_kl_standard_normal(mean_q: Float[Tensor, "*B k"], tril_q: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B"]:
     """KL(N(mean_q, L_q L_qᵀ) ‖ N(0, I)), the divergence to the prior."""
     trace = tril_q.square().sum((-2, -1))
@@ -144,16 +109,9 @@ def gaussian_log_density(
     return -0.5 * (mahalanobis + logdet_of_tril(tril) + x.shape[-1] * LOG_2PI)
 
 
-def gaussian_log_density_diagonal(
-    x: Float[Tensor, "*B k"], mean: Float[Tensor, "*B k"], scale: Float[Tensor, "*B k"]
-) -> Float[Tensor, "*B"]:
-    """log N(x; mean, diag(scale²))."""
-    return normal_log_density(x, mean, scale.square()).sum(-1)
-
-
 def normal_log_density(
-    x: Float[Tensor, "*B"], mean: Float[Tensor, "*B"], variance: Float[Tensor, "*B"]
-) -> Float[Tensor, "*B"]:
+    x: Float[Tensor, "*#B"], mean: Float[Tensor, "*#B"], variance: Float[Tensor, "*#B"]
+) -> Float[Tensor, "*#B"]:
     """log N(x; mean, variance) in one dimension, elementwise."""
     return -0.5 * ((x - mean).square() / variance + variance.log() + LOG_2PI)
 

@@ -1,49 +1,10 @@
-"""Factorisations that say what they did: jitter is reported, never hidden."""
+"""Triangular factors: by QR, their determinants, solves and products."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-
-
-class JitteredCholesky(NamedTuple):
-    """A lower Cholesky factor and the jitter that was added to each matrix's diagonal."""
-
-    tril: Float[Tensor, "*B n n"]
-    jitter: Float[Tensor, "*B"]
-
-
-def cholesky_with_jitter(
-    matrix: Float[Tensor, "*B n n"], jitter: float = 0.0, *, max_jitter: float = 1e-2
-) -> JitteredCholesky:
-    """Cholesky factor of `matrix + jitter·I`, the jitter raised tenfold where the factorisation fails.
-
-    Each matrix of a batch is treated alone: its jitter does not depend on its neighbours.
-    A start of 0 is followed by 1e-12 times the mean of the matrix's diagonal.
-
-    Raises:
-        ValueError: a matrix is not finite, or `max_jitter` (relative to the mean diagonal) does not suffice.
-    """
-    if not torch.isfinite(matrix).all():
-        raise ValueError("cannot factorise a matrix that holds NaN or infinity")
-    mean_diagonal = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
-    used = torch.full_like(mean_diagonal, jitter)
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    while True:
-        tril, info = torch.linalg.cholesky_ex(matrix + used[..., None, None] * identity)
-        failed = info != 0
-        if not failed.any():
-            return JitteredCholesky(tril, used)
-        raised = torch.where(used > 0, 10 * used, 1e-12 * mean_diagonal)
-        # The first half stops at a diagonal whose mean is not positive, where raising would never get anywhere.
-        if (failed & ~((raised > used) & (raised <= max_jitter * mean_diagonal))).any():
-            raise ValueError(
-                f"matrix is not positive definite even with a relative jitter of {max_jitter:g} on its diagonal"
-            )
-        used = torch.where(failed, raised, used)
 
 
 def positive_diagonal_tril(upper: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B n n"]:

@@ -14,15 +14,12 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import softplus
 
-from fsvi_bench.maths.bernoulli_dropout import FactorisedMoments, compress_rows, optimal_m
-from fsvi_bench.maths.bernoulli_optimum import fixed_point, optimal_retain_logits
-from fsvi_bench.maths.blr import expected_log_likelihood
+from fsvi_bench.maths.bernoulli_dropout import FactorisedMoments, compress_rows
+from fsvi_bench.maths.bernoulli_optimum import coordinate_descent
 from fsvi_bench.maths.domain import require_open_probability, require_positive
-from fsvi_bench.maths.gaussian import gaussian_kl_diagonal, gaussian_kl_from_precision
-
-LARGEST_LOG_ODDS = 1e4  #: beyond it both s and 1−s are 0 or 1 exactly; keeps 0·∞ out
+from fsvi_bench.maths.gaussian import gaussian_kl_from_precision
 
 
 class SpikeSlab(NamedTuple):
@@ -64,34 +61,6 @@ def spike_slab_row(
     return SpikeSlabRow(log_odds, m / shrinkage[..., None], sigma * shrinkage.rsqrt())
 
 
-def spike_slab_kl(
-    log_odds: Float[Tensor, "*B"],
-    mean: Float[Tensor, "*B K"],
-    scale: Float[Tensor, "*B #K"],
-    prior_spike: float,
-    prior_lengthscale: float = 1.0,
-) -> Float[Tensor, "*B"]:
-    """KL of one row's q to the spike-and-slab prior, whatever q's log odds, mean and scale; sum it over rows.
-
-    s log(s/f) + (1−s) log((1−s)/(1−f)) + (1−s) KL(N(mean, scale²) ‖ N(0, l⁻²I)). The two logarithms are taken through
-    δ = log odds − logit f, once for each side of s = ½, so that none of them sees a difference of nearly equal numbers
-    and none is infinite at s = 0 or 1.
-
-    Raises:
-        InputError: f outside (0, 1), a scale or l that is not positive.
-    """
-    _require_prior(prior_spike, prior_lengthscale)
-    require_positive("scale", scale)
-    log_odds = log_odds.clamp(-LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
-    delta = log_odds - _logit(prior_spike)
-    slab_weight = torch.sigmoid(-log_odds)
-    mostly_slab = log_odds.sigmoid() * delta + logsigmoid(-log_odds) - math.log1p(-prior_spike)
-    mostly_spike = logsigmoid(log_odds) - slab_weight * delta - math.log(prior_spike)
-    prior_scale = torch.full_like(mean, 1 / prior_lengthscale)
-    slab = gaussian_kl_diagonal(mean, scale.expand_as(mean), torch.zeros_like(mean), prior_scale)
-    return torch.where(log_odds > 0, mostly_spike, mostly_slab) + slab_weight * slab
-
-
 def spike_slab_moments(
     spike_weight: Float[Tensor, "*B k"], mean: Float[Tensor, "*B k"], scale: Float[Tensor, "*B k"]
 ) -> FactorisedMoments:
@@ -116,71 +85,18 @@ def spike_slab_reverse_kl(
     return slab - torch.log1p(-spike_weight).sum(-1)
 
 
-def spike_slab_elbo(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
-    q: SpikeSlab,
-    prior_spike: float,
-    prior_lengthscale: float = 1.0,
-) -> Float[Tensor, "*B"]:
-    """E_q[log N(y; Φw, σ²I)] − KL(q ‖ prior), all constants included: a lower bound of the model's log evidence.
-
-    Raises:
-        InputError: f outside (0, 1), a σ², scale or l that is not positive.
-    """
-    require_positive("noise variance", noise_variance)
-    mean, scale = spike_slab_moments(q.spike_weight, q.mean, q.scale)
-    likelihood = expected_log_likelihood(Phi, y, noise_variance, mean, torch.diag_embed(scale))
-    rows = (q.log_odds, q.mean[..., None], q.scale[..., None])
-    return likelihood - spike_slab_kl(*rows, prior_spike, prior_lengthscale).sum(-1)
-
-
-def spike_slab_free_form(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
-    weight_mean: Float[Tensor, "*B k"],
-    prior_spike: float,
-    prior_lengthscale: float = 1.0,
-) -> SpikeSlab:
-    """Each weight's free-form optimum q*(w_i), the others held at E w_j = `weight_mean` (Gal 2016, corollary 1).
-
-    In a linear model what Gal calls the nasty term is the Gaussian N(w_i; h/λ, 1/λ), λ = φ_iᵀφ_i/σ² and
-    h = φ_iᵀ(y − Σ_{j≠i} φ_j E w_j)/σ², so eqs. 6.8–6.9 hold without his moment matching. Written in λ and h they
-    stay finite for a column of zeros, whose weight keeps its prior.
-
-    Raises:
-        InputError: f outside (0, 1), a σ² or l that is not positive.
-    """
-    _require_prior(prior_spike, prior_lengthscale)
-    require_positive("noise variance", noise_variance)
-    noise = noise_variance[..., None]
-    residual = y - (Phi @ weight_mean[..., None])[..., 0]
-    information = Phi.square().sum(-2) / noise
-    h = (Phi.mT @ residual[..., None])[..., 0] / noise + information * weight_mean
-    precision = information + prior_lengthscale**2
-    gain = torch.log1p(information / prior_lengthscale**2)
-    log_odds = _logit(prior_spike) + 0.5 * (gain - h.square() / precision)
-    return SpikeSlab(log_odds, h / precision, precision.rsqrt())
-
-
 def spike_slab_optimum(
     Phi: Float[Tensor, "*B N k"],
     y: Float[Tensor, "*B N"],
     noise_variance: Float[Tensor, "*B"],
     prior_spike: float,
     prior_lengthscale: float = 1.0,
-    *,
-    tolerance: float = 1e-10,
-    max_iterations: int = 2000,
 ) -> SpikeSlab:
     """A local maximum of the ELBO over factorised q, the one reached from spike weights equal to the prior's.
 
-    Coordinate descent in θ = E w and the slab weights p = 1−s, as for Bernoulli dropout (`bernoulli_optimum`), of
+    By `bernoulli_optimum.coordinate_descent` in θ = E w and the slab weights p = 1−s, as for Bernoulli dropout, of
     which this is the generalisation: at the optimal scales the ELBO differs by terms linear in p only. Where CAVI on an
-    ill-conditioned ΦᵀΦ creeps, θ is found here by one ridge regression. Every fixed point is one of CAVI's. Stops as
-    `bernoulli_optimum.fixed_point`.
+    ill-conditioned ΦᵀΦ creeps, θ is found here by one ridge regression. Every fixed point is one of CAVI's.
 
     Raises:
         InputError: f outside (0, 1), a σ² or l that is not positive.
@@ -191,15 +107,9 @@ def spike_slab_optimum(
     information = rows.square().sum(-2) / noise_variance[..., None]
     # ½(l²v − 1 − log l²v) + ½λv at v = 1/(λ + l²), what a slab costs beside its mean, and the prior's odds against it.
     offset = 0.5 * torch.log1p(information / prior_lengthscale**2) + _logit(prior_spike)
-
-    def step(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
-        p = logit.sigmoid()
-        mean = p * optimal_m(rows, targets, noise_variance, p, prior_lengthscale)
-        return optimal_retain_logits(mean, rows, noise_variance, prior_lengthscale, offset)
-
-    logit = fixed_point(step, torch.full_like(information, -_logit(prior_spike)), tolerance, max_iterations)
-    slab_mean = optimal_m(rows, targets, noise_variance, logit.sigmoid(), prior_lengthscale)
-    return SpikeSlab(-logit, slab_mean, (information + prior_lengthscale**2).rsqrt())
+    start = torch.full_like(information, -_logit(prior_spike))
+    mean, logit = coordinate_descent(rows, targets, noise_variance, prior_lengthscale, start, offset)
+    return SpikeSlab(-logit, mean, (information + prior_lengthscale**2).rsqrt())
 
 
 def _logit(probability: float) -> float:

@@ -12,9 +12,10 @@ y lies, and f_ξ(y) is inverted from its characteristic function ψ by the trape
     f_ξ(y) = (h/π) Σ_{j≥0} Re ψ(t_j) + aliases,    t_j = (j + ½)h.
 
 By Poisson's formula the aliases are Σ_{n≠0} (−1)ⁿ f_ξ(y + 2πn/h), which Chernoff's bound makes negligible for a step
-that follows from K itself; |ψ(t)| ≤ exp(−νt²/2) bounds what is cut off. Rounding is left: it is absolute, and so the
-digits are lost where f_ξ(y) is far below its peak, between atoms far apart (`fsvi_bench.maths.mixture_enumeration`
-mends that). The saddle point is that of Daniels (1954), who replaces f_ξ(y) by 1/√(2πK''(ξ)); here it is computed.
+that follows from K itself; |ψ(t)| ≤ exp(−νt²/2) bounds what is cut off. With ψ(t)/(it) for ψ(t) the same sum is an
+integral of the density (`fourier_sums`). Rounding is left: it is absolute, and so the digits are lost where f_ξ(y) is
+far below its peak, between atoms far apart (`fsvi_bench.maths.mixture_enumeration` mends that). The saddle point is
+that of Daniels (1954), who replaces f_ξ(y) by 1/√(2πK''(ξ)); here it is computed.
 
 Every row is computed alone: its result has the same bits whatever shares the batch (on a CPU, with one thread). So
 its functions are those of `fsvi_bench.maths.elementwise`.
@@ -23,7 +24,6 @@ its functions are those of `fsvi_bench.maths.elementwise`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -69,14 +69,29 @@ class Tilt(NamedTuple):
     on: Float[Tensor, "P k"]  #: r̃_i
     off: Float[Tensor, "P k"]  #: 1 − r̃_i without cancellation
     location: Float[Tensor, "P k"]  #: ã_i
+    slope: Float[Tensor, " P"]  #: K'(ξ) − y
     variance: Float[Tensor, " P"]  #: K''(ξ)
+
+    def log_peak(self, s: IndependentSum) -> Float[Tensor, " P"]:
+        """An upper bound of log f(y), since f_ξ is nowhere above the peak 1/√(2πν) of its noise."""
+        return self.log_factor - 0.5 * (LOG_2PI + s.noise.log())
+
+
+class Grid(NamedTuple):
+    """The trapezoidal rule for the targets within some reach of y, and where the tilted sum's mass ends."""
+
+    step: Float[Tensor, " P"]
+    nodes: Int[Tensor, " P"]
+    above: Float[Tensor, " P"]  #: P_ξ(Y ≥ y + above) ≤ exp(−NEGLIGIBLE); negative where y lies beyond that
+    below: Float[Tensor, " P"]
 
 
 class Inverted(NamedTuple):
-    """Log densities, and the logs of what bounds their absolute errors from the inversion (not from the tilt)."""
+    """Log densities, and the logs of what bounds their absolute errors."""
 
-    log_density: Float[Tensor, " P"]
-    log_error: Float[Tensor, " P"]
+    log_density: Float[Tensor, "P m"]
+    log_error: Float[Tensor, "P m"]  #: from the inversion
+    log_total: Float[Tensor, "P m"]  #: from the inversion and from the tilt's rounding
     cost: Float[Tensor, " P"]  #: characteristic-function factors evaluated
 
 
@@ -90,69 +105,51 @@ def tilted_log_odds(s: IndependentSum, xi: Float[Tensor, " P"]) -> Float[Tensor,
     return s.log_odds + (s.location + 0.5 * column * s.spread) * column
 
 
-def slope_and_curvature(s: IndependentSum, xi: Float[Tensor, " P"]) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
-    """K'(ξ) − y and K''(ξ)."""
-    on, off = on_and_off(tilted_log_odds(s, xi))
-    location = s.location + s.spread * xi[:, None]
-    slope = s.noise * xi + (on * location).sum(-1) - s.y
-    return slope, s.noise + (on * (s.spread + off * location * location)).sum(-1)
-
-
-def saddle_point(s: IndependentSum) -> Float[Tensor, " P"]:
-    """ξ with K'(ξ) = y, to a thousandth of the tilted standard deviation: any ξ would be right, this one is good.
-
-    Newton's method, which bisects where it would leave the bracket or has not halved the slope. The bracket: for ξ ≥ 0
-    every term r̃(a + vξ) of K' is at least min(a, 0), for ξ ≤ 0 at most max(a, 0).
-    """
-    low = ((s.y - s.location.clamp(min=0).sum(-1)) / s.noise).clamp(max=0)
-    high = ((s.y - s.location.clamp(max=0).sum(-1)) / s.noise).clamp(min=0)
-    xi, before = torch.zeros_like(s.y), torch.full_like(s.y, torch.inf)
-    for _ in range(SADDLE_STEPS):
-        slope, curvature = slope_and_curvature(s, xi)
-        done = slope.abs() <= SADDLE_TOLERANCE * curvature.sqrt()
-        if bool(done.all()):
-            break
-        low, high = torch.where(slope < 0, xi, low), torch.where(slope > 0, xi, high)
-        newton = xi - slope / curvature
-        good = (newton > low) & (newton < high) & (slope.abs() <= 0.5 * before)
-        xi = torch.where(done, xi, torch.where(good, newton, 0.5 * (low + high)))
-        before = slope.abs()
-    return xi
-
-
 def tilt_at(s: IndependentSum, xi: Float[Tensor, " P"]) -> Tilt:
     """The Esscher tilt by ξ."""
     log_odds = tilted_log_odds(s, xi)
     on, off = on_and_off(log_odds)
     location = s.location + s.spread * xi[:, None]
+    slope = s.noise * xi + (on * location).sum(-1) - s.y
     variance = s.noise + (on * (s.spread + off * location * location)).sum(-1)
     growth, gaussian = softplus(log_odds), 0.5 * s.noise * xi * xi
     log_factor = gaussian + (s.log_off + growth).sum(-1) - xi * s.y
     sizes = xi.abs() * (s.size + (on * location.abs()).sum(-1)) + gaussian + (growth - s.log_off).sum(-1)
     # To first order in the rounding of y, and to second, which is what is left where ξ = 0.
     rounding = 4 * EPS * (1 + sizes) + (4 * EPS * s.size).square() / s.noise
-    return Tilt(xi, log_factor, rounding, log_odds, on, off, location, variance)
+    return Tilt(xi, log_factor, rounding, log_odds, on, off, location, slope, variance)
 
 
-def log_density_bound(s: IndependentSum, tilted: Tilt) -> Float[Tensor, " P"]:
-    """An upper bound of log f(y), since f_ξ is nowhere above the peak 1/√(2πν) of its noise."""
-    return tilted.log_factor - 0.5 * (LOG_2PI + s.noise.log())
+def tilt_to_saddle_point(s: IndependentSum) -> Tilt:
+    """The tilt by ξ with K'(ξ) = y, to a thousandth of its standard deviation: any ξ would be right, this one is good.
+
+    Newton's method, which bisects where it would leave the bracket or has not halved the slope. The bracket: for ξ ≥ 0
+    every term r̃(a + vξ) of K' is at least min(a, 0), for ξ ≤ 0 at most max(a, 0).
+    """
+    low = ((s.y - s.location.clamp(min=0).sum(-1)) / s.noise).clamp(max=0)
+    high = ((s.y - s.location.clamp(max=0).sum(-1)) / s.noise).clamp(min=0)
+    tilted, before = tilt_at(s, torch.zeros_like(s.y)), torch.full_like(s.y, torch.inf)
+    for _ in range(SADDLE_STEPS):
+        xi, slope = tilted.xi, tilted.slope
+        done = slope.abs() <= SADDLE_TOLERANCE * tilted.variance.sqrt()
+        if bool(done.all()):
+            break
+        low, high = torch.where(slope < 0, xi, low), torch.where(slope > 0, xi, high)
+        newton = xi - slope / tilted.variance
+        good = (newton > low) & (newton < high) & (slope.abs() <= 0.5 * before)
+        tilted = tilt_at(s, torch.where(done, xi, torch.where(good, newton, 0.5 * (low + high))))
+        before = slope.abs()
+    return tilted
 
 
-def alias_distance(s: IndependentSum, tilted: Tilt, level: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
-    """d with f_ξ(y ± nd) ≤ exp(−n·level)/√(2πν), n = 1, 2, …: see `chernoff_distances`."""
-    return torch.maximum(*chernoff_distances(s, tilted, level))
-
-
-def chernoff_distances(
-    s: IndependentSum, tilted: Tilt, level: Float[Tensor, " P"]
-) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
-    """Distances (up, down) from y beyond which Chernoff's bound of the tilted sum is below exp(−level).
+def grid(s: IndependentSum, tilted: Tilt, reach: Float[Tensor, " P"] | float = 0.0) -> Grid:
+    """Aliases lie no nearer than where Chernoff's bound of the tilted sum is below exp(−level).
 
     log P_ξ(Y ≥ y + d) and log f_ξ(y + d) + ½log(2πν) are at most C(η) − ηd for η > 0, C(η) = K(ξ + η) − K(ξ) − ηy, and
-    likewise downwards; the least d over five η between what is best for a Gaussian of the tilted variance and for the
-    noise beyond the ends of a bounded sum. Negative where y itself lies further out.
+    likewise downwards; d is the least over five η between what is best for a Gaussian of the tilted variance and for
+    the noise beyond the ends of a bounded sum.
     """
+    level = NEGLIGIBLE + 0.5 * (tilted.variance / s.noise).log()
     root, deviation = (2 * level).sqrt(), tilted.variance.sqrt()
     ratio = (deviation / s.noise.sqrt()).log()
     growth, distances = softplus(tilted.log_odds), []
@@ -165,16 +162,8 @@ def chernoff_distances(
             cumulant = step * s.noise * (tilted.xi + 0.5 * step) + change.sum(-1) - step * s.y
             nearest = torch.minimum(nearest, (cumulant + level) / eta)
         distances.append(nearest)
-    return distances[0], distances[1]
-
-
-def grid(
-    s: IndependentSum, tilted: Tilt, reach: Float[Tensor, " P"] | float = 0.0
-) -> tuple[Float[Tensor, " P"], Int[Tensor, " P"]]:
-    """Step and number of nodes of the trapezoidal rule that serves every target within `reach` of y."""
-    level = NEGLIGIBLE + 0.5 * (tilted.variance / s.noise).log()
-    step = 2 * math.pi / (alias_distance(s, tilted, level) + reach)
-    return step, whole_blocks((2 * level / s.noise).sqrt() / step)
+    step = 2 * math.pi / (torch.maximum(*distances) + reach)
+    return Grid(step, whole_blocks(root / s.noise.sqrt() / step), *distances)
 
 
 def whole_blocks(count: Float[Tensor, " P"]) -> Int[Tensor, " P"]:
@@ -184,81 +173,74 @@ def whole_blocks(count: Float[Tensor, " P"]) -> Int[Tensor, " P"]:
     return (FINE * power * (blocks / power).ceil()).long()
 
 
-def invert(s: IndependentSum, tilted: Tilt, wanted: Bool[Tensor, " P"] | None = None) -> Inverted:
-    """Log density at y by inversion, row by row in chunks of equal grids.
+def invert(
+    s: IndependentSum, tilted: Tilt, offsets: Float[Tensor, "P m"], wanted: Bool[Tensor, " P"] | None = None
+) -> Inverted:
+    """Log densities at y + offset from one tilt and one evaluation of ψ. Digits are lost as f_ξ falls off from y.
 
-    A row that is not wanted, whose grid would exceed MAX_NODES, or whose K is not known to a nat, gets the log density
-    −∞ and the upper bound for its error.
+    A row that is not wanted or not feasible (`fourier_sums`) gets the log density −∞ and the upper bound for its error.
     """
-    step, nodes = grid(s, tilted)
-    log_density, log_error = torch.full_like(s.y, -torch.inf), log_density_bound(s, tilted)
-    # Where K is known to less than a nat, so is the step that follows from it.
-    feasible = (nodes > 0) & (nodes <= MAX_NODES) & (tilted.rounding < 1)
-    if wanted is not None:
-        feasible &= wanted
-    here = torch.zeros_like(s.y)[:, None]
-    for part, n in _parts_of_equal_grids(nodes, feasible, s.location.shape[1]):
-        density, error = _invert_equal_grids(take_rows(s, part), take_rows(tilted, part), step[part], n, here[part])
-        log_density[part], log_error[part] = density[:, 0], error[:, 0]
-    return Inverted(log_density, log_error, torch.where(feasible, nodes, 0).to(step.dtype) * s.location.shape[1])
-
-
-def invert_around(
-    s: IndependentSum, tilted: Tilt, offsets: Float[Tensor, "P m"]
-) -> tuple[Float[Tensor, "P m"], Float[Tensor, "P m"]]:
-    """Log densities at y + offset from one tilt and one evaluation of ψ, and the logs of their absolute errors.
-
-    A fine enough step for y is fine enough for y + δ once the aliases' distance has grown by |δ|. Digits are lost as
-    f_ξ falls off from its mean y. Where `invert` would give none: −∞, and ∞ for the error.
-    """
-    step, nodes = grid(s, tilted, offsets.abs().amax(-1))
-    log_density, log_error = torch.full_like(offsets, -torch.inf), torch.full_like(offsets, torch.inf)
-    feasible = (nodes > 0) & (nodes <= MAX_NODES) & (tilted.rounding < 1)
-    for part, n in _parts_of_equal_grids(nodes, feasible, max(s.location.shape[1], offsets.shape[1])):
-        log_density[part], log_error[part] = _invert_equal_grids(
-            take_rows(s, part), take_rows(tilted, part), step[part], n, offsets[part]
-        )
-    return log_density, log_error
-
-
-def _parts_of_equal_grids(
-    nodes: Int[Tensor, " P"], feasible: Bool[Tensor, " P"], width: int
-) -> Iterator[tuple[Int[Tensor, " rows"], int]]:
-    """Feasible rows with the same number n of nodes, as many at a time as memory is meant to hold."""
-    for n in torch.unique(nodes[feasible]).tolist():
-        rows = (feasible & (nodes == n)).nonzero()[:, 0]
-        for part in rows.split(max(1, CHUNK // (n * width))):
-            yield part, n
-
-
-def _invert_equal_grids(
-    s: IndependentSum, tilted: Tilt, step: Float[Tensor, " P"], n: int, offsets: Float[Tensor, "P m"]
-) -> tuple[Float[Tensor, "P m"], Float[Tensor, "P m"]]:
-    density, rounding = torch.zeros_like(offsets), torch.zeros_like(offsets)
-    nodes = torch.arange(n, dtype=step.dtype, device=step.device) + 0.5
-    at_once = max(FINE, CHUNK // max(s.location.shape[1], offsets.shape[1]) // FINE * FINE)
-    for part in torch.split(nodes, at_once):
-        real, error = _integrand(s, tilted, part * step[:, None], offsets)
-        density += real.sum(-1) * step[:, None] / math.pi
-        rounding += error.sum(-1) * step[:, None] / math.pi
+    rule = grid(s, tilted, offsets.abs().amax(-1))
+    sums, rounding = fourier_sums(s, tilted, rule, offsets, wanted=wanted)
+    log_factor = tilted.log_factor[:, None] - tilted.xi[:, None] * offsets
     # See `grid`: two aliases, and what is cut off, each relative to a Gaussian's peak.
     discretisation = math.exp(-NEGLIGIBLE) * (2 / math.sqrt(2 * math.pi) + 4) / tilted.variance.sqrt()
-    log_error = (rounding + discretisation[:, None] + density.clamp(max=0).abs()).log()
-    log_factor = tilted.log_factor[:, None] - tilted.xi[:, None] * offsets
-    return log_factor + density.clamp(min=0).log(), log_factor + log_error
+    error, density = rounding + discretisation[:, None] + sums.clamp(max=0).abs(), sums.clamp(min=0)
+    of_tilt = tilted.rounding[:, None] + 4 * EPS * (tilted.xi[:, None] * offsets).abs()
+    known = ~sums.isnan()
+    bound = tilted.log_peak(s)[:, None] - tilted.xi[:, None] * offsets
+    return Inverted(
+        torch.where(known, log_factor + density.log(), -torch.inf),
+        torch.where(known, log_factor + error.log(), bound),
+        torch.where(known, log_factor + (error + density * of_tilt).log(), bound),
+        torch.where(known[:, 0], rule.nodes, 0).to(s.y.dtype) * s.location.shape[1],
+    )
+
+
+def fourier_sums(
+    s: IndependentSum,
+    tilted: Tilt,
+    rule: Grid,
+    offsets: Float[Tensor, "P m"],
+    *,
+    integrated: bool = False,
+    wanted: Bool[Tensor, " P"] | None = None,
+) -> tuple[Float[Tensor, "P m"], Float[Tensor, "P m"]]:
+    """(h/π) Σ_j Re[κ(t_j) ψ(t_j) exp(−it_j(y + offset))], κ = 1 or (`integrated`) 1/(it), and its rounding error.
+
+    NaN for a row that is not wanted, whose grid would exceed MAX_NODES, or whose K is not known to a nat (nor, then, is
+    the step that follows from it). Rows of equal grids are summed together, as many as memory is meant to hold.
+    """
+    total, rounding = torch.full_like(offsets, torch.nan), torch.full_like(offsets, torch.nan)
+    # Numbers that overflow give nodes below 0.
+    feasible = (rule.nodes > 0) & (rule.nodes <= MAX_NODES) & (tilted.rounding < 1)
+    if wanted is not None:
+        feasible &= wanted
+    width = max(s.location.shape[1], offsets.shape[1])
+    for n in torch.unique(rule.nodes[feasible]).tolist():
+        places = torch.arange(n, dtype=s.y.dtype, device=s.y.device) + 0.5
+        for rows in (feasible & (rule.nodes == n)).nonzero()[:, 0].split(max(1, CHUNK // (n * width))):
+            part, tilt, step = take_rows(s, rows), take_rows(tilted, rows), rule.step[rows, None]
+            total[rows] = rounding[rows] = 0.0
+            for some in torch.split(places, max(FINE, CHUNK // width // FINE * FINE)):
+                real, error = _integrand(part, tilt, some * step, offsets[rows], integrated)
+                total[rows] += real.sum(-1) * step / math.pi
+                rounding[rows] += error.sum(-1) * step / math.pi
+    return total, rounding
 
 
 def _integrand(
-    s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"], offsets: Float[Tensor, "P m"]
+    s: IndependentSum, tilted: Tilt, t: Float[Tensor, "P n"], offsets: Float[Tensor, "P m"], integrated: bool
 ) -> tuple[Float[Tensor, "P m n"], Float[Tensor, "P m n"]]:
-    """Re ψ(t) exp(−it(y + offset)) and its estimated rounding error."""
-    product = characteristic_product(s, tilted, t)
+    """Re κ(t) ψ(t) exp(−it(y + offset)) and its estimated rounding error."""
+    product = characteristic_product(s, tilted, t) * (-0.5 * s.noise[:, None] * t * t).exp()
+    if integrated:
+        product = torch.complex(product.imag / t, -product.real / t)
     centre = (s.y - s.noise * tilted.xi)[:, None] + offsets
-    noise = (-0.5 * s.noise[:, None] * t * t).exp()
     angle = centre[:, :, None] * t[:, None]
-    real = (product.real[:, None] * angle.cos() + product.imag[:, None] * angle.sin()) * noise[:, None]
+    real = product.real[:, None] * angle.cos() + product.imag[:, None] * angle.sin()
     # Phases have relative errors of eps; the product of k factors adds some more, at random.
-    magnitude = EPS * (product.real.abs() + product.imag.abs()) * noise
+    magnitude = EPS * (product.real.abs() + product.imag.abs())
     phase = centre.abs() + (tilted.on * tilted.location.abs()).sum(-1)[:, None]
     many = 4 + 2 * math.sqrt(s.location.shape[1])
     return real, magnitude[:, None] * (many + phase[:, :, None] * t[:, None])

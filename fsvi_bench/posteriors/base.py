@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from dataclasses import fields
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -32,6 +32,9 @@ class Posterior(ABC):
     `mean` and `covariance_tril` are those of q whatever its shape, so N(mean, LLᵀ) is its moment-matched Gaussian.
     """
 
+    #: The fields by the names that posterior files have for them, each with its number of axes of length k.
+    parameters: ClassVar[Mapping[str, int]]
+
     if TYPE_CHECKING:  # at run time it would become the default of a dataclass's field of that name
 
         @property
@@ -44,9 +47,9 @@ class Posterior(ABC):
         """Its kind in posterior files, such as `gaussian-full` or `bernoulli-dropout`."""
 
     @property
-    @abstractmethod
     def k(self) -> int:
         """Number of weights."""
+        return int(next(iter(self.tensors().values())).shape[-1])
 
     @property
     @abstractmethod
@@ -76,26 +79,26 @@ class Posterior(ABC):
     def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         """n independent draws of w from a generator."""
 
-    @abstractmethod
     def tensors(self) -> Mapping[str, Tensor]:
-        """The parameters by the names that posterior files have for them."""
+        """The parameters by the names that posterior files have for them, in the order of the class's fields."""
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return dict(zip(self.parameters, values, strict=True))
 
-    @abstractmethod
     def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
         """The shapes that the parameters of one problem with k weights must have."""
+        return {name: (k,) * axes for name, axes in self.parameters.items()}
 
     def malformed(self) -> str | None:
         """What is wrong with the form of tensors that have the right shapes, as a clause, or None."""
         return None
 
-    @abstractmethod
     def out_of_domain(self) -> str | None:
         """Which finite parameter lies outside its domain, as a clause, or None."""
+        return None
 
     def map(self: Q, change: Callable[[Tensor], Tensor]) -> Q:
         """The same kind of posterior with every tensor changed."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return replace(self, **{name: change(value) for name, value in named.items()})  # type: ignore[type-var]
+        return type(self)(*map(change, self.tensors().values()))
 
     def __getitem__(self: Q, problem: int | slice) -> Q:
         """The posterior of one problem of a batch."""
@@ -114,8 +117,14 @@ def unstack(posterior: Q) -> Sequence[Q]:
 
 def concatenate(posteriors: Sequence[Q]) -> Q:
     """Batches of one kind as one batch."""
-    columns = {field.name: [getattr(q, field.name) for q in posteriors] for field in fields(posteriors[0])}  # type: ignore[arg-type]
-    return replace(posteriors[0], **{name: torch.cat(column) for name, column in columns.items()})  # type: ignore[type-var]
+    columns = zip(*(q.tensors().values() for q in posteriors), strict=True)
+    return type(posteriors[0])(*map(torch.cat, columns))
+
+
+def first_outside(name: str, values: Tensor, inside: Tensor, expected: str) -> str | None:
+    """The clause on the first value that is not inside its domain, or None."""
+    wrong = values[~inside].flatten()
+    return f"'{name}' holds {float(wrong[0]):g}, expected {expected}" if len(wrong) else None
 
 
 def defect(posterior: Posterior, k: int) -> str | None:

@@ -6,36 +6,50 @@ posterior is infinite.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.maths.bernoulli_dropout import atom_entropy, bernoulli_moments
+from fsvi_bench.maths.bernoulli_dropout import FactorisedMoments, atom_entropy, bernoulli_moments
 from fsvi_bench.maths.spike_slab import spike_slab_moments
-from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.posteriors.base import Posterior, first_outside
+
+
+class SwitchedPosterior(Posterior):
+    """Independent weights, each of which may be exactly zero."""
+
+    @abstractmethod
+    def moments(self) -> FactorisedMoments:
+        """Mean and standard deviation of each weight; a standard deviation may be 0."""
+
+    @property
+    def mean(self) -> Float[Tensor, "*B k"]:
+        return self.moments().mean
+
+    @property
+    def scale(self) -> Float[Tensor, "*B k"]:
+        """Standard deviation of each weight."""
+        return self.moments().scale
+
+    def covariance_tril(self) -> Float[Tensor, "*B k k"]:
+        return torch.diag_embed(self.scale)
 
 
 @dataclass(frozen=True, eq=False)
-class BernoulliDropoutPosterior(Posterior):
+class BernoulliDropoutPosterior(SwitchedPosterior):
     """w_i = m_i ε_i with ε_i ~ Bernoulli(p_i); `retain_probability` p is one number per problem or one per weight."""
 
     m: Float[Tensor, "*B k"]
     retain_probability: Float[Tensor, "*B"] | Float[Tensor, "*B k"]
 
-    @property
-    def kind(self) -> str:
-        return "bernoulli-dropout"
-
-    @property
-    def k(self) -> int:
-        return int(self.m.shape[-1])
-
-    @property
-    def singular(self) -> bool:
-        return True
+    kind: ClassVar[str] = "bernoulli-dropout"
+    parameters: ClassVar[Mapping[str, int]] = {"m": 1, "retain_probability": 1}
+    singular: ClassVar[bool] = True
 
     @property
     def retain_probabilities(self) -> Float[Tensor, "*B k"]:
@@ -43,17 +57,8 @@ class BernoulliDropoutPosterior(Posterior):
         p = self.retain_probability
         return p if p.ndim == self.m.ndim else p[..., None].expand_as(self.m)
 
-    @property
-    def mean(self) -> Float[Tensor, "*B k"]:
-        return bernoulli_moments(self.m, self.retain_probabilities).mean
-
-    @property
-    def scale(self) -> Float[Tensor, "*B k"]:
-        """Standard deviation of each weight, 0 where p_i = 1 or m_i = 0."""
-        return bernoulli_moments(self.m, self.retain_probabilities).scale
-
-    def covariance_tril(self) -> Float[Tensor, "*B k k"]:
-        return torch.diag_embed(self.scale)
+    def moments(self) -> FactorisedMoments:
+        return bernoulli_moments(self.m, self.retain_probabilities)
 
     def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         kept = _uniform(generator, self.m, n) < self.retain_probabilities[..., None, :]
@@ -70,22 +75,19 @@ class BernoulliDropoutPosterior(Posterior):
         """Entropy of the atoms in nats."""
         return atom_entropy(self.m, self.retain_probabilities)
 
-    def tensors(self) -> Mapping[str, Tensor]:
-        return {"m": self.m, "retain_probability": self.retain_probability}
-
     def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
         shared = self.retain_probability.ndim < self.m.ndim
         return {"m": (k,), "retain_probability": () if shared else (k,)}
 
     def out_of_domain(self) -> str | None:
-        low, high = map(float, self.retain_probability.aminmax())
-        if low > 0 and high <= 1:
-            return None
-        return f"a retain probability of the posterior is {high if low > 0 else low:g}, outside (0, 1]"
+        p = self.retain_probability
+        return first_outside(
+            "retain_probability", p, (p > 0) & (p <= 1), "numbers in (0, 1], the probability to KEEP a weight"
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class SpikeSlabPosterior(Posterior):
+class SpikeSlabPosterior(SwitchedPosterior):
     """w_i = 0 with probability `spike_weight` and N(slab_mean, slab_scale²) otherwise.
 
     A spike weight of 1 is allowed: one within 1e-16 of it rounds to it.
@@ -95,47 +97,27 @@ class SpikeSlabPosterior(Posterior):
     slab_mean: Float[Tensor, "*B k"]
     slab_scale: Float[Tensor, "*B k"]
 
-    @property
-    def kind(self) -> str:
-        return "spike-slab"
-
-    @property
-    def k(self) -> int:
-        return int(self.spike_weight.shape[-1])
+    kind: ClassVar[str] = "spike-slab"
+    parameters: ClassVar[Mapping[str, int]] = {"spike_weight": 1, "mean": 1, "scale": 1}
 
     @property
     def singular(self) -> bool:
         return bool((self.spike_weight > 0).any())
 
-    @property
-    def mean(self) -> Float[Tensor, "*B k"]:
-        return spike_slab_moments(self.spike_weight, self.slab_mean, self.slab_scale).mean
-
-    @property
-    def scale(self) -> Float[Tensor, "*B k"]:
-        """Standard deviation of each weight, spike and slab together."""
-        return spike_slab_moments(self.spike_weight, self.slab_mean, self.slab_scale).scale
-
-    def covariance_tril(self) -> Float[Tensor, "*B k k"]:
-        return torch.diag_embed(self.scale)
+    def moments(self) -> FactorisedMoments:
+        return spike_slab_moments(self.spike_weight, self.slab_mean, self.slab_scale)
 
     def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
         spiked = _uniform(generator, self.spike_weight, n) < self.spike_weight[..., None, :]
         noise = torch.randn(spiked.shape, generator=generator, dtype=self.slab_mean.dtype, device=self.slab_mean.device)
         return torch.where(spiked, 0.0, self.slab_mean[..., None, :] + self.slab_scale[..., None, :] * noise)
 
-    def tensors(self) -> Mapping[str, Tensor]:
-        return {"spike_weight": self.spike_weight, "mean": self.slab_mean, "scale": self.slab_scale}
-
-    def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
-        return {"spike_weight": (k,), "mean": (k,), "scale": (k,)}
-
     def out_of_domain(self) -> str | None:
-        low, high = map(float, self.spike_weight.aminmax())
-        if not (low >= 0 and high <= 1):
-            return f"a spike weight of the posterior is {high if low >= 0 else low:g}, outside [0, 1]"
-        smallest = float(self.slab_scale.min())
-        return None if smallest > 0 else f"a standard deviation of the posterior's slabs is {smallest:g}"
+        weight, scale = self.spike_weight, self.slab_scale
+        probability = "numbers in [0, 1], the probability of an exact zero"
+        return first_outside("spike_weight", weight, (weight >= 0) & (weight <= 1), probability) or first_outside(
+            "scale", scale, scale > 0, "positive numbers (standard deviations)"
+        )
 
 
 def _uniform(generator: torch.Generator, like: Float[Tensor, "*B k"], n: int) -> Float[Tensor, "*B n k"]:

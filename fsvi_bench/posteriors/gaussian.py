@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.linalg import tril_of_gram
-from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.posteriors.base import Posterior, first_outside
 
 
 class GaussianPosterior(Posterior):
@@ -31,10 +31,6 @@ class GaussianPosterior(Posterior):
         return f"gaussian-{self.family}"
 
     @property
-    def k(self) -> int:
-        return int(self.mean.shape[-1])
-
-    @property
     def singular(self) -> bool:
         return False
 
@@ -44,8 +40,8 @@ class GaussianPosterior(Posterior):
         return self.mean[..., None, :] + noise @ self.covariance_tril().mT
 
     def out_of_domain(self) -> str | None:
-        smallest = float(self.covariance_tril().diagonal(dim1=-2, dim2=-1).min())
-        return None if smallest > 0 else f"a standard deviation of the posterior is {smallest:g}"
+        deviations, (_, name) = self.covariance_tril().diagonal(dim1=-2, dim2=-1), self.tensors()
+        return first_outside(name, deviations, deviations > 0, "positive numbers (standard deviations, or a diagonal)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +51,7 @@ class FullGaussian(GaussianPosterior):
     mean: Float[Tensor, "*B k"]
     scale_tril: Float[Tensor, "*B k k"]
     family: ClassVar[Literal["full", "ffg"]] = "full"
+    parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "scale_tril": 2}
 
     @property
     def root(self) -> Float[Tensor, "*B k k"]:
@@ -62,12 +59,6 @@ class FullGaussian(GaussianPosterior):
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return self.scale_tril
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        return {"mean": self.mean, "scale_tril": self.scale_tril}
-
-    def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
-        return {"mean": (k,), "scale_tril": (k, k)}
 
     def malformed(self) -> str | None:
         above = self.scale_tril.triu(1).nan_to_num(0.0)  # NaN is no fault of the form: training diverged
@@ -81,6 +72,7 @@ class FactorisedGaussian(GaussianPosterior):
     mean: Float[Tensor, "*B k"]
     scale: Float[Tensor, "*B k"]
     family: ClassVar[Literal["full", "ffg"]] = "ffg"
+    parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "scale": 1}
 
     @property
     def root(self) -> Float[Tensor, "*B k"]:
@@ -88,12 +80,6 @@ class FactorisedGaussian(GaussianPosterior):
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return torch.diag_embed(self.scale)
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        return {"mean": self.mean, "scale": self.scale}
-
-    def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
-        return {"mean": (k,), "scale": (k,)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,13 +89,8 @@ class FactorGaussian(Posterior):
     mean: Float[Tensor, "*B k"]
     factor: Float[Tensor, "*B k r"]
 
-    @property
-    def kind(self) -> str:
-        return "gaussian-factor"
-
-    @property
-    def k(self) -> int:
-        return int(self.mean.shape[-1])
+    kind: ClassVar[str] = "gaussian-factor"
+    parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "factor": 2}
 
     @property
     def singular(self) -> bool:
@@ -124,11 +105,5 @@ class FactorGaussian(Posterior):
         noise = torch.randn(*batch, n, r, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
         return self.mean[..., None, :] + noise @ self.factor.mT
 
-    def tensors(self) -> Mapping[str, Tensor]:
-        return {"mean": self.mean, "factor": self.factor}
-
     def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
         return {"mean": (k,), "factor": (k, self.factor.shape[-1])}
-
-    def out_of_domain(self) -> str | None:
-        return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -20,6 +19,14 @@ from fsvi_bench.tensorfile import TensorFile, read_tensor_file, tensor_file
 
 FORMAT = "fsvi-posterior/1"
 METADATA = {"format", "kind", "task_sha256"}
+_CLASSES: Mapping[str, type[Posterior]] = {
+    "gaussian-full": FullGaussian,
+    "gaussian-ffg": FactorisedGaussian,
+    "bernoulli-dropout": BernoulliDropoutPosterior,
+    "spike-slab": SpikeSlabPosterior,
+    "samples": SamplesPosterior,
+}
+KINDS = tuple(_CLASSES)
 
 
 def pack_tril(tril: Float[Tensor, "k k"]) -> Float[Tensor, " packed"]:
@@ -87,9 +94,9 @@ def read_posterior(
     file = read_tensor_file(path, FORMAT, required, content)
     _check_metadata(file, task_sha256)
     kind = file.metadata["kind"]
-    if kind not in _READERS:
+    if kind not in KINDS:
         raise file.error(f"kind {quoted(kind)} is not one that this version scores; expected {' or '.join(KINDS)}")
-    posterior = _READERS[kind](file)
+    posterior = _read(file)
     if k is not None and posterior.k != k:
         raise file.error(f"task has k={k} features, posterior has {posterior.k}; was it trained on another task?")
     return posterior
@@ -105,96 +112,40 @@ def _check_metadata(content: TensorFile, task_sha256: str | None) -> None:
         )
 
 
-def _read_ffg(content: TensorFile) -> FactorisedGaussian:
-    content.require_names({"mean", "scale"})
-    k = _length(content, "mean")
-    _require(content, "scale", (k,))
-    _require_positive(content, "scale", content.tensors["scale"])
-    return FactorisedGaussian(content.tensors["mean"], content.tensors["scale"])
+def _read(file: TensorFile) -> Posterior:
+    """The posterior whose fields the file's tensors are; its own class says what is wrong with their values."""
+    kind = _CLASSES[file.metadata["kind"]]
+    _require_tensors(file, kind)
+    posterior = kind(*(file.tensors[name] for name in kind.parameters))
+    if (wrong := posterior.malformed()) is not None:
+        raise file.error(f"{wrong}, expected a lower-triangular factor")
+    if (wrong := posterior.out_of_domain()) is not None:
+        raise file.error(wrong)
+    if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
+        raise file.error(_too_few(posterior.S))
+    return posterior
 
 
-def _read_full(content: TensorFile) -> FullGaussian:
-    packed = "scale_tril_packed" in content.tensors
-    name = "scale_tril_packed" if packed else "scale_tril"
-    content.require_names({"mean", name})
-    k = _length(content, "mean")
-    _require(content, name, (k * (k + 1) // 2,) if packed else (k, k))
-    tril = unpack_tril(content.tensors[name], k) if packed else content.tensors[name]
-    if bool(tril.triu(1).any()):
-        raise content.error("'scale_tril' has entries above the diagonal, expected a lower-triangular factor")
-    _require_positive(content, f"diagonal of {name}", tril.diagonal())
-    return FullGaussian(content.tensors["mean"], tril)
-
-
-def _read_bernoulli_dropout(content: TensorFile) -> BernoulliDropoutPosterior:
-    content.require_names({"m", "retain_probability"})
-    k = _length(content, "m")
-    p = content.tensors["retain_probability"]
-    content.require_dtype("retain_probability", torch.float64)
-    if tuple(p.shape) not in ((), (k,)):
-        raise content.error(
-            f"'retain_probability' has shape {list(p.shape)}, expected [] or [{k}]; give one number or one per weight"
-        )
-    _require_range(content, "retain_probability", bool((p > 0).all()), "in (0, 1], the probability to KEEP a weight")
-    return BernoulliDropoutPosterior(content.tensors["m"], p)
-
-
-def _read_spike_slab(content: TensorFile) -> SpikeSlabPosterior:
-    content.require_names({"spike_weight", "mean", "scale"})
-    k = _length(content, "spike_weight")
-    for name in ("mean", "scale"):
-        _require(content, name, (k,))
-    weight = content.tensors["spike_weight"]
-    _require_range(content, "spike_weight", bool((weight >= 0).all()), "in [0, 1], the probability of an exact zero")
-    _require_positive(content, "scale", content.tensors["scale"])
-    return SpikeSlabPosterior(weight, content.tensors["mean"], content.tensors["scale"])
-
-
-def _read_samples(content: TensorFile) -> SamplesPosterior:
-    content.require_names({"samples"})
-    shape = tuple(content.tensors["samples"].shape)
-    if len(shape) != 2 or 0 in shape:
-        raise content.error(f"'samples' has shape {list(shape)}, expected [S, k]; save one posterior per file")
-    content.require_dtype("samples", torch.float64)
-    if shape[0] < MINIMUM_SAMPLES:
-        raise content.error(_too_few(shape[0]))
-    return SamplesPosterior(content.tensors["samples"])
-
-
-_READERS: Mapping[str, Callable[[TensorFile], Posterior]] = {
-    "gaussian-full": _read_full,
-    "gaussian-ffg": _read_ffg,
-    "bernoulli-dropout": _read_bernoulli_dropout,
-    "spike-slab": _read_spike_slab,
-    "samples": _read_samples,
-}
-KINDS = tuple(_READERS)
+def _require_tensors(file: TensorFile, kind: type[Posterior]) -> None:
+    """Raises InputError unless names, types and shapes are the kind's; a packed factor is unpacked."""
+    tensors, packed, (first, *others) = file.tensors, "scale_tril_packed", kind.parameters
+    file.require_names({packed if name == "scale_tril" and packed in tensors else name for name in kind.parameters})
+    shape, form = list(tensors[first].shape), "[S, k]" if kind is SamplesPosterior else "[k]"
+    if len(shape) != len(form.split()) or 0 in shape:
+        raise file.error(f"'{first}' has shape {shape}, expected {form}; save one posterior per file")
+    k = shape[-1]
+    for name in tensors:
+        file.require_dtype(name, torch.float64)
+    if packed in tensors:
+        file.require_shape(packed, (k * (k + 1) // 2,))
+        tensors["scale_tril"] = unpack_tril(tensors[packed], k)
+    for name in others:
+        if name != "retain_probability":
+            file.require_shape(name, (k,) * kind.parameters[name])
+        elif tensors[name].shape not in ((), (k,)):
+            got = list(tensors[name].shape)
+            raise file.error(f"'{name}' has shape {got}, expected [] or [{k}]; give one number or one per weight")
 
 
 def _too_few(S: int) -> str:
     return f"the posterior has {S} samples, expected at least {MINIMUM_SAMPLES}; draw more"
-
-
-def _length(content: TensorFile, name: str) -> int:
-    shape = tuple(content.tensors[name].shape)
-    if len(shape) != 1 or 0 in shape:
-        raise content.error(f"'{name}' has shape {list(shape)}, expected [k]; save one posterior per file")
-    content.require_dtype(name, torch.float64)
-    return shape[0]
-
-
-def _require_range(content: TensorFile, name: str, above: bool, expected: str) -> None:
-    low, high = map(float, content.tensors[name].aminmax())
-    if not above or high > 1:
-        raise content.error(f"'{name}' holds {high if above else low:g}, expected numbers {expected}")
-
-
-def _require(content: TensorFile, name: str, shape: tuple[int, ...]) -> None:
-    content.require_shape(name, shape)
-    content.require_dtype(name, torch.float64)
-
-
-def _require_positive(content: TensorFile, name: str, values: Tensor) -> None:
-    smallest = float(values.min())
-    if not smallest > 0 or not math.isfinite(smallest):
-        raise content.error(f"'{name}' holds {smallest:g}, expected positive numbers (standard deviations)")

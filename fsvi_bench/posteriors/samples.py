@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -25,22 +26,14 @@ class SamplesPosterior(Posterior):
 
     samples: Float[Tensor, "*B S k"]
 
-    @property
-    def kind(self) -> str:
-        return "samples"
-
-    @property
-    def k(self) -> int:
-        return int(self.samples.shape[-1])
+    kind: ClassVar[str] = "samples"
+    parameters: ClassVar[Mapping[str, int]] = {"samples": 1}
+    singular: ClassVar[None] = None
 
     @property
     def S(self) -> int:
         """Number of samples."""
         return int(self.samples.shape[-2])
-
-    @property
-    def singular(self) -> None:
-        return None
 
     @cached_property
     def mean(self) -> Float[Tensor, "*B k"]:
@@ -59,11 +52,5 @@ class SamplesPosterior(Posterior):
         place = torch.randint(S, (*batch, n, 1), generator=generator, device=self.samples.device)
         return self.samples.gather(-2, place.expand(*batch, n, k))
 
-    def tensors(self) -> Mapping[str, Tensor]:
-        return {"samples": self.samples}
-
     def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
         return {"samples": (self.S, k)}
-
-    def out_of_domain(self) -> str | None:
-        return None

@@ -7,11 +7,10 @@ calibrated model covers p, give or take √(p(1 − p)/N_test): hence beside the
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
-from scipy.special import ndtri
+from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.maths.mixture_cdf import mixture_cdf
+from fsvi_bench.maths.mixtures import mixture_cdf
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
 from fsvi_bench.scoring.predictive import (
@@ -35,14 +34,14 @@ def coverage(q: Posterior, problem: Task, tril: Float[Tensor, "k k"]) -> dict[st
     None for a mixture whose atoms lie too far apart, as for its density.
     """
     if isinstance(q, SamplesPosterior):
-        return _by_probability(samples_cdf(q.samples, problem))
+        return _shares((2 * samples_cdf(q.samples, problem) - 1).abs())
     weights = switched_weights(q)
     if weights is None:
         return _of_gaussian(predictive_moments(problem, problem.Phi_test, q.mean, tril), problem)
     if spread_in_noise(problem, problem.Phi_test, tril) > FAR:
         return None
     below = mixture_cdf(problem.y_test, problem.Phi_test, weights, problem.frozen.noise_variance).probability
-    return None if bool(below.isnan().any()) else _by_probability(below)
+    return None if bool(below.isnan().any()) else _shares((2 * below - 1).abs())
 
 
 def exact_coverage(problem: Task) -> dict[str, float]:
@@ -60,14 +59,9 @@ def samples_cdf(samples: Float[Tensor, "S k"], problem: Task) -> Float[Tensor, "
 
 
 def _of_gaussian(predictive: Predictive, problem: Task) -> dict[str, float]:
-    """|y − mean| against quantiles of the standard normal: no tail is lost to rounding."""
-    deviations = (problem.y_test - predictive.mean).abs() / predictive.variance.sqrt()
-    return {name: _share(deviations <= ndtri(0.5 + 0.5 * p)) for name, p in LEVELS.items()}
+    return _shares(torch.erf((problem.y_test - predictive.mean).abs() / (2 * predictive.variance).sqrt()))
 
 
-def _by_probability(below: Float[Tensor, " N_test"]) -> dict[str, float]:
-    return {name: _share((below - 0.5).abs() <= 0.5 * p) for name, p in LEVELS.items()}
-
-
-def _share(inside: Bool[Tensor, " N_test"]) -> float:
-    return int(inside.sum()) / len(inside)
+def _shares(contents: Float[Tensor, " N_test"]) -> dict[str, float]:
+    """Of the targets whose central interval, the one that ends at the target, has no more than the level's content."""
+    return {name: int((contents <= p).sum()) / len(contents) for name, p in LEVELS.items()}

@@ -1,7 +1,7 @@
 """Predictive densities of every kind of posterior at a problem's inputs, and their divergence from the exact one's.
 
 The exact posterior and Gaussian approximations predict Gaussians; Bernoulli dropout and spike-and-slab predict mixtures
-whose density is exact to a reported precision (`fsvi_bench.maths.mixture_density`).
+whose density is exact to a reported precision (`fsvi_bench.maths.mixtures`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import negative_log_predictive_density, predictive_variance
 from fsvi_bench.maths.gaussian import normal_kl, normal_log_density
-from fsvi_bench.maths.mixture_density import (
+from fsvi_bench.maths.mixtures import (
     MixtureLogDensity,
     SwitchedWeights,
     bernoulli_dropout_weights,
@@ -65,6 +65,10 @@ class Predictive(NamedTuple):
         """Mean negative log density of the Gaussian at the test targets, in their original unit."""
         target_std = problem.frozen.target_std
         return float(negative_log_predictive_density(problem.y_test, self.mean, self.variance, target_std))
+
+    def rmse(self, problem: Task) -> float:
+        """Root mean square error of the mean at the test targets, in their original unit."""
+        return float((problem.y_test - self.mean).square().mean().sqrt() * problem.frozen.target_std)
 
 
 def predictive_moments(
@@ -148,17 +152,15 @@ def kl_from_normal(exact: Predictive, Phi: Float[Tensor, "n k"], log_density: Lo
     −½ log 2πe·variance − E log q_i(mean + sd·z), z standard normal: for a smooth integrand with Gaussian tails the rule
     has the precision of Gauss–Hermite's and its nodes serve again when the step is halved.
     """
-    expected = torch.zeros_like(exact.mean)
-    open_rows, step = torch.arange(len(Phi)), COARSE
-    sums = _weighted_sum(exact, Phi, log_density, open_rows, nodes(step))
-    expected[open_rows] = step * sums
-    while step > FINE and len(open_rows):
-        sums = sums + _weighted_sum(exact, Phi, log_density, open_rows, nodes(step, 0.5 * step))
-        step *= 0.5
-        change = (step * sums - expected[open_rows]).abs()
-        expected[open_rows] = step * sums
-        moving = ~(change <= REFINE)
-        open_rows, sums = open_rows[moving], sums[moving]
+    expected, rows = torch.full_like(exact.mean, torch.inf), torch.arange(len(Phi))
+    sums, z, step = torch.zeros_like(exact.mean), nodes(COARSE), COARSE
+    while len(rows) and step >= FINE:
+        # Σ_j φ(z_j) log q(mean + sd z_j), φ the standard normal density.
+        sums = sums + (log_density(exact.at(rows, z), Phi[rows]) * standard_normal(z)).sum(-1)
+        moving = ~((step * sums - expected[rows]).abs() <= REFINE)
+        expected[rows] = step * sums
+        rows, sums = rows[moving], sums[moving]
+        z, step = nodes(step, 0.5 * step), 0.5 * step
     return -exact.entropy() - expected
 
 
@@ -166,13 +168,6 @@ def nodes(step: float, offset: float = 0.0) -> Float[Tensor, " nodes"]:
     """Where the trapezoidal rule looks, in standard deviations."""
     count = int(REACH / step)
     return torch.arange(-count, count + 1, dtype=torch.float64) * step + offset
-
-
-def _weighted_sum(
-    exact: Predictive, Phi: Float[Tensor, "n k"], log_density: LogDensity, rows: Tensor, z: Float[Tensor, " nodes"]
-) -> Float[Tensor, " rows"]:
-    """Σ_j φ(z_j) log q(mean + sd z_j), φ the standard normal density."""
-    return (log_density(exact.at(rows, z), Phi[rows]) * standard_normal(z)).sum(-1)
 
 
 def standard_normal(z: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:

@@ -8,10 +8,12 @@ taken off, and the standard error. Consecutive samples share a group, as neighbo
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
+from scipy.special import stdtrit
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
@@ -27,49 +29,40 @@ STEP = 0.75  #: of the integrals, in standard deviations of the exact predictive
 ROWS = 1024  #: densities of so many targets under one group's samples are held at once
 
 
-class SampleEstimates(NamedTuple):
-    """Scores by name, and the 95% intervals of those that are estimates."""
-
-    values: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
-
-
-def sample_estimates(q: SamplesPosterior, problem: Task) -> SampleEstimates:
-    """Estimates of the scores that exist for every distribution with moments.
+def sample_estimates(q: SamplesPosterior, problem: Task) -> dict[str, Any]:
+    """Estimates of the scores that exist for every distribution with moments, and `intervals`: their 95% intervals.
 
     Raises:
         InputError: a group's complement has no more samples than there are weights, so that its covariance is singular.
     """
     if q.k >= q.S - -(-q.S // GROUPS):
         raise InputError(f"the posterior has {q.S} samples of {q.k} weights, too few for their covariance; draw more")
-    groups = list(q.samples.tensor_split(GROUPS))
-    whole = _moment_scores(q.samples, problem)
-    without = [_moment_scores(torch.cat(groups[:g] + groups[g + 1 :]), problem) for g in range(GROUPS)]
-    whole_predictive, without_predictive = _predictive_scores(groups, problem)
-    values, intervals = {}, {}
-    for name in (*whole, *whole_predictive):
-        full = whole.get(name, whole_predictive.get(name, 0.0))
-        parts = [each[name] for each in (without if name in whole else without_predictive)]
-        values[name], intervals[name] = _jackknife(full, parts)
+    groups = q.samples.tensor_split(GROUPS)
+    predictive = _predictive_scores(groups, problem)
+
+    def scores(left_out: int | None) -> dict[str, float]:
+        kept = [g for g in range(GROUPS) if g != left_out]
+        samples = torch.cat([groups[g] for g in kept])
+        return _moment_scores(samples, problem) | predictive(kept, len(samples))
+
+    whole, without = scores(None), [scores(g) for g in range(GROUPS)]
+    estimates = {name: _jackknife(value, [each[name] for each in without]) for name, value in whole.items()}
     # A distance is the root of what was corrected: its square is smooth where it is 0, and it is not.
-    values["w2_moments"] = max(values.pop("w2_moments_squared"), 0.0) ** 0.5
-    low, high = intervals.pop("w2_moments_squared")
-    intervals["w2_moments"] = (max(low, 0.0) ** 0.5, max(high, 0.0) ** 0.5)
-    return SampleEstimates(values, intervals)
+    estimates["w2_moments"] = tuple(max(value, 0.0) ** 0.5 for value in estimates.pop("w2_moments_squared"))
+    values: dict[str, Any] = {name: estimate for name, (estimate, _, _) in estimates.items()}
+    return values | {"intervals": {name: (low, high) for name, (_, low, high) in estimates.items()}}
 
 
-def _jackknife(whole: float, without: list[float]) -> tuple[float, tuple[float, float]]:
+def _jackknife(whole: float, without: list[float]) -> tuple[float, ...]:
     """Bias-corrected estimate and t-interval from a score of all samples and those without each group; infinite where
     one of them is."""
     if not all(map(math.isfinite, (whole, *without))):
-        return math.inf, (math.inf, math.inf)
+        return (math.inf,) * 3
     G, parts = len(without), torch.tensor(without, dtype=torch.float64)
     corrected = G * whole - (G - 1) * float(parts.mean())
     error = float(((G - 1) / G * (parts - parts.mean()).square().sum()).sqrt())
-    from scipy.stats import t as student_t  # half a second to import, for samples alone
-
-    half = float(student_t.ppf(0.975, G - 1)) * error
-    return corrected, (corrected - half, corrected + half)
+    half = float(stdtrit(G - 1, 0.975)) * error
+    return corrected, corrected - half, corrected + half
 
 
 def _moment_scores(samples: Float[Tensor, "S k"], problem: Task) -> dict[str, float]:
@@ -83,59 +76,41 @@ def _moment_scores(samples: Float[Tensor, "S k"], problem: Task) -> dict[str, fl
     rounding = 16 * torch.finfo(samples.dtype).eps * samples.abs().amax(0)
     flat = bool((tril.diagonal() <= FLAT * deviations + rounding).any())
     predictive = predictive_moments(problem, problem.Phi_test, mean, tril)
-    error = problem.y_test - predictive.mean
     return {
         "kl_moment_matched": math.inf if flat else float(kl.total),
         "kl_mean_term": float(kl.mean),
         "w2_moments_squared": float(gaussian_w2(mean, tril, exact.mean, truth.covariance_tril).square()),
         "nlpd_moment_matched": predictive.nlpd(problem),
-        "rmse": float(error.square().mean().sqrt() * problem.frozen.target_std),
+        "rmse": predictive.rmse(problem),
     }
 
 
 def _predictive_scores(
-    groups: list[Float[Tensor, "S k"]], problem: Task
-) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """NLPD and predictive KLs of the mixture of the samples' predictives N(φᵀw_s, σ²), whole and without each group."""
-    task, everyone = problem.frozen, range(len(groups))
+    groups: Sequence[Float[Tensor, "S k"]], problem: Task
+) -> Callable[[list[int], int], dict[str, float]]:
+    """NLPD and predictive KLs of the mixture of the predictives N(φᵀw_s, σ²) of the S samples in the groups kept."""
+    task, z = problem.frozen, nodes(STEP)
     at_targets = _log_sums(groups, problem.y_test, problem.Phi_test, task.noise_variance)
-    integrals = {
-        "predictive_kl_test": _Integral.prepare(groups, problem, problem.Phi_test),
-        "predictive_kl_box": _Integral.prepare(groups, problem, problem.Phi_box),
-    }
-    total = sum(len(group) for group in groups)
+    integrals = {}
+    for name, Phi in (("predictive_kl_test", problem.Phi_test), ("predictive_kl_box", problem.Phi_box)):
+        exact = exact_predictive(problem, Phi)
+        y = exact.at(torch.arange(len(Phi)), z)
+        sums = _log_sums(groups, y.flatten(), Phi.repeat_interleave(len(z), 0), task.noise_variance)
+        integrals[name] = exact.entropy(), sums.view(len(groups), *y.shape)
 
-    def scores(left_out: int | None) -> dict[str, float]:
-        kept = [g for g in everyone if g != left_out]
-        S = total if left_out is None else total - len(groups[left_out])
-        nlpd = task.target_std.log() + math.log(S) - at_targets[kept].logsumexp(0).mean()
-        return {"nlpd": float(nlpd), **{name: each.mean_kl(kept, S) for name, each in integrals.items()}}
+    def scores(kept: list[int], S: int) -> dict[str, float]:
+        found = {"nlpd": float(task.target_std.log() + math.log(S) - at_targets[kept].logsumexp(0).mean())}
+        for name, (entropy, sums) in integrals.items():
+            # KL(exact predictive ‖ mixture) at each input by one fixed trapezoidal rule.
+            log_density = sums[kept].logsumexp(0) - math.log(S)
+            found[name] = float((-entropy - (STEP * standard_normal(z) * log_density).sum(-1)).mean())
+        return found
 
-    return scores(None), [scores(g) for g in everyone]
-
-
-class _Integral(NamedTuple):
-    """KL(exact predictive ‖ mixture) at n inputs by one fixed trapezoidal rule, group by group."""
-
-    entropy: Float[Tensor, " n"]
-    weights: Float[Tensor, " nodes"]
-    log_sums: Float[Tensor, "G n nodes"]
-
-    @staticmethod
-    def prepare(groups: list[Float[Tensor, "S k"]], problem: Task, Phi: Float[Tensor, "n k"]) -> _Integral:
-        exact, z = exact_predictive(problem, Phi), nodes(STEP)
-        y = exact.mean[:, None] + exact.variance[:, None].sqrt() * z
-        sums = _log_sums(groups, y.flatten(), Phi.repeat_interleave(len(z), 0), problem.frozen.noise_variance)
-        return _Integral(exact.entropy(), STEP * standard_normal(z), sums.view(len(groups), len(Phi), -1))
-
-    def mean_kl(self, kept: list[int], S: int) -> float:
-        """Mean over the inputs, of the mixture of the S samples in the groups that are kept."""
-        log_density = self.log_sums[kept].logsumexp(0) - math.log(S)
-        return float((-self.entropy - (self.weights * log_density).sum(-1)).mean())
+    return scores
 
 
 def _log_sums(
-    groups: list[Float[Tensor, "S k"]],
+    groups: Sequence[Float[Tensor, "S k"]],
     y: Float[Tensor, " P"],
     Phi: Float[Tensor, "P k"],
     noise_variance: Float[Tensor, ""],
@@ -146,6 +121,6 @@ def _log_sums(
         for start in range(0, len(y), ROWS):
             rows = slice(start, start + ROWS)
             means = Phi[rows] @ group.mT
-            values = normal_log_density(y[rows, None].expand_as(means), means, noise_variance.expand_as(means))
+            values = normal_log_density(y[rows, None], means, noise_variance)
             found[g, rows] = values.logsumexp(-1)
     return found

@@ -40,7 +40,7 @@ from fsvi_bench.scoring.predictive import (
     predictive_moments,
     switched_weights,
 )
-from fsvi_bench.scoring.samples import SampleEstimates, sample_estimates
+from fsvi_bench.scoring.samples import sample_estimates
 from fsvi_bench.tasks.task import Task
 
 MARGINAL_COUNTS = (1, 5, 20, 50)
@@ -120,35 +120,35 @@ def score(q: Posterior, problem: Task) -> Scores:
     exact, truth = problem.truth.posterior, problem.truth
     _require_no_overflow(mean, tril, exact.precision_tril)
     matched = gaussian_kl_to_precision(mean, tril, *exact)
-    w2 = float(gaussian_w2(mean, tril, exact.mean, truth.covariance_tril))
-    nlpd_exact = exact_predictive(problem, problem.Phi_test).nlpd(problem)
-    nlpd_matched = predictive_moments(problem, problem.Phi_test, mean, tril).nlpd(problem)
-    shared: dict[str, Any] = {
+    moments = predictive_moments(problem, problem.Phi_test, mean, tril)
+    values: dict[str, Any] = dict.fromkeys(Scores.model_fields) | {
         "singular": q.singular,
         "kl_mean_term": float(matched.mean),
         "kl_moment_matched": float(matched.total),
-        "w2_moments": w2,
+        "w2_moments": float(gaussian_w2(mean, tril, exact.mean, truth.covariance_tril)),
+        "kl_marginals": dict.fromkeys(map(str, MARGINAL_COUNTS)),
         "overconfidence": _overconfidence(exact.precision_tril, tril),
-        "nlpd_moment_matched": nlpd_matched,
-        "nlpd_exact": nlpd_exact,
-        "rmse": _rmse(problem, mean),
+        "nlpd": moments.nlpd(problem),
+        "nlpd_moment_matched": moments.nlpd(problem),
+        "nlpd_exact": exact_predictive(problem, problem.Phi_test).nlpd(problem),
+        "rmse": moments.rmse(problem),
         "coverage": coverage(q, problem, tril),
         "coverage_exact": exact_coverage(problem),
         "log_evidence": float(truth.log_evidence),
     }
     if isinstance(q, SamplesPosterior):
-        return _of_samples(shared, sample_estimates(q, problem))
-    weights = switched_weights(q)
-    nlpd, imprecision = (nlpd_matched, None) if weights is None else mixture_nlpd(weights, problem, tril)
-    return Scores(
-        **shared,
-        **_weight_space(q, problem, matched, tril, w2),
-        predictive_kl_test=_mean(predictive_kl(q, problem, problem.Phi_test, tril)),
-        predictive_kl_box=_mean(predictive_kl(q, problem, problem.Phi_box, tril)),
-        nlpd=nlpd,
-        nlpd_gap=None if nlpd is None else nlpd - nlpd_exact,
-        nlpd_imprecision=imprecision,
-    )
+        values |= sample_estimates(q, problem)
+    else:
+        values |= _weight_space(q, problem, matched, tril)
+        values["w2"] = values["w2_moments"] if not q.singular or isinstance(q, FactorGaussian) else None
+        for name, Phi in (("predictive_kl_test", problem.Phi_test), ("predictive_kl_box", problem.Phi_box)):
+            kl = predictive_kl(q, problem, Phi, tril)
+            values[name] = None if kl is None else float(kl.mean())
+    if (weights := switched_weights(q)) is not None:
+        values["nlpd"], values["nlpd_imprecision"] = mixture_nlpd(weights, problem, tril)
+    values["nlpd_gap"] = None if values["nlpd"] is None else values["nlpd"] - values["nlpd_exact"]
+    values["elbo_gap"] = None if values["elbo"] is None else values["log_evidence"] - values["elbo"]
+    return Scores(**values)
 
 
 class TraceScores(BaseModel):
@@ -167,81 +167,37 @@ def trace_scores(q: Posterior, problem: Task, mixtures: bool = True) -> TraceSco
     A mixture's NLPD takes as long as many steps: without `mixtures` it is None.
     """
     if divergence(q) is not None:
-        return TraceScores(kl=math.nan, nlpd=math.nan, kl_moment_matched=math.nan, nlpd_moment_matched=math.nan)
+        return TraceScores(**dict.fromkeys(TraceScores.model_fields, math.nan))
     mean, tril = q.mean, q.covariance_tril()
     matched = float(gaussian_kl_to_precision(mean, tril, *problem.truth.posterior).total)
     of_moments = predictive_moments(problem, problem.Phi_test, mean, tril).nlpd(problem)
     nlpd: float | None = of_moments
     if (weights := switched_weights(q)) is not None:
         nlpd = mixture_nlpd(weights, problem, tril)[0] if mixtures else None
-    return TraceScores(
-        kl=math.inf if q.singular else matched,
-        nlpd=nlpd,
-        kl_moment_matched=matched,
-        nlpd_moment_matched=of_moments,
-    )
+    kl = math.inf if q.singular else matched
+    return TraceScores(kl=kl, nlpd=nlpd, kl_moment_matched=matched, nlpd_moment_matched=of_moments)
 
 
-def _mean(values: Float[Tensor, " n"] | None) -> float | None:
-    return None if values is None else float(values.mean())
-
-
-def _weight_space(
-    q: Posterior, problem: Task, matched: DivergenceTerms, tril: Float[Tensor, "k k"], w2: float
-) -> dict[str, Any]:
+def _weight_space(q: Posterior, problem: Task, matched: DivergenceTerms, tril: Float[Tensor, "k k"]) -> dict[str, Any]:
     """What depends on whether q has a density over the weights."""
-    exact, truth = problem.truth.posterior, problem.truth
+    exact = problem.truth.posterior
     if not q.singular:
-        reverse: DivergenceTerms = gaussian_kl_from_precision(*exact, q.mean, tril)
-        elbo = _elbo(problem, q.mean, tril)
         return {
             "kl": float(matched.total),
             "kl_cov_term": float(matched.covariance),
-            "reverse_kl": float(reverse.total),
-            "qkl": None,
-            "w2": w2,
+            "reverse_kl": float(gaussian_kl_from_precision(*exact, q.mean, tril).total),
             "kl_marginals": _kl_marginals(problem, q.mean, tril),
-            "elbo": elbo,
-            "elbo_gap": float(truth.log_evidence) - elbo,
+            "elbo": _elbo(problem, q.mean, tril),
         }
-    reverse_kl, qkl = math.inf, None
-    if isinstance(q, SpikeSlabPosterior):
-        reverse_kl = float(spike_slab_reverse_kl(*exact, q.spike_weight, q.slab_mean, q.slab_scale))
-    if isinstance(q, BernoulliDropoutPosterior):
-        qkl = float(bernoulli_quasi_kl(q.m, q.retain_probabilities, *exact))
     counts = {str(count): math.inf if count <= len(problem.Phi_test) else None for count in MARGINAL_COUNTS}
     if isinstance(q, FactorGaussian):
         counts = _kl_marginals(problem, q.mean, tril)
-    return {
-        "kl": math.inf,
-        "kl_cov_term": math.inf,
-        "reverse_kl": reverse_kl,
-        "qkl": qkl,
-        "w2": w2 if isinstance(q, FactorGaussian) else None,
-        "kl_marginals": counts,
-        "elbo": -math.inf,
-        "elbo_gap": math.inf,
-    }
-
-
-def _of_samples(shared: dict[str, Any], estimates: SampleEstimates) -> Scores:
-    """Estimates, bias-corrected, in place of what the samples' own moments give."""
-    values: dict[str, Any] = {**shared, **estimates.values}
-    unknown: dict[str, Any] = dict.fromkeys(("kl", "kl_cov_term", "reverse_kl", "qkl", "w2", "elbo", "elbo_gap"))
-    return Scores(
-        **values,
-        **unknown,
-        kl_marginals={str(count): None for count in MARGINAL_COUNTS},
-        nlpd_gap=values["nlpd"] - shared["nlpd_exact"],
-        nlpd_imprecision=None,
-        intervals=estimates.intervals,
-    )
-
-
-def _rmse(problem: Task, mean: Float[Tensor, " k"]) -> float:
-    """Root mean square error of the predictive mean in the target's original unit."""
-    error = problem.y_test - (problem.Phi_test @ mean[:, None])[:, 0]
-    return float(error.square().mean().sqrt() * problem.frozen.target_std)
+    values = {"kl_marginals": counts, "elbo": -math.inf, **dict.fromkeys(("kl", "kl_cov_term", "reverse_kl"), math.inf)}
+    if isinstance(q, SpikeSlabPosterior):
+        values["reverse_kl"] = float(spike_slab_reverse_kl(*exact, q.spike_weight, q.slab_mean, q.slab_scale))
+    if isinstance(q, BernoulliDropoutPosterior):
+        values["qkl"] = float(bernoulli_quasi_kl(q.m, q.retain_probabilities, *exact))
+    return values
 
 
 def _elbo(problem: Task, mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]) -> float:

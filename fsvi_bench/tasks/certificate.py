@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, TaskRefused, invalid_field
 from fsvi_bench.files import is_file, write_atomically
-from fsvi_bench.maths.blr import blr_posterior_cholesky, blr_posterior_woodbury, sufficient_statistics
+from fsvi_bench.maths.blr import blr_posterior_cholesky, blr_posterior_woodbury
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.tasks.card import FitSettings, Strict
 from fsvi_bench.tasks.frozen import FrozenTask, read_task
@@ -143,7 +143,7 @@ def certify(problem: Task, fit: Fit | None = None) -> Certificate:
 def _posterior_checks(problem: Task) -> tuple[PosteriorCheck, ...]:
     """The routes to the posterior that scores do not take, each compared with the one they do."""
     scored, tril, noise_variance = problem.truth.posterior, problem.truth.covariance_tril, problem.noise_variance
-    other = blr_posterior_cholesky(sufficient_statistics(problem.Phi, problem.y), noise_variance)
+    other = blr_posterior_cholesky(problem.Phi, problem.y, noise_variance)
     kl = float(gaussian_kl_to_precision(scored.mean, tril, *other).total)
     routes: list[tuple[Any, Tensor, Tensor, float | None]] = [
         ("cholesky", other.mean, torch.cholesky_inverse(other.precision_tril), kl)

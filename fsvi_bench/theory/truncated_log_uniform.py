@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.dawson import horner
+from fsvi_bench.maths.elementwise import horner
 
 #: 2k/(2k+1)!, the coefficients of cosh y − sinh(y)/y in y².
 _SINHC_GAP = [0.0, 2 / 6, 4 / 120, 6 / 5040, 8 / 362880, 10 / 39916800, 12 / 6227020800, 14 / 1307674368000]

@@ -21,14 +21,6 @@ def dawson(x):
 
 
 @mp.workdps(DIGITS)
-def dawson_derivative(x):
-    x = mp.mpf(x)
-    if abs(x) > 20:
-        return -_tail(lambda k: k > 0, 1 / (2 * x**2))
-    return mp.hyp1f1(1, mp.mpf(1) / 2, -(x**2))  # Kummer: d/dx [x M(1; 3/2; −x²)] = M(1; 1/2; −x²)
-
-
-@mp.workdps(DIGITS)
 def log_uniform_kl(u):
     u = mp.mpf(u)
     if u > 400:

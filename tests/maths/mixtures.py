@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.special import ndtr
 
-from fsvi_bench.maths.mixture_density import MixtureLogDensity, SwitchedWeights, mixture_log_density
+from fsvi_bench.maths.mixtures import MixtureLogDensity, SwitchedWeights, mixture_log_density
 
 LONG = np.longdouble  # 64 bits of mantissa on x86: the twin must have digits to spare for differences of 1e-15
 

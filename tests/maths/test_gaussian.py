@@ -9,14 +9,10 @@ from hypothesis import given
 
 from fsvi_bench.maths.gaussian import (
     gaussian_kl,
-    gaussian_kl_diagonal,
-    gaussian_kl_diagonal_p,
-    gaussian_kl_diagonal_q,
     gaussian_kl_from_precision,
     gaussian_kl_standard_normal,
     gaussian_kl_to_precision,
     gaussian_log_density,
-    gaussian_log_density_diagonal,
     gaussian_w2,
     normal_kl,
     normal_log_density,
@@ -42,14 +38,6 @@ def test_kl_equals_that_of_torch_distributions():
     close(gaussian_kl(mean_q, tril_q, mean_p, tril_p), torch.distributions.kl_divergence(q, p), rtol=1e-13)
 
 
-def test_diagonal_kl_equals_that_of_torch_distributions():
-    mean_q, tril_q, mean_p, tril_p = draw_pair(1, 5)
-    scale_q, scale_p = tril_q.diagonal(), tril_p.diagonal()
-    q, p = torch.distributions.Normal(mean_q, scale_q), torch.distributions.Normal(mean_p, scale_p)
-    expected = torch.distributions.kl_divergence(q, p).sum()
-    close(gaussian_kl_diagonal(mean_q, scale_q, mean_p, scale_p), expected, rtol=1e-13)
-
-
 def test_kl_equals_the_mean_log_density_ratio_of_samples():
     mean_q, tril_q, mean_p, tril_p = draw_pair(2, 3)
     n = 20_000
@@ -71,8 +59,6 @@ def test_kl_of_a_gaussian_to_itself_is_zero(seed, k, log_scale):
     mean, tril = draw(np.random.default_rng(seed), k, log_scale=log_scale)
     C, zero = precision_tril(tril), 0.0
     close(gaussian_kl(mean, tril, mean, tril), zero, atol=1e-13)  # k units of rounding
-    scale = tril.diagonal()
-    close(gaussian_kl_diagonal(mean, scale, mean, scale), zero, atol=0)  # the ratio is exactly 1
     # C comes from an inverse: its error is eps · cond(Σ).
     close(gaussian_kl_to_precision(mean, tril, mean, C).total, zero)
     close(gaussian_kl_from_precision(mean, C, mean, tril).total, zero)
@@ -82,29 +68,12 @@ def test_kl_of_a_gaussian_to_itself_is_zero(seed, k, log_scale):
 @given(seed=seeds, k=sizes, log_scale=log_scales)
 def test_kl_is_positive_between_different_gaussians(seed, k, log_scale):
     mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
-    C, scale_q, scale_p = precision_tril(tril_p), tril_q.diagonal(), tril_p.diagonal()
+    C = precision_tril(tril_p)
     assert gaussian_kl(mean_q, tril_q, mean_p, tril_p) > 0
-    assert gaussian_kl_diagonal(mean_q, scale_q, mean_p, scale_p) > 0
-    assert gaussian_kl_diagonal_q(mean_q, scale_q, mean_p, tril_p) > 0
-    assert gaussian_kl_diagonal_p(mean_q, tril_q, mean_p, scale_p) > 0
     assert gaussian_kl_standard_normal(mean_q, tril_q) > 0
     # Each term alone is a divergence: of the means at equal covariances, of the covariances at equal means.
     assert min(gaussian_kl_to_precision(mean_q, tril_q, mean_p, C)) > 0
     assert min(gaussian_kl_from_precision(mean_p, C, mean_q, tril_q)) > 0
-
-
-@PROPERTY
-@given(seed=seeds, k=sizes, log_scale=log_scales)
-def test_diagonal_functions_equal_the_dense_one_on_diagonal_matrices(seed, k, log_scale):
-    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
-    scale_q, scale_p = tril_q.diagonal(), tril_p.diagonal()
-    diagonal_q, diagonal_p = torch.diag(scale_q), torch.diag(scale_p)
-    both = gaussian_kl(mean_q, diagonal_q, mean_p, diagonal_p)
-    close(gaussian_kl_diagonal(mean_q, scale_q, mean_p, scale_p), both, rtol=1e-12, atol=1e-12)
-    full_p = gaussian_kl(mean_q, diagonal_q, mean_p, tril_p)
-    close(gaussian_kl_diagonal_q(mean_q, scale_q, mean_p, tril_p), full_p, rtol=1e-12, atol=1e-12)
-    full_q = gaussian_kl(mean_q, tril_q, mean_p, diagonal_p)
-    close(gaussian_kl_diagonal_p(mean_q, tril_q, mean_p, scale_p), full_q, rtol=1e-12, atol=1e-12)
 
 
 @PROPERTY
@@ -202,12 +171,9 @@ def test_kl_to_a_nearly_singular_q_keeps_its_digits(nearly_singular_pair):
 def test_factorised_kls_of_a_nearly_singular_q_keep_their_digits(nearly_singular_pair):
     mean_q, tril_q, mean_p, tril_p = nearly_singular_pair
     scale_q, scale_p = f64([1.0, 0.5, 1e-150, 2.0]), tril_p.diagonal()
-    expected = reference.gaussian_kl_many_digits(mean_q, torch.diag(scale_q), mean_p, torch.diag(scale_p))
-    close(gaussian_kl_diagonal(mean_q, scale_q, mean_p, scale_p), expected, rtol=1e-13)
-    expected = reference.gaussian_kl_many_digits(mean_q, torch.diag(scale_q), mean_p, tril_p)
-    close(gaussian_kl_diagonal_q(mean_q, scale_q, mean_p, tril_p), expected, rtol=1e-13)
-    expected = reference.gaussian_kl_many_digits(mean_q, tril_q, mean_p, torch.diag(scale_p))
-    close(gaussian_kl_diagonal_p(mean_q, tril_q, mean_p, scale_p), expected, rtol=1e-13)
+    for pair in ((scale_q.diag(), scale_p.diag()), (scale_q.diag(), tril_p), (tril_q, scale_p.diag())):
+        expected = reference.gaussian_kl_many_digits(mean_q, pair[0], mean_p, pair[1])
+        close(gaussian_kl(mean_q, pair[0], mean_p, pair[1]), expected, rtol=1e-13)
     expected = reference.gaussian_kl_many_digits(mean_q, tril_q, torch.zeros(4), torch.eye(4))
     close(gaussian_kl_standard_normal(mean_q, tril_q), expected, rtol=1e-13)
 
@@ -218,12 +184,6 @@ def test_factorised_kls_of_a_nearly_singular_q_keep_their_digits(nearly_singular
 def test_gradient_of_the_kl():
     arguments = [argument.requires_grad_() for argument in draw_pair(4, 3)]
     assert torch.autograd.gradcheck(gaussian_kl, arguments)
-
-
-def test_gradient_of_the_diagonal_kl():
-    mean_q, tril_q, mean_p, tril_p = draw_pair(5, 3)
-    arguments = (mean_q, tril_q.diagonal().clone(), mean_p, tril_p.diagonal().clone())
-    assert torch.autograd.gradcheck(gaussian_kl_diagonal, [argument.requires_grad_() for argument in arguments])
 
 
 def test_gradient_of_the_kl_to_a_precision():
@@ -241,8 +201,6 @@ def test_log_densities_equal_those_of_scipy(seed, k, log_scale):
     expected = reference.gaussian_log_density(x.numpy(), mean.numpy(), dense(tril))
     close(gaussian_log_density(x, mean, tril), expected)
     scale = tril.diagonal()
-    expected = reference.gaussian_log_density(x.numpy(), mean.numpy(), np.diag(scale.numpy() ** 2))
-    close(gaussian_log_density_diagonal(x, mean, scale), expected, rtol=1e-12, atol=1e-12)
     expected = reference.norm.logpdf(x.numpy(), mean.numpy(), scale.numpy())
     close(normal_log_density(x, mean, scale.square()), expected, rtol=1e-12, atol=1e-12)
 
@@ -272,7 +230,7 @@ def test_normal_kl_equals_the_general_one():
     elementwise = normal_kl(mean_q, scale_q.square(), mean_p, scale_p.square())
     for i in range(5):
         column = slice(i, i + 1)
-        expected = gaussian_kl_diagonal(mean_q[column], scale_q[column], mean_p[column], scale_p[column])
+        expected = gaussian_kl(mean_q[column], scale_q[column, None], mean_p[column], scale_p[column, None])
         close(elementwise[i], expected, rtol=1e-13, atol=1e-13)
 
 
@@ -304,15 +262,11 @@ def test_a_batch_is_a_loop_over_its_elements(batch):
     scale_q, scale_p = tril_q.diagonal(dim1=-2, dim2=-1), tril_p.diagonal(dim1=-2, dim2=-1)
     calls = [
         (gaussian_kl, (mean_q, tril_q, mean_p, tril_p)),
-        (gaussian_kl_diagonal, (mean_q, scale_q, mean_p, scale_p)),
-        (gaussian_kl_diagonal_q, (mean_q, scale_q, mean_p, tril_p)),
-        (gaussian_kl_diagonal_p, (mean_q, tril_q, mean_p, scale_p)),
         (gaussian_kl_standard_normal, (mean_q, tril_q)),
         (lambda *a: gaussian_kl_to_precision(*a).total, (mean_q, tril_q, mean_p, tril_p)),
         (lambda *a: gaussian_kl_from_precision(*a).total, (mean_p, tril_p, mean_q, tril_q)),
         (gaussian_w2, (mean_q, tril_q, mean_p, tril_p)),
         (gaussian_log_density, (mean_q, mean_p, tril_p)),
-        (gaussian_log_density_diagonal, (mean_q, mean_p, scale_p)),
         (normal_kl, (mean_q[..., 0], scale_q[..., 0], mean_p[..., 0], scale_p[..., 0])),
         (normal_log_density, (mean_q[..., 0], mean_p[..., 0], scale_p[..., 0])),
     ]

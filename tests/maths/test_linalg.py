@@ -5,108 +5,12 @@ import pytest
 import torch
 
 from fsvi_bench.maths.linalg import (
-    cholesky_with_jitter,
     logdet_of_tril,
     positive_diagonal_tril,
     solve_tril,
     tril_of_gram,
 )
 from tests.reference import random_orthogonal, random_tril
-
-
-def near_singular(excess):
-    """Eigenvalues −excess and 2 + excess: needs a jitter above `excess`. Its mean diagonal is 1."""
-    return torch.tensor([[1.0, 1.0 + excess], [1.0 + excess, 1.0]], dtype=torch.float64)
-
-
-def positive_definite(rng, k):
-    tril = torch.from_numpy(random_tril(rng, k, k))
-    return tril @ tril.mT
-
-
-# --- cholesky_with_jitter ---------------------------------------------------------------------------------------------
-
-
-def test_cholesky_of_a_positive_definite_matrix_needs_no_jitter():
-    matrix = positive_definite(np.random.default_rng(0), 4)
-    tril, jitter = cholesky_with_jitter(matrix)
-    assert jitter.item() == 0.0
-    np.testing.assert_allclose(tril.numpy(), np.linalg.cholesky(matrix.numpy()), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("excess", "start", "expected"),
-    [
-        (0.0, 0.0, 1e-12),  # exactly singular: the second pivot is 1 − 1·1
-        (3e-8, 0.0, 1e-7),  # 1e-12, 1e-11, ... : 1e-7 is the first above 3e-8
-        (3e-8, 1e-6, 1e-6),  # the start suffices
-        (3e-5, 1e-6, 1e-4),  # the start is raised tenfold, twice
-        (3e-5, 2e-6, 2e-4),
-    ],
-)
-def test_jitter_is_raised_tenfold_until_it_suffices(excess, start, expected):
-    _, jitter = cholesky_with_jitter(near_singular(excess), start)
-    assert jitter.item() == pytest.approx(expected, rel=1e-12)  # repeated products by ten, a rounding each
-
-
-def test_reported_jitter_is_the_one_in_the_factor():
-    matrix = near_singular(3e-5)
-    tril, jitter = cholesky_with_jitter(matrix)
-    expected = matrix + jitter * torch.eye(2, dtype=torch.float64)
-    torch.testing.assert_close(tril @ tril.mT, expected, rtol=0, atol=4e-16)  # two roundings of numbers near 1
-
-
-def test_jitter_from_a_start_of_zero_is_relative_to_the_mean_diagonal():
-    _, jitter = cholesky_with_jitter(4e6 * near_singular(3e-8))
-    assert jitter.item() == pytest.approx(4e6 * 1e-7, rel=1e-12)
-
-
-def test_only_the_failing_matrix_of_a_batch_gets_jitter():
-    healthy = positive_definite(np.random.default_rng(1), 2)
-    batch = torch.stack([healthy, near_singular(3e-8), near_singular(3e-5), healthy])
-    tril, jitter = cholesky_with_jitter(batch)
-    np.testing.assert_allclose(jitter.numpy(), [0.0, 1e-7, 1e-4, 0.0], rtol=1e-12)
-    for i, matrix in enumerate(batch):
-        alone = cholesky_with_jitter(matrix)
-        assert torch.equal(tril[i], alone.tril)  # bitwise: a matrix must not see its neighbours
-        assert torch.equal(jitter[i], alone.jitter)
-
-
-def test_several_leading_axes():
-    rng = np.random.default_rng(2)
-    factor = torch.from_numpy(random_tril(rng, 2, 3, 4, 4))
-    tril, jitter = cholesky_with_jitter(factor @ factor.mT)
-    assert jitter.shape == (2, 3)
-    torch.testing.assert_close(tril, factor, rtol=0, atol=1e-13)  # cond of these factors is below 100
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_matrix_that_is_not_finite_is_refused(bad):
-    matrix = torch.eye(3, dtype=torch.float64).repeat(2, 1, 1)
-    matrix[1, 2, 2] = bad
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        cholesky_with_jitter(matrix)
-
-
-@pytest.mark.parametrize("start", [0.0, 1e-6])
-@pytest.mark.parametrize("diagonal", [[-1.0, -1.0], [3.0, -1.0]])
-def test_a_negative_definite_or_indefinite_matrix_is_refused(diagonal, start):
-    with pytest.raises(ValueError, match="not positive definite"):
-        cholesky_with_jitter(torch.diag(torch.tensor(diagonal, dtype=torch.float64)), start)
-
-
-def test_one_hopeless_matrix_fails_its_batch():
-    identity = torch.eye(2, dtype=torch.float64)
-    with pytest.raises(ValueError, match="not positive definite"):
-        cholesky_with_jitter(torch.stack([identity, -identity]))
-
-
-def test_max_jitter_is_obeyed():
-    matrix = near_singular(3e-5)
-    assert cholesky_with_jitter(matrix, max_jitter=2e-4).jitter.item() == pytest.approx(1e-4, rel=1e-12)
-    with pytest.raises(ValueError, match="2e-05"):
-        cholesky_with_jitter(matrix, max_jitter=2e-5)
-
 
 # --- Triangular factors -----------------------------------------------------------------------------------------------
 
@@ -181,12 +85,6 @@ def test_solve_tril_ignores_what_is_above_the_diagonal():
     tril, right = torch.from_numpy(random_tril(rng, 4, 4)), torch.from_numpy(rng.standard_normal((4, 3)))
     dirty = tril + torch.from_numpy(np.triu(rng.standard_normal((4, 4)), 1))
     assert torch.equal(solve_tril(dirty, right), solve_tril(tril, right))
-
-
-@pytest.mark.parametrize("diagonal", [(1.0, -1.0), (0.0, 0.0), (-1.0, -2.0)])
-def test_jitter_gives_up_where_the_mean_diagonal_is_not_positive(diagonal):
-    with pytest.raises(ValueError, match="not positive definite"):
-        cholesky_with_jitter(torch.diag(torch.tensor(diagonal, dtype=torch.float64)))
 
 
 @pytest.mark.parametrize("small", [1e-4, 1e-12, 1e-20, 1e-150])

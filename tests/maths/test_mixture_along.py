@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsvi_bench.maths import mixture_density
-from fsvi_bench.maths.mixture_density import bernoulli_dropout_weights, mixture_log_density, mixture_log_density_along
+from fsvi_bench.maths import mixtures
+from fsvi_bench.maths.mixtures import bernoulli_dropout_weights, mixture_log_density, mixture_log_density_along
 from tests.maths.draws import PROPERTY, f64, seeds
 from tests.maths.mixtures import MixtureProblem, enumerated_log_density, random_problem, weights_of
 
@@ -57,7 +57,7 @@ def test_neighbours_share_their_work_and_the_far_ones_are_computed_alone(monkeyp
     sd = (Phi.square() @ (0.16 * m.square()) + 0.01).sqrt()
     y = 0.8 * (Phi @ m)[:, None] + sd[:, None] * torch.linspace(-8, 8, 45, dtype=torch.float64)
     expected = mixture_log_density(y.flatten(), Phi.repeat_interleave(45, 0), q, 0.01)
-    monkeypatch.setattr(mixture_density, "mixture_log_density", counted)
+    monkeypatch.setattr(mixtures, "mixture_log_density", counted)
     result = mixture_log_density_along(y, Phi, q, 0.01)
     torch.testing.assert_close(result.log_density.flatten(), expected.log_density, rtol=0, atol=2e-9)
     assert sum(asked) < 0.02 * y.numel()  # those that lie farthest out

@@ -13,8 +13,13 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.mixture_cdf import LEVEL, mixture_cdf
-from fsvi_bench.maths.mixture_density import bernoulli_dropout_weights, mixture_log_density, spike_and_slab_weights
+from fsvi_bench.maths.mixtures import (
+    bernoulli_dropout_weights,
+    mixture_cdf,
+    mixture_log_density,
+    spike_and_slab_weights,
+)
+from fsvi_bench.maths.tilted_inversion import NEGLIGIBLE
 from tests.maths.draws import PROPERTY, close, f64, seeds
 from tests.maths.mixtures import MixtureProblem, enumerated_cdf, random_problem, weights_of
 from tests.maths.test_mixture_density import EXTREMES, KINDS
@@ -128,8 +133,8 @@ def test_it_rises_from_zero_to_one():
 
 def test_the_error_is_no_smaller_than_what_is_bounded():
     Phi, q, centre = one_input()
-    assert float(mixture_cdf(f64([centre]), Phi, q, 0.5).error) > 2 * math.exp(-LEVEL)
-    assert 2 * math.exp(-LEVEL) < 1e-12
+    assert float(mixture_cdf(f64([centre]), Phi, q, 0.5).error) > 2 * math.exp(-NEGLIGIBLE)
+    assert 2 * math.exp(-NEGLIGIBLE) < 1e-12
 
 
 def test_a_point_does_not_depend_on_its_batch():

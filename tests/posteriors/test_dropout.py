@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -165,12 +166,15 @@ def test_which_are_singular():
 @pytest.mark.parametrize(
     ("posterior", "reason"),
     [
-        (BernoulliDropoutPosterior(f64([1.0]), f64(0.0)), "a retain probability of the posterior is 0, outside (0, 1]"),
-        (BernoulliDropoutPosterior(f64([1.0]), f64([1.5])), "a retain probability of the posterior is 1.5, outside"),
+        (
+            BernoulliDropoutPosterior(f64([1.0]), f64(0.0)),
+            "'retain_probability' holds 0, expected numbers in (0, 1], the probability to KEEP",
+        ),
+        (BernoulliDropoutPosterior(f64([1.0]), f64([1.5])), "'retain_probability' holds 1.5, expected"),
         (BernoulliDropoutPosterior(f64([math.nan]), f64(0.5)), "the posterior holds NaN or infinity"),
-        (SpikeSlabPosterior(f64([-0.1]), f64([1.0]), f64([1.0])), "a spike weight of the posterior is -0.1, outside"),
-        (SpikeSlabPosterior(f64([1.1]), f64([1.0]), f64([1.0])), "a spike weight of the posterior is 1.1, outside"),
-        (SpikeSlabPosterior(f64([0.5]), f64([1.0]), f64([0.0])), "a standard deviation of the posterior's slabs is 0"),
+        (SpikeSlabPosterior(f64([-0.1]), f64([1.0]), f64([1.0])), "'spike_weight' holds -0.1, expected"),
+        (SpikeSlabPosterior(f64([1.1]), f64([1.0]), f64([1.0])), "'spike_weight' holds 1.1, expected"),
+        (SpikeSlabPosterior(f64([0.5]), f64([1.0]), f64([0.0])), "'scale' holds 0, expected positive numbers"),
         (SamplesPosterior(f64([[1.0], [math.inf]])), "the posterior holds NaN or infinity"),
     ],
 )
@@ -188,7 +192,7 @@ def test_defects_name_the_tensor(name):
     message = defect(q, k + 1)
     assert message is not None
     assert message.startswith(f"its {first} has shape [")
-    values = {field: getattr(q, field) for field in q.__dataclass_fields__ if field != "family"}
+    values = {field: getattr(q, field) for field in (each.name for each in fields(q))}
     single = type(q)(**{field: tensor.float() for field, tensor in values.items()})
     assert defect(single, k) == f"its {first} has type float32, expected float64"
 

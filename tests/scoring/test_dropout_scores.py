@@ -12,7 +12,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths import mixture_enumeration
 from fsvi_bench.maths.bernoulli_dropout import optimal_m
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.maths.mixture_density import MixtureLogDensity, mixture_log_density, mixture_log_density_along
+from fsvi_bench.maths.mixtures import MixtureLogDensity, mixture_log_density, mixture_log_density_along
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
@@ -136,7 +136,7 @@ def test_pilots_lie_evenly_among_the_rows_and_the_last_are_spared():
     def density(share):
         def density(y, rows):
             asked.append(int(rows))
-            return MixtureLogDensity(y, y, y == 0, torch.full_like(y, share * predictive.DEAR))
+            return MixtureLogDensity(y, y, torch.full_like(y, share * predictive.DEAR))
 
         return density
 

@@ -18,7 +18,7 @@ from torch.nn.functional import logsigmoid
 
 from fsvi_bench.maths.bernoulli_dropout import optimal_m
 from fsvi_bench.maths.bernoulli_optimum import optimal_shared_retain, retain_profile
-from fsvi_bench.maths.blr import blr_posterior, blr_posterior_cholesky, covariance_tril, sufficient_statistics
+from fsvi_bench.maths.blr import blr_posterior, blr_posterior_cholesky, covariance_tril
 from fsvi_bench.maths.spike_slab import spike_slab_moments, spike_slab_optimum
 from fsvi_bench.reproductions.gal2016_63.data import Problems, Settings, population_covariance, redesign
 
@@ -126,7 +126,7 @@ def compare_with_map(settings: Settings, problems: Problems) -> Distances:
     for design in ("general", "Λ constant", "Σ diagonal"):
         data = redesign(problems, design)  # type: ignore[arg-type]
         # Another route than m*'s own: at p = 1 the two would otherwise be one computation.
-        exact = blr_posterior_cholesky(sufficient_statistics(data.X, data.y), data.unit).mean
+        exact = blr_posterior_cholesky(data.X, data.y, data.unit).mean
         distances = [
             relative_distance(optimal_m(data.X, data.y, data.unit, each.expand(len(exact), 1)), exact) for each in p
         ]
