@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fsvi_bench.scoring.objective import WeightSpaceKL
 from threadpoolctl import threadpool_limits
 
 from fsvi_bench.errors import InputError
