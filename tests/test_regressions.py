@@ -63,7 +63,9 @@ def test_pivots_do_not_reveal_the_rank():
     assert rank == 39
     for features in (Phi_A, torch.cat([Phi_A, torch.zeros(40, 20, dtype=f64)], 1)):
         k = features.shape[1]
-        assert float(measure(features[None]).project_rows(torch.eye(k, dtype=f64)[None])[0].trace()) == pytest.approx(rank)
+        assert float(measure(features[None]).project_rows(torch.eye(k, dtype=f64)[None])[0].trace()) == pytest.approx(
+            rank
+        )
 
 
 # 3. tests/maths/test_functional_kl.py

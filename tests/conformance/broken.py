@@ -97,7 +97,9 @@ class OneWeightTooFew(Sound):
 
 class NotANumber(Sound):
     def posterior(self):
-        return FactorisedGaussian(self.walked + (np.nan if self.steps_done == 20 else 0.0), torch.ones_like(self.walked))
+        return FactorisedGaussian(
+            self.walked + (np.nan if self.steps_done == 20 else 0.0), torch.ones_like(self.walked)
+        )
 
 
 class NegativeScale(Sound):

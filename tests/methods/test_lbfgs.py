@@ -130,7 +130,10 @@ def test_lbfgs_is_pytorch_s_own_uncut_run(family):
     assert not optimizer.converged
     group = {**optimizer.param_groups[0], "max_iter": 12, "max_eval": 1000}
     names = ("lr", "max_iter", "max_eval", "tolerance_grad", "tolerance_change", "history_size", "line_search_fn")
-    uncut, loss_of_uncut = torch.optim.LBFGS(theirs.parameters(), **{name: group[name] for name in names}), loss_of("theirs", theirs)
+    uncut, loss_of_uncut = (
+        torch.optim.LBFGS(theirs.parameters(), **{name: group[name] for name in names}),
+        loss_of("theirs", theirs),
+    )
 
     def closure():
         uncut.zero_grad()

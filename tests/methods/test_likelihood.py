@@ -239,7 +239,9 @@ def test_a_log_diagonal_triangle_passes_gradcheck():
         q._parameters["lower"] = lower
         return q().root
 
-    assert torch.equal(root(lower).detach(), lower.detach().tril(-1) + lower.detach().diagonal(dim1=1, dim2=2).exp().diag_embed())
+    assert torch.equal(
+        root(lower).detach(), lower.detach().tril(-1) + lower.detach().diagonal(dim1=1, dim2=2).exp().diag_embed()
+    )
     assert torch.autograd.gradcheck(root, (lower,))
 
 

@@ -111,9 +111,7 @@ def test_the_optimum_is_better_than_its_surroundings(grid):
 
 
 def test_the_expected_objective_without_a_kl_has_no_optimum(grid):
-    assert expected(6, 0.0).scores(random_q("full", 8), grid) == ObjectiveScores(
-        None, None
-    )
+    assert expected(6, 0.0).scores(random_q("full", 8), grid) == ObjectiveScores(None, None)
 
 
 @FAMILIES
