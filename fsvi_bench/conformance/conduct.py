@@ -39,8 +39,8 @@ def budget(subject: Subject) -> str:
     train(method, "cpu")
     if len(done) > declared or (len(done) < declared and not formula and not method.finished):
         raise Failed(
-            f"training_step was called {len(done)} times, expected once for each of {declared} steps; leave the loop to "
-            "the harness (epochs, loaders and Lightning's trainer are its own)"
+            f"training_step was called {len(done)} times, expected once for each of {declared} steps; leave the loop "
+            "to the harness (epochs, loaders and Lightning's trainer are its own)"
         )
     return f"the steps are those declared ({declared}, each once); what is done within a step cannot be seen from here"
 
