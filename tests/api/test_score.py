@@ -169,7 +169,7 @@ REFUSED = {
     "NaN": (lambda m, C, q: (np.where(np.arange(100) == 3, np.nan, m), C), "'mean' holds NaN or infinity, expected finite numbers"),
     "infinity": (lambda m, C, q: (m, np.inf * C), "'covariance' holds NaN or infinity"),
     "NaN in a posterior": (lambda m, C, q: FullGaussian(q.mean * np.nan, q.scale_tril), "the posterior holds NaN or infinity"),
-    "negative scale": (lambda m, C, q: FactorisedGaussian(q.mean, -q.mean.abs() - 1), "a standard deviation of the posterior is -"),
+    "negative scale": (lambda m, C, q: FactorisedGaussian(q.mean, -q.mean.abs() - 1), "'scale' holds -"),
     "upper triangle": (lambda m, C, q: FullGaussian(q.mean, q.covariance), "its scale_tril has entries above the diagonal"),
     "a batch": (lambda m, C, q: q.map(lambda t: t[None]), "shapes mean [1, 100], scale_tril [1, 100, 100], expected those of one problem; score q[0]"),
     "variances": (lambda m, C, q: (m, np.diag(C)), "the covariance has shape [100], expected [100, 100]; give numpy.diag of the variances"),
