@@ -29,7 +29,7 @@ BISECTIONS = 80
 
 
 class BernoulliOptimum(NamedTuple):
-    """A minimiser of `bernoulli_objective` in m and p; the logits are log p/(1−p)."""
+    """A minimiser of `bernoulli_objective` in m and p, and its value there; the logits are log p/(1−p)."""
 
     m: Float[Tensor, "*B k"]
     retain_probability: Float[Tensor, "*B p"]  #: p = 1 if it is shared, k if not
@@ -174,18 +174,26 @@ def fixed_point(
     return current
 
 
-def coordinate_descent(
-    rows: Float[Tensor, "*B n k"],
-    targets: Float[Tensor, "*B n"],
+def optimal_retain_per_weight(
+    Phi: Float[Tensor, "*B N k"],
+    y: Float[Tensor, "*B N"],
     noise_variance: Float[Tensor, "*B"],
-    prior_lengthscale: float,
-    start: Float[Tensor, "*B k"],
+    prior_lengthscale: float = 1.0,
+    start: Float[Tensor, "*B k"] | None = None,
     offset: Float[Tensor, "*B k"] | None = None,
-) -> tuple[Float[Tensor, "*B k"], Float[Tensor, "*B k"]]:
-    """m and logits of a local minimum of the objective + Σ b_i p_i (b = `offset`, 0), from the logits `start`.
+) -> BernoulliOptimum:
+    """A local minimiser in m and p_1, …, p_k of the objective + Σ b_i p_i (b = `offset`, 0), from the logits `start`.
 
-    In the mean θ = p∘m and in p by turns: both steps are exact, so the objective never rises. Stops as `fixed_point`.
+    By default from the shared optimum, and so no higher than that. Coordinate descent in the mean θ = p∘m and in p:
+    both steps are exact, so the objective never rises. It has several minima (a weight that is dropped, p_i = ½, tends
+    to stay so). Stops as `fixed_point`.
+
+    Raises:
+        InputError: a σ² or l that is not positive.
     """
+    rows, targets = compress_rows(Phi, y)
+    if start is None:
+        start = optimal_shared_retain(rows, targets, noise_variance, prior_lengthscale).logit.expand_as(Phi[..., 0, :])
 
     def m_of(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
         return optimal_m(rows, targets, noise_variance, sigmoid(logit), prior_lengthscale)
@@ -194,28 +202,7 @@ def coordinate_descent(
         return optimal_retain_logits(sigmoid(logit) * m_of(logit), rows, noise_variance, prior_lengthscale, offset)
 
     logit = fixed_point(step, start, tolerance=1e-10, max_iterations=2000)
-    return m_of(logit), logit
-
-
-def optimal_retain_per_weight(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
-    prior_lengthscale: float = 1.0,
-) -> BernoulliOptimum:
-    """A local minimiser of the objective in m and p_1, …, p_k, no higher than the optimum with one shared p.
-
-    By `coordinate_descent`. The objective has several minima (a weight that is dropped, p_i = ½, tends to stay so);
-    this one is the one reached from the shared optimum.
-
-    Raises:
-        InputError: a σ² or l that is not positive.
-    """
-    rows, targets = compress_rows(Phi, y)
-    start = optimal_shared_retain(rows, targets, noise_variance, prior_lengthscale)
-    logits = start.logit.expand_as(start.m)
-    m, logit = coordinate_descent(rows, targets, noise_variance, prior_lengthscale, logits)
-    p = sigmoid(logit)
+    m, p = m_of(logit), sigmoid(logit)
     return BernoulliOptimum(m, p, logit, bernoulli_objective(rows, targets, noise_variance, m, p, prior_lengthscale))
 
 

@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fsvi_bench.maths.bernoulli_dropout import FactorisedMoments, compress_rows
-from fsvi_bench.maths.bernoulli_optimum import coordinate_descent
+from fsvi_bench.maths.bernoulli_dropout import FactorisedMoments
+from fsvi_bench.maths.bernoulli_optimum import optimal_retain_per_weight
 from fsvi_bench.maths.domain import require_open_probability, require_positive
 from fsvi_bench.maths.gaussian import gaussian_kl_from_precision
 
@@ -94,7 +94,7 @@ def spike_slab_optimum(
 ) -> SpikeSlab:
     """A local maximum of the ELBO over factorised q, the one reached from spike weights equal to the prior's.
 
-    By `bernoulli_optimum.coordinate_descent` in θ = E w and the slab weights p = 1−s, as for Bernoulli dropout, of
+    By `optimal_retain_per_weight` in θ = E w and the slab weights p = 1−s, as for Bernoulli dropout, of
     which this is the generalisation: at the optimal scales the ELBO differs by terms linear in p only. Where CAVI on an
     ill-conditioned ΦᵀΦ creeps, θ is found here by one ridge regression. Every fixed point is one of CAVI's.
 
@@ -103,13 +103,12 @@ def spike_slab_optimum(
     """
     _require_prior(prior_spike, prior_lengthscale)
     require_positive("noise variance", noise_variance)
-    rows, targets = compress_rows(Phi, y)
-    information = rows.square().sum(-2) / noise_variance[..., None]
+    information = Phi.square().sum(-2) / noise_variance[..., None]
     # ½(l²v − 1 − log l²v) + ½λv at v = 1/(λ + l²), what a slab costs beside its mean, and the prior's odds against it.
     offset = 0.5 * torch.log1p(information / prior_lengthscale**2) + _logit(prior_spike)
     start = torch.full_like(information, -_logit(prior_spike))
-    mean, logit = coordinate_descent(rows, targets, noise_variance, prior_lengthscale, start, offset)
-    return SpikeSlab(-logit, mean, (information + prior_lengthscale**2).rsqrt())
+    optimum = optimal_retain_per_weight(Phi, y, noise_variance, prior_lengthscale, start, offset)
+    return SpikeSlab(-optimum.logit, optimum.m, (information + prior_lengthscale**2).rsqrt())
 
 
 def _logit(probability: float) -> float:

@@ -32,6 +32,7 @@ class Posterior(ABC):
     `mean` and `covariance_tril` are those of q whatever its shape, so N(mean, LLᵀ) is its moment-matched Gaussian.
     """
 
+    kind: ClassVar[str]  #: in posterior files, such as `gaussian-full` or `bernoulli-dropout`
     #: The fields by the names that posterior files have for them, each with its number of axes of length k.
     parameters: ClassVar[Mapping[str, int]]
 
@@ -40,11 +41,6 @@ class Posterior(ABC):
         @property
         def mean(self) -> Float[Tensor, "*B k"]:
             """E w."""
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """Its kind in posterior files, such as `gaussian-full` or `bernoulli-dropout`."""
 
     @property
     def k(self) -> int:

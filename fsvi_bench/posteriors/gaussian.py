@@ -27,10 +27,6 @@ class GaussianPosterior(Posterior):
         """Of Σ: its lower-triangular factor, or standard deviations."""
 
     @property
-    def kind(self) -> str:
-        return f"gaussian-{self.family}"
-
-    @property
     def singular(self) -> bool:
         return False
 
@@ -51,6 +47,7 @@ class FullGaussian(GaussianPosterior):
     mean: Float[Tensor, "*B k"]
     scale_tril: Float[Tensor, "*B k k"]
     family: ClassVar[Literal["full", "ffg"]] = "full"
+    kind: ClassVar[str] = "gaussian-full"
     parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "scale_tril": 2}
 
     @property
@@ -72,6 +69,7 @@ class FactorisedGaussian(GaussianPosterior):
     mean: Float[Tensor, "*B k"]
     scale: Float[Tensor, "*B k"]
     family: ClassVar[Literal["full", "ffg"]] = "ffg"
+    kind: ClassVar[str] = "gaussian-ffg"
     parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "scale": 1}
 
     @property

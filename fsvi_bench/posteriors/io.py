@@ -20,11 +20,8 @@ from fsvi_bench.tensorfile import TensorFile, read_tensor_file, tensor_file
 FORMAT = "fsvi-posterior/1"
 METADATA = {"format", "kind", "task_sha256"}
 _CLASSES: Mapping[str, type[Posterior]] = {
-    "gaussian-full": FullGaussian,
-    "gaussian-ffg": FactorisedGaussian,
-    "bernoulli-dropout": BernoulliDropoutPosterior,
-    "spike-slab": SpikeSlabPosterior,
-    "samples": SamplesPosterior,
+    each.kind: each
+    for each in (FullGaussian, FactorisedGaussian, BernoulliDropoutPosterior, SpikeSlabPosterior, SamplesPosterior)
 }
 KINDS = tuple(_CLASSES)
 

@@ -140,6 +140,7 @@ def score(q: Posterior, problem: Task) -> Scores:
         values |= sample_estimates(q, problem)
     else:
         values |= _weight_space(q, problem, matched, tril)
+        values["kl_marginals"] = _kl_marginals(q, problem, tril)
         values["w2"] = values["w2_moments"] if not q.singular or isinstance(q, FactorGaussian) else None
         for name, Phi in (("predictive_kl_test", problem.Phi_test), ("predictive_kl_box", problem.Phi_box)):
             kl = predictive_kl(q, problem, Phi, tril)
@@ -186,13 +187,9 @@ def _weight_space(q: Posterior, problem: Task, matched: DivergenceTerms, tril: F
             "kl": float(matched.total),
             "kl_cov_term": float(matched.covariance),
             "reverse_kl": float(gaussian_kl_from_precision(*exact, q.mean, tril).total),
-            "kl_marginals": _kl_marginals(problem, q.mean, tril),
             "elbo": _elbo(problem, q.mean, tril),
         }
-    counts = {str(count): math.inf if count <= len(problem.Phi_test) else None for count in MARGINAL_COUNTS}
-    if isinstance(q, FactorGaussian):
-        counts = _kl_marginals(problem, q.mean, tril)
-    values = {"kl_marginals": counts, "elbo": -math.inf, **dict.fromkeys(("kl", "kl_cov_term", "reverse_kl"), math.inf)}
+    values = dict.fromkeys(("kl", "kl_cov_term", "reverse_kl"), math.inf) | {"elbo": -math.inf}
     if isinstance(q, SpikeSlabPosterior):
         values["reverse_kl"] = float(spike_slab_reverse_kl(*exact, q.spike_weight, q.slab_mean, q.slab_scale))
     if isinstance(q, BernoulliDropoutPosterior):
@@ -207,23 +204,18 @@ def _elbo(problem: Task, mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]) 
     return float(likelihood - gaussian_kl_standard_normal(mean, tril))
 
 
-def _kl_marginals(problem: Task, mean: Tensor, tril: Tensor) -> dict[str, float | None]:
+def _kl_marginals(q: Posterior, problem: Task, tril: Float[Tensor, "k k"]) -> dict[str, float | None]:
     """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null where the test set is smaller than that."""
-    truth, Phi, full_rank = problem.truth, problem.Phi_test, bool((tril.diagonal() > 0).all())
-    marginals: dict[str, float | None] = {}
-    for count in MARGINAL_COUNTS:
-        if count > len(Phi):
-            marginals[str(count)] = None
-            continue
+    truth, Phi, has_atoms = problem.truth, problem.Phi_test, q.singular and not isinstance(q, FactorGaussian)
+    full_rank = bool((tril.diagonal() > 0).all())
+    marginals: dict[str, float | None] = dict.fromkeys(map(str, MARGINAL_COUNTS))
+    for count in (count for count in MARGINAL_COUNTS if count <= len(Phi)):
         basis = row_space(Phi[:count])
-        kl = projected_kl(basis, mean, tril, truth.posterior.mean, truth.covariance_tril)
-        marginals[str(count)] = float(kl) if full_rank or _sees_full_rank(basis, tril) else math.inf
+        # The covariance of Vᵀw may have full rank although that of w has not.
+        seen = full_rank or int(torch.linalg.matrix_rank(basis.mT @ tril)) == basis.shape[1]
+        kl = projected_kl(basis, q.mean, tril, truth.posterior.mean, truth.covariance_tril)
+        marginals[str(count)] = float(kl) if seen and not has_atoms else math.inf
     return marginals
-
-
-def _sees_full_rank(basis: Float[Tensor, "k r"], tril: Float[Tensor, "k k"]) -> bool:
-    """Whether the covariance of Vᵀw has full rank, although that of w has not."""
-    return int(torch.linalg.matrix_rank(basis.mT @ tril)) == basis.shape[1]
 
 
 def _overconfidence(precision_tril: Float[Tensor, "k k"], tril: Float[Tensor, "k k"]) -> Overconfidence:
