@@ -376,7 +376,7 @@ def _is_safe(LU: Float[Tensor, "B n m"], Phi_A: Float[Tensor, "B M k"], ratio: f
     square, probes = LU[..., :m, :m], _probes(m).to(LU.device).expand(len(LU), -1, -1)
     lower = torch.linalg.solve_triangular(square, probes, upper=False, unitriangular=True)
     largest = torch.linalg.solve_triangular(square, lower, upper=True).square().sum(-2).amax(-1)
-    return largest * Phi_A.square().sum((-2, -1)) * ratio**2 < 1
+    return largest * square_norm(Phi_A) * ratio**2 < 1
 
 
 @cache

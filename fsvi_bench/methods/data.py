@@ -55,7 +55,10 @@ class Streams:
 
     def normal(self, role: str, *shape: int) -> Float[Tensor, "B ..."]:
         """Standard normal numbers [B, *shape]."""
-        return torch.from_numpy(np.stack([generator.standard_normal(shape) for generator in self(role)]))
+        draws = np.empty((len(self.seeds), *shape))
+        for place, generator in zip(draws, self(role), strict=True):
+            generator.standard_normal(out=place)
+        return torch.from_numpy(draws)
 
     def uniform(self, role: str, *shape: int) -> Float[Tensor, "B ..."]:
         """Numbers in [0, 1), [B, *shape]."""
