@@ -1,6 +1,6 @@
 """Steps of the batched engine against a plain loop, and natural gradients against Adam. See benchmarks/README.md.
 
-    python benchmarks/train_step.py [rand-a] [ssge] [parts] [ngd] [memory] [gpu]
+    python benchmarks/train_step.py [rand-a] [ssge] [parts] [shares] [ngd] [memory] [gpu]
 
 Everything that is compared is measured in one run, in alternating rounds: two processes of one thread each, started
 together, ten problems apiece. The problems are the boston reference task with twenty seeds.
@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fsvi_bench.maths.batching import matvec
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.running.executors import use_one_thread
@@ -233,6 +234,48 @@ def parts(B: int = PROBLEMS // PROCESSES) -> None:
     )
 
 
+def shares(B: int = PROBLEMS // PROCESSES, steps: int = 640) -> None:
+    """What of a RANDA step is Lightning's and what autograd's: the Trainer, a loop of one's own, and gradients by hand."""
+    use_one_thread()
+    task, entry = bind_task(read_task(TASK)), load_method("rand-a")
+    method = entry.cls([task] * B, "full", range(B), entry.options({**SETTINGS, "max_steps": steps}))
+    optimizer, batches = method.configure_optimizers(), method.data().chunks(method.problems)
+
+    def loop() -> None:
+        batch = next(batches)
+        optimizer.zero_grad()
+        method.loss(method.q(), batch).sum().backward()
+        optimizer.step()
+
+    @torch.no_grad()
+    def by_hand() -> None:
+        rows, A, _ = next(batches)
+        q = method.q()
+        _, of_mean, of_tril = A.full(*q)
+        of_tril += rows.gram @ q.root
+        of_tril *= method.q.mask
+        of_tril.diagonal(dim1=-2, dim2=-1).mul_(q.root.diagonal(dim1=-2, dim2=-1))
+        method.q.lower.grad = of_tril
+        method.q.mean.grad[:, : task.k] = of_mean - matvec(rows.Phi.mT, rows.y - matvec(rows.Phi, q.mean))
+        optimizer.step()
+
+    loop()
+    through = 1e6 * statistics.median(engine("rand-a", list(range(B)), steps) for _ in range(ROUNDS)) / steps / B
+    alone, hand = (statistics.median(average(call, steps) for _ in range(ROUNDS)) / B for call in (loop, by_hand))
+    print(
+        f"rand-a, B={B}, one process, µs a problem-step: Trainer {through:.0f}, loop {alone:.0f}, by hand {hand:.0f}; "
+        f"Lightning {1 - alone / through:.0%}, autograd {(alone - hand) / through:.0%}"
+    )
+
+
+def average(call: Callable[[], object], steps: int) -> float:
+    """Microseconds of one call, on average."""
+    started = time.perf_counter()
+    for _ in range(steps):
+        call()
+    return 1e6 * (time.perf_counter() - started) / steps
+
+
 # --- Natural gradients against Adam ----------------------------------------------------------------------------------
 
 
@@ -354,6 +397,7 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "rand-a": lambda: compare("rand-a", 640, 200),
     "ssge": lambda: compare("ssge", 160, 80),
     "parts": parts,
+    "shares": shares,
     "ngd": ngd,
     "memory": memory,
     "gpu": gpu,
