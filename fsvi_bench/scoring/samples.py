@@ -117,11 +117,9 @@ def _log_sums(
 ) -> Float[Tensor, "G P"]:
     """log Σ_s N(y_i; φ_iᵀw_s, σ²) over the samples of each group."""
     blocks = list(zip(torch.split(y, ROWS), torch.split(Phi, ROWS), strict=True))
-    return torch.stack(
-        [
-            torch.cat(
-                [normal_log_density(at[:, None], rows @ w.mT, noise_variance).logsumexp(-1) for at, rows in blocks]
-            )
-            for w in groups
-        ]
-    )
+
+    def of_group(group: Float[Tensor, "S k"]) -> Float[Tensor, " P"]:
+        terms = (normal_log_density(at[:, None], rows @ group.mT, noise_variance) for at, rows in blocks)
+        return torch.cat([each.logsumexp(-1) for each in terms])
+
+    return torch.stack([of_group(group) for group in groups])
