@@ -2,7 +2,7 @@
 
     python benchmarks/objective_path.py --dataset boston --split 2
 
-The objective (nats, on the held-out measurement sets, without its constants) and KL(q ‖ P_D) after so many steps, with the
+The objective (nats, on the held-out measurement sets) and KL(q ‖ P_D) after so many steps, with the
 mean that solves for the objective's stationary point on the sets seen so far, with the natural gradients' own, and with
 the exact posterior's. Full covariances, M = 80, no jitter.
 """
@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 
 import torch
-from fsvi_bench.scoring.objective import ExpectedFunctionalKL, _Projectors
-from fsvi_bench.variational.likelihood import FullBatch
-from fsvi_bench.variational.measurement import MeasurementDesign
-from fsvi_bench.variational.natural import NaturalDescent, StepSize
+from torch.optim.swa_utils import AveragedModel
 
+from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.methods.data import Batch, MeasurementStream, Rows, Streams
+from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.posteriors.gaussian import FullGaussian
+from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import read_official
@@ -35,23 +35,27 @@ def main() -> None:
     chosen = parser.parse_args()
     use_one_thread()
     problem = bind_task(read_official(chosen.dataset, chosen.split).task)
-    objective, exact = ExpectedFunctionalKL(MeasurementDesign(80), 1.0), problem.truth.posterior
-    data = TrainingData.of([problem])
-    likelihood, k = FullBatch(data), data.k
-    sets = _Projectors(data, objective.design, derive_seed(problem.frozen.sha256, "objective optimum"))
-    descent = NaturalDescent("full", likelihood, sets.__next__, StepSize(), STEPS[-1], 1.0, AVERAGING)
-    done = 0
-    for steps in STEPS:
-        descent.run(range(done, steps))
-        done = steps
-        averaged = descent.posterior(k)[0]
-        hessian = (likelihood.precision + sets.mean)[0, :k, :k].clone()
-        solved = torch.linalg.pinv(hessian, hermitian=True) @ likelihood.moment[0, :k].clone()
-        for name, mean in (("solved for", solved), ("its own", averaged.mean), ("exact", exact.mean)):
-            q = FullGaussian(mean, averaged.covariance_tril())
-            kl = float(gaussian_kl_to_precision(q.mean, q.covariance_tril(), *exact).total)
-            value = objective.value(q, problem)
-            print(f"{chosen.dataset} split {chosen.split}, {steps:,} steps, mean {name}: {value:.4f}, KL {kl:,.4g}")
+    method, exact, data = RandA(problem, "full"), problem.truth.posterior, TrainingData.of(problem)
+    rows, k, seed = Rows.whole(data), data.k, derive_seed(problem.frozen.sha256, "objective optimum")
+    stream = MeasurementStream(data, method.options.design, Streams([seed]))
+    sets = (A for _ in range(STEPS[-1]) for A, _ in stream.sets(8))
+    q = NaturalGaussian("full", 1, k)
+    optimizer, average = NaturalGradient(q.parameters(), lr=0.5, decay=0.6), AveragedModel(q)
+    projector, identity = torch.zeros_like(rows.gram), torch.eye(rows.gram.shape[-1], dtype=torch.float64)[None]
+    for step in range(1, STEPS[-1] + 1):
+        A = next(sets)
+        natural_step(q, optimizer, Batch(rows, A), 1.0)
+        projector += (A.project_rows(identity) - projector) / step
+        if step > (1 - AVERAGING) * STEPS[-1]:
+            average.update_parameters(q)
+        if step not in STEPS:
+            continue
+        now = (average.module if average.n_averaged else q).posterior()[0]
+        solved = torch.linalg.pinv((rows.gram + projector)[0, :k, :k].clone(), hermitian=True) @ rows.moment[0, :k]
+        for name, mean in (("solved for", solved), ("its own", now.mean), ("exact", exact.mean)):
+            kl = float(gaussian_kl_to_precision(mean, now.covariance_tril(), *exact).total)
+            value = method.objective(0, problem, q=Gaussian(mean[None], now.root[None]))
+            print(f"{chosen.dataset} split {chosen.split}, {step:,} steps, mean {name}: {value:.4f}, KL {kl:,.4g}")
 
 
 if __name__ == "__main__":

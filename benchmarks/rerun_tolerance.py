@@ -75,7 +75,6 @@ METHODS = {
 
 def scores(tasks: list[str], steps: int, methods: list[str]) -> None:
     """Prints a line of JSON per method, family and task, in this process's arithmetic."""
-    from fsvi_bench.methods.problems import TrainingData
     from fsvi_bench.methods.registry import load_method
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.scoring.scores import score
@@ -92,7 +91,7 @@ def scores(tasks: list[str], steps: int, methods: list[str]) -> None:
                 entry = load_method(name)
                 options = entry.options({"max_steps": min(steps, entry.options({}).max_steps)})
                 seed = derive_seed(problem.frozen.sha256, name, family, 0)
-                method = entry.cls(TrainingData.of([problem]), family, options, [seed])
+                method = entry.cls(problem, family, [seed], options)
                 train(method, "cpu")
                 if (why := method.divergences()[0]) is not None:
                     print(json.dumps([problem.frozen.dataset, name, family, why]), flush=True)

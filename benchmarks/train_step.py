@@ -126,7 +126,7 @@ def engine(method: str, seeds: list[int], steps: int) -> float:
     entry = load_method(method)
     for count in (8, steps):
         options = entry.options({**SETTINGS, "max_steps": count})
-        seconds = train(entry.cls(data, "full", options, seeds), "cpu")
+        seconds = train(entry.cls(data, "full", seeds, options), "cpu")
     return seconds
 
 
@@ -238,25 +238,21 @@ def parts(B: int = PROBLEMS // PROCESSES) -> None:
 
 def ngd() -> None:
     """Seconds until the objective on the held-out sets is within 0.1 nat of the best value known, on one core."""
-    from fsvi_bench.scoring.objective import ExpectedFunctionalKL
-    from fsvi_bench.variational.measurement import MeasurementDesign
-
     from fsvi_bench.posteriors.base import unstack
     from fsvi_bench.scoring.scores import trace_scores
 
     use_one_thread()
     problem = bind_task(read_task(TASK))
-    objective = ExpectedFunctionalKL(MeasurementDesign(M), 1.0)
     data = TrainingData.of([problem])
 
     def watch(method: str, changes: dict[str, object], at: list[int]) -> list[tuple[int, float, float, float]]:
         entry = load_method(method)
-        run = entry.cls(data, "full", entry.options({**changes, "M": M}), [0])
+        run = entry.cls(data, "full", [0], entry.options({**changes, "M": M}))
         seen: list[tuple[int, float, float, float]] = []
 
         def look(steps: int, seconds: float) -> None:
             (q,) = unstack(run.posterior())
-            seen.append((steps, seconds, objective.value(q, problem), trace_scores(q, problem).kl))
+            seen.append((steps, seconds, run.objective(0, problem), trace_scores(q, problem).kl))
 
         train(run, "cpu", look, at)
         return seen
@@ -306,7 +302,7 @@ def memory() -> None:
         ("fixed-a", {}),
     ):
         entry = load_method(method)
-        train(entry.cls(large, "full", entry.options({**changes, "max_steps": 32}), range(PROBLEMS)), "cpu")
+        train(entry.cls(large, "full", range(PROBLEMS), entry.options({**changes, "max_steps": 32})), "cpu")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(f"  {method} {changes}: peak memory so far {peak:.2f} GiB", flush=True)
 
@@ -325,8 +321,8 @@ def gpu() -> None:
             if method == "fixed-a":
                 changes["optimizer"] = "adam"
             data = TrainingData.of([problem] * B)
-            train(entry.cls(data, "full", entry.options({**changes, "max_steps": 8}), range(B)), "cuda")
-            seconds = train(entry.cls(data, "full", entry.options(changes), range(B)), "cuda")
+            train(entry.cls(data, "full", range(B), entry.options({**changes, "max_steps": 8})), "cuda")
+            seconds = train(entry.cls(data, "full", range(B), entry.options(changes)), "cuda")
             print(
                 f"  {method}: B={B}, {steps} steps: {seconds:.1f} s, {B * steps / seconds:.0f} problem-steps/s",
                 flush=True,
@@ -345,7 +341,7 @@ def agreement() -> None:
             options = entry.options({"max_steps": steps, **({"optimizer": "adam"} if method == "fixed-a" else {})})
             found = []
             for device in ("cpu", "cuda"):
-                trained = entry.cls(data, family, options, range(2))
+                trained = entry.cls(data, family, range(2), options)
                 train(trained, device)
                 found.append(trained.posterior().cpu())
             here, there = found

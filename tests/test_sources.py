@@ -154,7 +154,8 @@ def test_a_methods_file_counts_with_what_it_imports_and_the_module_of_its_base_c
     followed = []
     monkeypatch.setattr(registry, "meaning_sha256", lambda *roots: followed.append(roots) or "0" * 64)
     load_method(f"{path}:Mine")
-    assert followed == [(text.encode(), "fsvi_bench.methods.base", "fsvi_bench.methods.exact")]
+    bases = [f"fsvi_bench.methods.{name}" for name in ("base", "exact", "weight_space")]
+    assert followed == [(text.encode(), *bases)]
 
 
 def test_of_a_real_method_what_python_imports_is_what_is_followed():

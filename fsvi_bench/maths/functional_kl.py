@@ -76,22 +76,22 @@ class _FunctionalKL(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, tril: Tensor, A: Span | Complement) -> Tensor:
-        kl, *ctx.gradients = A.full(mean, tril)
+        kl, *gradients = A.full(mean, tril)
+        ctx.save_for_backward(*gradients)
         return kl
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
-        return *scaled_once(ctx, grad_outputs[0]), None
+        return *scaled(ctx.saved_tensors, grad_outputs[0]), None
 
 
-def scaled_once(ctx: Any, weight: Float[Tensor, " B"]) -> tuple[Tensor, Tensor]:
-    """Gradients [B,k] and [B,k,k] that a forward pass left in `ctx`, times the incoming one: in place, so but once."""
-    mean, tril = ctx.gradients
-    del ctx.gradients
+def scaled(gradients: tuple[Tensor, ...], weight: Float[Tensor, " B"]) -> tuple[Tensor, Tensor]:
+    """Gradients [B,k] and [B,k,k] times the incoming one; on a CPU it is looked whether that is 1, as it mostly is."""
+    mean, tril = gradients
     if weight.device.type == "cpu" and bool((weight == 1).all()):
-        return mean, tril  # a tenth of a step saved
-    return weight[:, None] * mean, tril.mul_(weight[:, None, None])
+        return mean, tril
+    return weight[:, None] * mean, weight[:, None, None] * tril
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.batching import fill, filled, matvec, products
-from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets, measure, only, scaled_once
+from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets, measure, only, scaled
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.linalg import square_norm
 from fsvi_bench.maths.projection import RANK_TOLERANCE
@@ -150,13 +150,13 @@ class _ExpectedNLL(torch.autograd.Function):
         else:
             moved = rows.Phi @ tril
             of_tril, spread = rows.Phi.mT @ moved, square_norm(moved)
-        ctx.gradients = -matvec(rows.Phi.mT, residual), of_tril
+        ctx.save_for_backward(-matvec(rows.Phi.mT, residual), of_tril)
         return rows.constant + 0.5 * (residual.square().sum(-1) + spread)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
-        return *scaled_once(ctx, grad_outputs[0]), None
+        return *scaled(ctx.saved_tensors, grad_outputs[0]), None
 
 
 def sampled_nll(w: Float[Tensor, "B S k"], rows: Rows) -> Float[Tensor, "B S"]:

@@ -113,7 +113,8 @@ def check_settings(missing: Sequence[Planned], loader: Loader) -> None:
     by_task: dict[str, tuple[FrozenTask, dict[tuple[str, str], Variant]]] = {}
     pairs = {(id(variant), task.sha256): (variant, task) for variant, task, _ in missing}  # there may be many seeds
     for variant, task in pairs.values():
-        if _function(variant.method.cls.check) is not _function(Method.check):
+        own = _function(variant.method.cls.check) is not _function(Method.check)
+        if own or getattr(variant.options, "design", None) is not None:
             settings = (variant.method.name, variant.options.model_dump_json())
             by_task.setdefault(task.sha256, (task, {}))[1].setdefault(settings, variant)
     for task, variants in by_task.values():

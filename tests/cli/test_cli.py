@@ -106,11 +106,7 @@ def test_a_failed_cell_is_listed_and_the_status_is_1(cli, tmp_path):
         "class Bad(Method):\n"
         "    'Fails.'\n"
         "    deterministic = True\n"
-        "    automatic_optimization = False\n"
-        "    num_steps = 1\n"
-        "    def configure_optimizers(self): return None\n"
-        "    def training_step(self, batch, batch_idx): raise RuntimeError('planted')\n"
-        "    def posterior(self): ...\n"
+        "    def solve(self, problem): raise RuntimeError('planted')\n"
     )
     arguments = ("run", "--dataset", "toy", "--splits", "0", "--method", f"{path}:Bad", "--out", tmp_path / "o")
     status, out, err = cli(*arguments, "--wandb", "off")

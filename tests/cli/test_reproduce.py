@@ -11,6 +11,7 @@ import pytest
 from matplotlib.text import Text
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.methods import functional
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.reproductions import registry as reproduce
 from fsvi_bench.reproductions.base import Outcome
@@ -23,7 +24,6 @@ from fsvi_bench.running import plan as planning
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Protocol, Request, make_plan
 from fsvi_bench.running.store import Store
-from fsvi_bench.scoring import objective
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import bind_task
@@ -45,10 +45,10 @@ def tiny(monkeypatch):
     for name in TINY:
         shrink(name)
     # Most of the time would go into the optimum that objective scores are measured against.
-    monkeypatch.setattr(objective, "REFERENCE_STEPS", 3)
-    objective._reference.cache_clear()
-    yield shrink
-    objective._reference.cache_clear()
+    monkeypatch.setattr(functional, "REFERENCE_STEPS", 3)
+    monkeypatch.setattr(functional, "_read", lambda path: None)
+    monkeypatch.setattr(functional, "_write", lambda path, optimum: None)
+    return shrink
 
 
 def records_of(folder):

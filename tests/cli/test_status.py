@@ -62,7 +62,7 @@ def test_a_dry_run_asks_a_methods_own_check_of_whatever_kind(cli, tmp_path):
     check = "def check(*given): raise InputError('planted: wants more rows')"
     head = "from fsvi_bench.errors import InputError\nfrom fsvi_bench.methods.base import Method\nclass Own(Method):\n"
     for kind in ("staticmethod", "classmethod"):
-        path.write_text(f"{head}    posterior = training_step = num_steps = 1\n    @{kind}\n    {check}\n")
+        path.write_text(f"{head}    solve = None\n    @{kind}\n    {check}\n")
         run = ("run", "--dataset", "diabetes", "--splits", "0", "--method", f"{path}:Own", "--out", tmp_path / "out")
         status, _, err = cli(*run, "--dry-run")
         assert (status, err.splitlines()[-1]) == (2, "fsvi-bench: planted: wants more rows")

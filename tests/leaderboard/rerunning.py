@@ -25,7 +25,7 @@ from tests.requirements import skip_or_fail
 
 LIMITS = Limits(steps=10, seconds=60.0, memory=2 * 2**30)
 
-#: Answers the prior; `{body}` is what its one step does, with `self.problems` at hand.
+#: Answers the prior; `{body}` is what is done on the way, with `self.problems` at hand.
 METHOD = """
 import os, sys, torch
 from fsvi_bench.methods.base import Method
@@ -35,14 +35,9 @@ from fsvi_bench.posteriors.gaussian import FullGaussian
 class Mine(Method):
     "The prior, and something on the side."
 
-    automatic_optimization = False
-    num_steps = 1
-
-    def training_step(self, batch, batch_idx):
+    def solve(self, problem):
 {body}
-
-    def posterior(self):
-        mean = torch.zeros_like(self.problems.Phi[:, 0])
+        mean = torch.zeros_like(problem.Phi[:, 0])
         return FullGaussian(mean, torch.diag_embed(torch.ones_like(mean)))
 """
 
@@ -87,7 +82,7 @@ def trained_until(
     """What there was of it after each of these steps, copied; then what it left."""
     entry = load_method(name)
     seeds = [derive_seed(of.frozen.sha256, name, family, 0)]
-    method = entry.cls(TrainingData.of([of]), family, entry.options(settings), seeds)
+    method = entry.cls(TrainingData.of([of]), family, seeds, entry.options(settings))
     found: list[Posterior] = []
 
     def observe(step: int, seconds: float) -> None:

@@ -260,7 +260,14 @@ def test_a_method_that_says_it_diverged_has(tmp_path):
 @pytest.mark.parametrize("more", [b"", b"    deterministic = True\n"])
 def test_the_worker_looks_on_the_way_and_at_the_end(tmp_path, more):
     """Whether seeds matter or not."""
-    source = method_that("pass").replace(b"num_steps = 1\n", b"num_steps = 300\n" + more)
+    trains = b"""    automatic_optimization = False
+    num_steps = 300
+    def configure_optimizers(self): "It has none."
+    def training_step(self, batch, batch_idx): self.note(torch.zeros(1))
+    def posterior(self, problem=None):
+        problem = self.problems
+"""
+    source = method_that("pass").replace(b"    def solve(self, problem):\n", more + trains)
     (started, _), *on_the_way, (final, file) = sent_by_worker(tmp_path, source)
     assert started.num_steps == 300
     assert [message.steps for message, _ in on_the_way] == worker.waypoint_steps(300)

@@ -45,8 +45,11 @@ class Guess(Method):
     families = ("ffg",)
     num_steps = 3
 
+    def configure_optimizers(self):
+        """Nothing is learned."""
+
     def training_step(self, batch, batch_idx):
-        pass
+        self.note(torch.zeros(len(self.problems)))
 
     def posterior(self):
         mean = torch.zeros_like(self.problems.Phi[:, 0])

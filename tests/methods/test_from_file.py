@@ -27,11 +27,9 @@ class Options(MethodOptions):
 class Mine(Method):
     "First."
     Options = Options
-    num_steps = 1
     deterministic = True
     said = "first"
-    def training_step(self, batch, batch_idx): ...
-    def posterior(self): raise RuntimeError("planted")
+    def solve(self, problem): raise RuntimeError("planted")
 """
 #: What another process says of a pickled method: its own words, its options, file and source, as it finds them.
 ASK = """

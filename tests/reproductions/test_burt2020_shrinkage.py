@@ -8,9 +8,10 @@ import torch
 from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.maths.functional_kl import measure
 from fsvi_bench.maths.gaussian import gaussian_kl
-from fsvi_bench.maths.measurement import measure
 from fsvi_bench.methods import ssge
+from fsvi_bench.methods.data import Batch, Rows
 from fsvi_bench.reproductions import burt2020_shrinkage as module
 from fsvi_bench.reproductions.burt2020_shrinkage import (
     CONTROL,
@@ -27,9 +28,9 @@ from fsvi_bench.reproductions.burt2020_shrinkage import (
 )
 from fsvi_bench.reproductions.claims import Worst
 from fsvi_bench.reproductions.registry import REPRODUCTIONS
-from fsvi_bench.variational.measurement import MeasuredSet
 from tests import reference
 from tests.maths.draws import close, f64
+from tests.methods.synthetic import synthetic
 
 
 def settings(**values):
@@ -104,6 +105,14 @@ def test_slopes_do_not_depend_on_scale_or_rotation():
 # --- What it means for the gradient -----------------------------------------------------------------------------------
 
 
+def of_method(Phi_A, S):
+    """SSGE with S samples, and a step of it at one measurement set."""
+    M, k = Phi_A.shape
+    problem = synthetic(1, k=k)
+    rows = torch.cat([Phi_A, torch.zeros(-M % 4, k, dtype=torch.float64)])
+    return ssge.Ssge(problem, "full", M=M, S=S), Batch(Rows.whole(problem), measure(Phi_A[None]), rows[None])
+
+
 @pytest.mark.parametrize("M", [8, 24], ids=["A sees part", "A sees all"])
 def test_the_methods_own_gradient_rests_where_the_covariance_is_the_slope_times_the_priors(M):
     """The derivative by a common log scale of q is (v − ρ)Σz² at q = N(0, vI): (1 − ρ)Σz² at the prior, 0 at v = ρ.
@@ -116,12 +125,10 @@ def test_the_methods_own_gradient_rests_where_the_covariance_is_the_slope_times_
     assert 0.1 < found.whitened < 0.95
     W = Marginal.of(Phi_A).W
     squares = float((w @ W).square().sum())
-    options = ssge.SsgeOptions(M=M, S=S)
-    samples = ssge.FunctionSamples(options, [0], k, torch.device("cpu"))
-    A = MeasuredSet(Phi_A[None], measure(Phi_A[None]))
+    method, batch = of_method(Phi_A, S)
     for variance in (1.0, found.whitened):
         scaled = math.sqrt(variance) * w
-        derivative = float((scaled * ssge.stein_gradient(scaled[None], A, samples)[0]).sum())
+        derivative = float((scaled * method.stein_gradient(scaled[None], batch)[0]).sum())
         expected = (variance - found.whitened) * squares
         assert derivative == pytest.approx(expected, rel=1e-9, abs=1e-9 * squares)
 
@@ -147,13 +154,12 @@ def test_descent_follows_the_methods_own_gradient():
     k, M = 6, 9
     Phi_A = normals(11, M, k)
     marginal = Marginal.of(Phi_A)
-    A, rng = MeasuredSet(Phi_A[None], measure(Phi_A[None])), np.random.default_rng(5)
-    samples = ssge.FunctionSamples(ssge.SsgeOptions(M=M, S=100), [0], k, torch.device("cpu"))
+    (method, batch), rng = of_method(Phi_A, 100), np.random.default_rng(5)
     W, log_v, expected = marginal.W, torch.zeros(k, dtype=torch.float64), []
     for _ in range(2):
         z = torch.from_numpy(rng.standard_normal((100, k))) @ W
         scaled = z * (0.5 * log_v).exp()
-        gradient = ssge.stein_gradient((scaled @ W.mT)[None], A, samples)[0] @ W
+        gradient = method.stein_gradient((scaled @ W.mT)[None], batch)[0] @ W
         log_v = log_v - (scaled * gradient).sum(0) / z.square().sum(0)
         expected.append(0.5 * float((log_v.exp() - 1 - log_v).sum()))
     found = descend(marginal, np.random.default_rng(5), 0.99, (1, 2))

@@ -33,9 +33,7 @@ def tunable(tmp_path):
         "class Tunable(Method):\n"
         "    'Has settings.'\n"
         "    Options = Options\n"
-        "    num_steps = 1\n"
-        "    def training_step(self, batch, batch_idx): ...\n"
-        "    def posterior(self): ...\n"
+        "    def loss(self, q, batch): ...\n"
     )
     return f"{path}:Tunable"
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fsvi_bench.scoring.objective import WeightSpaceKL
 from threadpoolctl import threadpool_limits
 
 from fsvi_bench.errors import InputError
@@ -23,6 +22,7 @@ from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.raw import load_raw
 from fsvi_bench.tasks.task import bind_task
 from tests.running import TOY, comparable, execute, refuse_split
+from tests.scoring.objectives import WEIGHT_SPACE
 
 FAILING = """
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Base(Method):
     num_steps = 1
     Options = Options
     def configure_optimizers(self): return None
-    def training_step(self, batch, batch_idx): return None
+    def training_step(self, batch, batch_idx): self.note(torch.zeros(len(self.problems)))
     def posterior(self):
         mean = torch.zeros(len(self.problems.y), self.options.k, dtype=getattr(torch, self.options.dtype))
         scale = torch.ones_like(mean)
@@ -115,7 +115,7 @@ def test_what_lies_on_disk_is_what_was_returned(tmp_path):
         problem = bind_task(load_cached(load_card("toy"), record.split).task)
         q = read_posterior(path.parent / "posterior.safetensors", problem.frozen.k)
         # Both families of EXACT sit at the optimum of the weight-space objective.
-        objective = WeightSpaceKL().scores(q, problem)
+        objective = WEIGHT_SPACE.scores(q, problem)
         assert objective.objective_gap == pytest.approx(0, abs=1e-10)
         assert score(q, problem).model_copy(update=objective._asdict()) == record.scores
 

@@ -38,14 +38,14 @@ class Walker(Method):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.mean = torch.zeros_like(self.problems.Phi[:, 0])
-        self.streams = [torch.Generator().manual_seed(seed) for seed in self.seeds]
-    @property
-    def num_steps(self): return self.options.max_steps
+        self.own = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+    def configure_optimizers(self): "Steps are its own."
     def training_step(self, batch, batch_idx):
-        for place, stream in enumerate(self.streams):
+        for place, stream in enumerate(self.own):
             Phi, y = self.problems.Phi[place].clone(), self.problems.y[place].clone()
             noise = torch.randn(20, generator=stream, dtype=torch.float64)
             self.mean[place] += self.options.lr * (Phi.mT @ (y - Phi @ self.mean[place].clone()) + noise)
+        self.note(self.mean.sum(-1))
     def posterior(self):
         return FullGaussian(self.mean.clone(), torch.eye(20, dtype=torch.float64).repeat(len(self.mean), 1, 1))
 """

@@ -1,6 +1,8 @@
 """What the tests of objectives share: problems, Gaussians that are no optimum, and the objective by hand."""
 
+import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -9,11 +11,14 @@ import torch
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, expected_log_likelihood, mean_field_optimum_scale
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import projected_kl
+from fsvi_bench.methods.data import HELD_OUT_SETS, TRACED_SETS
+from fsvi_bench.methods.exact import Exact
+from fsvi_bench.methods.fixed_a import FixedA
+from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.scoring.objective import FixedFunctionalKL
 from fsvi_bench.tasks.task import FeatureMap, Task
-from fsvi_bench.variational.measurement import MeasurementDesign
 from tests.maths.draws import draw, f64
+from tests.methods.table import terms
 
 FAMILIES = pytest.mark.parametrize("family", ["full", "ffg"])
 
@@ -48,8 +53,55 @@ def problem_of(toy, y, k=8, Phi=None):
     return problem
 
 
+class ObjectiveScores(NamedTuple):
+    """As a record has them."""
+
+    kl_at_objective_optimum: float | None
+    objective_gap: float | None
+
+
+class Objective:
+    """What a method minimises, at Gaussians q of one task after the other.
+
+    Args:
+        make: sets up the method on a task, for q's family.
+    """
+
+    def __init__(self, make):
+        self.make = make
+
+    def value(self, q, problem, sets=HELD_OUT_SETS):
+        return self.make(problem, q.family).objective(0, problem, sets, terms(q))
+
+    def loss(self, problem):
+        """As traces follow it."""
+        return lambda q: self.value(q, problem, TRACED_SETS)
+
+    def scores(self, q, problem):
+        (optimum,) = self.make(problem, q.family).optima([problem])
+        if optimum is None:
+            return ObjectiveScores(None, None)
+        gap = self.value(q, problem) - optimum.value
+        return ObjectiveScores(optimum.kl, None if math.isnan(gap) else gap)
+
+
+WEIGHT_SPACE = Objective(Exact)
+
+
+def expected(M, kl_weight=1.0, **options):
+    """RANDA's."""
+    return Objective(lambda problem, family: RandA(problem, family, M=M, kl_weight=kl_weight, **options))
+
+
+def fixed_a(problem, family, Phi_A, **options):
+    """FIXEDA at a set that is given by its features [M,k]."""
+    method = FixedA(problem, family, M=2, **options)
+    method.Phi_A = Phi_A[None].clone()
+    return method
+
+
 def fixed(Phi_A, kl_weight=1.0, **options):
-    return FixedFunctionalKL(Phi_A, MeasurementDesign(len(Phi_A), **options), kl_weight)
+    return Objective(lambda problem, family: fixed_a(problem, family, Phi_A, kl_weight=kl_weight, **options))
 
 
 def random_features(M, k, seed=1):

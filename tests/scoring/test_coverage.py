@@ -8,9 +8,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.exact import Exact
-from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
@@ -70,7 +68,7 @@ def test_reference_tasks_are_covered_as_a_loop_says(name):
 @pytest.mark.parametrize("split", [0, 1, 2])
 def test_exact_has_the_coverage_of_the_exact_posterior(split):
     problem = bind_task(build_task(load_card("toy"), split).task)
-    method = Exact(TrainingData.of([problem]), "full", MethodOptions(), seeds=[0])
+    method = Exact(problem, "full")
     train(method, "cpu")
     scores = score(method.posterior()[0], problem)
     assert scores.coverage == scores.coverage_exact

@@ -5,17 +5,18 @@ import math
 import numpy as np
 import pytest
 import torch
-from fsvi_bench.scoring.objective import ExpectedFunctionalKL, ObjectiveScores
-from fsvi_bench.variational.likelihood import FullBatch
-from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream
-from fsvi_bench.variational.natural import NaturalDescent, StepSize
 
 from fsvi_bench.maths.projection import row_space
+from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.methods.rand_a_ngd import RandANgd
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.seeds import derive_seed
+from fsvi_bench.training.trainer import train
 from tests.scoring.objectives import (
     FAMILIES,
+    ObjectiveScores,
+    expected,
     kl,
     loss_by_hand,
     nearest,
@@ -27,50 +28,48 @@ from tests.scoring.objectives import (
 def held_out_bases(problem, M):
     """Row spaces of the 256 frozen sets, drawn again, 16 at a time."""
     seed = derive_seed(problem.frozen.sha256, "held-out measurement sets")
-    stream = MeasurementStream(TrainingData.of([problem]), MeasurementDesign(M), [seed])
+    stream = MeasurementStream(TrainingData.of([problem]), MeasurementDesign(M), Streams([seed]))
     sets = torch.cat([stream.draw(16)[:, 0, :, : problem.frozen.k].clone() for _ in range(16)])
     return [row_space(Phi_A) for Phi_A in sets]
 
 
 @pytest.mark.parametrize(("M", "c"), [(3, 1.0), (6, 3.0)])
 def test_the_expected_objective_is_a_mean_over_the_frozen_sets(grid, M, c):
-    bases, objective = held_out_bases(grid, M), ExpectedFunctionalKL(MeasurementDesign(M), c)
+    bases, objective = held_out_bases(grid, M), expected(M, c)
     qs = [random_q("full", 8), random_q("ffg", 8, seed=1)]
     losses = np.array([np.mean([loss_by_hand(q, grid, basis, c) for basis in bases]) for q in qs])
     values = np.array([objective.value(q, grid) for q in qs])
     # Bases of sets that nearly lose rank agree to eps over their smallest relative singular value, 1e-5 at worst here.
     np.testing.assert_allclose(values - values[0], losses - losses[0], rtol=1e-8)
     optimum = random_q("full", 8, seed=2)  # any other q of the family will do
-    expected = objective.value(optimum, grid) - values[0]
+    difference = objective.value(optimum, grid) - values[0]
     gaps = [objective.scores(q, grid).objective_gap for q in (qs[0], optimum)]
-    assert gaps[1] - gaps[0] == pytest.approx(expected, rel=1e-12)
+    assert gaps[1] - gaps[0] == pytest.approx(difference, rel=1e-12)
 
 
 @pytest.mark.parametrize(("c", "family"), [(1.0, "full"), (2.0, "full"), (2.0, "ffg")])
 def test_sets_that_see_every_weight_make_the_expected_objective_the_exact_one(grid, c, family):
     """Every set of 40 sees all 8 weights. What 200 steps leave of the start, Π(1 − cρ_t) < exp(−10), and an average of
     what comes after, leave 1e-6 of Λ − I in Λ, and the square of that in the KL."""
-    objective, q, p = ExpectedFunctionalKL(MeasurementDesign(40), c), random_q(family, 8), tempered(grid, c)
+    objective, q, p = expected(40, c), random_q(family, 8), tempered(grid, c)
     optimum, scores = nearest(family, p), objective.scores(q, grid)
     assert scores.kl_at_objective_optimum == pytest.approx(kl(optimum, grid.truth.posterior), rel=1e-5, abs=1e-8)
     assert scores.objective_gap == pytest.approx(c * (kl(q, p) - kl(optimum, p)), rel=1e-8)
     assert abs(objective.scores(optimum, grid).objective_gap) < 1e-8
 
 
-def natural_run(problem, design, family, seed, steps=1000):
+def natural_run(problem, M, family, seed, **options):
     """A run on sets of its own, averaged over its second half."""
-    data = TrainingData.of([problem])
-    sets = iter(MeasurementStream(data, design, [seed]))
-    descent = NaturalDescent(family, FullBatch(data), lambda: next(sets).measurement, StepSize(), steps, averaging=0.5)
-    descent.run(range(steps))
-    return descent.posterior(problem.frozen.k)[0]
+    method = RandANgd(problem, family, [seed], M=M, max_steps=1000, averaging=0.5, **options)
+    train(method, "cpu")
+    return method.posterior()[0]
 
 
 @FAMILIES
 def test_few_measurement_points_ask_for_something_else_than_the_posterior(grid, family):
     """The exact posterior (or the nearest factorised q) is above RANDA's optimum, and that one far from it."""
     best = nearest(family, grid.truth.posterior)
-    scores = ExpectedFunctionalKL(MeasurementDesign(4), 1.0).scores(best, grid)
+    scores = expected(4, 1.0).scores(best, grid)
     assert scores.objective_gap > 0.4
     assert scores.kl_at_objective_optimum > kl(best, grid.truth.posterior) + 0.5
 
@@ -79,7 +78,7 @@ def test_few_measurement_points_ask_for_something_else_than_the_posterior(grid, 
 def test_an_optimum_that_is_not_reached_is_not_reported(toy, family):
     """At three points of the toy natural gradients drift on; how far above what they reached q is stands all the
     same."""
-    scores = ExpectedFunctionalKL(MeasurementDesign(3), 1.0).scores(nearest(family, toy.truth.posterior), toy)
+    scores = expected(3, 1.0).scores(nearest(family, toy.truth.posterior), toy)
     assert scores.kl_at_objective_optimum is None
     assert scores.objective_gap > 3.5
 
@@ -91,16 +90,16 @@ def test_a_long_natural_run_closes_the_gap(name, M, family, request):
     the reference is the optimum for sets of its own, of which the 256 frozen ones are another draw: there the least
     value lies lower, by about half the number of parameters times the noise of one set over 256. Over seeds the gaps
     lie between −0.005 and 0.01; the posterior's own, for comparison, are 1.25, 0.68 and 0.14."""
-    problem, design = request.getfixturevalue(name), MeasurementDesign(M)
-    scores = ExpectedFunctionalKL(design, 1.0).scores(natural_run(problem, design, family, 1), problem)
+    problem = request.getfixturevalue(name)
+    scores = expected(M, 1.0).scores(natural_run(problem, M, family, 1), problem)
     assert -0.02 < scores.objective_gap < 0.02
 
 
 @pytest.mark.slow
 def test_the_optimum_is_better_than_its_surroundings(grid):
     """Moving its mean or its spread by a tenth or so costs more than noise."""
-    objective = ExpectedFunctionalKL(MeasurementDesign(6), 1.0)
-    q = natural_run(grid, MeasurementDesign(6), "full", 3)
+    objective = expected(6, 1.0)
+    q = natural_run(grid, 6, "full", 3)
     gap, rng = objective.scores(q, grid).objective_gap, np.random.default_rng(4)
     assert -0.02 < gap < 0.02
     for _ in range(10):
@@ -112,9 +111,7 @@ def test_the_optimum_is_better_than_its_surroundings(grid):
 
 
 def test_the_expected_objective_without_a_kl_has_no_optimum(grid):
-    assert ExpectedFunctionalKL(MeasurementDesign(6), 0.0).scores(random_q("full", 8), grid) == ObjectiveScores(
-        None, None
-    )
+    assert expected(6, 0.0).scores(random_q("full", 8), grid) == ObjectiveScores(None, None)
 
 
 @FAMILIES
@@ -122,23 +119,22 @@ def test_a_q_without_a_density_is_infinitely_far_above(grid, family):
     """Its KL to the prior at any set that sees what it fixes is infinite, and so is the gap: not a NaN, not an error."""
     q = random_q(family, 8)
     singular = FactorisedGaussian(q.mean, 0 * q.scale) if family == "ffg" else FullGaussian(q.mean, 0 * q.scale_tril)
-    scores = ExpectedFunctionalKL(MeasurementDesign(6), 1.0).scores(singular, grid)
+    scores = expected(6, 1.0).scores(singular, grid)
     assert scores.objective_gap == math.inf
     assert math.isfinite(scores.kl_at_objective_optimum)
 
 
 def test_scores_do_not_depend_on_what_was_scored_before(grid):
-    q, objective = random_q("full", 8), ExpectedFunctionalKL(MeasurementDesign(6), 1.0)
+    q, objective = random_q("full", 8), expected(6, 1.0)
     first = objective.scores(q, grid)
-    other = ExpectedFunctionalKL(MeasurementDesign(3), 1.0).scores(q, grid)
+    other = expected(3, 1.0).scores(q, grid)
     objective.scores(random_q("full", 8, seed=1), grid)
-    assert ExpectedFunctionalKL(MeasurementDesign(6), 1.0).scores(q, grid) == first != other
+    assert expected(6, 1.0).scores(q, grid) == first != other
 
 
 @pytest.mark.slow
 def test_with_jitter_the_objective_is_the_jittered_one(grid):
     """With jitter the KL to each set is lower; a natural run with jitter finds that objective's optimum."""
-    design, q = MeasurementDesign(6, kl_jitter=0.1), random_q("full", 8)
-    objective = ExpectedFunctionalKL(design, 1.0)
-    assert objective.value(q, grid) < ExpectedFunctionalKL(MeasurementDesign(6), 1.0).value(q, grid) - 0.1
-    assert -0.02 < objective.scores(natural_run(grid, design, "full", 5), grid).objective_gap < 0.02
+    objective, q = expected(6, kl_jitter=0.1), random_q("full", 8)
+    assert objective.value(q, grid) < expected(6, 1.0).value(q, grid) - 0.1
+    assert -0.02 < objective.scores(natural_run(grid, 6, "full", 5, kl_jitter=0.1), grid).objective_gap < 0.02

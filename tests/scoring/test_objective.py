@@ -6,25 +6,22 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from fsvi_bench.maths.measurement import measure
-from fsvi_bench.scoring.objective import ObjectiveScores, WeightSpaceKL
-from fsvi_bench.variational.descent import AdamDescent, LearningRate
-from fsvi_bench.variational.gradients import set_gradient
-from fsvi_bench.variational.lbfgs import LbfgsDescent
-from fsvi_bench.variational.likelihood import FullBatch
-from fsvi_bench.variational.measurement import MeasurementDesign, MeasurementStream, align, aligned
-from fsvi_bench.variational.parameters import make_parameters
 
 from fsvi_bench.maths.blr import expected_log_likelihood
 from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.maths.projection import row_space
+from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.training.trainer import train
 from tests.maths.draws import close, f64
 from tests.scoring.objectives import (
     FAMILIES,
+    WEIGHT_SPACE,
+    ObjectiveScores,
     fixed,
+    fixed_a,
     kl,
     loss_by_hand,
     nearest,
@@ -46,10 +43,10 @@ def test_the_weight_space_gap_is_the_difference_of_elbos(toy, family):
         fit = expected_log_likelihood(toy.Phi, toy.y, toy.frozen.noise_variance, g.mean, g.covariance_tril())
         return float(fit - gaussian_kl_standard_normal(g.mean, g.covariance_tril()))
 
-    scores = WeightSpaceKL().scores(q, toy)
+    scores = WEIGHT_SPACE.scores(q, toy)
     assert scores.objective_gap == pytest.approx(elbo(optimum) - elbo(q), rel=1e-10)
     assert scores.kl_at_objective_optimum == pytest.approx(float(toy.truth.log_evidence) - elbo(optimum), abs=1e-8)
-    assert WeightSpaceKL().scores(optimum, toy) == (pytest.approx(kl(optimum, toy.truth.posterior), abs=1e-9), 0.0)
+    assert WEIGHT_SPACE.scores(optimum, toy) == (pytest.approx(kl(optimum, toy.truth.posterior), abs=1e-9), 0.0)
     if family == "full":
         assert scores.kl_at_objective_optimum == pytest.approx(0.0, abs=1e-8)
     else:
@@ -62,7 +59,7 @@ def test_the_weight_space_gap_is_the_difference_of_elbos(toy, family):
 @FAMILIES
 def test_a_set_that_sees_every_weight_gives_the_weight_space_numbers(toy, family):
     q = random_q(family, 20)
-    scores, expected = fixed(random_features(25, 20)).scores(q, toy), WeightSpaceKL().scores(q, toy)
+    scores, expected = fixed(random_features(25, 20)).scores(q, toy), WEIGHT_SPACE.scores(q, toy)
     assert scores.kl_at_objective_optimum == pytest.approx(expected.kl_at_objective_optimum, abs=1e-9)
     assert scores.objective_gap == pytest.approx(expected.objective_gap, rel=1e-12)
 
@@ -79,7 +76,7 @@ def test_another_kl_weight_asks_for_the_tempered_posterior(toy, family, c):
     assert scores.objective_gap == pytest.approx(losses[0] - losses[1], rel=1e-9)
     assert objective.value(q, toy) - objective.value(optimum, toy) == pytest.approx(losses[0] - losses[1], rel=1e-9)
     assert objective.scores(optimum, toy).objective_gap == pytest.approx(0.0, abs=1e-9)
-    assert scores.kl_at_objective_optimum > WeightSpaceKL().scores(q, toy).kl_at_objective_optimum + 0.1
+    assert scores.kl_at_objective_optimum > WEIGHT_SPACE.scores(q, toy).kl_at_objective_optimum + 0.1
 
 
 # --- At a fixed set that does not -------------------------------------------------------------------------------------
@@ -130,33 +127,14 @@ def test_the_infimum_is_approached_as_q_collapses_where_a_does_not_see(small, M,
     assert kls[0] + 1 < kls[1] < kls[2] - 1
 
 
-def loss_of(q, problem, Phi_A, c):
-    """For optimisers: FIXEDA's loss at q, which is handed its gradient."""
-    likelihood = FullBatch(TrainingData.of([problem]))
-    measurement = measure(align(Phi_A[None]), avoid_inverse=True)
-
-    def loss():
-        value = c * set_gradient(q, measurement, likelihood, c)
-        if hasattr(q, "factor"):
-            return value + likelihood.value(q.mean, q.factor)
-        return value + likelihood.value_diagonal(q.mean, q.scale)
-
-    return loss
+def by_lbfgs(problem, Phi_A, family, c, steps, **options):
+    method = fixed_a(problem, family, Phi_A, kl_weight=c, max_steps=steps, **options)
+    train(method, "cpu")
+    return method.posterior()[0]
 
 
-def by_lbfgs(problem, Phi_A, family, c, steps):
-    q = make_parameters(family, 1, aligned(problem.frozen.k))
-    loss = loss_of(q, problem, Phi_A, c)
-    descent = LbfgsDescent([q], [lambda: float(loss())])
-    descent.run(range(steps))
-    return descent.posterior(problem.frozen.k)[0]
-
-
-def by_adam(problem, Phi_A, family, c, steps):
-    q = make_parameters(family, 1, aligned(problem.frozen.k))
-    descent = AdamDescent(q, loss_of(q, problem, Phi_A, c), LearningRate(0.1, "linear", steps))
-    descent.run(range(steps))
-    return descent.posterior(problem.frozen.k)[0]
+def by_adam(*arguments):
+    return by_lbfgs(*arguments, optimizer="adam", lr=0.1, lr_schedule="linear")
 
 
 @pytest.mark.parametrize(("optimise", "steps", "distance"), [(by_lbfgs, 300, 1e-3), (by_adam, 800, 0.2)])
@@ -170,7 +148,7 @@ def test_optimisers_come_near_the_infimum_and_never_below(small, M, c, optimise,
 
 def test_optimisers_never_get_below_the_infimum_of_the_toy(toy):
     """Its features are all but dependent (condition number 1e12 of ΦᵀΦ): far from the infimum, and above it."""
-    Phi_A = MeasurementStream(TrainingData.of([toy]), MeasurementDesign(10), [3]).draw(1)[0, 0].clone()
+    Phi_A = MeasurementStream(TrainingData.of([toy]), MeasurementDesign(10), Streams([3])).draw(1)[0, 0].clone()
     objective = fixed(Phi_A)
     gaps = [objective.scores(by_lbfgs(toy, Phi_A, "full", 1.0, steps), toy).objective_gap for steps in (20, 100, 400)]
     assert gaps[0] > gaps[1] > gaps[2] > 0
@@ -239,7 +217,7 @@ def test_the_rank_tolerance_says_what_a_fixed_set_sees(small):
     """Eight weights, of which the last one by 1e-8 of the others."""
     Phi_A, q = torch.diag(f64([1.0] * 7 + [1e-8])), random_q("full", 8)
     seen, unseen = fixed(Phi_A, rank_tolerance=1e-9), fixed(Phi_A, rank_tolerance=1e-7)
-    expected = WeightSpaceKL().scores(q, small)
+    expected = WEIGHT_SPACE.scores(q, small)
     assert seen.scores(q, small).objective_gap == pytest.approx(expected.objective_gap, rel=1e-10)
     assert seen.scores(q, small).kl_at_objective_optimum == pytest.approx(0.0, abs=1e-10)
     assert unseen.scores(q, small).kl_at_objective_optimum == math.inf
