@@ -62,7 +62,7 @@ class MixtureLogDensity(NamedTuple):
     work: Float[Tensor, " N_test"]
 
     @property
-    def reliable(self) -> Bool[Tensor, " N_test"]:
+    def reliable(self) -> Bool[Tensor, "*B"]:
         """Imprecision ≤ 1e-6."""
         return self.imprecision <= RELIABLE
 

@@ -116,12 +116,11 @@ def _log_sums(
     noise_variance: Float[Tensor, ""],
 ) -> Float[Tensor, "G P"]:
     """log Σ_s N(y_i; φ_iᵀw_s, σ²) over the samples of each group."""
-    blocks = list(zip(torch.split(y, ROWS), torch.split(Phi, ROWS), strict=True))
-    return torch.stack(
-        [
-            torch.cat(
-                [normal_log_density(at[:, None], rows @ w.mT, noise_variance).logsumexp(-1) for at, rows in blocks]
-            )
-            for w in groups
-        ]
-    )
+    found = torch.empty(len(groups), len(y), dtype=torch.float64)
+    for g, group in enumerate(groups):
+        for start in range(0, len(y), ROWS):
+            rows = slice(start, start + ROWS)
+            means = Phi[rows] @ group.mT
+            values = normal_log_density(y[rows, None], means, noise_variance)
+            found[g, rows] = values.logsumexp(-1)
+    return found
