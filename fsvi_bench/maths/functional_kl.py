@@ -18,7 +18,8 @@ diagonal. At M = 80, k = 100 this takes a third of the arithmetic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fsvi_bench.maths.batching import SIDE, fill, matvec
+from fsvi_bench.maths.batching import LINE, SIDE, fill, matvec
 from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, square_norm, tril_of_gram
 from fsvi_bench.maths.projection import RANK_TOLERANCE, row_space
 
@@ -94,8 +95,31 @@ def scaled(gradients: tuple[Tensor, ...], weight: Float[Tensor, " B"]) -> tuple[
     return weight[:, None] * mean, weight[:, None, None] * tril
 
 
+class _Sets:
+    """Measurement sets of B problems: a frozen dataclass whose tensors, or tuple of sets, have an entry for each."""
+
+    def _part(self, change: Callable[[Any], Any]) -> Any:
+        named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return replace(self, **{name: change(v) for name, v in named.items() if isinstance(v, Tensor | tuple)})  # type: ignore[type-var]
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+
+    def narrow(self, start: int, stop: int) -> Any:
+        """The problems from `start` on, before `stop`."""
+        return self._part(lambda each: each[start:stop])
+
+    def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
+        """VVᵀ times a vector, as the first of a cache line of rows."""
+        return self.project_rows(pad(vector[:, None], (0, 0, 0, LINE - 1)))[:, 0]
+
+    def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
+        """Rows times VVᵀ."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
-class Span:
+class Span(_Sets):
     """One set per problem by a basis W of its row space, and a slack that is added to K (None: zero everywhere).
 
     Without jitter W = V is orthonormal and the slack is zero but for 1s at columns that fill W up. Jitter j on both
@@ -105,9 +129,6 @@ class Span:
 
     basis: Float[Tensor, "B k m"]
     slack: Float[Tensor, "B m m"] | None = None
-
-    def __len__(self) -> int:
-        return len(self.basis)
 
     def full(self, mean: Float[Tensor, "B k"], tril: Float[Tensor, "B k k"]) -> tuple[Tensor, Tensor, Tensor]:
         """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
@@ -136,10 +157,6 @@ class Span:
         trace, logdet = root.square().sum((-2, -1)), logdet_of_tril(tril_of_gram(root))
         return 0.5 * (trace - root.shape[-1] + mahalanobis - logdet)
 
-    def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
-        """VVᵀ times a vector."""
-        return matvec(self.basis, matvec(self.basis.mT, vector))
-
     def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
         """Rows times VVᵀ."""
         return (self.basis @ (self.basis.mT @ rows.mT)).mT
@@ -151,10 +168,6 @@ class Span:
         whitened = torch.linalg.solve_triangular(C.mT, self.basis, upper=True, left=False)
         return self.basis @ self.basis.mT - whitened @ whitened.mT
 
-    def narrow(self, start: int, stop: int) -> Span:
-        """The problems from `start` on, before `stop`."""
-        return Span(self.basis[start:stop], None if self.slack is None else self.slack[start:stop])
-
     def _with_slack(self, K: Float[Tensor, "B m m"]) -> Float[Tensor, "B m m"]:
         return K if self.slack is None else K + self.slack
 
@@ -165,14 +178,11 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False)
-class Complement:
+class Complement(_Sets):
     """One set per problem by an orthonormal basis N of what it does not see: `nullity` rows of Nᵀ, filled up with 0."""
 
     null_rows: Float[Tensor, "B n k"]
     nullity: int
-
-    def __len__(self) -> int:
-        return len(self.null_rows)
 
     def full(self, mean: Float[Tensor, "B k"], tril: Float[Tensor, "B k k"]) -> tuple[Tensor, Tensor, Tensor]:
         """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
@@ -202,10 +212,6 @@ class Complement:
         kl = self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
         return torch.where(kl.isnan(), torch.inf, kl)
 
-    def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
-        """VVᵀ times a vector."""
-        return vector - matvec(self.null_rows.mT, matvec(self.null_rows, vector))
-
     def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
         """Rows times VVᵀ."""
         return torch.baddbmm(rows.mT, self.null_rows.mT, self.null_rows @ rows.mT, alpha=-1).mT
@@ -218,10 +224,6 @@ class Complement:
         gradient.diagonal(dim1=-2, dim2=-1).add_(1.0)
         return gradient
 
-    def narrow(self, start: int, stop: int) -> Complement:
-        """The problems from `start` on, before `stop`."""
-        return Complement(self.null_rows[start:stop], self.nullity)
-
     def _kl(self, trace: Tensor, mahalanobis: Tensor, logdet: Tensor, info: Tensor) -> Float[Tensor, " B"]:
         rank = self.null_rows.shape[-1] - self.nullity
         return torch.where(info == 0, 0.5 * (trace - rank + mahalanobis - logdet), torch.nan)
@@ -233,17 +235,10 @@ class Complement:
 
 
 @dataclass(frozen=True, eq=False)
-class Apart:
+class Apart(_Sets):
     """Sets of which some have lost rank: each problem by itself, a batch of one, in the form that fits its set."""
 
     sets: tuple[Span | Complement, ...]
-
-    def __len__(self) -> int:
-        return len(self.sets)
-
-    def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
-        """VVᵀ times a vector."""
-        return self._each("project", vector)
 
     def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
         """Rows times VVᵀ."""
@@ -253,14 +248,7 @@ class Apart:
 
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
         """2 ∂KL/∂Σ at Σ = Λ⁻¹."""
-        return self._each("precision_gradient", precision)
-
-    def narrow(self, start: int, stop: int) -> Apart:
-        """The problems from `start` on, before `stop`."""
-        return Apart(self.sets[start:stop])
-
-    def _each(self, name: str, argument: Tensor) -> Tensor:
-        return torch.cat([getattr(one, name)(argument[b : b + 1].clone()) for b, one in enumerate(self.sets)])
+        return torch.cat([one.precision_gradient(precision[b : b + 1].clone()) for b, one in enumerate(self.sets)])
 
 
 MeasurementSets = Span | Complement | Apart
@@ -353,12 +341,7 @@ def _decomposed(Phi_A: Float[Tensor, "M k"], rank_tolerance: float) -> Span:
 
 def only(sets: MeasurementSets, b: int) -> Span | Complement:
     """A copy of one problem's set: where it lies in memory must not depend on the batch."""
-    if isinstance(sets, Apart):
-        return sets.sets[b]
-    one = sets.narrow(b, b + 1)
-    if isinstance(one, Complement):
-        return Complement(one.null_rows.clone(), one.nullity)
-    return Span(one.basis.clone(), None if one.slack is None else one.slack.clone())
+    return sets.sets[b] if isinstance(sets, Apart) else sets.narrow(b, b + 1)._part(Tensor.clone)
 
 
 def _part(q: Gaussian, b: int) -> Gaussian:

@@ -237,7 +237,7 @@ class Method(pl.LightningModule, ABC):
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Averages iterates where the options say so, and ends when nothing is left to do."""
-        return [Averaging(), EarlyEnd()]
+        return [Averaging(), EarlyEnd()] if getattr(self.options, "averaging", 0.0) else [EarlyEnd()]
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
         """Lightning's hook, for speed: PyTorch's own way costs a twentieth of a step."""
