@@ -296,7 +296,7 @@ BROKEN = [
     (NoBatchAxis, "posterior after training", "for 3 problems"),
     (OneWeightTooFew, "posterior after training", r"shape \[19\], expected \[20\]"),
     (NotANumber, "posterior after training", "NaN or infinity"),
-    (NegativeScale, "posterior after training", "standard deviation .* is -1"),
+    (NegativeScale, "posterior after training", "'scale' holds -1, expected positive"),
     (WrongKind, "posterior after training", "gaussian-full, expected gaussian-ffg"),
     (UpperTriangular, "posterior after training", "above the diagonal"),
     (TooFewEntries, "one entry per problem", r"work\(\) has 1 entries for 3 problems"),

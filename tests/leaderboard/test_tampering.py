@@ -195,14 +195,14 @@ def test_a_diagonal_that_is_not_positive(value, folder, tasks):
     tensors = tensors_of(tasks)
     tensors["scale_tril"][2, 2] = value
     put(folder, FIRST, tensor_file(tensors, metadata(tasks)))
-    refused(folder, tasks, FIRST, "'diagonal of scale_tril' holds", "expected positive numbers")
+    refused(folder, tasks, FIRST, "'scale_tril' holds", "expected positive numbers")
 
 
 def test_an_upper_triangle_that_is_not_empty(folder, tasks):
     tensors = tensors_of(tasks)
     tensors["scale_tril"][0, 4] = 1e-9
     put(folder, FIRST, tensor_file(tensors, metadata(tasks)))
-    refused(folder, tasks, FIRST, "'scale_tril' has entries above the diagonal")
+    refused(folder, tasks, FIRST, "its scale_tril has entries above the diagonal")
 
 
 def test_numbers_that_overflow(folder, tasks):

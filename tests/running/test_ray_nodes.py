@@ -93,10 +93,12 @@ def test_a_node_lost_in_the_middle_costs_nothing(nodes, expected, tmp_path, loss
 
 
 SEES = """
-import os, sys
+import os, sys, time
 from fsvi_bench.running.executors import make_executor
 
-executor = make_executor("ray", None, sys.argv[1], 0.5)
+executor, patience = make_executor("ray", None, sys.argv[1], 0.5), time.monotonic() + 60
+while executor.on("cuda").workers > 1 and time.monotonic() < patience:
+    time.sleep(0.5)  # Ray takes some seconds to notice that a node is gone
 print(executor.has_gpu, executor.on("cuda").workers)
 for device in ("cuda", "cpu"):
     print(*(outcome or "none" for _, outcome in executor.on(device).map(os.getenv, ["CUDA_VISIBLE_DEVICES"] * 2)))
