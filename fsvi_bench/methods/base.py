@@ -227,7 +227,14 @@ class Method(pl.LightningModule, ABC):
         return TaskData(self.problems, self.seeds, steps=self.num_steps, minibatch=self.rows_per_step, design=design)
 
     def configure_optimizers(self) -> Any:
-        """Adam (Kingma and Ba 2015), elementwise and therefore each problem by itself."""
+        """Adam (Kingma and Ba 2015), elementwise and therefore each problem by itself.
+
+        Raises:
+            InputError: there is nothing to train.
+        """
+        if not self.trains:
+            name = type(self).__name__
+            raise InputError(f"{name} has a formula and no training: ask for its posterior(), without a Trainer")
         moved = [parameter for parameter in self.q.parameters() if parameter.requires_grad]
         optimizer = torch.optim.Adam(moved, lr=self.options.lr, fused=True)
         if self.options.lr_schedule == "constant":
@@ -251,12 +258,17 @@ class Method(pl.LightningModule, ABC):
 
     def note(self, losses: Float[Tensor, " B"]) -> None:
         """Counts a step, and remembers where its losses were not finite (without a synchronisation on a GPU)."""
+        losses = losses.to(self.diverged_at.device)
         if losses.device.type != "cpu" or not math.isfinite(float(losses.sum())):
             self.diverged_at.masked_fill_(~losses.isfinite() & (self.diverged_at < 0), self.steps_done)
         self.steps_done += 1
-        # Only where a logger looks: a call costs a tenth of a step.
-        if self.steps_done % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        if self.is_logged(self.steps_done):
             self.log("loss", losses.mean(), batch_size=len(losses))
+
+    def is_logged(self, step: int) -> bool:
+        """Whether a logger looks after this many steps: a call of `log` costs a tenth of a step."""
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        return every > 0 and step % every == 0
 
     def get_extra_state(self) -> dict[str, Any]:
         return {"steps_done": self.steps_done, "streams": self.streams.state()}
@@ -307,9 +319,10 @@ class Method(pl.LightningModule, ABC):
         return self.average.module if averaged else self.q
 
     def terms(self, place: int) -> Any:
-        """One problem's q as `loss` takes it, a batch of one."""
+        """One problem's q as `loss` takes it, a batch of one, on the CPU."""
         if self.trains:
-            return self._moving().only(place)()
+            terms = self._moving().only(place)()
+            return type(terms)(*(tensor.cpu() for tensor in terms))
         return Gaussian(*(tensor[place : place + 1] for tensor in self.solved.tensors().values()))
 
     @torch.no_grad()

@@ -281,7 +281,7 @@ def held_out_sets(task: Task, design: MeasurementDesign, count: int) -> list[Mea
     return _held_out_sets(key, design) if count == HELD_OUT_SETS else [_traced_sets(key, design, count)]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=24)  # of 16 MB, at M = 80
 def _held_out_sets(task: ByIdentity, design: MeasurementDesign) -> list[MeasurementSets]:
     stream = _held_out_stream(task, design)
     # Some q to be judged are all but singular: their covariance is not to be inverted.

@@ -93,7 +93,7 @@ class FixedA(FunctionalMethod):
             return super().training_step(batch, batch_idx)
         optimizers = self.optimizers()
         optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
-        losses, stopped = torch.zeros(len(optimizers), dtype=torch.float64), self.stopped_after()
+        losses, stopped = torch.zeros_like(self.evaluated, dtype=torch.float64), self.stopped_after()
         for place, optimizer in enumerate(optimizers):
             if stopped[place] is None:
                 losses[place] = self._iterate(place, optimizer, batch)

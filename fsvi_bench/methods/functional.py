@@ -37,6 +37,8 @@ from fsvi_bench.sources import meaning_sha256
 from fsvi_bench.tasks.raw import cache_dir
 from fsvi_bench.tasks.task import Task
 
+#: Modules of the methods whose optimum is one, since in evaluation mode their `loss` is one formula.
+SHARING = ("fsvi_bench.methods.rand_a", "fsvi_bench.methods.rand_a_ngd", "fsvi_bench.methods.ssge")
 REFERENCE_STEPS, REFERENCE_AVERAGED = 1000, 800  #: of the natural-gradient run that stands for RANDA's optimum
 #: The run counts as converged if its second half lowered the objective by no more than this (nats) and moved the KL by
 #: no more than this share; runs four times as long then end within 5% of its KL (boston, concrete, energy, M = 80).
@@ -84,7 +86,7 @@ class FunctionalMethod(Method):
             return [None] * len(tasks)
         paths = [_cached_at(self, task) for task in tasks]
         found = dict(zip(paths, map(_read, paths), strict=True))
-        missing = [place for place, path in enumerate(paths) if found[path] is None]
+        missing = list({path: place for place, path in enumerate(paths) if found[path] is None}.values())
         if missing:
             for place, optimum in zip(missing, _reference(self, missing, [tasks[p] for p in missing]), strict=True):
                 found[paths[place]] = optimum
@@ -94,8 +96,11 @@ class FunctionalMethod(Method):
 
 def _cached_at(method: FunctionalMethod, task: Task) -> Path:
     """Its name holds all that decides the optimum."""
-    design, code = asdict(method.options.design), meaning_sha256(__name__)
-    decided_by = [task.frozen.sha256, method.family, method.kl_weight, design, code, arithmetic()]
+    # The objective's value comes from `loss`: ours are one formula, and anybody else's stands alone.
+    loss = type(method).loss
+    whose = "ours" if loss.__module__ in SHARING else f"{loss.__module__}.{loss.__qualname__}"
+    design, code = asdict(method.options.design), meaning_sha256(__name__, *SHARING)
+    decided_by = [task.frozen.sha256, method.family, method.kl_weight, design, code, whose, arithmetic()]
     return cache_dir() / "optima" / task.frozen.dataset / f"{sha256_of_json(decided_by)[:24]}.json"
 
 

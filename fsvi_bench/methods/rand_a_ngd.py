@@ -58,6 +58,6 @@ class RandANgd(FunctionalMethod):
     @torch.no_grad()
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         natural_step(self.q, self.optimizers(), batch, self.kl_weight)
-        logged = self.trainer.loggers and self.steps_done % self.trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+        logged = bool(self.trainer.loggers) and self.is_logged(self.steps_done + 1)
         # No step needs the objective's value; whether q is a number, its parameters tell.
         self.note(self.loss(self.q(), batch) if logged else self.q.mean.sum(-1) + self.q.precision.flatten(1).sum(-1))

@@ -24,7 +24,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.sgpr_lapack import LapackCollapsedBound
+from fsvi_bench.maths.sgpr_lapack import LapackCollapsedBound, NotPositiveDefiniteError
 from fsvi_bench.tasks.card import FitSettings
 from fsvi_bench.tasks.certificate import Fit
 
@@ -108,10 +108,16 @@ class _Bound(torch.autograd.Function):
         return grad_outputs[0] * ctx.saved_tensors[0], None
 
 
+TOO_FAR = 1e100  #: nats, in place of a bound that cannot be computed
+
+
 def minus_bound(vector: Array, bound: CollapsedBound) -> tuple[float, Array]:
     """What SciPy minimises, with its gradient, at a vector of the raw parameters, to which the model's are set."""
     bound.vector.copy_(torch.from_numpy(vector))
-    value, gradient = bound.value_and_gradient()
+    try:
+        value, gradient = bound.value_and_gradient()
+    except (NotPositiveDefiniteError, ValueError):  # one step too far: the line search turns back
+        return TOO_FAR, np.zeros_like(vector)
     return -value, -gradient
 
 
@@ -122,7 +128,7 @@ def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator
 
     Raises:
         InputError: there are fewer distinct training inputs than inducing points.
-        NotPositiveDefiniteError: k(Z,Z) could not be factorised on the way.
+        NotPositiveDefiniteError: k(Z,Z) cannot be factorised at the start.
     """
     started = time.perf_counter()
     model = SparseGP(X, y, _draw_inducing_points(X, settings.k, rng), settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -139,5 +140,6 @@ def load_task(name_or_path: str | Path, split: int = 0) -> Task:
     found = find_task(name, split)
     if found is None:
         found = build_task(load_card(name), split)
-        save(found, cached_task_path(load_card(name), split))
+        with contextlib.suppress(InputError):  # no room: it is fitted again
+            save(found, cached_task_path(load_card(name), split))
     return replace(bind_task(found.task), fit=found.certificate.fit)

@@ -222,3 +222,12 @@ def test_a_cached_rbf_task_does_not_pay_for_gpytorch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_fit_whose_line_search_goes_too_far_turns_back():
+    """An almost linear target: L-BFGS tries outputscales that underflow."""
+    g = np.random.default_rng(0)
+    X = g.standard_normal((100, 2))
+    task = make_task(X, X[:, 0] + 0.1 * g.standard_normal(100), k=20)
+    assert task.fit is not None
+    assert np.isfinite(task.fit.bound)

@@ -9,8 +9,11 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 
 from fsvi_bench.conformance.problems import toy_problems
+from fsvi_bench.methods import functional
 from fsvi_bench.methods.rand_a import RandA
+from fsvi_bench.methods.rand_a_ngd import RandANgd
 from fsvi_bench.methods.registry import load_method
+from fsvi_bench.methods.ssge import Ssge
 from tests.methods.table import TABLE, label
 
 STEPS, CUT = 120, 40
@@ -131,3 +134,28 @@ def test_what_is_trained_is_the_modules_and_its_state_is_the_posterior(row, sett
     assert same(other.posterior(), method.posterior())
     assert other.steps_done == method.steps_done
     assert other.work() == method.work()
+
+
+def test_natural_gradients_log_the_objective(tmp_path):
+    """What is logged after a step is its loss: q's value on that step's own set, not a stand-in."""
+    logger = CSVLogger(tmp_path)
+    method = RandANgd(toy_problems(1), "full", [0], max_steps=4, M=10, averaging=0.0)
+    quiet = {"accelerator": "cpu", "enable_progress_bar": False, "enable_checkpointing": False}
+    trainer = pl.Trainer(max_epochs=1, logger=logger, log_every_n_steps=2, **quiet)
+    trainer.fit(method, datamodule=method.data())
+    batches = list(method.data().train_dataloader())
+    with torch.no_grad():
+        expected = float(method.loss(method.q(), batches[-1])[0])
+    assert float(trainer.logged_metrics["loss"]) == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_optimum_is_found_once_for_all_seeds_of_a_task(monkeypatch, tmp_path):
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path))
+    asked, found = [], functional.Optimum(1.0, 2.0)
+    monkeypatch.setattr(
+        functional, "_reference", lambda _, places, tasks: asked.append(places) or [found] * len(places)
+    )
+    (task,) = toy_problems(1)
+    assert list(RandA([task] * 3, "full", [0, 1, 2], M=10).optima([task] * 3)) == [found] * 3
+    assert list(Ssge([task], "full", [0], M=10).optima([task])) == [found]
+    assert [len(places) for places in asked] == [1]
