@@ -47,7 +47,7 @@ def whole_number(name: str, value: object, least: int = 0) -> int:
     """A number such as a seed or a count, as Python's own.
 
     Raises:
-        InputError: it is none (a truth value is none), below `least`, or has more than 63 bits.
+        InputError: it is none (a truth value is none), below `least`, or has more than 64 bits.
     """
     try:
         number = operator.index(value)  # type: ignore[arg-type]

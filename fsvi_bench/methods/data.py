@@ -418,7 +418,7 @@ def fill_columns(Phi: Float[Tensor, "B M k"]) -> Float[Tensor, "B M k_filled"]:
 
 
 class _Steps:
-    """Lightning's loader: as many batches as there are steps left."""
+    """Lightning's loader: the batches from the present step to the last."""
 
     def __init__(self, module: TaskData, data: TrainingData) -> None:
         self.module, self.data = module, data
