@@ -18,6 +18,8 @@ from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 #: What counts as rounding, in units of the weights' standard deviations: how far a covariance may be from its
 #: transpose, and how far below 0 an eigenvalue of its correlation matrix may lie.
 ASYMMETRY, NEGATIVE = 1e-8, 1e-10
+#: Axes of tensors, where not all are of length k.
+AXES = {"samples": "S, k", "factor": "k, r"}
 FORMS = "a posterior of fit, a pair (mean [k], covariance [k, k]) or samples [S, k]"
 
 
@@ -33,6 +35,8 @@ def posterior_of(q: Any, k: int) -> Posterior:
         q = (q.mean, q.covariance)
     if isinstance(q, tuple | list) and len(q) == 2:
         return _gaussian(_numbers("mean", q[0]), _numbers("covariance", q[1]), k)
+    if isinstance(q, tuple):
+        raise InputError(f"the posterior is a tuple of {len(q)}, expected {FORMS}")
     if isinstance(q, dict | str | set) or q is None:
         raise InputError(f"the posterior is of type {type(q).__name__}, expected {FORMS}")
     return _samples(_numbers("samples", q), k)
@@ -43,16 +47,34 @@ def _checked(q: Posterior, k: int) -> Posterior:
         if not isinstance(tensor, Tensor):
             kind = type(tensor).__name__
             raise InputError(f"the posterior's {name} is of type {kind}, expected a tensor; give torch.as_tensor of it")
-    q = q.cpu()
-    if any(tensor.ndim != len(q.shapes(q.k)[name]) for name, tensor in q.tensors().items()):
-        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in q.tensors().items())
-        raise InputError(f"the posterior has tensors of shapes {shapes}, expected those of one problem; score q[0]")
+        if tensor.is_meta:
+            raise InputError(f"the posterior's {name} is on the meta device, expected numbers; load them first")
+        if tensor.layout != torch.strided:
+            kind = str(tensor.layout).removeprefix("torch.")
+            raise InputError(f"the posterior's {name} has the layout {kind}, expected strided; give tensor.to_dense()")
+    _require_one_problem(q)
+    q = q.map(Tensor.detach).cpu()
     _require_weights(q.k, k)
     if isinstance(q, SamplesPosterior):
         _require_enough(q.samples)
     if (fault := defect(q, k) or divergence(q)) is not None:
         raise InputError(f"this is not a posterior over the task's {k} weights: {fault}{_why(fault)}; correct it")
     return q
+
+
+def _require_one_problem(q: Posterior) -> None:
+    forms = {name: AXES.get(name, ["", "k", "k, k"][axes]) for name, axes in q.parameters.items()}
+    ranks = {name: len(form.split()) for name, form in forms.items()}
+    got = q.tensors()
+    # One retain probability may stand for all of a problem's weights: m says how many problems there are.
+    excess = {got[name].ndim - ranks[name] for name in got if name != "retain_probability"}
+    if excess == {0}:
+        return
+    shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in got.items())
+    expected = "those of one problem; score q[0]"
+    if excess != {1}:
+        expected = ", ".join(f"{name} [{form}]" for name, form in forms.items()) + "; give these"
+    raise InputError(f"the posterior has tensors of shapes {shapes}, expected {expected}")
 
 
 def _why(fault: str) -> str:
@@ -128,6 +150,8 @@ def _numbers(name: str, values: Any) -> Tensor:
     Raises:
         InputError: it does not hold finite numbers in double precision.
     """
+    if np.ma.is_masked(values):
+        raise InputError(f"'{name}' has masked entries, expected a number in each; fill them")
     try:
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -139,4 +163,4 @@ def _numbers(name: str, values: Any) -> Tensor:
         raise InputError(f"{fault}{_why(fault)}; compute it in float64")
     if not np.isfinite(array).all():
         raise InputError(f"'{name}' holds NaN or infinity, expected finite numbers; fit it again")
-    return torch.tensor(np.ascontiguousarray(array))
+    return torch.tensor(np.asarray(array, order="C"))

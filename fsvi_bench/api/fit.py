@@ -49,12 +49,14 @@ def fit(
     """
     entry, problem = find_method(method), require_task(task)
     given = {name: value for name, value in (("max_steps", max_steps), ("M", M)) if value is not None}
-    chosen = entry.options({**options, **given})
+    chosen = entry.options(_countable({**options, **given}, entry.name))
     seed = whole_number("seed", seed)
     seeds = (0 if entry.cls.is_deterministic(chosen) else seed,)  # as `run` has it
-    variant = Variant(entry, entry.cls.checked_family(family, entry.name), chosen, seeds)
+    # An array that is compared has no truth value; its text is as good as any other that names no family.
+    family = entry.cls.checked_family(None if family is None else str(family), entry.name)
+    variant = Variant(entry, family, chosen, seeds)
     entry.cls.check(chosen, TrainingData.of(problem))
-    hardware = choose_device(device)
+    hardware = choose_device(str(device))
     with one_thread(), no_word_of_unused_gpus():
         trained = make_method(variant, [problem], seeds)
         train(trained, hardware)
@@ -64,6 +66,17 @@ def fit(
     if (reason := trained.divergences()[0] or divergence(q)) is not None:
         raise Diverged(f"method {entry.name} {variant.family} on {_name(problem)} diverged: {reason}")
     return q
+
+
+def _countable(options: dict[str, Any], method: str) -> dict[str, Any]:
+    """The options, if no whole number among them is so large that no range or array has this length."""
+    for name, value in options.items():
+        if isinstance(value, int) and value.bit_length() >= 63:
+            got = f"a number of {value.bit_length()} bits"
+            raise InputError(
+                f"method {method}, option '{name}': got {got}, expected fewer than 63; choose a smaller one"
+            )
+    return options
 
 
 def _name(task: Task) -> str:

@@ -8,7 +8,7 @@ from fsvi_bench.api.arrays import posterior_of
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.problems import require_task
 from fsvi_bench.running.executors import one_thread
-from fsvi_bench.scoring.coverage import LEVELS
+from fsvi_bench.scoring.predictive import LEVELS
 from fsvi_bench.scoring.scores import Scores, not_a_number
 from fsvi_bench.scoring.scores import score as score_posterior
 from fsvi_bench.tasks.task import Task

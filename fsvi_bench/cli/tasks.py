@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,8 +35,9 @@ def build(
     from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.plan import Plan, Request, chosen_splits
     from fsvi_bench.running.prepare import fit_missing, require_data
-    from fsvi_bench.tasks.build import load_cached, save
+    from fsvi_bench.tasks.build import load_cached
     from fsvi_bench.tasks.card import load_card
+    from fsvi_bench.tasks.certificate import save
 
     if check == (out is not None):
         raise InputError("tasks build takes either --out FOLDER, which it writes to, or --check, which writes nothing")
@@ -200,13 +201,10 @@ def export(
 ) -> int:  # fmt: skip
     """Write what a method may see of each task (training rows, features, noise), for tools that are not Python."""
     from fsvi_bench.cli.console import stdout
-    from fsvi_bench.errors import unknown_name
     from fsvi_bench.running.executors import use_one_thread
-    from fsvi_bench.tasks.export import Format, export_problem
+    from fsvi_bench.tasks.export import export_problem
     from fsvi_bench.tasks.task import bind_task
 
-    if form not in get_args(Format):
-        raise unknown_name("format", form, get_args(Format))
     use_one_thread()
     for task in _chosen_tasks(tasks or [], splits):
         stdout.print(str(export_problem(bind_task(task, data_dir), out, form)), soft_wrap=True)

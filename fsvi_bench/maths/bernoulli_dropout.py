@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fsvi_bench.maths.batching import matvec
 from fsvi_bench.maths.blr import ridge
 from fsvi_bench.maths.domain import require_positive, require_retain_probability
 from fsvi_bench.maths.gaussian import LOG_2PI
@@ -67,7 +68,7 @@ def bernoulli_objective(
     """
     _require_domain(noise_variance, retain_probability, prior_lengthscale)
     p = retain_probability.expand_as(m)
-    residual = y - _times(Phi, p * m)
+    residual = y - matvec(Phi, p * m)
     spread = (p * (1 - p) * m.square() * _gram_diagonal(Phi)).sum(-1)
     misfit = (residual.square().sum(-1) + spread) / (2 * noise_variance)
     decay = 0.5 * prior_lengthscale**2 * (p * m.square()).sum(-1)
@@ -112,9 +113,9 @@ def bernoulli_quasi_kl(
     """
     require_retain_probability(retain_probability)
     mean, scale = bernoulli_moments(m, retain_probability)
-    shift = precision_tril.mT @ (mean - exact_mean)[..., None]
+    shift = matvec(precision_tril.mT, mean - exact_mean)
     precision_diagonal = precision_tril.square().sum(-1)
-    mahalanobis = shift.square().sum((-2, -1)) + (precision_diagonal * scale.square()).sum(-1)
+    mahalanobis = shift.square().sum(-1) + (precision_diagonal * scale.square()).sum(-1)
     log_density = 0.5 * (logdet_of_tril(precision_tril) - mahalanobis - m.shape[-1] * LOG_2PI)
     return -atom_entropy(m, retain_probability) - log_density
 
@@ -166,10 +167,6 @@ def continuous_prior_constant(
     require_positive("prior length-scale", prior_lengthscale)
     ratio = (prior_lengthscale * spread).square()
     return 0.5 * row_length * (ratio - 1 - ratio.log())
-
-
-def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    return (matrix @ vector[..., None])[..., 0]
 
 
 def _gram_diagonal(Phi: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fsvi_bench.maths.batching import matvec
 from fsvi_bench.maths.bernoulli_dropout import (
     bernoulli_entropy,
     bernoulli_objective,
@@ -53,7 +54,7 @@ class RetainProfile(NamedTuple):
     def m(self, logit: Float[Tensor, "*B"]) -> Float[Tensor, "*B k"]:
         """m*(p)."""
         coordinates = self.s * self.u / self._denominator(logit[..., None])[..., 0, :]
-        return (self.back @ coordinates[..., None])[..., 0]
+        return matvec(self.back, coordinates)
 
     def objective(self, logit: Float[Tensor, "*B n"]) -> Float[Tensor, "*B n"]:
         """The objective at (m*(p), p) for n values of p each."""
@@ -89,10 +90,10 @@ def retain_profile(
     decay = prior_lengthscale * noise_variance.sqrt()[..., None, None]
     prior = decay * torch.eye(k, k + 1, dtype=Phi.dtype, device=Phi.device)
     R = torch.linalg.qr(torch.cat([torch.cat([Phi, y[..., None]], dim=-1), prior], dim=-2), mode="r").R
-    factor, rotated = R[..., :k, :k], R[..., :k, k:]
+    factor, rotated = R[..., :k, :k], R[..., :k, k]
     D_rsqrt = factor.square().sum(-2).rsqrt()
     U, s, Qt = torch.linalg.svd(factor * D_rsqrt[..., None, :])
-    return RetainProfile(D_rsqrt[..., None] * Qt.mT, s, (U.mT @ rotated)[..., 0], R[..., k, k].square(), noise_variance)
+    return RetainProfile(D_rsqrt[..., None] * Qt.mT, s, matvec(U.mT, rotated), R[..., k, k].square(), noise_variance)
 
 
 def optimal_shared_retain(
@@ -213,8 +214,6 @@ def coordinate_ascent_masks(
     m: Float[Tensor, "*B k"],
     start: Float[Tensor, "*B k"],
     prior_lengthscale: float = 1.0,
-    *,
-    tolerance: float = 1e-12,
     max_sweeps: int = 1000,
 ) -> Float[Tensor, "*B k"]:
     """Logits of the mean-field q(ε) = Π q(ε_i) given m, by CAVI: each in turn at its free-form optimum (Gal, lemma 1).
@@ -235,7 +234,7 @@ def coordinate_ascent_masks(
 
     def sweep(current: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
         logit, retain = current.clone(), sigmoid(current)
-        rest = residual - (columns @ retain[..., None])[..., 0]
+        rest = residual - matvec(columns, retain)
         for i in range(m.shape[-1]):
             column, old = columns[..., i], retain[..., i]
             pull = (column * rest).sum(-1) + squares[..., i] * old
@@ -243,4 +242,4 @@ def coordinate_ascent_masks(
             rest = rest - column * (sigmoid(logit[..., i]) - old)[..., None]
         return logit
 
-    return fixed_point(sweep, start, tolerance, max_sweeps)
+    return fixed_point(sweep, start, tolerance=1e-12, max_iterations=max_sweeps)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_log_density
-from fsvi_bench.maths.linalg import logdet_of_tril, positive_diagonal_tril, solve_tril, tril_of_gram
+from fsvi_bench.maths.linalg import inverse_tril, logdet_of_tril, positive_diagonal_tril, solve_tril, tril_of_gram
 
 
 class PrecisionGaussian(NamedTuple):
@@ -84,9 +84,7 @@ def ridge(
 
 def covariance_tril(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B k k"]:
     """Lower factor L of (CCᵀ)⁻¹ from C: the QR of C⁻¹ gives (CCᵀ)⁻¹ = C⁻ᵀC⁻¹ = RᵀR without forming either."""
-    identity = torch.eye(precision_tril.shape[-1], dtype=precision_tril.dtype, device=precision_tril.device)
-    inverse = solve_tril(precision_tril, identity.expand_as(precision_tril))
-    return tril_of_gram(inverse)
+    return tril_of_gram(inverse_tril(precision_tril))
 
 
 def mean_field_optimum_scale(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B k"]:

@@ -18,9 +18,8 @@ diagonal. At M = 80, k = 100 this takes a third of the arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +28,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fsvi_bench.maths.batching import LINE, SIDE, fill, matvec
-from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, square_norm, tril_of_gram
+from fsvi_bench.maths.batching import SIDE, Stacked, fill, fill_diagonal, matvec
+from fsvi_bench.maths.linalg import inverse_tril, logdet_of_tril, solve_tril, square_norm, tril_of_gram
 from fsvi_bench.maths.projection import RANK_TOLERANCE, row_space
 
 #: Estimated smallest singular value of Φ_A over its Frobenius norm from which on full rank is taken for granted (or
@@ -95,23 +94,12 @@ def scaled(gradients: tuple[Tensor, ...], weight: Float[Tensor, " B"]) -> tuple[
     return weight[:, None] * mean, weight[:, None, None] * tril
 
 
-class _Sets:
-    """Measurement sets of B problems: a frozen dataclass whose tensors, or tuple of sets, have an entry for each."""
-
-    def _part(self, change: Callable[[Any], Any]) -> Any:
-        named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return replace(self, **{name: change(v) for name, v in named.items() if isinstance(v, Tensor | tuple)})  # type: ignore[type-var]
-
-    def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
-
-    def narrow(self, start: int, stop: int) -> Any:
-        """The problems from `start` on, before `stop`."""
-        return self._part(lambda each: each[start:stop])
+class _Sets(Stacked):
+    """Measurement sets of B problems."""
 
     def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
-        """VVᵀ times a vector, as the first of a cache line of rows."""
-        return self.project_rows(pad(vector[:, None], (0, 0, 0, LINE - 1)))[:, 0]
+        """VVᵀ times a vector, as the first of some rows: for a single one BLAS takes another routine."""
+        return self.project_rows(pad(vector[:, None], (0, 0, 0, SIDE - 1)))[:, 0]
 
     def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
         """Rows times VVᵀ."""
@@ -120,15 +108,15 @@ class _Sets:
 
 @dataclass(frozen=True, eq=False)
 class Span(_Sets):
-    """One set per problem by a basis W of its row space, and a slack that is added to K (None: zero everywhere).
+    """One set per problem by a basis W of its row space, and a root R of the slack RRᵀ added to K (None: no slack).
 
-    Without jitter W = V is orthonormal and the slack is zero but for 1s at columns that fill W up. Jitter j on both
-    marginals is the basis W = Φ_Aᵀ C⁻ᵀ, CCᵀ = Φ_AΦ_Aᵀ + jI, with the slack j C⁻¹C⁻ᵀ: then N(Φ_Aμ, Φ_AΣΦ_Aᵀ + jI) and
-    N(0, Φ_AΦ_Aᵀ + jI) become N(Wᵀμ, WᵀΣW + slack) and N(0, I).
+    Without jitter W = V is orthonormal and R is zero but for 1s at columns that fill W up. Jitter j on both marginals
+    is the basis W = Φ_Aᵀ C⁻ᵀ, CCᵀ = Φ_AΦ_Aᵀ + jI, with R = √j C⁻¹: then N(Φ_Aμ, Φ_AΣΦ_Aᵀ + jI) and
+    N(0, Φ_AΦ_Aᵀ + jI) become N(Wᵀμ, WᵀΣW + RRᵀ) and N(0, I).
     """
 
     basis: Float[Tensor, "B k m"]
-    slack: Float[Tensor, "B m m"] | None = None
+    slack_root: Float[Tensor, "B m m"] | None = None
 
     def full(self, mean: Float[Tensor, "B k"], tril: Float[Tensor, "B k k"]) -> tuple[Tensor, Tensor, Tensor]:
         """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
@@ -149,30 +137,33 @@ class Span(_Sets):
     def value(self, q: Gaussian) -> Float[Tensor, " B"]:
         """KL without forming K. The root of Σ may have any number of columns, and Σ any rank."""
         root = q.spread(self.basis.mT).mT
-        if self.slack is not None:
-            # LAPACK would fail at NaN for the whole batch; the basis of such a set is NaN too, and so is its KL.
-            values, vectors = torch.linalg.eigh(self.slack.nan_to_num())
-            root = torch.cat([root, (vectors * values.clamp(min=0).sqrt()[..., None, :]).mT], -2)
+        if self.slack_root is not None:
+            root = torch.cat([root, self.slack_root.mT], -2)
         mahalanobis = matvec(self.basis.mT, q.mean).square().sum(-1)
         trace, logdet = root.square().sum((-2, -1)), logdet_of_tril(tril_of_gram(root))
         return 0.5 * (trace - root.shape[-1] + mahalanobis - logdet)
 
+    @cached_property
+    def projector(self) -> Float[Tensor, "B k k"]:
+        """VVᵀ."""
+        return self.basis @ self.basis.mT
+
     def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
         """Rows times VVᵀ."""
-        return (self.basis @ (self.basis.mT @ rows.mT)).mT
+        return rows @ self.basis @ self.basis.mT
 
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
         """2 ∂KL/∂Σ = VVᵀ − V(VᵀΣV)⁻¹Vᵀ at Σ = Λ⁻¹: the natural gradient of the KL in Λ."""
         T = solve_tril(torch.linalg.cholesky_ex(precision).L, self.basis)
         C = torch.linalg.cholesky_ex(self._with_slack(T.mT @ T)).L
         whitened = torch.linalg.solve_triangular(C.mT, self.basis, upper=True, left=False)
-        return self.basis @ self.basis.mT - whitened @ whitened.mT
+        return self.projector - whitened @ whitened.mT
 
     def _with_slack(self, K: Float[Tensor, "B m m"]) -> Float[Tensor, "B m m"]:
-        return K if self.slack is None else K + self.slack
+        return K if self.slack_root is None else K + self.slack_root @ self.slack_root.mT
 
     def _kl(self, K: Tensor, C: Tensor, info: Tensor, mean: Tensor) -> Float[Tensor, " B"]:
-        trace, mahalanobis = K.diagonal(dim1=-2, dim2=-1).sum(-1), matvec(self.basis.mT, mean).square().sum(-1)
+        trace, mahalanobis = torch.linalg.diagonal(K).sum(-1), matvec(self.basis.mT, mean).square().sum(-1)
         kl = 0.5 * (trace - K.shape[-1] + mahalanobis - logdet_of_tril(C))
         return torch.where(info == 0, kl, torch.nan)
 
@@ -186,7 +177,7 @@ class Complement(_Sets):
 
     def full(self, mean: Float[Tensor, "B k"], tril: Float[Tensor, "B k k"]) -> tuple[Tensor, Tensor, Tensor]:
         """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
-        diagonal = tril.diagonal(dim1=-2, dim2=-1)
+        diagonal = torch.linalg.diagonal(tril)
         unseen = self.null_rows @ tril
         seen = torch.baddbmm(tril, self.null_rows.mT, unseen, alpha=-1)
         X = solve_tril(tril, self.null_rows.mT)
@@ -196,7 +187,7 @@ class Complement(_Sets):
         kl = self._kl(trace, mahalanobis, logdet_of_tril(tril) + logdet_of_tril(C), info)
         # L⁻ᵀX (XᵀX)⁻¹Xᵀ, the small inverse applied on the small side.
         seen.baddbmm_(solve_tril(tril, X, transpose=True), torch.cholesky_solve(X.mT, C))
-        seen.diagonal(dim1=-2, dim2=-1).sub_(diagonal.reciprocal())
+        torch.linalg.diagonal(seen).sub_(diagonal.reciprocal())
         return kl, seen_mean, seen
 
     def factorised(self, q: Gaussian) -> Float[Tensor, " B"]:
@@ -212,25 +203,29 @@ class Complement(_Sets):
         kl = self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
         return torch.where(kl.isnan(), torch.inf, kl)
 
+    @cached_property
+    def projector(self) -> Float[Tensor, "B k k"]:
+        """VVᵀ = I − NNᵀ."""
+        projector = -self.null_rows.mT @ self.null_rows
+        torch.linalg.diagonal(projector).add_(1.0)
+        return projector
+
     def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
         """Rows times VVᵀ."""
-        return torch.baddbmm(rows.mT, self.null_rows.mT, self.null_rows @ rows.mT, alpha=-1).mT
+        return torch.baddbmm(rows, rows @ self.null_rows.mT, self.null_rows, alpha=-1)
 
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
         """2 ∂KL/∂Σ = VVᵀ − V(VᵀΣV)⁻¹Vᵀ at Σ = Λ⁻¹: the natural gradient of the KL in Λ."""
         rows = self.null_rows @ precision
         whitened = solve_tril(self._cholesky(rows @ self.null_rows.mT)[0], rows)
-        gradient = whitened.mT @ whitened - self.null_rows.mT @ self.null_rows - precision
-        gradient.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        return gradient
+        return whitened.mT @ whitened + self.projector - precision
 
     def _kl(self, trace: Tensor, mahalanobis: Tensor, logdet: Tensor, info: Tensor) -> Float[Tensor, " B"]:
         rank = self.null_rows.shape[-1] - self.nullity
         return torch.where(info == 0, 0.5 * (trace - rank + mahalanobis - logdet), torch.nan)
 
     def _cholesky(self, gram: Float[Tensor, "B n n"]) -> tuple[Tensor, Tensor]:
-        gram.diagonal(dim1=-2, dim2=-1)[..., self.nullity :] = 1.0
-        tril, info = torch.linalg.cholesky_ex(gram)
+        tril, info = torch.linalg.cholesky_ex(fill_diagonal(gram, self.nullity))
         return tril, info
 
 
@@ -240,11 +235,22 @@ class Apart(_Sets):
 
     sets: tuple[Span | Complement, ...]
 
+    def narrow(self, start: int, stop: int) -> Apart:
+        """The problems from `start` on, before `stop`."""
+        return Apart(self.sets[start:stop])
+
+    def only(self, problem: int) -> Any:
+        """One problem's set."""
+        return self.sets[problem]
+
+    @property
+    def projector(self) -> Float[Tensor, "B k k"]:
+        """VVᵀ."""
+        return torch.cat([one.projector for one in self.sets])
+
     def project_rows(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
         """Rows times VVᵀ."""
-        # Laid out as by the others: sums over rows round by that, and whose set has lost rank is nobody else's matter.
-        each = (one.project_rows(rows[b : b + 1].clone()).mT for b, one in enumerate(self.sets))
-        return torch.cat(list(each)).mT
+        return torch.cat([one.project_rows(rows[b : b + 1].clone()) for b, one in enumerate(self.sets)])
 
     def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
         """2 ∂KL/∂Σ at Σ = Λ⁻¹."""
@@ -275,23 +281,19 @@ def measure(
     if all(safe):
         return regular
     return Apart(
-        tuple(only(regular, b) if good else _decomposed(Phi_A[b], rank_tolerance) for b, good in enumerate(safe))
+        tuple(regular.only(b) if good else _decomposed(Phi_A[b], rank_tolerance) for b, good in enumerate(safe))
     )
 
 
 def _with_jitter(Phi_A: Float[Tensor, "B M k"], jitter: float) -> Span:
     M, rows = Phi_A.shape[-2], fill(Phi_A)
     gram = rows @ rows.mT
-    diagonal = gram.diagonal(dim1=-2, dim2=-1)
-    diagonal[..., :M] += jitter
-    diagonal[..., M:] = 1.0
-    C, info = torch.linalg.cholesky_ex(gram)
+    torch.linalg.diagonal(gram)[..., :M] += jitter
+    C, info = torch.linalg.cholesky_ex(fill_diagonal(gram, M))
     # Where jitter does not suffice there is no marginal density; NaN becomes NaN in the loss, which names the problem.
     C = torch.where((info == 0)[..., None, None], C, torch.nan)
-    inverse = solve_tril(C, torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram))
-    slack = jitter * (inverse @ inverse.mT)
-    slack.diagonal(dim1=-2, dim2=-1)[..., M:] = 1.0
-    return Span(rows.mT @ inverse.mT, slack)
+    inverse = inverse_tril(C)
+    return Span(rows.mT @ inverse.mT, fill_diagonal(jitter**0.5 * inverse, M))
 
 
 def _everything(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
@@ -305,12 +307,11 @@ def _span(Phi_A: Float[Tensor, "B M k"]) -> tuple[Span, Tensor]:
     M, rows = Phi_A.shape[-2], fill(Phi_A)
     LU, _, _ = torch.linalg.lu_factor_ex(rows.mT)
     basis = torch.linalg.qr(rows.mT).Q
-    slack = None
+    slack_root = None
     if rows.shape[-2] > M:
         basis[..., M:] = 0.0
-        slack = basis.new_zeros(len(rows), rows.shape[-2], rows.shape[-2])
-        slack.diagonal(dim1=-2, dim2=-1)[..., M:] = 1.0
-    return Span(basis, slack), LU[..., :M]
+        slack_root = fill_diagonal(basis.new_zeros(len(rows), rows.shape[-2], rows.shape[-2]), M)
+    return Span(basis, slack_root), LU[..., :M]
 
 
 def _complement(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
@@ -327,8 +328,7 @@ def _complement(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
     left = torch.linalg.solve_triangular(upper, lower, upper=False, left=False, unitriangular=True)
     raw = torch.cat([-left, torch.eye(nullity, dtype=LU.dtype, device=LU.device).expand(len(LU), -1, -1)], dim=-1)
     raw = pad(raw, (0, 0, 0, -nullity % SIDE)) @ permutation.mT
-    gram = raw @ raw.mT
-    gram.diagonal(dim1=-2, dim2=-1)[..., nullity:] = 1.0
+    gram = fill_diagonal(raw @ raw.mT, nullity)
     return Complement(solve_tril(torch.linalg.cholesky_ex(gram).L, raw), nullity), LU
 
 
@@ -337,11 +337,6 @@ def _decomposed(Phi_A: Float[Tensor, "M k"], rank_tolerance: float) -> Span:
     if not bool(Phi_A.isfinite().all()):
         return Span(Phi_A.new_full((1, Phi_A.shape[-1], SIDE), torch.nan))
     return Span(row_space(Phi_A, rank_tolerance).clone()[None])
-
-
-def only(sets: MeasurementSets, b: int) -> Span | Complement:
-    """A copy of one problem's set: where it lies in memory must not depend on the batch."""
-    return sets.sets[b] if isinstance(sets, Apart) else sets.narrow(b, b + 1)._part(Tensor.clone)
 
 
 def _part(q: Gaussian, b: int) -> Gaussian:

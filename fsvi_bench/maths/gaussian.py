@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril
+from fsvi_bench.maths.linalg import inverse_tril, logdet_of_tril, solve_tril
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -76,8 +76,7 @@ def gaussian_kl_from_precision(
 
     tr(Σ_q⁻¹Λ⁻¹) = ‖C⁻¹ L_q⁻ᵀ‖_F², computed as one triangular inverse and one solve.
     """
-    identity = torch.eye(mean_q.shape[-1], dtype=mean_q.dtype, device=mean_q.device).expand_as(tril_q)
-    whitened = solve_tril(precision_tril_p, solve_tril(tril_q, identity).mT)
+    whitened = solve_tril(precision_tril_p, inverse_tril(tril_q).mT)
     trace = whitened.square().sum((-2, -1))
     mahalanobis = solve_tril(tril_q, (mean_q - mean_p)[..., None]).square().sum((-2, -1))
     logdet = logdet_of_tril(precision_tril_p) + logdet_of_tril(tril_q)

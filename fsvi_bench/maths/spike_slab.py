@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
+from scipy.special import logit
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -57,7 +58,7 @@ def spike_slab_row(
     shrinkage = 1 + (prior_lengthscale * sigma).square()
     gain = softplus(-2 * (math.log(prior_lengthscale) + sigma.log()))  # log(1 + 1/(lσ)²)
     distance = (m / sigma[..., None]).square().sum(-1) / shrinkage
-    log_odds = _logit(prior_spike) + 0.5 * (m.shape[-1] * gain - distance)
+    log_odds = float(logit(prior_spike)) + 0.5 * (m.shape[-1] * gain - distance)
     return SpikeSlabRow(log_odds, m / shrinkage[..., None], sigma * shrinkage.rsqrt())
 
 
@@ -102,17 +103,13 @@ def spike_slab_optimum(
         InputError: f outside (0, 1), a σ² or l that is not positive.
     """
     _require_prior(prior_spike, prior_lengthscale)
-    require_positive("noise variance", noise_variance)
     information = Phi.square().sum(-2) / noise_variance[..., None]
     # ½(l²v − 1 − log l²v) + ½λv at v = 1/(λ + l²), what a slab costs beside its mean, and the prior's odds against it.
-    offset = 0.5 * torch.log1p(information / prior_lengthscale**2) + _logit(prior_spike)
-    start = torch.full_like(information, -_logit(prior_spike))
+    prior_log_odds = float(logit(prior_spike))
+    offset = 0.5 * torch.log1p(information / prior_lengthscale**2) + prior_log_odds
+    start = torch.full_like(information, -prior_log_odds)
     optimum = optimal_retain_per_weight(Phi, y, noise_variance, prior_lengthscale, start, offset)
     return SpikeSlab(-optimum.logit, optimum.m, (information + prior_lengthscale**2).rsqrt())
-
-
-def _logit(probability: float) -> float:
-    return math.log(probability) - math.log1p(-probability)
 
 
 def _require_prior(prior_spike: float, prior_lengthscale: float) -> None:

@@ -79,7 +79,7 @@ def spectral_stein_score(
     centre = samples.mean(-2, keepdim=True)
     samples, queries = samples - centre, None if queries is None else queries - centre
     squared = squared_distances(samples, samples)
-    squared.diagonal(dim1=-2, dim2=-1).zero_()
+    torch.linalg.diagonal(squared).zero_()
     h = median_bandwidth(squared) if bandwidth is None else squared.new_full(squared.shape[:-2], bandwidth)
     finite = (samples.sum((-2, -1)).isfinite() & (h > 0))[..., None, None]
     precision = torch.where(finite, h[..., None, None].square().reciprocal(), 1.0)

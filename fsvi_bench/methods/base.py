@@ -16,16 +16,18 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from fsvi_bench.errors import InputError, did_you_mean, plain_demands, quoted, whole_number
+from fsvi_bench.errors import InputError, did_you_mean, plain_demands, quoted
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.callbacks import Averaging, EarlyEnd
-from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, Rows, Streams, TaskData, held_out_sets
-from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, MeasurementDesign, Rows, Streams, TaskData, held_out_sets
+from fsvi_bench.methods.problems import TrainingData, checked_seeds
 from fsvi_bench.posteriors.base import Family, Posterior, concatenate
 from fsvi_bench.posteriors.trainable import TrainableGaussian, TrainablePosterior
 from fsvi_bench.tasks.task import Task
 
 AveragedShare = Annotated[float, Field(ge=0, lt=1, description="share of the last steps whose iterates are averaged")]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+Probability = Annotated[float, Field(gt=0, lt=1)]  #: neither certain nor impossible
 
 
 class MethodOptions(BaseModel):
@@ -33,24 +35,30 @@ class MethodOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-
-class MinibatchOptions(MethodOptions):
-    """How many training rows the likelihood sees in one step; all, if there are fewer."""
-
-    minibatch: PositiveInt | Literal["full"] = 80
+    @property
+    def design(self) -> MeasurementDesign | None:
+        """How measurement sets are drawn; None: there are none."""
+        return None
 
     def rows(self, N: int) -> int:
-        """The number of rows."""
-        return N if self.minibatch == "full" else min(self.minibatch, N)
+        """How many of N training rows the likelihood sees in one step."""
+        return N
 
 
-class AdamOptions(MinibatchOptions):
-    """Settings of Adam. Burt et al. (2020) name a learning rate for their toy problem only; 0.01 is that one."""
+class AdamOptions(MethodOptions):
+    """Settings of Adam. Burt et al. (2020) name a learning rate for their toy problem only; 0.01 is that one.
 
+    `minibatch` is how many training rows the likelihood sees in one step; all, if there are fewer.
+    """
+
+    minibatch: PositiveInt | Literal["full"] = 80
     max_steps: PositiveInt = 15000
     lr: PositiveFloat = 0.01
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     averaging: AveragedShare = 0.0
+
+    def rows(self, N: int) -> int:
+        return N if self.minibatch == "full" else min(self.minibatch, N)
 
     def decay(self, step: int) -> float:
         """The learning rate at a step over the first one's."""
@@ -94,13 +102,6 @@ def _fault(error: ValidationError, known: Iterable[str]) -> str:
     return f", option '{name}': got {first['input']!r}, {plain_demands(wrong)}; its options: {own}"
 
 
-def _checked_seeds(seeds: Sequence[int] | int | None, count: int) -> tuple[int, ...]:
-    given = list(range(count)) if seeds is None else list(seeds) if isinstance(seeds, Iterable) else [seeds]
-    if len(given) != count:
-        raise InputError(f"got {len(given)} seeds for {count} tasks, expected one for each")
-    return tuple(whole_number("seed", seed) for seed in given)
-
-
 class Method(pl.LightningModule, ABC):
     """B problems side by side; no problem's result may depend on which others share the batch.
 
@@ -142,7 +143,7 @@ class Method(pl.LightningModule, ABC):
         super().__init__()
         self.problems = TrainingData.of(tasks)
         self.family = self.checked_family(family)
-        self.seeds = _checked_seeds(seeds, len(self.problems))
+        self.seeds = checked_seeds(seeds, len(self.problems))
         self.options = self.checked_options(changes) if options is None else options
         self.streams, self.steps_done = Streams(self.seeds), 0
         self.register_buffer("diverged_at", torch.full((len(self.problems),), -1))
@@ -199,7 +200,11 @@ class Method(pl.LightningModule, ABC):
 
     def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
         """For each problem's task, what the objective asks for; None where that is not known."""
-        return [None] * len(tasks)
+        return [self.optimum(place, task) for place, task in enumerate(tasks)]
+
+    def optimum(self, place: int, task: Task) -> Optimum | None:
+        """The same for one problem, where problems need not be looked at together."""
+        return None
 
     @classmethod
     def check(cls, options: MethodOptions, problem: TrainingData) -> None:
@@ -208,8 +213,8 @@ class Method(pl.LightningModule, ABC):
         Raises:
             InputError: the settings do not fit the problem.
         """
-        if (design := getattr(options, "design", None)) is not None:
-            design.distinct_inputs(problem)
+        if options.design is not None:
+            options.design.distinct_inputs(problem)
 
     @classmethod
     def is_deterministic(cls, options: MethodOptions) -> bool:
@@ -221,10 +226,36 @@ class Method(pl.LightningModule, ABC):
 
     # --- What Lightning asks for --------------------------------------------------------------------------------------
 
+    def setup(self, stage: str) -> None:
+        """Lightning's hook, at the start of a fit.
+
+        Raises:
+            InputError: the Trainer clips one norm over several problems, skips steps, or lowers the precision.
+        """
+        if (precision := self.trainer.precision) not in ("32-true", "64-true"):  # the former is Lightning's default
+            raise InputError(
+                f"the Trainer has precision={precision!r}, expected the float64 of the tasks; leave it out"
+            )
+        clip, skipped = self.trainer.gradient_clip_val, self.trainer.accumulate_grad_batches
+        if clip and self.trainer.gradient_clip_algorithm != "value" and len(self.problems) > 1:
+            raise InputError(
+                f"the Trainer has gradient_clip_val={clip}, one norm over {len(self.problems)} problems, of which none "
+                "may depend on others; leave it out, or choose gradient_clip_algorithm='value'"
+            )
+        if skipped != 1:
+            raise InputError(
+                f"the Trainer has accumulate_grad_batches={skipped}, expected 1, as max_steps counts batches; leave it "
+                "out, and choose a larger minibatch"
+            )
+
     def data(self) -> TaskData:
         """The steps that the options ask for: `Trainer(max_epochs=1).fit(method, datamodule=method.data())`."""
-        design = getattr(self.options, "design", None)
-        return TaskData(self.problems, self.seeds, steps=self.num_steps, minibatch=self.rows_per_step, design=design)
+        return self._data()
+
+    def _data(self, **changes: Any) -> TaskData:
+        """The same with further arguments of `TaskData`."""
+        n, design = self.rows_per_step, self.options.design
+        return TaskData(self.problems, self.seeds, steps=self.num_steps, minibatch=n, design=design, **changes)
 
     def configure_optimizers(self) -> Any:
         """Adam (Kingma and Ba 2015), elementwise and therefore each problem by itself.
@@ -235,8 +266,7 @@ class Method(pl.LightningModule, ABC):
         if not self.trains:
             name = type(self).__name__
             raise InputError(f"{name} has a formula and no training: ask for its posterior(), without a Trainer")
-        moved = [parameter for parameter in self.q.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.Adam(moved, lr=self.options.lr, fused=True)
+        optimizer = torch.optim.Adam(self.q.parameters(), lr=self.options.lr, fused=True)
         if self.options.lr_schedule == "constant":
             return optimizer
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.options.decay)
@@ -253,22 +283,36 @@ class Method(pl.LightningModule, ABC):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
         losses = self.loss(self.q(), batch)
+        if losses.shape != self.diverged_at.shape:
+            got, expected = list(losses.shape), list(self.diverged_at.shape)
+            raise InputError(f"loss has shape {got}, expected {expected}: one number for each problem, not their mean")
         self.note(losses.detach())
         return losses.sum()
 
-    def note(self, losses: Float[Tensor, " B"]) -> None:
-        """Counts a step, and remembers where its losses were not finite (without a synchronisation on a GPU)."""
+    def note(self, losses: Float[Tensor, " B"], logged: Float[Tensor, " B"] | None = None) -> None:
+        """Counts a step, and remembers where its losses were not finite (without a synchronisation on a GPU).
+
+        Args:
+            logged: what goes to the log in place of the losses.
+        """
         losses = losses.to(self.diverged_at.device)
         if losses.device.type != "cpu" or not math.isfinite(float(losses.sum())):
             self.diverged_at.masked_fill_(~losses.isfinite() & (self.diverged_at < 0), self.steps_done)
         self.steps_done += 1
         if self.is_logged(self.steps_done):
-            self.log("loss", losses.mean(), batch_size=len(losses))
+            self.log("loss", (losses if logged is None else logged).mean(), batch_size=len(losses))
 
     def is_logged(self, step: int) -> bool:
         """Whether a logger looks after this many steps: a call of `log` costs a tenth of a step."""
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         return every > 0 and step % every == 0
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Lightning's hook. A Trainer that ends by its own `max_steps` calls the epoch done; a run is not, before its
+        last step."""
+        unfinished = checkpoint["state_dict"]["_extra_state"]["steps_done"] < self.num_steps
+        if unfinished and "loops" in checkpoint:  # which a checkpoint of weights alone has not
+            checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"].update(processed=0, completed=0)
 
     def get_extra_state(self) -> dict[str, Any]:
         return {"steps_done": self.steps_done, "streams": self.streams.state()}
@@ -292,7 +336,7 @@ class Method(pl.LightningModule, ABC):
     @property
     def rows_per_step(self) -> int:
         """Rows of the likelihood in each step."""
-        return int(self.options.rows(self.problems.N)) if hasattr(self.options, "rows") else self.problems.N
+        return int(self.options.rows(self.problems.N))
 
     @cached_property
     def solved(self) -> Any:
@@ -323,7 +367,8 @@ class Method(pl.LightningModule, ABC):
         if self.trains:
             terms = self._moving().only(place)()
             return type(terms)(*(tensor.cpu() for tensor in terms))
-        return Gaussian(*(tensor[place : place + 1] for tensor in self.solved.tensors().values()))
+        q = self.solved[place : place + 1]
+        return Gaussian(q.mean, q.root)
 
     @torch.no_grad()
     def objective(self, place: int, task: Task, sets: int = HELD_OUT_SETS, q: Any = None) -> float:
@@ -342,12 +387,12 @@ class Method(pl.LightningModule, ABC):
 
     def held_out(self, place: int, task: Task, sets: int) -> Sequence[Batch]:
         """What the objective of one problem is evaluated on, in batches of several sets for its one q."""
-        rows, design = Rows.whole(TrainingData.of(task)), getattr(self.options, "design", None)
+        rows, design = Rows.whole(TrainingData.of(task)), self.options.design
         return [Batch(rows, A) for A in ([None] if design is None else held_out_sets(task, design, sets))]
 
     def cost(self) -> dict[str, int]:
         """What one gradient takes: rows of the likelihood and of measurement sets, samples."""
-        design = getattr(self.options, "design", None)
+        design = self.options.design
         return {"likelihood_rows": self.rows_per_step} | ({} if design is None else {"measurement_rows": design.M})
 
     def evaluations(self) -> Sequence[int]:

@@ -6,10 +6,10 @@ it is in nor on the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import repeat
+from itertools import chain, count, repeat
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,13 +19,13 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fsvi_bench.errors import InputError
-from fsvi_bench.maths.batching import fill, filled, matvec, products
-from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets, measure, only, scaled
+from fsvi_bench.errors import InputError, whole_number
+from fsvi_bench.maths.batching import Stacked, fill, filled, matvec, products
+from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets, measure, scaled
 from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.maths.linalg import square_norm
+from fsvi_bench.maths.linalg import product_tril, square_norm
 from fsvi_bench.maths.projection import RANK_TOLERANCE
-from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.methods.problems import TrainingData, checked_seeds
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import Task
 
@@ -64,33 +64,25 @@ class Streams:
         """Numbers in [0, 1), [B, *shape]."""
         return torch.from_numpy(np.stack([generator.random(shape) for generator in self(role)]))
 
-    def state(self) -> dict[str, list[list[int]]]:
-        """Where the streams stand, as plain numbers."""
-        return {
-            role: [[*g.bit_generator.state["state"]["state"].tolist(), *_half(g)] for g in generators]
-            for role, generators in self._generators.items()
-        }
+    def state(self) -> dict[str, list[dict[str, Any]]]:
+        """Where the streams stand, in plain numbers, since a checkpoint holds no NumPy array."""
+        return {role: [_plain_state(g) for g in generators] for role, generators in self._generators.items()}
 
-    def restore(self, state: Mapping[str, list[list[int]]]) -> None:
+    def restore(self, state: Mapping[str, list[dict[str, Any]]]) -> None:
         """Goes back to where `state` was taken."""
         self._generators.clear()
         for role, problems in state.items():
-            for generator, (*words, has_half, half) in zip(self(role), problems, strict=True):
-                generator.bit_generator.state = {
-                    "bit_generator": "SFC64",
-                    "state": {"state": np.array(words, dtype=np.uint64)},
-                    "has_uint32": has_half,
-                    "uinteger": half,
-                }
+            for generator, of_problem in zip(self(role), problems, strict=True):
+                generator.bit_generator.state = of_problem
 
 
-def _half(generator: np.random.Generator) -> tuple[int, int]:
+def _plain_state(generator: np.random.Generator) -> dict[str, Any]:
     state = generator.bit_generator.state
-    return int(state["has_uint32"]), int(state["uinteger"])
+    return {**state, "state": {"state": state["state"]["state"].tolist()}}
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(Stacked):
     """Rows of the likelihood in units of the noise, scaled to the whole training set.
 
     `Phi` [B,n,k] and `y` [B,n] are times √(N/n)/σ: −E_q log p(y|w) is constant + ½ E_q ‖y − Φw‖². Zero rows and columns
@@ -142,13 +134,14 @@ def expected_nll(q: Gaussian, rows: Rows) -> Float[Tensor, " B"]:
 
 
 class _ExpectedNLL(torch.autograd.Function):
-    """Of a full Σ, with its gradients −Φᵀ(y − Φμ)/σ² and ΦᵀΦL/σ²: half of autograd's time."""
+    """Of a full Σ, with its gradients −Φᵀ(y − Φμ)/σ² and ΦᵀΦL/σ², which is no gradient above the diagonal: half of
+    autograd's time."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, tril: Tensor, rows: Rows) -> Tensor:
         residual = rows.y - matvec(rows.Phi, mean)
         if rows.is_whole:
-            of_tril = rows.gram @ tril
+            of_tril = product_tril(rows.gram, tril)
             spread = (tril * of_tril).sum((-2, -1))
         else:
             moved = rows.Phi @ tril
@@ -272,43 +265,16 @@ class MeasurementStream:
 
 
 HELD_OUT_SETS = 256  #: on which a random objective is evaluated; the same for every method
-TRACED_SETS = 4  #: the first of them, on which it is followed along a run: 2% of a quick run's time
 
 
+@lru_cache(maxsize=32)  # of 16 MB, at M = 80
 def held_out_sets(task: Task, design: MeasurementDesign, count: int) -> list[MeasurementSets]:
-    """Frozen measurement sets of a task, prepared, as one batch or in batches of 16."""
-    key = ByIdentity(task)
-    return _held_out_sets(key, design) if count == HELD_OUT_SETS else [_traced_sets(key, design, count)]
-
-
-@lru_cache(maxsize=24)  # of 16 MB, at M = 80
-def _held_out_sets(task: ByIdentity, design: MeasurementDesign) -> list[MeasurementSets]:
-    stream = _held_out_stream(task, design)
+    """The first `count` frozen measurement sets of a task, prepared, in batches of up to 16."""
+    streams = Streams([derive_seed(task.sha256, "held-out measurement sets")])
+    stream = MeasurementStream(TrainingData.of(task), design, streams)
+    sizes = [min(16, count - start) for start in range(0, count, 16)]
     # Some q to be judged are all but singular: their covariance is not to be inverted.
-    return [design.measure(stream.draw(16)[:, 0].clone(), span=True) for _ in range(HELD_OUT_SETS // 16)]
-
-
-@lru_cache(maxsize=64)
-def _traced_sets(task: ByIdentity, design: MeasurementDesign, count: int) -> MeasurementSets:
-    return design.measure(_held_out_stream(task, design).draw(count)[:, 0].clone(), span=True)
-
-
-def _held_out_stream(task: ByIdentity, design: MeasurementDesign) -> MeasurementStream:
-    seed = derive_seed(task.task.frozen.sha256, "held-out measurement sets")
-    return MeasurementStream(TrainingData.of(task.task), design, Streams([seed]))
-
-
-class ByIdentity:
-    """A task that caches tell from others by its identity alone."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-
-    def __hash__(self) -> int:
-        return hash(self.task.frozen.sha256)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and other.task.frozen.sha256 == self.task.frozen.sha256
+    return [design.measure(stream.draw(size)[:, 0].clone(), span=True) for size in sizes]
 
 
 class Batch(NamedTuple):
@@ -320,10 +286,12 @@ class Batch(NamedTuple):
 
     def only(self, place: int) -> Batch:
         """One problem's part, a batch of one: where it lies in memory must not depend on the others."""
-        one, A = slice(place, place + 1), None if self.A is None else only(self.A, place)
-        Phi, y, constant = (each[one].clone() for each in (self.rows.Phi, self.rows.y, self.rows.constant))
-        rows = Rows(Phi, y, constant, self.rows.is_whole)
-        return Batch(rows, A, None if self.Phi_A is None else self.Phi_A[one].clone())
+        A, Phi_A = self.A, self.Phi_A
+        return Batch(
+            self.rows.only(place),
+            None if A is None else A.only(place),
+            None if Phi_A is None else Phi_A[place : place + 1].clone(),
+        )
 
 
 class TaskData(pl.LightningDataModule):
@@ -342,7 +310,8 @@ class TaskData(pl.LightningDataModule):
         compress: with all rows, whether k + 1 rows of the same inner products may stand for them.
 
     Raises:
-        InputError: the design asks for more distinct training inputs than a task has.
+        InputError: the tasks' shapes differ, there is not one seed for each, `steps` or `minibatch` is less than 1, or
+            the design asks for more distinct training inputs than a task has.
     """
 
     def __init__(
@@ -357,16 +326,34 @@ class TaskData(pl.LightningDataModule):
         compress: bool = True,
     ) -> None:
         super().__init__()
-        self.problems, self.streams, self.steps, self.step = TrainingData.of(tasks), Streams(seeds), steps, 0
+        self.problems = TrainingData.of(tasks)
+        self.streams = Streams(checked_seeds(seeds, len(self.problems)))
+        self.steps, self.step = whole_number("steps", steps, 1), 0
+        if minibatch != "full":
+            whole_number("minibatch", minibatch, 1)
         self.minibatch, self.design, self.fixed_A, self.compress = minibatch, design, fixed_A, compress
         if design is not None and fixed_A is None:
             design.distinct_inputs(self.problems)
         self._before_chunk = self.streams.state()
 
-    def train_dataloader(self) -> _Steps:
-        """All steps that are left."""
+    def __str__(self) -> str:  # Lightning's own would iterate, and so use up a step
+        return f"TaskData({len(self.problems)} problems, step {self.step} of {self.steps})"
+
+    def train_dataloader(self) -> TaskData:
+        """Itself: iterating gives the steps that are left."""
+        return self
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[Batch]:
         device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
-        return _Steps(self, self.problems.to(device))
+        batches = self.chunks(self.problems.to(device))
+        for _ in range(self.step % CHUNK):
+            next(batches)
+        while self.step < self.steps:
+            self.step += 1
+            yield next(batches)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Lightning's hook: batches are made where they are used."""
@@ -383,29 +370,28 @@ class TaskData(pl.LightningDataModule):
     def chunks(self, data: TrainingData) -> Iterator[Batch]:
         """Batches from the present chunk's first on, without end."""
         n = data.N if self.minibatch == "full" else min(self.minibatch, data.N)
-        whole = Rows.whole(data, self.compress) if n == data.N else None
+        rows = repeat(Rows.whole(data, self.compress)) if n == data.N else self._minibatches(data, n)
         sets = self._sets(data)
         while True:
             self._before_chunk = self.streams.state()
-            rows = (whole for _ in range(CHUNK)) if whole is not None else self._minibatches(data, n)
-            yield from (Batch(row, *A) for row, A in zip(rows, sets(), strict=False))
+            for _ in range(CHUNK):
+                yield Batch(next(rows), *next(sets))
 
-    def _sets(self, data: TrainingData) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        """A chunk's measurement sets, with their features."""
+    def _sets(self, data: TrainingData) -> Iterator[tuple[Any, ...]]:
+        """Measurement sets with their features, drawn when a chunk's first is asked for."""
         if self.design is None:
-            return lambda: repeat(())
+            return repeat(())
         if self.fixed_A is not None:
             Phi_A = fill_columns(self.fixed_A.to(data.y.device))
-            fixed = self.design.measure(Phi_A, span=True), fill(Phi_A)
-            return lambda: repeat(fixed)
+            return repeat((self.design.measure(Phi_A, span=True), fill(Phi_A)))
         stream = MeasurementStream(data, self.design, self.streams)
-        return lambda: stream.sets(CHUNK)
+        return chain.from_iterable(stream.sets(CHUNK) for _ in count())
 
     def _minibatches(self, data: TrainingData, n: int) -> Iterator[Rows]:
         """n distinct rows a step, drawn from each problem's own stream."""
         scale = (data.N / n / data.noise_variance).sqrt()[:, None, None]
         place, of_all = torch.arange(len(data), device=data.y.device)[:, None], constant(data)
-        for _ in range(CHUNK):
+        while True:
             draws = [g.choice(data.N, n, replace=False, shuffle=False) for g in self.streams("minibatch rows")]
             index = torch.from_numpy(np.stack(draws)).to(data.y.device)
             y = fill((data.y[place, index] * scale[..., 0])[..., None])[..., 0]
@@ -415,29 +401,3 @@ class TaskData(pl.LightningDataModule):
 def fill_columns(Phi: Float[Tensor, "B M k"]) -> Float[Tensor, "B M k_filled"]:
     """Features with zero columns for the dummy weights."""
     return fill(Phi)[..., : Phi.shape[-2], :]
-
-
-class _Steps:
-    """Lightning's loader: the batches from the present step to the last."""
-
-    def __init__(self, module: TaskData, data: TrainingData) -> None:
-        self.module, self.data = module, data
-
-    def __len__(self) -> int:
-        return self.module.steps
-
-    def state_dict(self) -> dict[str, Any]:
-        """Empty, but Lightning asks for it: the DataModule's state says all."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing to do, see `state_dict`."""
-
-    def __iter__(self) -> Iterator[Batch]:
-        module = self.module
-        batches = module.chunks(self.data)
-        for _ in range(module.step % CHUNK):
-            next(batches)
-        while module.step < module.steps:
-            module.step += 1
-            yield next(batches)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from fsvi_bench.maths.blr import blr_posterior
 from fsvi_bench.methods.base import ExactLimit
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.weight_space import WeightSpaceMethod, nearest
-from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
 
 
@@ -21,10 +17,7 @@ class Exact(WeightSpaceMethod):
     """
 
     deterministic = True
-    exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {
-        "full": ExactLimit({}, tolerance=1e-9),
-        "ffg": ExactLimit({}, tolerance=1e-9),
-    }
+    exact_limits = {"full": ExactLimit({}, tolerance=1e-9), "ffg": ExactLimit({}, tolerance=1e-9)}
 
     def solve(self, problem: TrainingData) -> GaussianPosterior:
         return nearest(self.family, blr_posterior(problem.Phi, problem.y, problem.noise_variance))

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float, Int
 from pydantic import PositiveInt, model_validator
 from torch import Tensor
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import blr_posterior
 from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
 from fsvi_bench.maths.projection import row_space
-from fsvi_bench.methods.base import ExactLimit, MethodOptions, Optimum
+from fsvi_bench.methods.base import ExactLimit, Optimum
 from fsvi_bench.methods.data import Batch, MeasurementStream, Rows, TaskData, expected_nll, fill_columns
 from fsvi_bench.methods.functional import FunctionalMethod, FunctionalOptions
 from fsvi_bench.methods.lbfgs import LBFGS
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.weight_space import kl_to, nearest
-from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.tasks.task import Task
 
 MAX_DESIGN_STEPS, DESIGN_TOLERANCE = 5000, 1e-6  #: of the search for the factorised optimum; nats
-
-
-class FixedAOptions(FunctionalOptions):
-    """`lbfgs`, as in the paper, takes all training rows at every step and no learning rate; `adam` takes both."""
-
-    optimizer: Literal["lbfgs", "adam"] = "lbfgs"
-    minibatch: PositiveInt | Literal["full", "M"] = "full"
-
-    @model_validator(mode="after")
-    def _consistent(self) -> FixedAOptions:
-        if self.optimizer == "lbfgs" and (self.minibatch != "full" or self.averaging):
-            raise ValueError("optimizer=lbfgs takes minibatch=full and averaging=0; choose optimizer=adam for others")
-        return self
 
 
 #: An A that sees every weight.
@@ -52,22 +39,37 @@ class FixedA(FunctionalMethod):
 
     Args:
         A: measurement inputs [B,M,D] (standardised), in place of a draw; M is then theirs, not the option's.
+
+    Raises:
+        InputError: as `Method`, or A has another shape.
     """
 
-    Options: ClassVar[type[MethodOptions]] = FixedAOptions
-    exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {"full": _SEES_ALL, "ffg": _SEES_ALL}
+    class Options(FunctionalOptions):
+        """`lbfgs`, as in the paper, takes all training rows at every step and no learning rate; `adam` takes both."""
+
+        optimizer: Literal["lbfgs", "adam"] = "lbfgs"
+        minibatch: PositiveInt | Literal["full", "M"] = "full"
+
+        @model_validator(mode="after")
+        def _consistent(self) -> Self:
+            if self.optimizer == "lbfgs" and (self.minibatch != "full" or self.averaging):
+                raise ValueError(
+                    "optimizer=lbfgs takes minibatch=full and averaging=0; choose optimizer=adam for others"
+                )
+            return self
+
+    exact_limits = {"full": _SEES_ALL, "ffg": _SEES_ALL}
     Phi_A: Float[Tensor, "B M k"]
     converged_at: Int[Tensor, " B"]  #: the step after which an L-BFGS would take no more, −1 where it goes on
     evaluated: Int[Tensor, " B"]  #: gradients that each L-BFGS asked for
 
     def __init__(self, *args: Any, A: Float[Tensor, "B M D"] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        data, maps = self.problems, self.problems.feature_map
+        data = self.problems
         if A is None:
             Phi_A = MeasurementStream(data, self.options.design, self.streams).draw(1)[0, ..., : data.k]
         else:
-            # Problem by problem on copies: how LAPACK rounds must not depend on the batch.
-            Phi_A = torch.stack([maps[problem](inputs.clone()) for problem, inputs in enumerate(A)])
+            Phi_A = _features(data, torch.as_tensor(A, dtype=torch.float64))
         self.register_buffer("Phi_A", Phi_A.clone())
         self.register_buffer("converged_at", torch.full_like(self.diverged_at, -1))
         self.register_buffer("evaluated", torch.zeros_like(self.diverged_at))
@@ -77,9 +79,7 @@ class FixedA(FunctionalMethod):
         return expected_nll(q, batch.rows) + self.kl_weight * functional_kl(q, batch.A)
 
     def data(self) -> TaskData:
-        data = super().data()
-        data.fixed_A = self.Phi_A
-        return data
+        return self._data(fixed_A=self.Phi_A)
 
     def configure_optimizers(self) -> Any:
         """Adam over all problems, or an L-BFGS for each."""
@@ -128,43 +128,60 @@ class FixedA(FunctionalMethod):
         return [Batch(Rows.whole(TrainingData.of(task)), self.options.design.measure(Phi_A, span=True))]
 
     def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
+        """One problem after the other, each with its own A."""
+        return [self.optimum(place, task) for place, task in enumerate(tasks)]
+
+    def optimum(self, place: int, task: Task) -> Optimum | None:
         """If A sees every weight the objective is that of weight space. If not, its infimum over full covariances is
         approached as q collapses in the directions that A does not see, and KL(q ‖ P_D) goes to infinity on the way. A
         factorised q has an optimum, at which some scales are as a rule 0: then too the KL is infinite."""
-        return [self._optimum(place, task) for place, task in enumerate(tasks)]
-
-    def _optimum(self, place: int, task: Task) -> Optimum | None:
-        basis = row_space(self.Phi_A[place].cpu(), self.options.rank_tolerance)
-        all_seen = basis.shape[1] == task.frozen.k
-        if self.kl_weight == 0 or self.options.kl_jitter:
+        c, exact = self.kl_weight, task.truth.posterior
+        V = row_space(self.Phi_A[place].cpu(), self.options.rank_tolerance)
+        all_seen = V.shape[1] == task.frozen.k
+        if c == 0 or self.options.kl_jitter:
             # Jitter has no closed form, but it does not keep a full q from collapsing where A does not look either.
-            collapses = self.kl_weight > 0 and self.family == "full" and not all_seen
+            collapses = c > 0 and self.family == "full" and not all_seen
             return Optimum(math.nan, math.inf) if collapses else None
-        exact = task.truth.posterior
         if all_seen:
             # c·KL(q ‖ P_c) up to a constant, where P_c is the posterior under the noise variance cσ².
-            found = nearest(self.family, blr_posterior(task.Phi, task.y, self.kl_weight * task.frozen.noise_variance))
+            found = nearest(self.family, blr_posterior(task.Phi, task.y, c * task.frozen.noise_variance))
             q, kl = Gaussian(found.mean, found.root), kl_to(exact, found)
         elif self.family == "full":
-            q, kl = collapsed_optimum(task, basis, self.kl_weight), math.inf
+            q, kl = collapsed_optimum(task, V, c), math.inf
         else:
-            q, singular = factorised_optimum(task, basis, self.kl_weight)
+            q, singular = factorised_optimum(task, V, c)
             kl = math.inf if singular else kl_to(exact, FactorisedGaussian(*q))
         return Optimum(self.objective(place, task, q=Gaussian(q.mean[None], q.root[None])), kl)
+
+
+def _features(data: TrainingData, A: Float[Tensor, "B M D"]) -> Float[Tensor, "B M k"]:
+    B, D = len(data), data.X.shape[-1]
+    if A.ndim != 3 or A.shape[::2] != (B, D) or not A.shape[1]:
+        raise InputError(
+            f"A has the shape {list(A.shape)}, expected [{B}, M, {D}]: M measurement inputs of {D} numbers for each of "
+            f"{B} tasks; reshape it"
+        )
+    # Problem by problem on copies: how LAPACK rounds must not depend on the batch.
+    return torch.stack([data.feature_map[problem](inputs.clone()) for problem, inputs in enumerate(A)])
+
+
+def optimal_mean(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
+    """H⁺Φᵀy/σ² and H⁺, where H = ΦᵀΦ/σ² + c VVᵀ (Burt et al. 2020, appendix E)."""
+    noise = task.frozen.noise_variance
+    inverse = torch.linalg.pinv(task.Phi.mT @ task.Phi / noise + c * V @ V.mT, hermitian=True)
+    return inverse @ (task.Phi.mT @ task.y / noise), inverse
 
 
 def collapsed_optimum(task: Task, V: Float[Tensor, "k r"], c: float) -> Gaussian:
     """Where the objective has its infimum over full covariances, for rank r < k: a root [k,r] of the singular limit.
 
-    With G = ΦᵀΦ/σ², the covariance given its marginal S = VᵀΣV is best collapsed to w = V v − U G_UU⁻¹G_UV v, U what A
-    does not see, which leaves ½ tr(S (G_VV − G_VU G_UU⁻¹ G_UV)) of the likelihood; then S⁻¹ = (that)/c + I.
+    With K = VᵀH⁺V, the covariance given its marginal S = VᵀΣV is best collapsed to w = H⁺V K⁻¹v, the least squares
+    under Vᵀw = v, which leaves ½ tr(S (K⁻¹ − cI)) of the likelihood; then S = cK.
     """
-    gram = task.Phi.mT @ task.Phi / task.frozen.noise_variance
-    U = torch.linalg.qr(V, mode="complete").Q[:, V.shape[1] :]
-    collapsed = V - U @ (torch.linalg.pinv(U.mT @ gram @ U, hermitian=True) @ (U.mT @ gram @ V))
-    schur = V.mT @ gram @ collapsed
-    upper = torch.linalg.cholesky(schur / c + torch.eye(V.shape[1], dtype=V.dtype), upper=True)
-    return Gaussian(optimal_mean(task, V, c), torch.linalg.solve_triangular(upper, collapsed, upper=True, left=False))
+    mean, inverse = optimal_mean(task, V, c)
+    seen = inverse @ V
+    tril = torch.linalg.cholesky(V.mT @ seen)
+    return Gaussian(mean, c**0.5 * torch.linalg.solve_triangular(tril.mT, seen, upper=True, left=False))
 
 
 def factorised_optimum(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[Gaussian, bool]:
@@ -187,11 +204,4 @@ def factorised_optimum(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[G
     # What cannot support the optimum, by the bound of Harman and Pronzato (2007), is on its way to 0.
     excess = r * max(float(ratio.max()) - 1, 0.0)
     support = 1 + excess / 2 - math.sqrt(excess * (4 + excess - 4 / r)) / 2
-    return Gaussian(optimal_mean(task, V, c), d.sqrt()), bool((ratio < support).any())
-
-
-def optimal_mean(task: Task, V: Float[Tensor, "k r"], c: float) -> Float[Tensor, " k"]:
-    """(ΦᵀΦ/σ² + c VVᵀ)⁺ Φᵀy/σ², Burt et al. 2020, appendix E."""
-    gram, moment = task.Phi.mT @ task.Phi, task.Phi.mT @ task.y
-    noise = task.frozen.noise_variance
-    return torch.linalg.pinv(gram / noise + c * V @ V.mT, hermitian=True) @ (moment / noise)
+    return Gaussian(optimal_mean(task, V, c)[0], d.sqrt()), bool((ratio < support).any())

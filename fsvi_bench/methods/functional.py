@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -23,13 +23,12 @@ from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json, write_atomically
 from fsvi_bench.maths.batching import matvec
-from fsvi_bench.maths.functional_kl import Gaussian, MeasurementSets
+from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.methods.base import AdamOptions, Method, MethodOptions, Optimum
-from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, MeasurementDesign, MeasurementStream, Rows, Source, Streams
+from fsvi_bench.methods.data import HELD_OUT_SETS, Batch, MeasurementDesign, Source, TaskData
 from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step
-from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.posteriors.gaussian import GaussianPosterior
 from fsvi_bench.seeds import derive_seed
@@ -43,6 +42,9 @@ REFERENCE_STEPS, REFERENCE_AVERAGED = 1000, 800  #: of the natural-gradient run 
 #: The run counts as converged if its second half lowered the objective by no more than this (nats) and moved the KL by
 #: no more than this share; runs four times as long then end within 5% of its KL (boston, concrete, energy, M = 80).
 CONVERGED_VALUE, CONVERGED_KL = 0.05, 0.02
+
+
+_Found = tuple[GaussianPosterior, Float[Tensor, " k"]]  # averaged iterates, and the mean that was solved for
 
 
 class MeasurementOptions(MethodOptions):
@@ -85,12 +87,14 @@ class FunctionalMethod(Method):
         if self.kl_weight == 0:
             return [None] * len(tasks)
         paths = [_cached_at(self, task) for task in tasks]
-        found = dict(zip(paths, map(_read, paths), strict=True))
-        missing = list({path: place for place, path in enumerate(paths) if found[path] is None}.values())
+        found = {path: _read(path) for path in paths}
+        missing = [path for path, optimum in found.items() if optimum is None]
         if missing:
-            for place, optimum in zip(missing, _reference(self, missing, [tasks[p] for p in missing]), strict=True):
-                found[paths[place]] = optimum
-                _write(paths[place], optimum)
+            places = [paths.index(path) for path in missing]
+            optima = _reference(self, places, [tasks[place] for place in places])
+            for path, optimum in zip(missing, optima, strict=True):
+                found[path] = optimum
+                _write(path, optimum)
         return [found[path] for path in paths]
 
 
@@ -123,47 +127,48 @@ def _reference(method: FunctionalMethod, places: Sequence[int], tasks: Sequence[
     sets. Where a direction is seen by one set in thousands that solution fits its own sets only; then the natural
     gradients' averaged mean, or the exact one, does better on the held-out sets and stands.
     """
-    data = TrainingData.of(tasks)
-    sets = _sets(data, method.options.design, [derive_seed(task.frozen.sha256, "objective optimum") for task in tasks])
-    rows, q = Rows.whole(data), NaturalGaussian(method.family, len(data), data.k)
+    seeds = [derive_seed(task.frozen.sha256, "objective optimum") for task in tasks]
+    data = TaskData(tasks, seeds, steps=REFERENCE_STEPS, design=method.options.design)
+    q = NaturalGaussian(method.family, len(tasks), data.problems.k)
     average: Any = AveragedModel(q)
     optimizer = NaturalGradient(q.parameters(), lr=0.5, decay=0.6)
-    projector, identity = torch.zeros_like(rows.gram), torch.eye(rows.gram.shape[-1], dtype=torch.float64)
+    projector: Any = 0.0
     halves = []
-    for step in range(1, REFERENCE_STEPS + 1):
-        A = next(sets)
-        natural_step(q, optimizer, Batch(rows, A), method.kl_weight)
-        projector += (A.project_rows(identity.expand_as(projector)) - projector) / step
+    for step, batch in enumerate(data.train_dataloader(), 1):
+        natural_step(q, optimizer, batch, method.kl_weight)
+        projector += (batch.A.projector - projector) / step
         if step > REFERENCE_STEPS - REFERENCE_AVERAGED:
             average.update_parameters(q)
         if step in (REFERENCE_STEPS // 2, REFERENCE_STEPS):
-            means = _optimal_means(rows.gram + method.kl_weight * projector, rows.moment)
+            means = _optimal_means(batch.rows.gram + method.kl_weight * projector, batch.rows.moment)
             halves.append(list(zip(unstack(average.module.posterior()), means, strict=True)))
     return [
-        _judged(*(_best(method, place, task, *half) for half in of_task))
-        for place, task, *of_task in zip(places, tasks, *halves, strict=True)
+        _judged(method, place, task, *of_task) for place, task, *of_task in zip(places, tasks, *halves, strict=True)
     ]
-
-
-def _sets(data: TrainingData, design: MeasurementDesign, seeds: Sequence[int]) -> Iterator[MeasurementSets]:
-    stream = MeasurementStream(data, design, Streams(seeds))
-    while True:
-        yield from (A for A, _ in stream.sets(8))
 
 
 def _optimal_means(hessian: Float[Tensor, "B k k"], moment: Float[Tensor, "B k"]) -> list[Float[Tensor, " k"]]:
     return [torch.linalg.pinv(H.clone(), hermitian=True) @ m.clone() for H, m in zip(hessian, moment, strict=True)]
 
 
+def _judged(method: FunctionalMethod, place: int, task: Task, half: _Found, whole: _Found) -> Optimum:
+    """The value where the whole run ends, and KL(· ‖ P_D) there if the run had converged."""
+    (q_half, kl_half), (q, kl) = (_best(method, place, task, *found) for found in (half, whole))
+    value = method.objective(place, task, q=q)
+    settled = abs(kl - kl_half) <= CONVERGED_KL * abs(kl) + CONVERGED_KL
+    settled = settled and method.objective(place, task, q=q_half) - value <= CONVERGED_VALUE
+    return Optimum(value, kl if settled else None)
+
+
 def _best(
     method: FunctionalMethod, place: int, task: Task, averaged: GaussianPosterior, solved: Float[Tensor, " k"]
-) -> tuple[float, float]:
-    """The least value of the objective that is known, and KL(· ‖ P_D) where it is taken."""
+) -> tuple[Gaussian, float]:
+    """The averaged covariance with the best mean that is known, and KL(· ‖ P_D) there."""
     exact, batches = task.truth.posterior, method.held_out(place, task, HELD_OUT_SETS)
     means = [solved[: averaged.k], averaged.mean, exact.mean]
     mean = min(means, key=lambda mean: _of_mean(mean[None], batches, method.kl_weight))
     kl = gaussian_kl_to_precision(mean, averaged.covariance_tril(), *exact)
-    return method.objective(place, task, q=Gaussian(mean[None], averaged.root[None])), float(kl.total)
+    return Gaussian(mean[None], averaged.root[None]), float(kl.total)
 
 
 def _of_mean(mean: Float[Tensor, "1 k"], batches: Sequence[Batch], kl_weight: float) -> float:
@@ -172,8 +177,3 @@ def _of_mean(mean: Float[Tensor, "1 k"], batches: Sequence[Batch], kl_weight: fl
     residual = rows.y - matvec(rows.Phi, mean)
     seen = torch.cat([(A.project(mean.expand(len(A), -1)) * mean).sum(-1) for _, A, _ in batches])
     return 0.5 * float(residual.square().sum() + kl_weight * seen.mean())
-
-
-def _judged(half: tuple[float, float], whole: tuple[float, float]) -> Optimum:
-    moved = abs(whole[1] - half[1]) > CONVERGED_KL * abs(whole[1]) + CONVERGED_KL
-    return Optimum(whole[0], None if moved or half[0] - whole[0] > CONVERGED_VALUE else whole[1])

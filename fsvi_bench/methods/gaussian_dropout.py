@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from pydantic import PositiveFloat
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian_dropout import gaussian_dropout_kl, gaussian_dropout_optimum
-from fsvi_bench.methods.base import MethodOptions, Optimum
+from fsvi_bench.methods.base import Optimum
 from fsvi_bench.methods.data import Batch
 from fsvi_bench.methods.noisy import NoisyMethod, NoisyOptions
-from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.trainable import Multiplicative, TrainableMultiplicative
 from fsvi_bench.tasks.task import Task
-
-
-class GaussianDropoutOptions(NoisyOptions):
-    """α = (1 − p)/p for a retain probability p; 0.25 is p = 0.8."""
-
-    alpha: PositiveFloat = 0.25
 
 
 class GaussianDropout(NoisyMethod):
@@ -32,8 +22,12 @@ class GaussianDropout(NoisyMethod):
     log-uniform one. Its optimum is a ridge regression (`maths.gaussian_dropout`).
     """
 
-    Options: ClassVar[type[MethodOptions]] = GaussianDropoutOptions
-    families: ClassVar[tuple[Family, ...]] = ("ffg",)
+    class Options(NoisyOptions):
+        """α = (1 − p)/p for a retain probability p; 0.25 is p = 0.8."""
+
+        alpha: PositiveFloat = 0.25
+
+    families = ("ffg",)
 
     def initial(self) -> TrainableMultiplicative:
         return TrainableMultiplicative(len(self.problems), self.problems.k, self.options.alpha)
@@ -41,12 +35,9 @@ class GaussianDropout(NoisyMethod):
     def loss(self, q: Multiplicative, batch: Batch) -> Float[Tensor, " B"]:
         return self.expected_nll(q.theta, q.scale, batch)
 
-    def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
+    def optimum(self, place: int, task: Task) -> Optimum:
         alpha = torch.tensor([self.options.alpha], dtype=torch.float64)
-        found = []
-        for place, task in enumerate(tasks):
-            theta = gaussian_dropout_optimum(task.Phi, task.y, alpha)
-            q = Multiplicative(theta[None], alpha.sqrt() * theta[None], alpha.log())
-            kl = gaussian_dropout_kl(theta, alpha, *task.truth.posterior)
-            found.append(Optimum(self.objective(place, task, q=q), float(kl.total)))
-        return found
+        theta = gaussian_dropout_optimum(task.Phi, task.y, alpha)
+        q = Multiplicative(theta[None], alpha.sqrt() * theta[None], alpha.log())
+        kl = gaussian_dropout_kl(theta, alpha, *task.truth.posterior)
+        return Optimum(self.objective(place, task, q=q), float(kl.total))

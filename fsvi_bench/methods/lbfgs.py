@@ -19,7 +19,7 @@ class LBFGS(torch.optim.LBFGS):
     """A step is one iteration, line search included, so that no result depends on how a run is cut into calls.
 
     PyTorch evaluates the loss anew at the start of every call. Where that is the point of the line search's last
-    evaluation, as it mostly is, the gradient is still there.
+    evaluation, as it mostly is, the value and gradient that the state holds are taken, also of a checkpoint.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -34,8 +34,6 @@ class LBFGS(torch.optim.LBFGS):
         )
         self.param_groups[0]["loss_before"] = math.inf
         self.converged = False
-        self._evaluated_at: Tensor | None = None
-        self._value = math.inf
 
     def step(self, closure: Callable[[], Tensor]) -> float:  # type: ignore[override]
         """One iteration; returns the loss at its start, which is not finite where the search cannot go on.
@@ -53,16 +51,20 @@ class LBFGS(torch.optim.LBFGS):
         return parameters_to_vector(self.param_groups[0]["params"]).detach()
 
     def _evaluate(self, closure: Callable[[], Tensor]) -> float:
-        position = self._position()
-        if self._evaluated_at is not None and torch.equal(position, self._evaluated_at):
-            return self._value
+        parameters, position = self.param_groups[0]["params"], self._position()
+        last = self.state[parameters[0]]
+        if "position" in last and torch.equal(position, last["position"]):
+            for parameter, gradient in zip(parameters, last["gradients"], strict=True):
+                parameter.grad = gradient
+            return last["value"]
         self.zero_grad()
         loss = closure()
         loss.backward()  # type: ignore[no-untyped-call]
-        self._evaluated_at, self._value = position, float(loss.detach())
-        if not math.isfinite(self._value):
+        value = float(loss.detach())
+        if not math.isfinite(value):
             # One too far: from infinity, and a gradient that is no number, the line search turns back by halves.
-            self._value = math.inf
-            for parameter in self.param_groups[0]["params"]:
+            value = math.inf
+            for parameter in parameters:
                 parameter.grad.fill_(math.nan)
-        return self._value
+        last.update(position=position, value=value, gradients=[parameter.grad for parameter in parameters])
+        return value

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor
@@ -13,14 +10,6 @@ from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.base import AdamOptions, ExactLimit
 from fsvi_bench.methods.data import Batch, sampled_nll
 from fsvi_bench.methods.weight_space import WeightSpaceMethod, weight_kl
-from fsvi_bench.posteriors.base import Family
-
-
-class MeanFieldOptions(AdamOptions):
-    """S weight samples a step."""
-
-    S: PositiveInt = 1
-
 
 #: What remains is the noise of the gradients at a finite number of steps.
 _FALLING = {"minibatch": "full", "lr": 0.1, "lr_schedule": "cosine", "max_steps": 2500, "S": 8, "averaging": 0.4}
@@ -32,9 +21,13 @@ class MeanFieldVI(WeightSpaceMethod):
     Its optimum is EXACT-FFG: what it loses to that, it loses to its optimiser and its noise.
     """
 
-    Options = MeanFieldOptions
-    families: ClassVar[tuple[Family, ...]] = ("ffg",)
-    exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {"ffg": ExactLimit(_FALLING, tolerance=0.02)}
+    class Options(AdamOptions):
+        """S weight samples a step."""
+
+        S: PositiveInt = 1
+
+    families = ("ffg",)
+    exact_limits = {"ffg": ExactLimit(_FALLING, tolerance=0.02)}
 
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
         if not self.training:

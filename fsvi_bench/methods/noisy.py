@@ -8,7 +8,9 @@ function values themselves, N(Φ centre, Φ² spread²), which no other moments 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -17,11 +19,13 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from fsvi_bench.maths.batching import matvec
+from fsvi_bench.maths.bernoulli_dropout import bernoulli_moments
+from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.methods.base import AdamOptions, Method
 from fsvi_bench.methods.data import Batch, Rows, TaskData, sampled_nll
+from fsvi_bench.posteriors.trainable import Dropout
 
 Estimator = Literal["exact", "local", "per-point", "per-minibatch"]
-Noise = Callable[..., Tensor]
 
 
 class NoisyOptions(AdamOptions):
@@ -52,17 +56,19 @@ class NoisyMethod(Method):
     """A method whose likelihood term is an expected squared error under independent weight noise."""
 
     def data(self) -> TaskData:
-        data = super().data()
-        data.compress = self.options.chosen_estimator == "exact"
-        return data
+        return self._data(compress=self.options.chosen_estimator == "exact")
 
     def expected_nll(
-        self, centre: Float[Tensor, "B k"], spread: Float[Tensor, "B k"], batch: Batch, noise: Noise | None = None
+        self,
+        centre: Float[Tensor, "B k"],
+        spread: Float[Tensor, "B k"],
+        batch: Batch,
+        weights: Callable[[int], Tensor] | None = None,
     ) -> Float[Tensor, " B"]:
-        """−E_q[log p(y|w)] for w = centre + spread·e by the estimator that the options ask for.
+        """−E_q[log p(y|w)] for w of these means and standard deviations, by the estimator that the options ask for.
 
         Args:
-            noise: draws e [B, n, k], in place of standard normal numbers.
+            weights: draws n of w for each problem, [B, n, k]; by default w = centre + spread·e with e ~ N(0, I).
         """
         estimator = self.options.chosen_estimator if self.training else "exact"
         if estimator == "exact":
@@ -71,8 +77,32 @@ class NoisyMethod(Method):
             draws = self.streams.normal("function noise", batch.rows.y.shape[1])
             return local_nll(centre, spread, batch.rows, draws.to(centre.device))
         n = batch.rows.y.shape[1] if estimator == "per-point" else 1
-        e = self.streams.normal("weight noise", n, centre.shape[-1]) if noise is None else noise(n, centre.shape[-1])
-        return weights_nll(centre[:, None] + spread[:, None] * e.to(centre.device), batch.rows)
+        if weights is not None:
+            return weights_nll(weights(n), batch.rows)
+        e = self.streams.normal("weight noise", n, centre.shape[-1]).to(centre.device)
+        return weights_nll(centre[:, None] + spread[:, None] * e, batch.rows)
+
+
+class MaskedMethod(NoisyMethod):
+    """−E_q[log p(y|w)] plus the quasi-KL to N(0, l⁻²I) for w = m∘ε, ε_i ~ Bernoulli(p_i) (Gal 2016, before eq. 6.4)."""
+
+    families = ("bernoulli",)
+
+    @abstractmethod
+    def masks(self, q: Dropout, n: int) -> Float[Tensor, "B n k"]:
+        """n draws of ε for each problem."""
+
+    def loss(self, q: Dropout, batch: Batch) -> Float[Tensor, " B"]:
+        """The quasi-KL is −E_q log N(w; 0, l⁻²I) minus the masks' entropy. Each mask counts, also where m_i = 0 lays
+        its two atoms on one another."""
+        m, p, l = q.m, q.retain_probability, self.options.l  # noqa: E741 -- the literature's letter
+        nll = self.expected_nll(*bernoulli_moments(m, p), batch, lambda n: m[:, None] * self.masks(q, n))
+        decay = 0.5 * l**2 * (p * (m * m)).sum(-1)
+        return nll + decay - q.entropy + m.shape[-1] * (0.5 * LOG_2PI - math.log(l))
+
+    def details(self) -> Sequence[Mapping[str, float] | None]:
+        """The mean retain probability."""
+        return [{"retain_probability": p} for p in self.posterior().retain_probabilities.mean(-1).tolist()]
 
 
 def exact_nll(centre: Float[Tensor, "B k"], spread: Float[Tensor, "B k"], rows: Rows) -> Float[Tensor, " B"]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, whole_number
+from fsvi_bench.maths.batching import Stacked
 from fsvi_bench.tasks.task import FeatureMap, Task
 
 
@@ -29,8 +30,20 @@ def require_task(value: object) -> Task:
     raise InputError(f"the task is of type {type(value).__name__}, expected a Task; load_task or make_task gives one")
 
 
+def checked_seeds(seeds: Iterable[int] | int | None, count: int) -> tuple[int, ...]:
+    """One seed per task; None: 0, 1, ...
+
+    Raises:
+        InputError: there are more or fewer, or one is not a whole number.
+    """
+    given = list(range(count)) if seeds is None else list(seeds) if isinstance(seeds, Iterable) else [seeds]
+    if len(given) != count:
+        raise InputError(f"got {len(given)} seeds for {count} tasks, expected one for each")
+    return tuple(whole_number("seed", seed) for seed in given)
+
+
 @dataclass(frozen=True, eq=False)
-class TrainingData:
+class TrainingData(Stacked):
     """B problems side by side."""
 
     X: Float[Tensor, "B N D"]
@@ -65,18 +78,6 @@ class TrainingData:
             high=torch.stack([p.bounding_box[1] for p in problems]),
             feature_map=FeatureMap.stack([p.feature_map for p in problems]),
         )
-
-    def to(self, device: torch.device) -> TrainingData:
-        return TrainingData(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
-
-    def only(self, problem: int) -> TrainingData:
-        """A batch of one, as a copy: where a problem lies in memory must not depend on the others."""
-        one = slice(problem, problem + 1)
-        tensors = {f.name: getattr(self, f.name)[one].clone() for f in fields(self) if f.name != "feature_map"}
-        return TrainingData(**tensors, feature_map=FeatureMap.stack([self.feature_map[problem]]))
-
-    def __len__(self) -> int:
-        return len(self.y)
 
     @property
     def k(self) -> int:

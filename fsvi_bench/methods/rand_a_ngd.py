@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -11,21 +10,10 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
-from fsvi_bench.methods.base import AveragedShare, ExactLimit
+from fsvi_bench.methods.base import AveragedShare, ExactLimit, PositiveShare
 from fsvi_bench.methods.data import Batch, expected_nll
 from fsvi_bench.methods.functional import FunctionalMethod, MeasurementOptions
 from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step
-from fsvi_bench.posteriors.base import Family
-
-
-class NaturalOptions(MeasurementOptions):
-    """Step size ρ_t = step_size · (1 + t)^(−decay); always all training rows."""
-
-    max_steps: PositiveInt = 500
-    step_size: Annotated[float, Field(gt=0, le=1)] = 0.5
-    decay: Annotated[float, Field(ge=0, le=1)] = 0.6
-    averaging: AveragedShare = 0.5
-
 
 #: With an A that sees every weight one whole step lands on the optimum, but for a factorised q's mean.
 _WHOLE_STEPS = {"M": 60, "step_size": 1.0, "decay": 0.0, "averaging": 0.0}
@@ -34,14 +22,21 @@ _WHOLE_STEPS = {"M": 60, "step_size": 1.0, "decay": 0.0, "averaging": 0.0}
 class RandANgd(FunctionalMethod):
     """Natural gradients of −E_q[log p(y|w)] + kl_weight · KL(Q_A ‖ P_A), with A drawn anew at each step.
 
-    The natural parameters are averaged over the second half of the run, since single steps go on scattering with their
-    A. For a full covariance that comes within a tenth of a nat of the objective's optimum; a factorised q is still on
-    its way after 500 steps, its mean's direction blind to how features are correlated.
+    The precision and the mean are averaged over the second half of the run, since single steps go on scattering with
+    their A. For a full covariance that comes within a tenth of a nat of the objective's optimum; a factorised q is
+    still on its way after 500 steps, its mean's direction blind to how features are correlated.
     """
 
-    Options = NaturalOptions
+    class Options(MeasurementOptions):
+        """Step size ρ_t = step_size · (1 + t)^(−decay); always all training rows."""
+
+        max_steps: PositiveInt = 500
+        step_size: PositiveShare = 0.5
+        decay: Annotated[float, Field(ge=0, le=1)] = 0.6
+        averaging: AveragedShare = 0.5
+
     automatic_optimization = False
-    exact_limits: ClassVar[Mapping[Family, ExactLimit]] = {
+    exact_limits = {
         "full": ExactLimit({**_WHOLE_STEPS, "max_steps": 1}, tolerance=1e-9),
         "ffg": ExactLimit({**_WHOLE_STEPS, "max_steps": 1000}, tolerance=0.1),
     }
@@ -60,4 +55,5 @@ class RandANgd(FunctionalMethod):
         natural_step(self.q, self.optimizers(), batch, self.kl_weight)
         logged = bool(self.trainer.loggers) and self.is_logged(self.steps_done + 1)
         # No step needs the objective's value; whether q is a number, its parameters tell.
-        self.note(self.loss(self.q(), batch) if logged else self.q.mean.sum(-1) + self.q.precision.flatten(1).sum(-1))
+        numbers = self.q.mean.sum(-1) + self.q.precision.flatten(1).sum(-1)
+        self.note(numbers, self.loss(self.q(), batch) if logged else None)

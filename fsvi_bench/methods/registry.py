@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.abc
-import importlib.util
 import inspect
+import linecache
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import decode_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -67,7 +66,7 @@ class MethodEntry:
 
 def method_names() -> list[str]:
     """Names of built-in methods and of installed entry points, sorted."""
-    return sorted({*built_in_names(), *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+    return sorted({*built_in_names(), *entry_points(group=ENTRY_POINT_GROUP).names})
 
 
 def built_in_names() -> list[str]:
@@ -85,20 +84,24 @@ def load_method(spec: str) -> MethodEntry:
         return _from_file(spec)
     if spec.endswith(".py"):
         raise InputError(f"method {spec} is a file without a class; give it as {spec}:Class")
-    if spec in built_in_names():
-        defaults = _read_defaults(spec)
-        module, _, name = str(defaults.class_).partition(":")
-        return _entry(spec, getattr(importlib.import_module(module), name), defaults)
-    points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-    if spec not in points:
-        raise unknown_name("method", spec, method_names())
+    return load_installed(spec)
+
+
+def load_installed(name: str) -> MethodEntry:
+    """A method by name alone: a name that comes from a record must not make anybody run a file.
+
+    Raises:
+        InputError: no installed method has that name, or it cannot be imported.
+    """
+    if name not in method_names():
+        raise unknown_name("method", name, method_names())
     try:
-        cls = points[spec].load()
+        cls = _entry_point(name).load()
     except Exception as error:
         raise InputError(
-            f"method '{spec}' cannot be imported: {type(error).__name__}: {error}; mend its package"
+            f"method '{name}' cannot be imported: {type(error).__name__}: {error}; mend its package"
         ) from error
-    return _entry(spec, _require_method(cls, spec), MethodDefaults(title=spec, summary=_first_line(cls)))
+    return _entry(name, cls, name)
 
 
 def find_method(method: object) -> MethodEntry:
@@ -114,24 +117,18 @@ def find_method(method: object) -> MethodEntry:
         raise InputError(f"the method is an object of class {name}, expected the class or a name; give {name} itself")
     cls = _require_method(method, getattr(method, "__name__", str(method)))
     place = f"{cls.__module__}:{cls.__qualname__}"
-    built_in = {name: _read_defaults(name).class_ for name in built_in_names()}
-    installed = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
-    for name, known in {**installed, **built_in}.items():
-        if known == place:
+    for name in method_names():
+        if _entry_point(name).value == place:
             return load_method(name)
     # No record will name its code.
-    return MethodEntry(cls.__name__, cls, MethodDefaults(title=cls.__name__, summary=_first_line(cls)), "", place)
+    return MethodEntry(cls.__name__, cls, _defaults(cls.__name__, cls), "", place)
 
 
-def load_installed(name: str) -> MethodEntry:
-    """A method by name alone: a name that comes from a record must not make anybody run a file.
-
-    Raises:
-        InputError: no installed method has that name, or it cannot be imported.
-    """
-    if name not in method_names():
-        raise unknown_name("method", name, method_names())
-    return load_method(name)
+def _entry_point(name: str) -> EntryPoint:
+    """Where the class of an installed method is; a name of this package's is nobody else's."""
+    if name in built_in_names():
+        return EntryPoint(name, str(_read_defaults(name).class_), ENTRY_POINT_GROUP)
+    return entry_points(group=ENTRY_POINT_GROUP)[name]
 
 
 def _from_file(spec: str) -> MethodEntry:
@@ -148,39 +145,25 @@ def _from_file(spec: str) -> MethodEntry:
 def _from_source(spec: str, file: str, source: bytes) -> MethodEntry:
     """The method of a file with this text; `file` becomes the module's `__file__`, and need not exist here."""
     path, _, name = spec.rpartition(":")
-    module = _import_source(_Source(file, source), path, f"fsvi_bench_user_{hashlib.sha256(source).hexdigest()[:16]}")
+    module = _import_source(path, file, source)
     if not hasattr(module, name):
         raise InputError(f"{path} has no class {quoted(name)}; give the method as path/file.py:Class")
     if name in method_names():
         raise InputError(f"{path}: the name '{name}' is taken by an installed method; rename the class")
-    cls = _require_method(getattr(module, name), spec)
-    defaults = MethodDefaults(title=name, summary=_first_line(cls))
-    return MethodEntry(name, cls, defaults, _code_sha256(cls, source), spec, source)
+    return _entry(name, getattr(module, name), spec, source)
 
 
-class _Source(importlib.abc.ExecutionLoader):
-    """Loads a module from a text at hand; tracebacks and `inspect` show that text where the file is missing."""
-
-    def __init__(self, file: str, source: bytes) -> None:
-        self._file, self._source = file, source
-
-    def get_filename(self, fullname: str) -> str:
-        return self._file
-
-    def get_source(self, fullname: str) -> str:
-        return importlib.util.decode_source(self._source)
-
-
-def _import_source(loader: _Source, path: str, name: str) -> ModuleType:
+def _import_source(path: str, file: str, source: bytes) -> ModuleType:
     """Runs a text as a module, registered under a name of its content: without, its annotations could not resolve."""
+    name = f"fsvi_bench_user_{hashlib.sha256(source).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    module_spec = importlib.util.spec_from_loader(name, loader)
-    assert module_spec is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = file
     try:
-        loader.exec_module(module)
+        # Tracebacks and `inspect` show this text, also where the file is missing.
+        linecache.cache[file] = (len(source), None, decode_source(source).splitlines(keepends=True), file)
+        exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}; mend the file") from error
@@ -200,18 +183,19 @@ def _require_method(cls: object, spec: str) -> type[Method]:
     return cls
 
 
-def _entry(name: str, cls: type[Method], defaults: MethodDefaults) -> MethodEntry:
-    return MethodEntry(name, cls, defaults, _code_sha256(cls, Path(inspect.getfile(cls)).read_bytes()), name)
-
-
-def _code_sha256(cls: type[Method], source: bytes) -> str:
-    """Of a class's text, and of its base classes' modules, which a text may have by a name of the public API's."""
+def _entry(name: str, cls: object, spec: str, source: bytes | None = None) -> MethodEntry:
+    cls = _require_method(cls, spec)
+    text = Path(inspect.getfile(cls)).read_bytes() if source is None else source
+    # A text may have its base classes by a name of the public API's.
     modules = {base.__module__ for base in cls.__mro__ if base.__module__.startswith("fsvi_bench.")}
-    return meaning_sha256(source, *sorted(modules))
+    return MethodEntry(name, cls, _defaults(name, cls), meaning_sha256(text, *sorted(modules)), spec, source)
 
 
-def _first_line(cls: type) -> str:
-    return (inspect.getdoc(cls) or "no description").splitlines()[0]
+def _defaults(name: str, cls: type[Method]) -> MethodDefaults:
+    """Of this package's methods by their file; others have theirs in their `Options`."""
+    if name in built_in_names():
+        return _read_defaults(name)
+    return MethodDefaults(title=name, summary=(inspect.getdoc(cls) or "no description").splitlines()[0])
 
 
 def _read_defaults(name: str) -> MethodDefaults:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -11,29 +11,25 @@ from torch import Tensor
 
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.maths.log_uniform import log_uniform_kl, molchanov_kl_of_u
-from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.data import Batch
 from fsvi_bench.methods.noisy import NoisyMethod, NoisyOptions
 from fsvi_bench.methods.weight_space import weight_kl
-from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.trainable import TrainableAdditive
-
-
-class SparseOptions(NoisyOptions):
-    """`kl: sigmoid` is the paper's approximation. Weights with log α = log σ²/θ² above the threshold count as pruned;
-    they are counted, not removed: q keeps them, with means near 0. `prior: own` is log-uniform; under the task's this
-    is mean-field VI with other estimators."""
-
-    kl: Literal["exact", "sigmoid"] = "exact"
-    threshold: float = 3.0
-    prior: Literal["own", "task"] = "own"
 
 
 class SparseVariationalDropout(NoisyMethod):
     """Adam on E_q[−log p(y|w)] + KL(q ‖ log-uniform) over q = N(θ, σ²), from the prior N(0, 1) of the task."""
 
-    Options: ClassVar[type[MethodOptions]] = SparseOptions
-    families: ClassVar[tuple[Family, ...]] = ("ffg",)
+    class Options(NoisyOptions):
+        """`kl: sigmoid` is the paper's approximation. Weights with log α = log σ²/θ² above the threshold count as
+        pruned; they are counted, not removed: q keeps them, with means near 0. `prior: own` is log-uniform; under the
+        task's this is mean-field VI with other estimators."""
+
+        kl: Literal["exact", "sigmoid"] = "exact"
+        threshold: float = 3.0
+        prior: Literal["own", "task"] = "own"
+
+    families = ("ffg",)
 
     def initial(self) -> TrainableAdditive:
         return TrainableAdditive(len(self.problems), self.problems.k)

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 
 from fsvi_bench.maths.spike_slab import spike_slab_optimum
-from fsvi_bench.methods.base import Method, MethodOptions
+from fsvi_bench.methods.base import Method, MethodOptions, Probability
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.dropout import SpikeSlabPosterior
-
-
-class SpikeAndSlabOptions(MethodOptions):
-    """The prior f δ₀ + (1−f) N(0, 1/l²) of each weight, the method's own: under the task's there would be no spikes."""
-
-    f: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    l: PositiveFloat = 1.0  # noqa: E741 -- the literature's letter
-    prior: Literal["own"] = "own"
 
 
 class SpikeAndSlab(Method):
     """A maximum of the ELBO over independent spikes and slabs, by coordinate ascent to its end; nothing is sampled."""
 
-    Options: ClassVar[type[MethodOptions]] = SpikeAndSlabOptions
-    families: ClassVar[tuple[Family, ...]] = ("spike-slab",)
+    class Options(MethodOptions):
+        """The prior f δ₀ + (1−f) N(0, 1/l²) of each weight, the method's own: the task's would have no spikes."""
+
+        f: Probability = 0.5
+        l: PositiveFloat = 1.0  # noqa: E741 -- the literature's letter
+        prior: Literal["own"] = "own"
+
+    families = ("spike-slab",)
     deterministic = True
 
     def solve(self, problem: TrainingData) -> SpikeSlabPosterior:

@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, Literal, Self
 
 from jaxtyping import Float
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import PositiveFloat, model_validator
 from torch import Tensor
 
 from fsvi_bench.maths.log_uniform import ksw_cubic_kl, ksw_lower_bound_kl, log_uniform_kl
-from fsvi_bench.methods.base import MethodOptions
+from fsvi_bench.methods.base import PositiveShare
 from fsvi_bench.methods.data import Batch
 from fsvi_bench.methods.noisy import NoisyMethod, NoisyOptions
-from fsvi_bench.posteriors.base import Family
 from fsvi_bench.posteriors.trainable import Multiplicative, TrainableMultiplicative
-
-
-class VariationalDropoutOptions(NoisyOptions):
-    """One α for all weights or one each, started at `alpha`, kept at or below 1 as in the paper or free.
-
-    Cubic and lower bound are approximations of the KL for α ≤ 1 only: with free α they would fall without end.
-    `kl_scale` is 1, or the paper's 1/3 (its variant A2). `prior: own` is the paper's, log-uniform; `task` is N(0, 1).
-    """
-
-    alpha: PositiveFloat = 0.25
-    alphas: Literal["layer", "weight"] = "weight"
-    free_alpha: bool = False
-    kl: Literal["exact", "cubic", "lower-bound"] = "exact"
-    kl_scale: Annotated[float, Field(gt=0, le=1)] = 1.0
-    prior: Literal["own", "task"] = "own"
-
-    @model_validator(mode="after")
-    def _consistent(self) -> VariationalDropoutOptions:
-        if self.free_alpha and self.kl != "exact":
-            raise ValueError(f"kl={self.kl} holds for alpha up to 1 only; choose kl=exact or free_alpha=false")
-        if self.alpha > 1 and not self.free_alpha:
-            raise ValueError(f"alpha={self.alpha:g} is above 1; choose a smaller one, or free_alpha=true and kl=exact")
-        if self.prior == "task" and self.kl != "exact":
-            raise ValueError("kl=cubic and kl=lower-bound are of the log-uniform prior; choose kl=exact or prior=own")
-        return self
 
 
 class VariationalDropout(NoisyMethod):
     """Adam on E_q[−log p(y|w)] + kl_scale · KL(q ‖ prior) over q = N(θ, αθ²)."""
 
-    Options: ClassVar[type[MethodOptions]] = VariationalDropoutOptions
-    families: ClassVar[tuple[Family, ...]] = ("ffg",)
+    class Options(NoisyOptions):
+        """One α for all weights or one each, started at `alpha`, kept at or below 1 as in the paper or free.
+
+        Cubic and lower bound are approximations of the KL for α ≤ 1 only: with free α they would fall without end.
+        `kl_scale` is 1, or the paper's 1/3 (its variant A2). `prior: own` is the paper's, log-uniform; `task` is
+        N(0, 1).
+        """
+
+        alpha: PositiveFloat = 0.25
+        alphas: Literal["layer", "weight"] = "weight"
+        free_alpha: bool = False
+        kl: Literal["exact", "cubic", "lower-bound"] = "exact"
+        kl_scale: PositiveShare = 1.0
+        prior: Literal["own", "task"] = "own"
+
+        @model_validator(mode="after")
+        def _consistent(self) -> Self:
+            if self.free_alpha and self.kl != "exact":
+                raise ValueError(f"kl={self.kl} holds for alpha up to 1 only; choose kl=exact or free_alpha=false")
+            if self.alpha > 1 and not self.free_alpha:
+                raise ValueError(
+                    f"alpha={self.alpha:g} is above 1; choose a smaller one, or free_alpha=true and kl=exact"
+                )
+            if self.prior == "task" and self.kl != "exact":
+                raise ValueError(
+                    "kl=cubic and kl=lower-bound are of the log-uniform prior; choose kl=exact or prior=own"
+                )
+            return self
+
+    families = ("ffg",)
 
     def initial(self) -> TrainableMultiplicative:
         options, per_weight = self.options, self.options.alphas == "weight"

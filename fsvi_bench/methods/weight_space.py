@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from jaxtyping import Float
 from torch import Tensor
 
@@ -42,10 +40,7 @@ class WeightSpaceMethod(Method):
     def loss(self, q: Gaussian, batch: Batch) -> Float[Tensor, " B"]:
         return expected_nll(q, batch.rows) + weight_kl(q)
 
-    def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
-        found = []
-        for place, task in enumerate(tasks):
-            q = nearest(self.family, task.truth.posterior)
-            value = self.objective(place, task, q=Gaussian(q.mean[None], q.root[None]))
-            found.append(Optimum(value, kl_to(task.truth.posterior, q)))
-        return found
+    def optimum(self, place: int, task: Task) -> Optimum:
+        exact = task.truth.posterior
+        q = nearest(self.family, exact)
+        return Optimum(self.objective(place, task, q=Gaussian(q.mean[None], q.root[None])), kl_to(exact, q))

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.errors import whole_number
+from fsvi_bench.errors import InputError, whole_number
 
 #: Full-covariance and fully factorised Gaussians, Bernoulli dropout, spike-and-slab.
 Family = Literal["full", "ffg", "bernoulli", "spike-slab"]
@@ -22,6 +22,9 @@ KIND_OF: Mapping[Family, str] = {
     "bernoulli": "bernoulli-dropout",
     "spike-slab": "spike-slab",
 }
+
+#: Numbers drawn at once: 1 TB.
+TOO_MANY = 2**37
 
 Q = TypeVar("Q", bound="Posterior")
 
@@ -66,9 +69,11 @@ class Posterior(ABC):
         """n independent draws of w (for each problem of a batch), the same for the same seed on the same device.
 
         Raises:
-            InputError: n or the seed is no such number.
+            InputError: n or the seed is no such number, or no memory holds so many draws.
         """
         draws, seed = whole_number("n", n, 1), whole_number("seed", seed)
+        if draws * self.k >= TOO_MANY:
+            raise InputError(f"n is {draws}, expected fewer than {TOO_MANY // self.k} draws; draw them in parts")
         return self.draw(torch.Generator(self.mean.device).manual_seed(seed), draws)
 
     @abstractmethod
@@ -107,8 +112,15 @@ class Posterior(ABC):
 
 def unstack(posterior: Q) -> Sequence[Q]:
     """The B posteriors of a batch, one by one."""
-    size = next(iter(posterior.tensors().values())).shape[0]
-    return [posterior[problem] for problem in range(size)]
+    return [posterior[problem] for problem in range(len(next(iter(posterior.tensors().values()))))]
+
+
+def noise(
+    law: Callable[..., Tensor], generator: torch.Generator, n: int, like: Float[Tensor, "*B r"]
+) -> Float[Tensor, "*B n r"]:
+    """n independent vectors of `law`, which is `torch.rand` or `torch.randn`, for each one in `like`."""
+    *batch, r = like.shape
+    return law(*batch, n, r, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def concatenate(posteriors: Sequence[Q]) -> Q:

@@ -16,12 +16,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.bernoulli_dropout import FactorisedMoments, atom_entropy, bernoulli_moments
+from fsvi_bench.maths.mixtures import SwitchedWeights, bernoulli_dropout_weights, spike_and_slab_weights
 from fsvi_bench.maths.spike_slab import spike_slab_moments
-from fsvi_bench.posteriors.base import Posterior, first_outside
+from fsvi_bench.posteriors.base import Posterior, first_outside, noise
 
 
 class SwitchedPosterior(Posterior):
     """Independent weights, each of which may be exactly zero."""
+
+    @abstractmethod
+    def switches(self) -> SwitchedWeights:
+        """As weights that are on or off, of one problem."""
 
     @abstractmethod
     def moments(self) -> FactorisedMoments:
@@ -47,8 +52,8 @@ class BernoulliDropoutPosterior(SwitchedPosterior):
     m: Float[Tensor, "*B k"]
     retain_probability: Float[Tensor, "*B"] | Float[Tensor, "*B k"]
 
-    kind: ClassVar[str] = "bernoulli-dropout"
-    parameters: ClassVar[Mapping[str, int]] = {"m": 1, "retain_probability": 1}
+    kind = "bernoulli-dropout"
+    parameters = {"m": 1, "retain_probability": 1}
     singular: ClassVar[bool] = True
 
     @property
@@ -57,11 +62,14 @@ class BernoulliDropoutPosterior(SwitchedPosterior):
         p = self.retain_probability
         return p if p.ndim == self.m.ndim else p[..., None].expand_as(self.m)
 
+    def switches(self) -> SwitchedWeights:
+        return bernoulli_dropout_weights(self.m, self.retain_probabilities)
+
     def moments(self) -> FactorisedMoments:
         return bernoulli_moments(self.m, self.retain_probabilities)
 
     def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
-        kept = _uniform(generator, self.m, n) < self.retain_probabilities[..., None, :]
+        kept = noise(torch.rand, generator, n, like=self.m) < self.retain_probabilities[..., None, :]
         return torch.where(kept, self.m[..., None, :], 0.0)
 
     def log_mass(self, w: Float[Tensor, "*B n k"]) -> Float[Tensor, "*B n"]:
@@ -97,20 +105,24 @@ class SpikeSlabPosterior(SwitchedPosterior):
     slab_mean: Float[Tensor, "*B k"]
     slab_scale: Float[Tensor, "*B k"]
 
-    kind: ClassVar[str] = "spike-slab"
-    parameters: ClassVar[Mapping[str, int]] = {"spike_weight": 1, "mean": 1, "scale": 1}
+    kind = "spike-slab"
+    parameters = {"spike_weight": 1, "mean": 1, "scale": 1}
 
     @property
     def singular(self) -> bool:
         return bool((self.spike_weight > 0).any())
 
+    def switches(self) -> SwitchedWeights:
+        return spike_and_slab_weights(self.spike_weight, self.slab_mean, self.slab_scale)
+
     def moments(self) -> FactorisedMoments:
         return spike_slab_moments(self.spike_weight, self.slab_mean, self.slab_scale)
 
     def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
-        spiked = _uniform(generator, self.spike_weight, n) < self.spike_weight[..., None, :]
-        noise = torch.randn(spiked.shape, generator=generator, dtype=self.slab_mean.dtype, device=self.slab_mean.device)
-        return torch.where(spiked, 0.0, self.slab_mean[..., None, :] + self.slab_scale[..., None, :] * noise)
+        mean, scale = self.slab_mean[..., None, :], self.slab_scale[..., None, :]
+        spiked = noise(torch.rand, generator, n, like=self.spike_weight) < self.spike_weight[..., None, :]
+        slab = mean + scale * noise(torch.randn, generator, n, like=self.slab_mean)
+        return torch.where(spiked, 0.0, slab)
 
     def out_of_domain(self) -> str | None:
         weight, scale = self.spike_weight, self.slab_scale
@@ -118,8 +130,3 @@ class SpikeSlabPosterior(SwitchedPosterior):
         return first_outside("spike_weight", weight, (weight >= 0) & (weight <= 1), probability) or first_outside(
             "scale", scale, scale > 0, "positive numbers (standard deviations)"
         )
-
-
-def _uniform(generator: torch.Generator, like: Float[Tensor, "*B k"], n: int) -> Float[Tensor, "*B n k"]:
-    *batch, k = like.shape
-    return torch.rand(*batch, n, k, generator=generator, dtype=like.dtype, device=like.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,28 +11,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.linalg import tril_of_gram
-from fsvi_bench.posteriors.base import Posterior, first_outside
+from fsvi_bench.posteriors.base import Posterior, first_outside, noise
 
 
 class GaussianPosterior(Posterior):
     """q(w) = N(mean, Σ); tensors may carry a leading axis of B problems."""
 
     family: ClassVar[Literal["full", "ffg"]]
+    singular: ClassVar[bool] = False
     mean: Float[Tensor, "*B k"]
 
     @property
-    @abstractmethod
     def root(self) -> Float[Tensor, "*B k k"] | Float[Tensor, "*B k"]:
         """Of Σ: its lower-triangular factor, or standard deviations."""
-
-    @property
-    def singular(self) -> bool:
-        return False
+        _, root = self.tensors().values()
+        return root
 
     def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
-        *batch, k = self.mean.shape
-        noise = torch.randn(*batch, n, k, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
-        return self.mean[..., None, :] + noise @ self.covariance_tril().mT
+        return _draw(self.mean, self.covariance_tril(), generator, n)
 
     def out_of_domain(self) -> str | None:
         deviations, (_, name) = self.covariance_tril().diagonal(dim1=-2, dim2=-1), self.tensors()
@@ -46,13 +41,10 @@ class FullGaussian(GaussianPosterior):
 
     mean: Float[Tensor, "*B k"]
     scale_tril: Float[Tensor, "*B k k"]
-    family: ClassVar[Literal["full", "ffg"]] = "full"
-    kind: ClassVar[str] = "gaussian-full"
-    parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "scale_tril": 2}
 
-    @property
-    def root(self) -> Float[Tensor, "*B k k"]:
-        return self.scale_tril
+    family = "full"
+    kind = "gaussian-full"
+    parameters = {"mean": 1, "scale_tril": 2}
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return self.scale_tril
@@ -68,13 +60,10 @@ class FactorisedGaussian(GaussianPosterior):
 
     mean: Float[Tensor, "*B k"]
     scale: Float[Tensor, "*B k"]
-    family: ClassVar[Literal["full", "ffg"]] = "ffg"
-    kind: ClassVar[str] = "gaussian-ffg"
-    parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "scale": 1}
 
-    @property
-    def root(self) -> Float[Tensor, "*B k"]:
-        return self.scale
+    family = "ffg"
+    kind = "gaussian-ffg"
+    parameters = {"mean": 1, "scale": 1}
 
     def covariance_tril(self) -> Float[Tensor, "*B k k"]:
         return torch.diag_embed(self.scale)
@@ -87,8 +76,8 @@ class FactorGaussian(Posterior):
     mean: Float[Tensor, "*B k"]
     factor: Float[Tensor, "*B k r"]
 
-    kind: ClassVar[str] = "gaussian-factor"
-    parameters: ClassVar[Mapping[str, int]] = {"mean": 1, "factor": 2}
+    kind = "gaussian-factor"
+    parameters = {"mean": 1, "factor": 2}
 
     @property
     def singular(self) -> bool:
@@ -99,9 +88,14 @@ class FactorGaussian(Posterior):
         return tril_of_gram(torch.nn.functional.pad(self.factor.mT, (0, 0, 0, missing)))
 
     def draw(self, generator: torch.Generator, n: int) -> Float[Tensor, "*B n k"]:
-        *batch, _, r = self.factor.shape
-        noise = torch.randn(*batch, n, r, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
-        return self.mean[..., None, :] + noise @ self.factor.mT
+        return _draw(self.mean, self.factor, generator, n)
 
     def shapes(self, k: int) -> Mapping[str, tuple[int, ...]]:
         return {"mean": (k,), "factor": (k, self.factor.shape[-1])}
+
+
+def _draw(
+    mean: Float[Tensor, "*B k"], factor: Float[Tensor, "*B k r"], generator: torch.Generator, n: int
+) -> Float[Tensor, "*B n k"]:
+    """n draws of N(mean, FFᵀ)."""
+    return mean[..., None, :] + noise(torch.randn, generator, n, like=factor[..., 0, :]) @ factor.mT

@@ -28,15 +28,13 @@ KINDS = tuple(_CLASSES)
 
 def pack_tril(tril: Float[Tensor, "k k"]) -> Float[Tensor, " packed"]:
     """Rows of the lower triangle, in order."""
-    row, column = torch.tril_indices(tril.shape[-1], tril.shape[-1])
-    return tril[row, column]
+    return tril[torch.tril_indices(*tril.shape).unbind()]
 
 
 def unpack_tril(packed: Float[Tensor, " packed"], k: int) -> Float[Tensor, "k k"]:
     """The inverse of `pack_tril`."""
-    row, column = torch.tril_indices(k, k)
     tril = torch.zeros(k, k, dtype=packed.dtype)
-    tril[row, column] = packed
+    tril[torch.tril_indices(k, k).unbind()] = packed
     return tril
 
 

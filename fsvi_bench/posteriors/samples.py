@@ -26,8 +26,8 @@ class SamplesPosterior(Posterior):
 
     samples: Float[Tensor, "*B S k"]
 
-    kind: ClassVar[str] = "samples"
-    parameters: ClassVar[Mapping[str, int]] = {"samples": 1}
+    kind = "samples"
+    parameters = {"samples": 1}
     singular: ClassVar[None] = None
 
     @property

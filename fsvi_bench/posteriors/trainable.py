@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -17,26 +18,32 @@ from fsvi_bench.maths.elementwise import sigmoid, softplus
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.posteriors.base import Family, Posterior
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian, GaussianPosterior
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 
 
 class TrainablePosterior(nn.Module, ABC):
     """q over k weights of B problems; every parameter has a leading axis of B."""
 
+    k: int
+
     @abstractmethod
     def forward(self) -> Any:
         """q as it is now: a named tuple of tensors [B, ...] that a loss understands."""
 
-    @abstractmethod
+    @torch.no_grad()
     def posterior(self) -> Posterior:
-        """A copy without gradients."""
+        """A copy without gradients: by default of the Gaussian whose mean and root `forward` gives."""
+        mean, root = self()
+        if root.ndim == 2:
+            return FactorisedGaussian(mean[:, : self.k].clone(), root[:, : self.k].clone())
+        return FullGaussian(mean[:, : self.k].clone(), root[:, : self.k, : self.k].clone())
 
     def only(self, problem: int) -> nn.Module:
         """One problem's q, a batch of one, whose parameters share their memory with this one's."""
-        one = object.__new__(type(self))
-        one.__dict__ = {**self.__dict__, "_parameters": dict(self._parameters)}
-        for name, values in self.named_parameters():
-            one._parameters[name] = nn.Parameter(values.data[problem : problem + 1])
+        one = copy(self)
+        one._parameters = {
+            name: nn.Parameter(values.data[problem : problem + 1]) for name, values in self.named_parameters()
+        }
         return one
 
 
@@ -63,13 +70,6 @@ class TrainableGaussian(TrainablePosterior):
         if "lower" in self._parameters:
             return Gaussian(mean, _LogDiagonalTril.apply(self.lower, self.mask))  # type: ignore[no-untyped-call]
         return Gaussian(mean, self.log_scale[:, : self.width].exp())
-
-    @torch.no_grad()
-    def posterior(self) -> GaussianPosterior:
-        mean, root = self()
-        if root.ndim == 2:
-            return FactorisedGaussian(mean[:, : self.k].clone(), root[:, : self.k].clone())
-        return FullGaussian(mean[:, : self.k].clone(), root[:, : self.k, : self.k].clone())
 
 
 class _LogDiagonalTril(torch.autograd.Function):
@@ -162,8 +162,3 @@ class TrainableAdditive(TrainablePosterior):
 
     def forward(self) -> Gaussian:
         return Gaussian(self.theta[:, : self.k], (0.5 * self.log_variance[:, : self.k]).exp())
-
-    @torch.no_grad()
-    def posterior(self) -> FactorisedGaussian:
-        theta, scale = self()
-        return FactorisedGaussian(theta.clone(), scale)

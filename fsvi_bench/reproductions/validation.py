@@ -22,8 +22,8 @@ from fsvi_bench.reproductions.validation_numbers import (
 from fsvi_bench.reproductions.validation_page import rank_correlation, render_page, tables
 from fsvi_bench.reproductions.validation_panels import draw
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
-from fsvi_bench.tasks.build import CertifiedTask
 from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.certificate import CertifiedTask
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.theory.sgpr_predictive import missing_variance, titsias_predictive_variance

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from fsvi_bench.files import require_writable_directory
 from fsvi_bench.running.executors import Executor, use_one_thread
 from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.progress import Progress
-from fsvi_bench.tasks.build import CertifiedTask, build_from, cached_task_path, save
+from fsvi_bench.tasks.build import build_from, cached_task_path
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.certificate import certify
+from fsvi_bench.tasks.certificate import CertifiedTask, certify, save
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.official import find_cached, find_task
+from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.raw import CACHE_VARIABLE, RawData, cache_dir, load_raw
 from fsvi_bench.tasks.task import bind_task, raw_data
 
@@ -30,7 +30,7 @@ def prepare(
     Raises:
         InputError: raw data are missing or are not the task's.
     """
-    refusals = fit_missing(plan.splits, executor, data_dir, progress, find_task)
+    refusals = fit_missing(plan.splits, executor, data_dir, progress, official=True)
     tasks: list[FrozenTask] = []
     for name, split in plan.splits:
         if (name, split) in refusals:
@@ -85,12 +85,13 @@ def fit_missing(
     executor: Executor,
     data_dir: Path | None,
     progress: Progress,
-    known: Callable[[str, int], CertifiedTask | None] = find_cached,
+    *,
+    official: bool = False,
 ) -> Refusals:
     """Fits into the cache what is not there, each split on one thread; reasons of what was refused.
 
     Args:
-        known: what need not be fitted, by data set and split.
+        official: whether what has an official task need not be fitted.
 
     Raw data travel to the workers and tasks back from them: neither needs a folder that all machines see.
     """
@@ -98,7 +99,7 @@ def fit_missing(
     missing: list[tuple[str, int]] = []
     for name, split in splits:
         try:
-            if known(name, split) is None:
+            if find_task(name, split, official=official) is None:
                 missing.append((name, split))
         except TaskRefused as error:
             refusals[name, split] = str(error)

@@ -17,10 +17,9 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.gaussian import gaussian_kl_to_precision, gaussian_w2, normal_log_density
-from fsvi_bench.maths.linalg import tril_of_gram
+from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.posteriors.samples import SamplesPosterior
-from fsvi_bench.scoring.predictive import exact_predictive, nodes, predictive_moments, standard_normal
+from fsvi_bench.scoring.predictive import exact_predictive, moment_scores, nodes, standard_normal
 from fsvi_bench.tasks.task import Task
 
 GROUPS = 20
@@ -47,8 +46,8 @@ def sample_estimates(q: SamplesPosterior, problem: Task) -> dict[str, Any]:
 
     whole, without = scores(None), [scores(g) for g in range(GROUPS)]
     estimates = {name: _jackknife(value, [each[name] for each in without]) for name, value in whole.items()}
-    # A distance is the root of what was corrected: its square is smooth where it is 0, and it is not.
-    estimates["w2_moments"] = tuple(max(value, 0.0) ** 0.5 for value in estimates.pop("w2_moments_squared"))
+    # A distance is the root of what was corrected.
+    estimates["w2_moments"] = tuple(max(value, 0.0) ** 0.5 for value in estimates["w2_moments"])
     values: dict[str, Any] = {name: estimate for name, (estimate, _, _) in estimates.items()}
     return values | {"intervals": {name: (low, high) for name, (_, low, high) in estimates.items()}}
 
@@ -66,23 +65,17 @@ def _jackknife(whole: float, without: list[float]) -> tuple[float, ...]:
 
 
 def _moment_scores(samples: Float[Tensor, "S k"], problem: Task) -> dict[str, float]:
-    """Scores of the Gaussian with the samples' mean and covariance (divisor S − 1)."""
-    exact, truth = problem.truth.posterior, problem.truth
-    mean = samples.mean(0)
-    tril = tril_of_gram(samples - mean) / (len(samples) - 1) ** 0.5
-    kl = gaussian_kl_to_precision(mean, tril, *exact)
+    """Scores of the Gaussian with the samples' moments; the distance is squared, since its root is not smooth at 0."""
+    q = SamplesPosterior(samples)
+    tril = q.covariance_tril()
+    scores = moment_scores(q.mean, tril, problem)
+    scores["w2_moments"] *= scores["w2_moments"]
     # A direction in which the samples do not vary, but for rounding.
     deviations = tril.square().sum(-1).sqrt()
     rounding = 16 * torch.finfo(samples.dtype).eps * samples.abs().amax(0)
-    flat = bool((tril.diagonal() <= FLAT * deviations + rounding).any())
-    predictive = predictive_moments(problem, problem.Phi_test, mean, tril)
-    return {
-        "kl_moment_matched": math.inf if flat else float(kl.total),
-        "kl_mean_term": float(kl.mean),
-        "w2_moments_squared": float(gaussian_w2(mean, tril, exact.mean, truth.covariance_tril).square()),
-        "nlpd_moment_matched": predictive.nlpd(problem),
-        "rmse": predictive.rmse(problem),
-    }
+    if bool((tril.diagonal() <= FLAT * deviations + rounding).any()):
+        scores["kl_moment_matched"] = math.inf
+    return scores
 
 
 def _predictive_scores(
@@ -117,10 +110,8 @@ def _log_sums(
 ) -> Float[Tensor, "G P"]:
     """log Σ_s N(y_i; φ_iᵀw_s, σ²) over the samples of each group."""
     found = torch.empty(len(groups), len(y), dtype=torch.float64)
-    for g, group in enumerate(groups):
-        for start in range(0, len(y), ROWS):
-            rows = slice(start, start + ROWS)
-            means = Phi[rows] @ group.mT
-            values = normal_log_density(y[rows, None], means, noise_variance)
-            found[g, rows] = values.logsumexp(-1)
+    blocks = torch.split(found, ROWS, 1), torch.split(y, ROWS), torch.split(Phi, ROWS)
+    for part, targets, rows in zip(*blocks, strict=True):
+        for place, group in enumerate(groups):
+            part[place] = normal_log_density(targets[:, None], rows @ group.mT, noise_variance).logsumexp(-1)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -20,30 +20,29 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.bernoulli_dropout import bernoulli_quasi_kl
 from fsvi_bench.maths.blr import expected_log_likelihood
 from fsvi_bench.maths.gaussian import (
-    DivergenceTerms,
     gaussian_kl_from_precision,
     gaussian_kl_standard_normal,
     gaussian_kl_to_precision,
-    gaussian_w2,
 )
 from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.maths.spike_slab import spike_slab_reverse_kl
 from fsvi_bench.posteriors.base import Posterior, divergence
-from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
-from fsvi_bench.posteriors.gaussian import FactorGaussian
+from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior, SwitchedPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
-from fsvi_bench.scoring.coverage import LEVELS, coverage, exact_coverage
 from fsvi_bench.scoring.predictive import (
+    LEVELS,
+    coverage,
     exact_predictive,
     mixture_nlpd,
+    moment_scores,
     predictive_kl,
     predictive_moments,
-    switched_weights,
 )
 from fsvi_bench.scoring.samples import sample_estimates
 from fsvi_bench.tasks.task import Task
 
 MARGINAL_COUNTS = (1, 5, 20, 50)
+NO_MARGINALS: dict[str, float | None] = dict.fromkeys(map(str, MARGINAL_COUNTS))
 SPECTRUM_QUANTILES = 21
 OVERFLOW = 1e140  #: its square, summed over k² entries, is still finite
 
@@ -98,10 +97,10 @@ class Scores(BaseModel):
     coverage: Coverage | None  #: share of the test targets within q's central 50, 90, 95 % predictive intervals
     coverage_exact: Coverage  #: the same of the exact posterior's intervals
     log_evidence: float
-    elbo: float | None
+    elbo: float | None  #: E_q[log p(y | Φ, w)] − KL(q ‖ prior), in standardised units like the log evidence
     elbo_gap: float | None  #: log evidence − ELBO, which equals `kl` for every q
     intervals: dict[str, tuple[float, float]] | None = None  #: 95%, where scores are estimates
-    kl_at_objective_optimum: float | None = None  #: see `fsvi_bench.scoring.objective`; null for a mere posterior
+    kl_at_objective_optimum: float | None = None  #: see `Method.optima`; null for a posterior without its run
     objective_gap: float | None = None
 
 
@@ -117,45 +116,30 @@ def score(q: Posterior, problem: Task) -> Scores:
             f"task has k={problem.frozen.k} features, posterior has {q.k}; was it trained on another task?"
         )
     mean, tril = q.mean, q.covariance_tril()
-    exact, truth = problem.truth.posterior, problem.truth
-    _require_no_overflow(mean, tril, exact.precision_tril)
-    matched = gaussian_kl_to_precision(mean, tril, *exact)
-    moments = predictive_moments(problem, problem.Phi_test, mean, tril)
-    values: dict[str, Any] = dict.fromkeys(Scores.model_fields) | {
+    truth, exact = problem.truth, exact_predictive(problem, problem.Phi_test)
+    _require_no_overflow(mean, tril, truth.posterior.precision_tril)
+    values: dict[str, Any] = dict.fromkeys(Scores.model_fields) | moment_scores(mean, tril, problem)
+    values |= {
         "singular": q.singular,
-        "kl_mean_term": float(matched.mean),
-        "kl_moment_matched": float(matched.total),
-        "w2_moments": float(gaussian_w2(mean, tril, exact.mean, truth.covariance_tril)),
-        "kl_marginals": dict.fromkeys(map(str, MARGINAL_COUNTS)),
-        "overconfidence": _overconfidence(exact.precision_tril, tril),
-        "nlpd": moments.nlpd(problem),
-        "nlpd_moment_matched": moments.nlpd(problem),
-        "nlpd_exact": exact_predictive(problem, problem.Phi_test).nlpd(problem),
-        "rmse": moments.rmse(problem),
-        "coverage": coverage(q, problem, tril),
-        "coverage_exact": exact_coverage(problem),
+        "kl_marginals": NO_MARGINALS,
+        "overconfidence": _overconfidence(truth.posterior.precision_tril, tril),
+        "nlpd_exact": exact.nlpd(problem),
+        "coverage": coverage(q, problem),
+        "coverage_exact": exact.coverage(problem),
         "log_evidence": float(truth.log_evidence),
     }
     if isinstance(q, SamplesPosterior):
         values |= sample_estimates(q, problem)
     else:
-        values |= _weight_space(q, problem, matched, tril)
-        values["kl_marginals"] = _kl_marginals(q, problem, tril)
-        values["w2"] = values["w2_moments"] if not q.singular or isinstance(q, FactorGaussian) else None
-        for name, Phi in (("predictive_kl_test", problem.Phi_test), ("predictive_kl_box", problem.Phi_box)):
-            kl = predictive_kl(q, problem, Phi, tril)
-            values[name] = None if kl is None else float(kl.mean())
-    if (weights := switched_weights(q)) is not None:
-        values["nlpd"], values["nlpd_imprecision"] = mixture_nlpd(weights, problem, tril)
+        values |= _of_known_law(q, problem, values)
     values["nlpd_gap"] = None if values["nlpd"] is None else values["nlpd"] - values["nlpd_exact"]
     values["elbo_gap"] = None if values["elbo"] is None else values["log_evidence"] - values["elbo"]
     return Scores(**values)
 
 
-class TraceScores(BaseModel):
+class TraceScores(NamedTuple):
     """The scores that a trace follows."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     kl: float
     nlpd: float | None
     kl_moment_matched: float
@@ -168,26 +152,41 @@ def trace_scores(q: Posterior, problem: Task, mixtures: bool = True) -> TraceSco
     A mixture's NLPD takes as long as many steps: without `mixtures` it is None.
     """
     if divergence(q) is not None:
-        return TraceScores(**dict.fromkeys(TraceScores.model_fields, math.nan))
+        return TraceScores(*[math.nan] * 4)
     mean, tril = q.mean, q.covariance_tril()
     matched = float(gaussian_kl_to_precision(mean, tril, *problem.truth.posterior).total)
     of_moments = predictive_moments(problem, problem.Phi_test, mean, tril).nlpd(problem)
     nlpd: float | None = of_moments
-    if (weights := switched_weights(q)) is not None:
-        nlpd = mixture_nlpd(weights, problem, tril)[0] if mixtures else None
+    if isinstance(q, SwitchedPosterior):
+        nlpd = mixture_nlpd(q, problem)[0] if mixtures else None
     kl = math.inf if q.singular else matched
-    return TraceScores(kl=kl, nlpd=nlpd, kl_moment_matched=matched, nlpd_moment_matched=of_moments)
+    return TraceScores(kl, nlpd, matched, of_moments)
 
 
-def _weight_space(q: Posterior, problem: Task, matched: DivergenceTerms, tril: Float[Tensor, "k k"]) -> dict[str, Any]:
+def _of_known_law(q: Posterior, problem: Task, moments: dict[str, Any]) -> dict[str, Any]:
+    """Scores of a q whose law is known, beyond those of its moments."""
+    values = _weight_space(q, problem) | {"nlpd": moments["nlpd_moment_matched"], "w2": moments["w2_moments"]}
+    values["kl_marginals"] = _kl_marginals(q, problem)
+    if isinstance(q, SwitchedPosterior):
+        values["nlpd"], values["nlpd_imprecision"] = mixture_nlpd(q, problem)
+        values["w2"] = None if q.singular else values["w2"]
+    for name, Phi in (("predictive_kl_test", problem.Phi_test), ("predictive_kl_box", problem.Phi_box)):
+        kl = predictive_kl(q, problem, Phi)
+        values[name] = None if kl is None else float(kl.mean())
+    return values
+
+
+def _weight_space(q: Posterior, problem: Task) -> dict[str, Any]:
     """What depends on whether q has a density over the weights."""
-    exact = problem.truth.posterior
+    exact, tril = problem.truth.posterior, q.covariance_tril()
     if not q.singular:
+        kl = gaussian_kl_to_precision(q.mean, tril, *exact)
+        likelihood = expected_log_likelihood(problem.Phi, problem.y, problem.frozen.noise_variance, q.mean, tril)
         return {
-            "kl": float(matched.total),
-            "kl_cov_term": float(matched.covariance),
+            "kl": float(kl.total),
+            "kl_cov_term": float(kl.covariance),
             "reverse_kl": float(gaussian_kl_from_precision(*exact, q.mean, tril).total),
-            "elbo": _elbo(problem, q.mean, tril),
+            "elbo": float(likelihood - gaussian_kl_standard_normal(q.mean, tril)),
         }
     values = dict.fromkeys(("kl", "kl_cov_term", "reverse_kl"), math.inf) | {"elbo": -math.inf}
     if isinstance(q, SpikeSlabPosterior):
@@ -197,18 +196,11 @@ def _weight_space(q: Posterior, problem: Task, matched: DivergenceTerms, tril: F
     return values
 
 
-def _elbo(problem: Task, mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]) -> float:
-    """E_q[log p(y | Φ, w)] − KL(q ‖ prior), in standardised units like the log evidence."""
-    noise_variance = problem.frozen.noise_variance
-    likelihood = expected_log_likelihood(problem.Phi, problem.y, noise_variance, mean, tril)
-    return float(likelihood - gaussian_kl_standard_normal(mean, tril))
-
-
-def _kl_marginals(q: Posterior, problem: Task, tril: Float[Tensor, "k k"]) -> dict[str, float | None]:
+def _kl_marginals(q: Posterior, problem: Task) -> dict[str, float | None]:
     """KL(Q_X ‖ P_D,X) at the first test inputs in split order; null where the test set is smaller than that."""
-    truth, Phi, has_atoms = problem.truth, problem.Phi_test, q.singular and not isinstance(q, FactorGaussian)
-    full_rank = bool((tril.diagonal() > 0).all())
-    marginals: dict[str, float | None] = dict.fromkeys(map(str, MARGINAL_COUNTS))
+    truth, Phi, tril = problem.truth, problem.Phi_test, q.covariance_tril()
+    has_atoms, full_rank = isinstance(q, SwitchedPosterior) and q.singular, bool((tril.diagonal() > 0).all())
+    marginals = NO_MARGINALS.copy()
     for count in (count for count in MARGINAL_COUNTS if count <= len(Phi)):
         basis = row_space(Phi[:count])
         # The covariance of Vᵀw may have full rank although that of w has not.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json
@@ -17,22 +16,13 @@ from fsvi_bench.seeds import derived_generator
 from fsvi_bench.sources import meaning_sha256
 from fsvi_bench.tasks import toy
 from fsvi_bench.tasks.card import Card, FitSettings, ToySource, card_names, load_card
-from fsvi_bench.tasks.certificate import Certificate, certificate_path, read_certified, write_certificate
-from fsvi_bench.tasks.frozen import FrozenTask, write_task
-from fsvi_bench.tasks.raw import RawData, cache_dir, load_raw
-from fsvi_bench.tasks.splits import Index, index_sha256, standard_splits
+from fsvi_bench.tasks.certificate import CertifiedTask, read_within_limits
+from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.tasks.raw import Array, RawData, cache_dir, load_raw
+from fsvi_bench.tasks.splits import Index, standard_splits
 from fsvi_bench.tasks.task import Task, bind
 
-Array = NDArray[np.float64]
 Rows = Sequence[Index]  #: of training and of testing
-
-
-@dataclass(frozen=True)
-class CertifiedTask:
-    """A task with the certificate that vouches for it."""
-
-    task: FrozenTask
-    certificate: Certificate
 
 
 def split_indices(card: Card, split: int) -> Rows:
@@ -46,7 +36,7 @@ def split_indices(card: Card, split: int) -> Rows:
             f"{card.name} has no split {split}; its splits run from 0 to {card.splits.count - 1}, choose among them"
         )
     if isinstance(card.source, ToySource):
-        return np.arange(toy.N_TRAIN, dtype=np.int64), np.arange(toy.N_TRAIN, card.n, dtype=np.int64)
+        return np.split(np.arange(card.n, dtype=np.int64), [toy.N_TRAIN])
     return list(standard_splits(card.n, split + 1))[split]
 
 
@@ -70,9 +60,10 @@ def build_from(card: Card, split: int, raw: RawData) -> CertifiedTask:
     """
     rows = split_indices(card, split)
     if isinstance(card.source, ToySource):
-        task = bind(frozen_task(card.name, split, raw, rows, "rbf-grid", toy.TENSORS), raw)
+        task = new_task(card.name, split, raw, rows, "rbf-grid", toy.TENSORS)
     else:
-        task = fit_task(card.name, split, raw, rows, card.fit)
+        rng = derived_generator("sgpr", card.name, split, "inducing points")
+        task = fit_task(card.name, split, raw, rows, card.fit, rng)
     return CertifiedTask(task.certified().frozen, task.certificate)
 
 
@@ -83,8 +74,10 @@ def standardisation(values: Array) -> tuple[Array, Array]:
     return mean, np.where(constant, 1.0, values.std(0))
 
 
-def fit_task(dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSettings) -> Task:
-    """Fits the sparse GP to standardised training rows; not certified yet.
+def fit_task(
+    dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSettings, rng: np.random.Generator
+) -> Task:
+    """Fits the sparse GP to standardised training rows, from inducing points that `rng` draws; not certified yet.
 
     Raises:
         InputError: there are fewer distinct training inputs than inducing points.
@@ -92,9 +85,9 @@ def fit_task(dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSe
     # Imported here: GPyTorch costs over a second, and a cached task needs none of it.
     from fsvi_bench.tasks.fit import fit_sgpr
 
-    (input_mean, input_std), (target_mean, target_std) = map(standardisation, (raw.X[rows[0]], raw.y[rows[0]]))
-    X, y = (raw.X[rows[0]] - input_mean) / input_std, (raw.y[rows[0]] - target_mean) / target_std
-    model, fit = fit_sgpr(X, y, settings, derived_generator("sgpr", dataset, split, "inducing points"))
+    X, y = raw.X[rows[0]], raw.y[rows[0]]
+    (input_mean, input_std), (target_mean, target_std) = standardisation(X), standardisation(y)
+    model, fit = fit_sgpr((X - input_mean) / input_std, (y - target_mean) / target_std, settings, rng)
     kernel = model.covar_module.base_kernel
     tensors = {
         "inducing_points": model.covar_module.inducing_points.detach(),
@@ -107,17 +100,22 @@ def fit_task(dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSe
         "target_mean": target_mean,
         "target_std": target_std,
     }
-    return replace(bind(frozen_task(dataset, split, raw, rows, "sgpr-rbf-ard", tensors), raw), fit=fit)
+    return replace(new_task(dataset, split, raw, rows, "sgpr-rbf-ard", tensors), fit=fit)
 
 
-def frozen_task(
-    dataset: str, split: int, raw: RawData, rows: Rows, features: str, tensors: Mapping[str, Any]
-) -> FrozenTask:
-    """A frozen task of its file's tensors, given as numbers or arrays by name; the user's own data go into it."""
+def new_task(dataset: str, split: int, raw: RawData, rows: Rows, features: str, tensors: Mapping[str, Any]) -> Task:
+    """A task of its file's tensors, given as numbers or arrays by name; the user's own data go into it.
+
+    Raises:
+        TaskRefused: its features cannot be computed.
+    """
     doubles = {name: torch.as_tensor(value, dtype=torch.float64).clone() for name, value in tensors.items()}
     train, test = map(torch.from_numpy, rows)
     own = None if dataset in card_names() else raw
-    return FrozenTask(dataset, split, raw.sha256, features, **doubles, train_index=train, test_index=test, own_data=own)
+    frozen = FrozenTask(
+        dataset, split, raw.sha256, features, **doubles, train_index=train, test_index=test, own_data=own
+    )
+    return bind(frozen, raw)
 
 
 def cached_task_path(card: Card, split: int) -> Path:
@@ -126,12 +124,10 @@ def cached_task_path(card: Card, split: int) -> Path:
     Raises:
         InputError: the data set has no such split.
     """
-    train, test = map(index_sha256, split_indices(card, split))
+    split_indices(card, split)
     decided_by = {
-        "card": card.model_dump(mode="json", include={"name", "source", "fit", "feature_columns", "target"}),
+        "card": card.model_dump(mode="json", include={"name", "source", "n", "fit", "feature_columns", "target"}),
         "split": split,
-        "train": train,
-        "test": test,
         "code": meaning_sha256(__name__),  # what certifies too, since the certificate lies beside the task
     }
     key = sha256_of_json(decided_by)[:16]
@@ -145,23 +141,9 @@ def load_cached(card: Card, split: int) -> CertifiedTask | None:
         TaskRefused: its certificate fails its own limits.
     """
     try:
-        task, certificate = read_certified(cached_task_path(card, split))
+        return read_within_limits(cached_task_path(card, split))
     except InputError:
         return None
-    if certificate is None:
-        return None
-    certificate.require_limits()
-    return CertifiedTask(task, certificate)
-
-
-def save(built: CertifiedTask, path: Path) -> None:
-    """Writes a task and the certificate beside it.
-
-    Raises:
-        InputError: the place is not writable.
-    """
-    write_certificate(certificate_path(path), built.certificate)
-    write_task(path, built.task)
 
 
 def departures(task: FrozenTask, data_dir: Path | None = None) -> list[str]:
@@ -174,18 +156,15 @@ def departures(task: FrozenTask, data_dir: Path | None = None) -> list[str]:
         return []
     card, found = load_card(task.dataset), []
     for name, index in zip(("train_index", "test_index"), split_indices(card, task.split), strict=True):
-        if not np.array_equal(getattr(task, name).numpy(), index):
+        if not np.array_equal(task.tensors[name], index):
             found.append(f"its {name} is not that of {card.name}'s standard split {task.split}")
     if task.features == "rbf-grid":
         return found
     raw, rows = load_raw(card, task.split, data_dir), task.train_index.numpy()
-    for what, values, mean, std in (
-        ("inputs", raw.X[rows], task.input_mean, task.input_std),
-        ("targets", raw.y[rows], task.target_mean, task.target_std),
-    ):
-        expected_mean, expected_std = standardisation(values)
+    for what, values in (("input", raw.X), ("target", raw.y)):
+        mean, std = standardisation(values[rows])
         # Means are compared in standard deviations: one of them may be 0.
-        apart = np.abs((mean.numpy() - expected_mean) / expected_std).max()
-        if not (apart < 1e-9 and np.allclose(std.numpy(), expected_std, rtol=1e-9, atol=0)):
-            found.append(f"its {what} are not standardised by its training rows")
+        apart = np.abs(task.tensors[f"{what}_mean"].numpy() - mean) / std
+        if not (apart.max() < 1e-9 and np.allclose(task.tensors[f"{what}_std"], std, rtol=1e-9, atol=0)):
+            found.append(f"its {what}s are not standardised by its training rows")
     return found

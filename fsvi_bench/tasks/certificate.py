@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from pydantic import Field, ValidationError
@@ -16,8 +17,10 @@ from fsvi_bench.files import is_file, write_atomically
 from fsvi_bench.maths.blr import blr_posterior_cholesky, blr_posterior_woodbury
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.tasks.card import FitSettings, Strict
-from fsvi_bench.tasks.frozen import FrozenTask, read_task
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.frozen import FrozenTask, read_task, write_task
+
+if TYPE_CHECKING:
+    from fsvi_bench.tasks.task import Task
 
 WOODBURY_MAX_N = 2000  #: the N×N route costs O(N³); beyond this the QR and Cholesky routes stand alone
 
@@ -107,6 +110,14 @@ class Certificate(Strict):
                 )
 
 
+@dataclass(frozen=True)
+class CertifiedTask:
+    """A task with the certificate that vouches for it."""
+
+    task: FrozenTask
+    certificate: Certificate
+
+
 def certify(problem: Task, fit: Fit | None = None) -> Certificate:
     """Everything a certificate says, computed afresh from a task and its data (limits are not judged here).
 
@@ -142,23 +153,27 @@ def certify(problem: Task, fit: Fit | None = None) -> Certificate:
 
 def _posterior_checks(problem: Task) -> tuple[PosteriorCheck, ...]:
     """The routes to the posterior that scores do not take, each compared with the one they do."""
-    scored, tril, noise_variance = problem.truth.posterior, problem.truth.covariance_tril, problem.noise_variance
-    other = blr_posterior_cholesky(problem.Phi, problem.y, noise_variance)
-    kl = float(gaussian_kl_to_precision(scored.mean, tril, *other).total)
-    routes: list[tuple[Any, Tensor, Tensor, float | None]] = [
-        ("cholesky", other.mean, torch.cholesky_inverse(other.precision_tril), kl)
-    ]
-    if problem.N <= WOODBURY_MAX_N:
-        routes.append(("woodbury", *blr_posterior_woodbury(problem.Phi, problem.y, noise_variance), None))
-    return tuple(
-        PosteriorCheck(
-            method=method,
-            mean_relative_difference=_relative_difference(scored.mean, mean),
-            covariance_relative_difference=_relative_difference(tril @ tril.mT, covariance),
-            kl=kl,
-        )
-        for method, mean, covariance, kl in routes
+    mean, tril = problem.truth.posterior.mean, problem.truth.covariance_tril
+    data = problem.Phi, problem.y, problem.noise_variance
+    other = blr_posterior_cholesky(*data)
+    cholesky = PosteriorCheck(
+        method="cholesky",
+        mean_relative_difference=_relative_difference(mean, other.mean),
+        covariance_relative_difference=_relative_difference(
+            tril @ tril.mT, torch.cholesky_inverse(other.precision_tril)
+        ),
+        kl=float(gaussian_kl_to_precision(mean, tril, *other).total),
     )
+    if problem.N > WOODBURY_MAX_N:
+        return (cholesky,)
+    other_mean, covariance = blr_posterior_woodbury(*data)
+    woodbury = PosteriorCheck(
+        method="woodbury",
+        mean_relative_difference=_relative_difference(mean, other_mean),
+        covariance_relative_difference=_relative_difference(tril @ tril.mT, covariance),
+        kl=None,
+    )
+    return cholesky, woodbury
 
 
 def _relative_difference(a: Tensor, b: Tensor) -> float:
@@ -168,8 +183,7 @@ def _relative_difference(a: Tensor, b: Tensor) -> float:
 
 def _condition(tril: Tensor) -> float:
     """Condition number of LLᵀ."""
-    singular_values = torch.linalg.svdvals(tril)
-    return float((singular_values[0] / singular_values[-1]) ** 2)
+    return float(torch.linalg.cond(tril) ** 2)
 
 
 def _bound_from_features(problem: Task) -> float:
@@ -190,11 +204,11 @@ def differences(stored: Certificate, fresh: Certificate) -> list[str]:
     order of magnitude alone.
     """
     found = []
-    exact = ("dataset", "split", "task_sha256", "data_sha256", "k", "N", "jitter", "noise_variance")
     close = {"log_evidence": 1e-8, "bound": 1e-8, "condition_inducing": 1e-2, "condition_precision": 1e-2}
-    for name, tolerance in {**dict.fromkeys(exact), **close}.items():
+    for name in Certificate.model_fields:
         said, got = getattr(stored, name), getattr(fresh, name)
-        if said != got and (tolerance is None or not math.isclose(said, got, rel_tol=tolerance)):
+        near = name in close and math.isclose(said, got, rel_tol=close[name])
+        if not (said == got or near or name in ("posterior_checks", "limits", "fit")):
             found.append(f"its certificate says {name} {said}, recomputed {got}")
     if [check.method for check in stored.posterior_checks] != [check.method for check in fresh.posterior_checks]:
         found.append("its certificate holds other checks of the posterior than this version makes")
@@ -222,6 +236,30 @@ def read_certified(path: Path) -> tuple[FrozenTask, Certificate | None]:
     return task, certificate
 
 
+def read_within_limits(path: Path) -> CertifiedTask:
+    """A task file and the certificate beside it, which stands for it: `fsvi-bench tasks verify` computes that again.
+
+    Raises:
+        InputError: one of the two files is damaged or missing.
+        TaskRefused: the certificate fails the limits of this version.
+    """
+    task, certificate = read_certified(path)
+    if certificate is None:
+        raise InputError(f"{path} has no certificate beside it; install the package again")
+    certificate.require_limits()
+    return CertifiedTask(task, certificate)
+
+
+def save(built: CertifiedTask, path: Path) -> None:
+    """Writes a task and the certificate beside it.
+
+    Raises:
+        InputError: the place is not writable.
+    """
+    write_certificate(certificate_path(path), built.certificate)
+    write_task(path, built.task)
+
+
 def certificate_path(task_path: Path) -> Path:
     """`split-00.safetensors` → `split-00.certificate.json`."""
     return task_path.with_suffix(".certificate.json")
@@ -235,12 +273,12 @@ def write_certificate(path: Path, certificate: Certificate) -> None:
         TaskRefused: a number is not finite.
     """
     try:
-        json.dumps(certificate.model_dump(mode="json"), allow_nan=False)
+        content = json.dumps(certificate.model_dump(mode="json"), indent=2, allow_nan=False)
     except ValueError as error:
         raise TaskRefused(
             f"the certificate of {certificate.dataset} split {certificate.split} holds NaN or infinity"
         ) from error
-    write_atomically(path, (certificate.model_dump_json(indent=2) + "\n").encode())
+    write_atomically(path, f"{content}\n".encode())
 
 
 def read_certificate(path: Path) -> Certificate:

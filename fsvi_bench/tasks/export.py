@@ -16,7 +16,7 @@ from torch import Tensor
 from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.files import write_atomically
 from fsvi_bench.tasks.task import Task
-from fsvi_bench.tensorfile import tensor_file
+from fsvi_bench.tensorfile import write_tensor_file
 
 FORMAT = "fsvi-training-problem/1"
 Format = Literal["npz", "safetensors"]
@@ -30,41 +30,34 @@ def training_tensors(problem: Task) -> dict[str, Tensor]:
     """
     low, high = problem.bounding_box
     own = {"X": problem.X, "y": problem.y, "Phi": problem.Phi, "noise_variance": problem.noise_variance}
-    of_map = {{"tril": "feature_tril"}.get(name, name): part for name, part in problem.feature_map.tensors.items()}
+    of_map = problem.feature_map.tensors
+    if "tril" in of_map:
+        of_map["feature_tril"] = of_map.pop("tril")
     return {**own, "low": low, "high": high, **of_map}
-
-
-def training_words(problem: Task) -> dict[str, str]:
-    """What tells the problem from others; `task_sha256` goes into the posterior's file."""
-    words = {name: str(getattr(problem.frozen, name)) for name in ("dataset", "split", "features", "k")}
-    return {"format": FORMAT, **words, "task_sha256": problem.sha256}
-
-
-def training_file(problem: Task, form: str) -> bytes:
-    """The bytes of a problem's file; in an `npz` the words are arrays of text without an axis.
-
-    Raises:
-        InputError: an unknown format.
-    """
-    tensors, words = training_tensors(problem), training_words(problem)
-    if form == "safetensors":
-        return tensor_file(tensors, words)
-    if form != "npz":
-        raise unknown_name("format", form, get_args(Format))
-    stream = io.BytesIO()
-    arrays: dict[str, Any] = tensors | words
-    np.savez(stream, **arrays)
-    return stream.getvalue()
 
 
 def export_problem(problem: Task, out: Path, form: str) -> Path:
     """Writes `OUT/<data set>/split-NN.<format>` and returns its path.
 
+    With the tensors go words that tell the problem from others, in an `npz` as arrays of text without an axis;
+    `task_sha256` goes into the posterior's file.
+
     Raises:
         InputError: an unknown format, features that are not finite, or a place that is not writable.
     """
+    if form not in get_args(Format):
+        raise unknown_name("format", form, get_args(Format))
     if not bool(torch.isfinite(problem.Phi).all()):
         raise InputError(f"the features of {problem.dataset} split {problem.split} are not finite")
+    tensors = training_tensors(problem)
+    words = {name: str(getattr(problem.frozen, name)) for name in ("dataset", "split", "features", "k")}
+    words |= {"format": FORMAT, "task_sha256": problem.sha256}
     path = out / problem.dataset / f"split-{problem.split:02d}.{form}"
-    write_atomically(path, training_file(problem, form))
+    if form == "safetensors":
+        write_tensor_file(path, tensors, words)
+        return path
+    arrays: dict[str, Any] = tensors | words
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    write_atomically(path, stream.getvalue())
     return path

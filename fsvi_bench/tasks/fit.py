@@ -11,8 +11,6 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable
-from typing import Any
 
 import gpytorch
 import numpy as np
@@ -29,7 +27,6 @@ from fsvi_bench.tasks.card import FitSettings
 from fsvi_bench.tasks.certificate import Fit
 
 Array = NDArray[np.float64]
-BoundAndGradient = tuple[float, Array]
 
 
 class SparseGP(gpytorch.models.ExactGP):  # type: ignore[misc]
@@ -60,12 +57,14 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
 
     def __init__(self, likelihood: gpytorch.likelihoods.GaussianLikelihood, model: SparseGP, jitter: float) -> None:
         super().__init__(likelihood, model)
-        kernel = model.covar_module.base_kernel
-        scales = [
-            (kernel.base_kernel, "raw_lengthscale"), (kernel, "raw_outputscale"), (likelihood.noise_covar, "raw_noise")
-        ]  # fmt: skip
-        self._transforms = [module.constraint_for_parameter_name(name).transform for module, name in scales]
-        self.raw = [model.covar_module.inducing_points, *(getattr(module, name) for module, name in scales)]
+        kernel = "covar_module.base_kernel"
+        scales = (
+            f"{kernel}.base_kernel.raw_lengthscale",
+            f"{kernel}.raw_outputscale",
+            "likelihood.noise_covar.raw_noise",
+        )
+        self._transforms = [model.constraint_for_parameter_name(name).transform for name in scales]
+        self.raw = [model.covar_module.inducing_points, *map(model.get_parameter, scales)]
         # The parameters become views of one vector: setting it sets them all, in one copy per evaluation.
         self.vector = torch.nn.utils.parameters_to_vector(self.raw).detach()
         torch.nn.utils.vector_to_parameters(self.vector, self.raw)
@@ -73,12 +72,13 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
         self._evaluate = LapackCollapsedBound(X, y, len(self.raw[0]), jitter)
 
     def forward(self, model: SparseGP) -> Tensor:
+        bound, gradient = self.value_and_gradient()
         raw = torch.nn.utils.parameters_to_vector(self.raw)
-        bound: Tensor = _Bound.apply(raw, self.value_and_gradient)  # type: ignore[no-untyped-call]
-        return bound
+        # The product is 0, and its derivative the gradient; it has no second one, so that asking for it is an error.
+        return torch.from_numpy(gradient) @ (raw - raw.detach()) + bound
 
     @torch.no_grad()
-    def value_and_gradient(self) -> BoundAndGradient:
+    def value_and_gradient(self) -> tuple[float, Array]:
         """The bound and its gradient in `raw`, GPyTorch's unconstrained parameters, as one vector.
 
         Raises:
@@ -86,26 +86,14 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
         """
         Z, *raw = self.raw
         lengthscales, outputscale, noise = (f(r).numpy() for f, r in zip(self._transforms, raw, strict=True))
-        bound, by_Z, by_lengthscales, *by_others = self._evaluate(
-            Z.numpy(), lengthscales[0], outputscale.item(), noise.item()
-        )
+        with np.errstate(all="ignore"):  # where numbers overflow the bound is not finite, and refuses itself
+            bound, by_Z, by_lengthscales, *by_others = self._evaluate(
+                Z.numpy(), lengthscales[0], outputscale.item(), noise.item()
+            )
         # Each constraint is softplus plus a constant, so its derivative is the logistic function: autograd through
         # them would cost a tenth of the whole evaluation on a small data set.
         slopes = torch.sigmoid(self.vector[by_Z.size :]).numpy()
         return bound, np.concatenate([by_Z.ravel(), slopes * np.concatenate([by_lengthscales, by_others])])
-
-
-class _Bound(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, vector: Tensor, evaluate: Callable[[], BoundAndGradient]) -> Tensor:
-        bound, gradient = evaluate()
-        ctx.save_for_backward(torch.from_numpy(gradient))
-        return vector.new_tensor(bound)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
-        return grad_outputs[0] * ctx.saved_tensors[0], None
 
 
 TOO_FAR = 1e100  #: nats, in place of a bound that cannot be computed
@@ -161,7 +149,7 @@ def _draw_inducing_points(X: Array, k: int, rng: np.random.Generator) -> Array:
     distinct = np.unique(X, axis=0)
     if len(distinct) < k:
         raise InputError(f"k = {k} inducing points are asked of {len(distinct)} distinct training inputs; lower k")
-    return distinct[rng.choice(len(distinct), size=k, replace=False)]
+    return rng.choice(distinct, k, replace=False)
 
 
 def _versions() -> dict[str, str]:

@@ -83,7 +83,7 @@ _OWN_AXES = {"X": ["n", "D"], "y": ["n"]}
 TENSOR_NAMES = tuple(_AXES)
 
 
-def write_task(path: Path, task: FrozenTask, further_metadata: dict[str, str] | None = None) -> None:
+def write_task(path: Path, task: FrozenTask) -> None:
     """Writes a task file atomically.
 
     Raises:
@@ -91,7 +91,7 @@ def write_task(path: Path, task: FrozenTask, further_metadata: dict[str, str] | 
     """
     own = task.own_data
     data = {} if own is None else {"X": torch.from_numpy(own.X), "y": torch.from_numpy(own.y)}
-    write_tensor_file(path, {**task.tensors, **data}, {**(further_metadata or {}), **task.metadata})
+    write_tensor_file(path, {**task.tensors, **data}, task.metadata)
 
 
 def read_task(path: Path) -> FrozenTask:
@@ -124,13 +124,14 @@ def _assemble(content: TensorFile) -> FrozenTask:
         raise content.error(f"metadata 'features' is {quoted(features)}, expected one of: {', '.join(FEATURES)}")
     if not re.fullmatch("[0-9]{1,6}", metadata["split"]):
         raise content.error(f"metadata 'split' is {quoted(metadata['split'])}, expected a whole number such as 0")
+    own = RawData.of(tensors.pop("X").numpy(), tensors.pop("y").numpy()) if "X" in tensors else None
     return FrozenTask(
         dataset=metadata["dataset"],
         split=int(metadata["split"]),
         data_sha256=metadata["data_sha256"],
         features=features,
-        **{name: tensors[name] for name in TENSOR_NAMES},
-        own_data=RawData.of(tensors["X"].numpy(), tensors["y"].numpy()) if "X" in tensors else None,
+        own_data=own,
+        **tensors,
     )
 
 

@@ -9,13 +9,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from fsvi_bench.errors import InputError, invalid_field
-from fsvi_bench.tasks.build import fit_task, frozen_task
+from fsvi_bench.errors import InputError, invalid_field, quoted
+from fsvi_bench.seeds import derived_generator
+from fsvi_bench.tasks.build import fit_task, new_task
 from fsvi_bench.tasks.card import FitSettings
 from fsvi_bench.tasks.frozen import fault_of_name
 from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tasks.splits import standard_splits
-from fsvi_bench.tasks.task import Task, bind
+from fsvi_bench.tasks.task import Task
+from fsvi_bench.threads import one_thread
 
 
 class _Options(BaseModel):
@@ -28,20 +30,27 @@ class _Options(BaseModel):
 
 def _options(**given: Any) -> _Options:
     try:
-        return _Options(**given)
+        options = _Options(**given)
     except ValidationError as error:
         raise InputError(invalid_field(error)) from error
+    if fault := fault_of_name(options.name):
+        raise InputError(f"name is {fault}")
+    return options
 
 
+@one_thread()
 def make_task(
     X: ArrayLike, y: ArrayLike, *, k: int = 100, test_fraction: float = 0.1, seed: int = 1, name: str = "own"
 ) -> Task:
     """Fits a sparse GP to data of the user's own, as the official tasks' are, and certifies the task that comes of it.
 
+    It takes one thread: for problems of this size two are slower.
+
     Args:
         X, y: inputs [n,D] and targets [n], not standardised: NumPy, torch or pandas.
         k: inducing points, and so features and weights.
-        test_fraction: how many of the rows are held out, drawn with `seed`.
+        test_fraction: how many of the rows are held out.
+        seed: of the rows that are held out, and of the inducing points that the fit starts with.
         name: of the data; letters, digits, - and _.
 
     Raises:
@@ -49,17 +58,19 @@ def make_task(
         TaskRefused: the exact posterior cannot be computed to its limits.
     """
     options = _options(k=k, test_fraction=test_fraction, seed=seed, name=name)
-    raw = _raw_data(X, y, name)
+    raw = _raw_data(X, y)
     rows = next(standard_splits(len(raw.y), 1, seed=options.seed, train_fraction=1 - options.test_fraction))
     if not min(map(len, rows)):
         raise InputError(
-            f"test_fraction {test_fraction} of {len(raw.y)} rows leaves none to train or to test on; change it"
+            f"test_fraction {test_fraction} of {len(raw.y)} rows leaves none to train or to test on; choose another"
         )
-    return fit_task(name, 0, raw, rows, FitSettings(k=options.k)).certified()
+    rng = derived_generator("sgpr", "own data", options.seed, "inducing points")
+    return fit_task(name, 0, raw, rows, FitSettings(k=options.k), rng).certified()
 
 
+@one_thread()
 def task_of_model(
-    kernel: str, tensors: dict[str, Any], data: tuple[Any, Any], held_out: tuple[Any, Any], name: str, jitter: float
+    kernel: str, tensors: dict[str, Any], X: Any, y: Any, X_test: Any, y_test: Any, name: str, jitter: float
 ) -> Task:
     """The task of a model's kernel and tensors on data as they are, see `Task.from_gpytorch`.
 
@@ -67,24 +78,17 @@ def task_of_model(
         InputError, TaskRefused: as there.
     """
     options, D = _options(jitter=jitter, name=name), tensors["inducing_points"].shape[1]
-    raw = _raw_data(*data, name, columns=D)
+    raw = _raw_data(X, y, columns=D)
     train = test = np.arange(len(raw.y))
-    if any(part is not None for part in held_out):
-        more = _raw_data(*held_out, name, "_test", D)
+    if X_test is not None or y_test is not None:
+        more = _raw_data(X_test, y_test, "_test", D)
         test = len(raw.y) + np.arange(len(more.y))
         raw = RawData.of(np.concatenate([raw.X, more.X]), np.concatenate([raw.y, more.y]))
-    data_as_is = {
-        "input_mean": np.zeros(D),
-        "input_std": np.ones(D),
-        "target_std": 1,
-        "jitter": options.jitter,
-    }
-    return bind(frozen_task(name, 0, raw, (train, test), f"sgpr-{kernel}-ard", tensors | data_as_is), raw).certified()
+    tensors |= {"input_mean": np.zeros(D), "input_std": np.ones(D), "target_std": 1, "jitter": options.jitter}
+    return new_task(name, 0, raw, (train, test), f"sgpr-{kernel}-ard", tensors).certified()
 
 
-def _raw_data(X: Any, y: Any, name: str, suffix: str = "", columns: int | None = None) -> RawData:
-    if fault := fault_of_name(name):
-        raise InputError(f"name is {fault}")
+def _raw_data(X: Any, y: Any, suffix: str = "", columns: int | None = None) -> RawData:
     inputs, targets = _numbers(X, f"X{suffix}"), _numbers(y, f"y{suffix}")
     inputs = inputs[:, None] if inputs.ndim == 1 else inputs
     targets = targets[:, 0] if targets.shape[1:] == (1,) else targets
@@ -99,8 +103,16 @@ def _raw_data(X: Any, y: Any, name: str, suffix: str = "", columns: int | None =
 
 
 def _numbers(values: Any, what: str) -> NDArray[np.float64]:
-    for column in getattr(values, "columns", ()):
+    columns = list(getattr(values, "columns", ()))
+    for column in columns:
+        if columns.count(column) > 1:
+            raise InputError(
+                f"{what} has {columns.count(column)} columns named {quoted(str(column))}, expected different names; "
+                "rename or drop one"
+            )
         _numbers(values[column], f"column {str(column)!r} of {what}")
+    if np.ma.is_masked(values):
+        raise InputError(f"{what} has masked entries, expected a number in each; fill them or drop such rows")
     try:
         array = np.asarray(values.detach().cpu().double() if isinstance(values, torch.Tensor) else values)
         texts = array.dtype == object and any(isinstance(value, str) for value in array.flat)

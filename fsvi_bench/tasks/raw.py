@@ -54,31 +54,20 @@ def load_raw(card: Card, split: int, data_dir: Path | None = None) -> RawData:
     if isinstance(source, SklearnSource):
         return _load_diabetes(source.sha256)
     if isinstance(source, FileSource):
-        return _load_file(card, source, _locate(card, source, data_dir))
+        return _load_file(card, source, data_dir)
     return RawData.of(*draw_toy(split))
 
 
-def _locate(card: Card, source: FileSource, data_dir: Path | None) -> Path:
-    """Path of a data set's raw file, downloaded into the cache if it is nowhere else; its SHA-256 is checked."""
-    candidates = _candidates(source, data_dir)
-    for path in filter(is_file, candidates):
-        if (got := sha256_of_file(path)) != source.sha256:
-            raise InputError(
-                f"{path} is not the {card.name} data: its SHA-256 is {got}, expected {source.sha256}; "
-                "delete the file and fetch it again"
-            )
-        return path
-    return _download(card, source, candidates)
-
-
-def _candidates(source: FileSource, data_dir: Path | None) -> list[Path]:
-    """Where the raw file may lie: beneath the data folder, if one is named, and in the cache (always last)."""
+def _places(source: FileSource, data_dir: Path | None) -> dict[str, Path]:
+    """Where the raw file may lie, in order: beneath the data folder, if one is named, and in the cache."""
+    places = {"cache": cache_dir() / "data" / source.path}
     named = data_dir or os.environ.get(DATA_VARIABLE)
-    roots = [Path(named)] if named else []
-    if roots and not is_directory(roots[0]):
+    if not named:
+        return places
+    if not is_directory(Path(named)):
         where = "--data-dir" if data_dir else f"${DATA_VARIABLE}"
-        raise InputError(f"{where} names {roots[0]}, which is not a folder; name the folder that holds {source.path}")
-    return [root / source.path for root in (*roots, cache_dir() / "data")]
+        raise InputError(f"{where} names {named}, which is not a folder; name the folder that holds {source.path}")
+    return {"data folder": Path(named) / source.path, **places}
 
 
 def is_here(card: Card, data_dir: Path | None = None) -> bool:
@@ -92,18 +81,15 @@ def whereabouts(card: Card, data_dir: Path | None = None) -> str:
         return "bundled with scikit-learn"
     if not isinstance(card.source, FileSource):
         return "generated"
-    *named, cached = _candidates(card.source, data_dir)
-    if any(map(is_file, named)):
-        return "data folder"
-    return "cache" if is_file(cached) else "to be downloaded"
+    places = _places(card.source, data_dir)
+    return next((name for name, path in places.items() if is_file(path)), "to be downloaded")
 
 
-def _download(card: Card, source: FileSource, candidates: list[Path]) -> Path:
-    """Fetches the raw file into the cache; a partial or altered download leaves nothing behind."""
-    target = candidates[-1]
+def _download(card: Card, source: FileSource, places: dict[str, Path]) -> Path:
+    """Fetches the raw file into the cache and returns its path; a partial or altered download leaves nothing behind."""
     import pooch
-    import requests
 
+    target = places["cache"]
     pooch.get_logger().setLevel("WARNING")
     mirror = os.environ.get(MIRROR_VARIABLE)
     urls = (f"{mirror.rstrip('/')}/{source.path}",) if mirror else source.urls
@@ -118,30 +104,32 @@ def _download(card: Card, source: FileSource, candidates: list[Path]) -> Path:
                 downloader=pooch.HTTPDownloader(timeout=30),
             )
             return target
+        except OSError as error:  # all of requests' errors among them, of which some are ValueErrors too
+            reason = f"{url}: {error.strerror or type(error).__name__}"
         except ValueError:
             raise InputError(
                 f"the download of the {card.name} data from {url} is truncated or altered: its SHA-256 is not "
                 f"{source.sha256}; try again, or put the file at {target} yourself"
             ) from None
-        except requests.RequestException as error:
-            reason = f"{url}: {type(error).__name__}"
-        except OSError as error:
-            reason = f"{url}: {error.strerror or error}"
-    looked = " and ".join(str(path) for path in candidates)
+    looked = " and ".join(map(str, places.values()))
     raise InputError(
         f"the {card.name} data are not on this machine (looked for {looked}) and cannot be downloaded ({reason}); "
         f"put the file at {target}, or point --data-dir or ${DATA_VARIABLE} at a folder that holds {source.path}"
     )
 
 
-@lru_cache(maxsize=4)
-def _read_table(path: Path, modified_ns: int) -> Array:
-    """The table of a verified file; `modified_ns` keeps the memory of an earlier version from being used."""
-    return np.loadtxt(path)
+_read_table = lru_cache(maxsize=4)(np.loadtxt)  # the file has just been verified, so the cached table is still its own
 
 
-def _load_file(card: Card, source: FileSource, path: Path) -> RawData:
-    table = _read_table(path, path.stat().st_mtime_ns)
+def _load_file(card: Card, source: FileSource, data_dir: Path | None) -> RawData:
+    places = _places(source, data_dir)
+    path = next(filter(is_file, places.values()), None) or _download(card, source, places)
+    if (got := sha256_of_file(path)) != source.sha256:
+        raise InputError(
+            f"{path} is not the {card.name} data: its SHA-256 is {got}, expected {source.sha256}; "
+            "delete the file and fetch it again"
+        )
+    table = _read_table(path)
     columns = max(*card.feature_columns, card.target.column) + 1
     if len(table) != card.n or table.shape[1] < columns:
         raise InputError(

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.blr import predictive_variance
-from fsvi_bench.tasks.build import CertifiedTask
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.certificate import Certificate, Fit
+from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, Fit
 from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tasks.task import Task, bind
 
@@ -72,16 +70,19 @@ def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Ref
     bound, other_bound = fit.bound_per_point, other_fit.bound_per_point
     (mean, sd), (other_mean, other_sd) = _predictions(bind(task, raw)), _predictions(bind(other, raw))
     bounds = bound, other_bound, abs(bound - other_bound)
-    means = float(mean.mean()), float(other_mean.mean()), _root_mean_square((other_mean - mean) / sd)
-    sds = float(sd.mean()), float(other_sd.mean()), _root_mean_square((other_sd / sd).log())
+    means = float(mean.mean()), float(other_mean.mean()), _size((other_mean - mean) / sd)
+    sds = float(sd.mean()), float(other_sd.mean()), _size((other_sd / sd).log())
     distances = (
         Distance("bound per training point", "nats", *bounds, load_card(task.dataset).refit_tolerance),
         Distance("predictive means at test inputs (r.m.s.)", "predictive sd", *means, MEAN_TOLERANCE),
         Distance("predictive sds at test inputs (r.m.s.)", "in logarithm", *sds, SPREAD_TOLERANCE),
     )
     then, now = fit.versions, other_fit.versions
-    names = [name for name in sorted(then.keys() | now.keys()) if now.get(name) != then.get(name)]
-    versions = tuple(f"{name} {now.get(name)}, then {then.get(name)}" for name in names)
+    versions = tuple(
+        f"{name} {now.get(name)}, then {then.get(name)}"
+        for name in sorted(then.keys() | now.keys())
+        if now.get(name) != then.get(name)
+    )
     return Refit(task.dataset, task.split, task.sha256 == other.sha256, distances, versions)
 
 
@@ -92,8 +93,9 @@ def _predictions(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"
     return (Phi @ truth.posterior.mean[:, None])[:, 0], variance.sqrt()
 
 
-def _root_mean_square(values: Float[Tensor, " n"]) -> float:
-    return float(torch.linalg.vector_norm(values)) / len(values) ** 0.5
+def _size(values: Float[Tensor, " n"]) -> float:
+    """Root mean square."""
+    return float(values.square().mean().sqrt())
 
 
 def _fit(certificate: Certificate) -> Fit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,9 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.maths.batching import Stacked
 from fsvi_bench.maths.blr import PrecisionGaussian, blr_posterior, covariance_tril, log_evidence
 from fsvi_bench.maths.features import Kernel, inducing_tril, nystrom_features, rbf_grid_features
 from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, Fit, certify, save
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.raw import RawData, load_raw
 
@@ -25,13 +27,11 @@ if TYPE_CHECKING:
     from gpytorch.likelihoods import GaussianLikelihood
     from gpytorch.models import GP
 
-    from fsvi_bench.tasks.certificate import Certificate, Fit
-
 BOX_POINTS = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureMap:
+class FeatureMap(Stacked):
     """φ at standardised inputs; every tensor may carry a leading axis of problems."""
 
     inducing_points: Float[Tensor, "*B k D"]
@@ -67,7 +67,7 @@ class FeatureMap:
     @property
     def tensors(self) -> dict[str, Any]:
         """The tensors that there are, by name."""
-        return {field.name: part for field in fields(self) if isinstance(part := getattr(self, field.name), Tensor)}
+        return {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
 
     @staticmethod
     def stack(maps: Sequence[FeatureMap]) -> FeatureMap:
@@ -83,14 +83,10 @@ class FeatureMap:
 
     def __getitem__(self, problem: int) -> FeatureMap:
         """One problem's feature map, as a copy: where it lies in memory must not depend on the batch."""
-        return replace(self, **{name: tensor[problem].clone() for name, tensor in self.tensors.items()})
-
-    def to(self, device: torch.device) -> FeatureMap:
-        return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors.items()})
+        return self.map(lambda tensor: tensor[problem].clone())
 
 
-@dataclass(frozen=True, eq=False)
-class Truth:
+class Truth(NamedTuple):
     """The exact posterior P_D of one problem and its evidence (standardised units)."""
 
     posterior: PrecisionGaussian
@@ -106,7 +102,7 @@ class Exact(NamedTuple):
     log_evidence: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Task:
     """A frozen task bound to its data: learned from (X, y, Phi), scored on (X_test, y_test, Phi_test), standardised."""
 
@@ -130,6 +126,16 @@ class Task:
     def sha256(self) -> str:
         """The task's identity, which scores carry."""
         return self.frozen.sha256
+
+    def __repr__(self) -> str:
+        features = self.frozen.features
+        return f"Task({self.dataset!r}, split={self.split}, N={self.N}, k={self.k}, features={features!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Task) and other.sha256 == self.sha256
+
+    def __hash__(self) -> int:
+        return hash(self.sha256)
 
     @property
     def k(self) -> int:
@@ -166,9 +172,8 @@ class Task:
     @cached_property
     def truth(self) -> Truth:
         """The exact posterior, by QR (`fsvi_bench.maths.blr.blr_posterior`)."""
-        noise_variance = self.frozen.noise_variance
-        posterior = blr_posterior(self.Phi, self.y, noise_variance)
-        evidence = log_evidence(self.Phi, self.y, noise_variance, posterior)
+        posterior = blr_posterior(self.Phi, self.y, self.noise_variance)
+        evidence = log_evidence(self.Phi, self.y, self.noise_variance, posterior)
         return Truth(posterior, covariance_tril(posterior.precision_tril), evidence)
 
     @cached_property
@@ -180,8 +185,6 @@ class Task:
     @cached_property
     def certificate(self) -> Certificate:
         """Everything that vouches for the exact posterior, computed afresh; its limits are not judged here."""
-        from fsvi_bench.tasks.certificate import certify
-
         return certify(self, self.fit)
 
     def certified(self) -> Task:
@@ -199,8 +202,6 @@ class Task:
         Raises:
             InputError: the place is not writable.
         """
-        from fsvi_bench.tasks.build import CertifiedTask, save
-
         save(CertifiedTask(self.frozen, self.certificate), Path(path))
 
     @staticmethod
@@ -233,7 +234,7 @@ class Task:
         from fsvi_bench.tasks.from_gpytorch import read_model
         from fsvi_bench.tasks.own import task_of_model
 
-        return task_of_model(*read_model(model, likelihood), (X, y), (X_test, y_test), name, jitter)
+        return task_of_model(*read_model(model, likelihood), X, y, X_test, y_test, name, jitter)
 
 
 def raw_data(task: FrozenTask, data_dir: Path | None = None) -> RawData:

@@ -38,7 +38,6 @@ class Scores(pl.Callback):
         super().__init__()
         self.tasks = [require_task(task) for task in (tasks if isinstance(tasks, list | tuple) else [tasks])]
         self.every = whole_number("every", every, 1)
-        self._logged_at = -1
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if not isinstance(pl_module, Method):
@@ -60,13 +59,11 @@ class Scores(pl.Callback):
         if pl_module.steps_done % self.every == 0:
             self._log(trainer, pl_module)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._log(trainer, pl_module)
+    def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        if pl_module.steps_done % self.every != 0:
+            self._log(trainer, pl_module)
 
     def _log(self, trainer: pl.Trainer, method: Any) -> None:
-        if self._logged_at == method.steps_done:
-            return
-        self._logged_at = method.steps_done
         metrics = self.metrics(method)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
         for logger in trainer.loggers:

@@ -6,12 +6,13 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.data import TRACED_SETS
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.scoring.scores import trace_scores
 from fsvi_bench.tasks.task import Task
@@ -19,8 +20,8 @@ from fsvi_bench.tasks.task import Task
 if TYPE_CHECKING:
     from fsvi_bench.methods.base import Method  # which imports Lightning: reading a trace must not wait for it
 
-COLUMNS = ("steps", "seconds", "kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched", "loss")
 POINTS_PER_DECADE = 8
+TRACED_SETS = 4  #: the first of the held-out ones, on which an objective is followed: 2% of a quick run's time
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class TracePoint:
     loss: float | None = None
 
 
+COLUMNS = tuple(column.name for column in fields(TracePoint))
+_LINES = TypeAdapter(list[TracePoint])
+
+
 @dataclass
 class Trace:
     """One cell's trace."""
@@ -52,7 +57,7 @@ class Trace:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows([getattr(point, name) for name in COLUMNS] for point in self.points)
+        writer.writerows(map(astuple, self.points))
         return text.getvalue()
 
 
@@ -63,26 +68,22 @@ def read_trace(path: Path) -> Trace:
         InputError: it is not one.
     """
     try:
-        header, *lines = path.read_text(encoding="utf-8").splitlines()
-        if tuple(header.split(",")) != COLUMNS:
-            raise ValueError(f"its first line is not {','.join(COLUMNS)}")
-        return Trace([_point(*line.split(",")) for line in lines])
+        header, *lines = csv.reader(path.read_text(encoding="utf-8").splitlines())
+        if tuple(header) != COLUMNS:
+            raise ValueError
+        return Trace(_LINES.validate_python([_score_or_none(line) for line in lines]))
     except FileNotFoundError:
         raise
-    except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
-        raise InputError(f"{path} is not a trace ({type(error).__name__}); move it away and run again") from error
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"{path} is not a trace ({type(error).__name__}), expected numbers under {','.join(COLUMNS)}; move it away "
+            "and run again"
+        ) from error
 
 
-def _point(steps: str, seconds: str, kl: str, nlpd: str, kl_matched: str, nlpd_matched: str, loss: str) -> TracePoint:
-    return TracePoint(
-        int(steps),
-        float(seconds),
-        float(kl),
-        float(nlpd) if nlpd else None,
-        float(kl_matched),
-        float(nlpd_matched),
-        float(loss) if loss else None,
-    )
+def _score_or_none(line: list[str]) -> dict[str, str | None]:
+    """A line's fields by name; csv writes None as an empty one."""
+    return {name: value or None for name, value in zip(COLUMNS, line, strict=True)}
 
 
 def trace_steps(total: int) -> list[int]:
@@ -119,7 +120,7 @@ class Tracer:
             at = steps if stop is None else min(stop, steps)
             last = stop is not None or steps >= self.method.num_steps
             scores = trace_scores(q, task, mixtures=last)
-            self.traces[place].points.append(TracePoint(at, share, **scores.model_dump(), loss=self._loss(place, q)))
+            self.traces[place].points.append(TracePoint(at, share, **scores._asdict(), loss=self._loss(place, q)))
             self._ended[place] = stop is not None
 
     def _loss(self, place: int, q: Posterior) -> float | None:

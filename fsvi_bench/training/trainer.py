@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import pytorch_lightning as pl
@@ -56,22 +57,19 @@ class Clock(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if pl_module.steps_done in self.at:
-            self._look(pl_module)
+            self._stop(pl_module)
+            self._show(pl_module)
+            self._started = time.perf_counter()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        if pl_module.steps_done in self.at or pl_module.steps_done < pl_module.num_steps:
-            self._look(pl_module)
         self._stop(pl_module)
+        if pl_module.steps_done in self.at or pl_module.steps_done < pl_module.num_steps:
+            self._show(pl_module)
 
     def _stop(self, method: Any) -> None:
         if method.device.type == "cuda":
             torch.cuda.synchronize()
         self.seconds += time.perf_counter() - self._started
-
-    def _look(self, method: Any) -> None:
-        self._stop(method)
-        self._show(method)
-        self._started = time.perf_counter()
 
     def _show(self, method: Any) -> None:
         if self.observe is not None and method.steps_done != self._seen:
@@ -91,20 +89,17 @@ def train(method: Method, device: Device, observe: Observe | None = None, at: Se
         started = time.perf_counter()
         method.posterior()
         return time.perf_counter() - started
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    trainer = pl.Trainer(
-        accelerator="gpu" if device == "cuda" else "cpu",
-        devices=1,
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[clock],
-    )
-    with warnings.catch_warnings():
-        # Lightning's own use of an old name of torch's, once for every run.
-        warnings.filterwarnings("ignore", category=FutureWarning, module="pytorch_lightning.utilities._pytree")
+    with _quiet():
+        trainer = pl.Trainer(
+            accelerator=device,
+            devices=1,
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[clock],
+        )
         try:
             trainer.fit(method, datamodule=method.data())
         except SystemExit:
@@ -113,3 +108,18 @@ def train(method: Method, device: Device, observe: Observe | None = None, at: Se
                 raise KeyboardInterrupt from None
             raise
     return clock.seconds
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lightning says which devices it found at every run. Its logger and the filters are then as they were before."""
+    lightning = logging.getLogger("pytorch_lightning")
+    level = lightning.level
+    lightning.setLevel(max(level, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            # Lightning's own use of an old name of torch's, once for every run.
+            warnings.filterwarnings("ignore", category=FutureWarning, module="pytorch_lightning.utilities._pytree")
+            yield
+    finally:
+        lightning.setLevel(level)

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import fields
 
-from fsvi_bench import InputError, RandA, Scores, fit
+import numpy as np
+import pytest
+import torch
+
+from fsvi_bench import (
+    BernoulliDropoutPosterior,
+    FactorGaussian,
+    FactorisedGaussian,
+    FullGaussian,
+    InputError,
+    RandA,
+    SamplesPosterior,
+    Scores,
+    fit,
+    score,
+)
 from fsvi_bench.posteriors.base import Posterior
 
 FIT = {
@@ -27,6 +42,10 @@ FIT = {
     "a negative seed": (("rand-a",), {"seed": -1}, "seed is '-1', expected a whole number of 0 or more"),
     "a truth value for a seed": (("rand-a",), {"seed": True}, "seed is 'True', expected a whole number"),
     "unknown device": (("rand-a",), {"device": "tpu"}, "the device is 'tpu', expected auto, cpu or cuda"),
+    "an array for a device": (("rand-a",), {"device": np.array(["cpu", "cuda"])}, "the device is \"['cpu' 'cuda']\", expected auto, cpu or cuda"),
+    "an array for a family": (("rand-a",), {"family": np.array(["full", "ffg"])}, "method rand-a has no family \"['full' 'ffg']\"; its families: full, ffg"),
+    "steps beyond counting": (("rand-a",), {"max_steps": 2**63}, "method rand-a, option 'max_steps': got a number of 64 bits, expected fewer than 63"),
+    "samples beyond counting": (("ssge",), {"S": 10**5000}, "method ssge, option 'S': got a number of 16610 bits, expected fewer than 63"),
     "settings that contradict each other": (("bernoulli-dropout",), {"training": "masks", "optimise": "shared"}, "training=masks keeps the retain probability"),
 }  # fmt: skip
 
@@ -92,3 +111,47 @@ def test_one_seed_need_not_be_a_list(diabetes):
 def test_scores_refuses(diabetes):
     assert "the task is the name 'boston', expected a Task" in refusal(Scores, "boston")
     assert "every is '0', expected a whole number of 1 or more" in refusal(Scores, diabetes, every=0)
+
+
+def zeros(*shape):
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+def unchecked(kind, *tensors):
+    """Made as where shapes go unchecked, which is everywhere but in these tests."""
+    q = object.__new__(kind)
+    q.__dict__.update(zip((field.name for field in fields(kind)), tensors, strict=True))
+    return q
+
+
+EYE = np.eye(100)
+MASKED = np.ma.masked_array(np.zeros(100), mask=[True] + [False] * 99)
+SCORE = {
+    "no dimension": ((np.float64(0), EYE), "the mean has shape [], expected [100]; give (mean, covariance)"),
+    "numbers": ((0.0, 1.0), "the mean has shape [], expected [100]; give (mean, covariance)"),
+    "three arrays": ((1.0, 2.0, 3.0), "the posterior is a tuple of 3, expected a posterior of fit, a pair (mean [k], "),
+    "a number": (1.0, "the posterior has shape [], expected a posterior of fit, a pair (mean [k], covariance [k, k])"),
+    "a variance": ((np.zeros(100), 1.0), "the covariance has shape [], expected [100, 100]; export it again"),
+    "masked": ((MASKED, EYE), "'mean' has masked entries, expected a number in each; fill them"),
+    "q of numbers": (unchecked(FactorisedGaussian, zeros(), zeros()), "tensors of shapes mean [], scale [], expected mean [k], scale [k]; give these"),
+    "q with a number": (unchecked(FullGaussian, zeros(100), zeros()), "mean [100], scale_tril [], expected mean [k], scale_tril [k, k]"),
+    "dropout of a number": (unchecked(BernoulliDropoutPosterior, zeros(), zeros()), "tensors of shapes m [], retain_probability [], expected"),
+    "one sample": (unchecked(SamplesPosterior, zeros(100)), "tensors of shapes samples [100], expected samples [S, k]; give these"),
+    "a factor of a number": (unchecked(FactorGaussian, zeros(100), zeros()), "factor [], expected mean [k], factor [k, r]"),
+    "a batch": (unchecked(FactorisedGaussian, zeros(2, 100), zeros(2, 100)), "mean [2, 100], scale [2, 100], expected those of one problem; score q[0]"),
+    "a batch with a p each": (unchecked(BernoulliDropoutPosterior, zeros(2, 100), zeros(2)), "retain_probability [2], expected those of one problem; score q[0]"),
+    "sparse": (unchecked(FullGaussian, zeros(100), torch.eye(100).to_sparse()), "the posterior's scale_tril has the layout sparse_coo, expected strided"),
+    "without numbers": (unchecked(FactorisedGaussian, zeros(100).to("meta"), zeros(100)), "the posterior's mean is on the meta device, expected numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCORE)
+def test_score_refuses(diabetes, name):
+    q, message = SCORE[name]
+    assert message in refusal(score, q, diabetes)
+
+
+def test_no_more_draws_are_made_than_a_memory_holds():
+    q = FactorisedGaussian(zeros(100), torch.ones(100, dtype=torch.float64))
+    for n in (10**10, 2**63):
+        assert refusal(q.sample, n) == f"n is {n}, expected fewer than 1374389534 draws; draw them in parts"

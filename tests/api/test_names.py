@@ -75,3 +75,10 @@ def test_a_public_name_counts_as_its_module_in_a_cells_hash():
     reached = set(_reached([b"from fsvi_bench import RandA, Method"]))
     assert {"fsvi_bench.methods.rand_a", "fsvi_bench.methods.base", "fsvi_bench.maths.functional_kl"} <= reached
     assert "fsvi_bench" not in reached
+
+
+def test_a_task_is_printed_in_one_line():
+    assert (
+        repr(fsvi_bench.load_task("diabetes", split=3))
+        == "Task('diabetes', split=3, N=398, k=100, features='sgpr-rbf-ard')"
+    )

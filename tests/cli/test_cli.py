@@ -35,6 +35,12 @@ def test_help_does_not_wait_for_torch():
         assert command in done.stdout
 
 
+def test_results_are_read_without_lightning():
+    """Whose import takes longer than a report: only what trains needs it."""
+    code = "import sys\nimport fsvi_bench.reporting.cell_files\nassert 'pytorch_lightning' not in sys.modules\n"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.data
 def test_score_prints_one_object_of_scores(cli):
     status, out, err = cli("score", "--task", TASK, "--posterior", FULL, "--json")

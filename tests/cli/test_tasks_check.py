@@ -11,7 +11,7 @@ import pytest
 
 from fsvi_bench.errors import TaskRefused
 from fsvi_bench.running import refitting
-from fsvi_bench.tasks.build import CertifiedTask
+from fsvi_bench.tasks.certificate import CertifiedTask
 from fsvi_bench.tasks.official import official_path, official_splits, read_official
 
 

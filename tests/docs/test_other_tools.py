@@ -17,8 +17,9 @@ from safetensors import safe_open
 
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.scoring.scores import score
-from fsvi_bench.tasks.build import build_task, save
+from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.certificate import save
 from fsvi_bench.tasks.export import training_tensors
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.task import bind_task

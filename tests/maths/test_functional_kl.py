@@ -162,7 +162,7 @@ def test_the_cases_of_this_file_reach_every_kind_of_measurement(kind, M, way, ex
     assert type(A) is expected
     if expected is Apart:
         # The others have the complement here, or a span that is filled up.
-        decomposed = [b for b, one in enumerate(A.sets) if isinstance(one, Span) and one.slack is None]
+        decomposed = [b for b, one in enumerate(A.sets) if isinstance(one, Span) and one.slack_root is None]
         assert decomposed == ([0, 1, 2] if kind == "blind" else [1])
 
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from fsvi_bench.maths.batching import matvec, products
 from fsvi_bench.maths.linalg import (
     logdet_of_tril,
     positive_diagonal_tril,
+    product_tril,
     solve_tril,
     tril_of_gram,
 )
@@ -95,3 +97,21 @@ def test_tril_of_gram_keeps_the_digits_of_small_rows(small):
     scales = torch.tensor([1.0, small, 0.5, 2.0, 1.0], dtype=torch.float64)
     tril = tril_of_gram(scales[:, None] * V)
     assert abs(float(tril.diagonal().log().sum()) - float(scales.log().sum())) < 1e-12
+
+
+@pytest.mark.parametrize("n", [1, 8, 16, 20, 100])
+def test_product_tril_is_the_product_on_and_below_the_diagonal(n):
+    rng = np.random.default_rng(5)
+    matrix, tril = torch.from_numpy(rng.standard_normal((3, n, n))), torch.from_numpy(random_tril(rng, 3, n, n))
+    # Sums of n products of numbers of order 1 round to some n times 1e-16.
+    torch.testing.assert_close(product_tril(matrix, tril).tril(), (matrix @ tril).tril(), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("n", "k", "given"), [(5, 3, 3), (104, 100, 97), (4, 8, 8)])
+@pytest.mark.parametrize("S", [1, 4, 9])
+def test_products_fill_vectors_up_with_zeros(n, k, given, S):
+    rng = np.random.default_rng(6)
+    matrix, vectors = (torch.from_numpy(rng.standard_normal(shape)) for shape in ((2, n, k), (2, S, given)))
+    expected = torch.einsum("bnk,bsk->bsn", matrix[..., :given], vectors)
+    torch.testing.assert_close(products(matrix, vectors), expected, rtol=0, atol=1e-13)
+    torch.testing.assert_close(matvec(matrix, vectors[:, 0]), expected[:, 0], rtol=0, atol=1e-13)

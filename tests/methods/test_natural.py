@@ -193,7 +193,7 @@ class Served(RandANgd):
 
     def data(self):
         data, sets = TaskData(self.problems, self.seeds, steps=self.num_steps), iter(self.given)
-        data._sets = lambda problems: lambda: ((A,) for A in sets)
+        data._sets = lambda problems: iter((A,) for A in sets)
         return data
 
 

@@ -39,8 +39,13 @@ class Estimates(NoisyMethod):
         """(∂/∂centre, ∂/∂spread) of one estimate after another."""
         self.options = self.options.model_copy(update={"max_steps": steps})
         for batch in self.data().train_dataloader():
-            leaves = [part.clone().requires_grad_() for part in (centre, spread)]
-            yield torch.autograd.grad(self.expected_nll(*leaves, batch, noise).sum(), leaves)
+            leaves = mean, deviation = [part.clone().requires_grad_() for part in (centre, spread)]
+
+            def weights(n, mean=mean, deviation=deviation):
+                return mean[:, None] + deviation[:, None] * noise(n, K)
+
+            loss = self.expected_nll(*leaves, batch, None if noise is None else weights)
+            yield torch.autograd.grad(loss.sum(), leaves)
 
 
 def estimates(problems, estimator, n, seeds):

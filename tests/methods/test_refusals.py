@@ -6,9 +6,12 @@ import math
 from typing import Any
 
 import pytest
+import torch
 
 from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
+from fsvi_bench.methods.data import MeasurementDesign, TaskData
+from fsvi_bench.methods.fixed_a import FixedA
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
 from tests.methods.table import (
@@ -148,3 +151,37 @@ def test_what_a_data_set_is_too_small_for_is_refused(method, settings, message):
     row = Row(method, "ffg")
     with pytest.raises(InputError, match=message):
         trained(row, settings, TrainingData.of(toys()[:1]), [0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": [1]}, "got 1 seeds for 2 tasks, expected one for each"),
+        ({"seeds": [1, -2]}, "seed is '-2', expected a whole number of 0 or more"),
+        ({"steps": 0}, "steps is '0', expected a whole number of 1 or more"),
+        ({"steps": 2.5}, "steps is '2.5', expected a whole number of 1 or more"),
+        ({"minibatch": 0}, "minibatch is '0', expected a whole number of 1 or more"),
+        ({"design": MeasurementDesign(82)}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
+        ({"tasks": []}, "tasks that are trained side by side have equal shapes, got none"),
+    ],
+)
+def test_task_data_refuses_what_no_step_can_be_made_of(changes, message):
+    given = {"tasks": toys()[:2], "seeds": [0, 1], "steps": 3, **changes}
+    with pytest.raises(InputError, match=message) as caught:
+        TaskData(**given)
+    assert "\n" not in str(caught.value)
+
+
+def test_fixed_a_is_not_judged_by_an_option_that_its_own_inputs_replace():
+    """M = 82 would ask for 41 distinct training inputs of 40."""
+    A = torch.linspace(-1, 1, 6, dtype=torch.float64)[None, :, None]
+    method = FixedA(toys()[0], "full", A=A, M=82)
+    assert method.data().fixed_A.shape == (1, 6, 20)
+    assert method.cost()["measurement_rows"] == 6
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (2, 6, 1), (1, 6, 2), (1, 0, 1), (1, 1, 6, 1)])
+def test_fixed_a_refuses_inputs_of_another_shape(shape):
+    with pytest.raises(InputError, match=r"A has the shape \[.*\], expected \[1, M, 1\]: ") as caught:
+        FixedA(toys()[0], "full", A=torch.zeros(shape, dtype=torch.float64))
+    assert "\n" not in str(caught.value)

@@ -18,9 +18,9 @@ from fsvi_bench.running import grid
 from fsvi_bench.running.archive import Group, read_archive, read_status
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.store import Store, read_plans
-from fsvi_bench.tasks.build import load_cached, save
+from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.certificate import certify
+from fsvi_bench.tasks.certificate import certify, save
 from fsvi_bench.tasks.task import bind_task
 from tests.running import TOY, execute, refuse_split
 

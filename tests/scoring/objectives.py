@@ -11,12 +11,13 @@ import torch
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, expected_log_likelihood, mean_field_optimum_scale
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import projected_kl
-from fsvi_bench.methods.data import HELD_OUT_SETS, TRACED_SETS
+from fsvi_bench.methods.data import HELD_OUT_SETS
 from fsvi_bench.methods.exact import Exact
 from fsvi_bench.methods.fixed_a import FixedA
 from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.tasks.task import FeatureMap, Task
+from fsvi_bench.training.trace import TRACED_SETS
 from tests.maths.draws import draw, f64
 from tests.methods.table import terms
 

@@ -12,7 +12,7 @@ from fsvi_bench.methods.exact import Exact
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
-from fsvi_bench.scoring.coverage import coverage, exact_coverage, samples_cdf
+from fsvi_bench.scoring.predictive import coverage, exact_predictive, samples_cdf
 from fsvi_bench.scoring.scores import Overconfidence, Scores, not_a_number, score
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -61,8 +61,9 @@ def test_reference_tasks_are_covered_as_a_loop_says(name):
     problem = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
     truth = problem.truth
     covariance = truth.covariance_tril @ truth.covariance_tril.mT
-    assert exact_coverage(problem) == by_loop(problem, truth.posterior.mean, covariance)
-    assert 0.4 < exact_coverage(problem)["50"] < exact_coverage(problem)["90"] <= 1
+    shares = exact_predictive(problem, problem.Phi_test).coverage(problem)
+    assert shares == by_loop(problem, truth.posterior.mean, covariance)
+    assert 0.4 < shares["50"] < shares["90"] <= 1
 
 
 @pytest.mark.parametrize("split", [0, 1, 2])
@@ -79,7 +80,7 @@ def test_targets_drawn_from_the_predictive_are_covered_as_the_intervals_say(toy)
     mean, scale = weights(4)
     q = FactorisedGaussian(mean, scale)
     problem = many_targets(toy, q, 4000)
-    got = coverage(q, problem, q.covariance_tril())
+    got = coverage(q, problem)
     for name, p in LEVELS.items():
         assert got[name] == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 4000))
 
@@ -111,16 +112,16 @@ def test_a_mixtures_coverage_is_that_of_its_distribution_function(toy, kind):
     arrays = (t.numpy() for t in (toy.y_test, toy.Phi_test[:, :12], drop[:12], mean[:12], scale[:12]))
     below = enumerated_cdf(MixtureProblem(*arrays, float(toy.frozen.noise_variance)))
     expected = {name: np.mean((0.5 - p / 2 <= below) & (below <= 0.5 + p / 2)) for name, p in LEVELS.items()}
-    assert coverage(q, toy, q.covariance_tril()) == expected
+    assert coverage(q, toy) == expected
     assert 0 < expected["50"] < expected["95"]
     gaussian = FactorisedGaussian(q.mean, q.covariance_tril().diagonal().clone())
-    assert coverage(gaussian, toy, gaussian.covariance_tril()) != expected  # the moments alone would not tell
+    assert coverage(gaussian, toy) != expected  # the moments alone would not tell
 
 
 def test_draws_of_a_mixture_are_covered_as_the_intervals_say(toy):
     mean, _ = weights(3)
     q = BernoulliDropoutPosterior(mean, f64(0.6))
-    got = coverage(q, many_targets(toy, q, 4000), q.covariance_tril())
+    got = coverage(q, many_targets(toy, q, 4000))
     for name, p in LEVELS.items():
         assert got[name] == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 4000))
 
@@ -134,7 +135,7 @@ def test_atoms_too_far_apart_have_no_coverage(toy):
     m = torch.zeros(20, dtype=torch.float64)
     m[7] = 1e6 * toy.frozen.noise_variance.sqrt() / toy.Phi_test[:, 7].abs().max()
     rare = BernoulliDropoutPosterior(m, f64(1e-8))
-    assert coverage(rare, toy, rare.covariance_tril()) is None
+    assert coverage(rare, toy) is None
 
 
 # --- Samples ----------------------------------------------------------------------------------------------------------
@@ -148,11 +149,11 @@ def test_samples_predict_the_mean_of_their_normal_distributions(toy):
     np.testing.assert_allclose(below, expected, rtol=1e-11, atol=1e-15)
     q = SamplesPosterior(samples)
     shares = {name: np.mean((0.5 - p / 2 <= expected) & (expected <= 0.5 + p / 2)) for name, p in LEVELS.items()}
-    assert coverage(q, toy, q.covariance_tril()) == shares
+    assert coverage(q, toy) == shares
 
 
 def test_samples_are_added_up_in_parts(toy, monkeypatch):
-    from fsvi_bench.scoring import coverage as module
+    from fsvi_bench.scoring import predictive as module
 
     samples = torch.randn(300, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     whole = samples_cdf(samples, toy)

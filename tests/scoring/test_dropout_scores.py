@@ -88,7 +88,7 @@ def test_the_predictive_kl_of_a_mixture_is_its_integral(toy):
     q, p = BernoulliDropoutPosterior(m, f64(0.7)), 0.7
     rows = toy.Phi_test[[0, 40, 80]]
     exact = exact_predictive(toy, rows)
-    got = predictive_kl(q, toy, rows, q.covariance_tril())
+    got = predictive_kl(q, toy, rows)
     masks = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
     weights = np.prod(np.where(masks == 1, p, 1 - p), 1)
     noise = float(toy.frozen.noise_variance)
@@ -116,18 +116,16 @@ def test_an_integral_over_densities_that_take_too_much_work_is_given_up(toy, mon
     noise = problem.frozen.noise_variance
     m = problem.truth.posterior.mean + 30 * noise.sqrt() * off
     q, rows = BernoulliDropoutPosterior(m, f64(1 - 1e-6)), Phi[:2]
-    assert spread_in_noise(problem, rows, q.covariance_tril()) < 2 < FAR_IN_INTEGRALS
-    assert predictive_kl(q, problem, rows, q.covariance_tril()).min() > 27  # two drops are 2 log 1e6 = 27.6 nats
+    assert spread_in_noise(q, problem, rows) < 2 < FAR_IN_INTEGRALS
+    assert predictive_kl(q, problem, rows).min() > 27  # two drops are 2 log 1e6 = 27.6 nats
     targets = exact_predictive(problem, rows).at(torch.arange(2), predictive.nodes(predictive.COARSE))
-    work = mixture_log_density_along(targets, rows, predictive.switched_weights(q), noise).work
-    singly = mixture_log_density(
-        targets.flatten(), rows.repeat_interleave(15, 0), predictive.switched_weights(q), noise
-    )
+    work = mixture_log_density_along(targets, rows, q.switches(), noise).work
+    singly = mixture_log_density(targets.flatten(), rows.repeat_interleave(15, 0), q.switches(), noise)
     assert torch.equal(work.flatten(), singly.work)
     assert 0 < float(work.mean()) < mixture_enumeration.BUDGET
     for limit, given_up in ((1.001, False), (0.999, True)):
         monkeypatch.setattr(predictive, "DEAR", limit * float(work.mean()))
-        assert (predictive_kl(q, problem, rows, q.covariance_tril()) is None) == given_up
+        assert (predictive_kl(q, problem, rows) is None) == given_up
 
 
 def test_pilots_lie_evenly_among_the_rows_and_the_last_are_spared():

@@ -13,7 +13,7 @@ from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
 from fsvi_bench.methods.bernoulli_dropout import BernoulliDropout, dropout_terms
 from fsvi_bench.methods.concrete_dropout import ConcreteDropout
-from fsvi_bench.methods.data import HELD_OUT_SETS, TRACED_SETS, MeasurementDesign, MeasurementStream, Streams
+from fsvi_bench.methods.data import HELD_OUT_SETS, MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.gaussian_dropout import GaussianDropout
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.sparse_variational_dropout import SparseVariationalDropout
@@ -22,6 +22,7 @@ from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.trainable import Multiplicative
 from fsvi_bench.seeds import derive_seed
+from fsvi_bench.training.trace import TRACED_SETS
 from fsvi_bench.training.trainer import train
 from tests import reference as twin
 from tests import reference_dropout as dropout_twin

@@ -17,6 +17,7 @@ from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.maths.features import Kernel, ard_kernel, inducing_tril
 from fsvi_bench.tasks import build
 from fsvi_bench.tasks.card import FitSettings, load_card
+from fsvi_bench.tasks.certificate import save
 from fsvi_bench.tasks.fit import fit_sgpr
 from fsvi_bench.tasks.raw import RawData, load_raw
 from fsvi_bench.tasks.task import FeatureMap, bind, bind_task
@@ -122,7 +123,7 @@ def test_the_same_fit_twice_gives_the_same_task(built, quick_card):
 def test_a_second_look_fits_nothing(quick_card, monkeypatch):
     assert build.load_cached(quick_card, 3) is None
     first = build.build_task(quick_card, 3)
-    build.save(first, build.cached_task_path(quick_card, 3))
+    save(first, build.cached_task_path(quick_card, 3))
     monkeypatch.setattr(build, "build_task", lambda *_: pytest.fail("fitted again"))
     found = build.load_cached(quick_card, 3)
     assert found is not None
@@ -140,7 +141,7 @@ def test_the_cache_is_addressed_by_what_decides_the_fit(quick_card):
 
 
 def test_a_damaged_cache_is_fitted_again(quick_card):
-    build.save(build.build_task(quick_card, 4), build.cached_task_path(quick_card, 4))
+    save(build.build_task(quick_card, 4), build.cached_task_path(quick_card, 4))
     path = build.cached_task_path(quick_card, 4)
     path.write_bytes(path.read_bytes()[:-9])
     assert build.load_cached(quick_card, 4) is None

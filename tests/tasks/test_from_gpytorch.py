@@ -18,6 +18,7 @@ from gpytorch.variational import (
 from sklearn.datasets import load_diabetes
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.tasks.from_gpytorch import read_model
 from fsvi_bench.tasks.task import Task
 
 KERNELS = {
@@ -208,6 +209,14 @@ class Warped(SGPR):
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
+class SlightlyWarped(SGPR):
+    """Half a percent off: a covariance that falls to 0.5 at some distance is 0.0035 off there."""
+
+    def forward(self, x):
+        x = 1.005 * x
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
 class Shifted(SGPR):
     def forward(self, x):
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x) + x[:, 0], self.covar_module(x))
@@ -253,6 +262,7 @@ REFUSED = {
     "the likelihood is FixedNoiseGaussianLikelihood": other_noise,
     "forward does not give the mean and kernel": lambda: with_class(Warped),
     "transform inputs before the model": lambda: with_class(Shifted),
+    "transform inputs before the model, not in it": lambda: with_class(SlightlyWarped),
     "expected finite parameters": diverged,
     "the model is Linear, expected GPyTorch's ExactGP or ApproximateGP": lambda: torch.nn.Linear(3, 1),
     "at their initial values": lambda: SGPR(*(torch.from_numpy(part) for part in data()), RBFKernel()).double(),
@@ -273,6 +283,30 @@ def test_an_initial_value_of_a_constraint_is_no_fit_either():
     assert model.base_covar_module.lengthscale.item() == pytest.approx(2.0)
     with pytest.raises(InputError, match="at their initial values"):
         Task.from_gpytorch(model, X, y)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+@pytest.mark.parametrize(("lengthscale", "outputscale"), [(0.05, 1.0), (1.0, 100.0), (30.0, 0.01)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_of_gpytorchs_own_is_no_other_kernel(kernel, lengthscale, outputscale, dtype):
+    X, y = (torch.from_numpy(part).to(dtype) for part in data(D=2))
+    model = SGPR(X, y, ScaleKernel(kernel(ard_num_dims=2)), k=20).to(dtype)
+    model.base_covar_module.base_kernel.lengthscale = lengthscale
+    model.base_covar_module.outputscale = outputscale
+    found, tensors = read_model(model, None)
+    assert float(tensors["outputscale"]) == pytest.approx(outputscale, rel=1e-6)
+    assert KERNELS[f"sgpr-{found}-ard"] is kernel
+
+
+@pytest.mark.parametrize("moved", ["outputscale", "noise"])
+def test_a_fit_may_leave_some_parameters_where_they_were(moved):
+    X, y = (torch.from_numpy(part) for part in data())
+    model = SGPR(X, y, ScaleKernel(RBFKernel())).double()
+    if moved == "noise":
+        model.likelihood.noise = 0.01
+    else:
+        model.base_covar_module.outputscale = 4.0
+    assert Task.from_gpytorch(model, X, y).k == 12
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_diabetes
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.posteriors.io import write_posterior
+from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.official import list_tasks, load_task, read_official
 from fsvi_bench.tasks.own import make_task
 from fsvi_bench.tasks.splits import standard_splits
 from fsvi_bench.tasks.task import bind_task
+from fsvi_bench.threads import use_one_thread
 
 
 def data(n=60, D=2, seed=0):
@@ -63,6 +66,46 @@ def test_the_rows_are_the_standard_split_at_the_defaults_and_others_by_the_seed(
     other = make_task(*data(), k=8, name="mine", seed=2, test_fraction=0.25)
     assert (other.N, len(other.y_test)) == (45, 15)
     assert other.sha256 != task.sha256
+
+
+def test_the_inducing_points_hang_on_the_seed_and_not_on_the_name(task):
+    renamed, reseeded = make_task(*data(), k=8, name="another"), make_task(*data(), k=8, name="mine", seed=2)
+    assert torch.equal(renamed.frozen.inducing_points, task.frozen.inducing_points)
+    assert renamed.sha256 != task.sha256
+    assert not torch.equal(reseeded.frozen.inducing_points, task.frozen.inducing_points)
+
+
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    threadpool_limits(2)
+    yield
+    use_one_thread()
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_fit_takes_one_thread_and_gives_the_others_back(task, monkeypatch):
+    from fsvi_bench.tasks import fit, official
+
+    seen, original = [], fit.fit_sgpr
+
+    def spy(*arguments):
+        seen.extend(pool["num_threads"] for pool in threadpool_info())
+        return original(*arguments)
+
+    def build(card, split):
+        seen.extend(pool["num_threads"] for pool in threadpool_info())
+        return build_task(card, split)
+
+    monkeypatch.setattr(fit, "fit_sgpr", spy)
+    monkeypatch.setattr(official, "build_task", build)
+    before = threadpool_info()
+    assert make_task(*data(), k=8, name="mine").sha256 == task.sha256
+    load_task("toy", split=19)
+    assert len(seen) >= 4
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
+    assert threadpool_info() == before
 
 
 def test_pandas_and_columns_of_targets_are_the_same_task(task):
@@ -137,9 +180,15 @@ BAD = [
     ((np.zeros((5, 2, 2)), np.arange(5.0)), {}, r"X has shape \[5, 2, 2\] and y \[5\], expected \[n, D\] and \[n\]"),
     ((data()[0], data()[1][:-1]), {}, r"y \[59\], expected"),
     ((np.where(data()[0] > 3, np.nan, 0), data()[1]), {}, "X holds NaN or infinity in row"),
+    ((np.ma.masked_array(data()[0], data()[0] > 1), data()[1]), {}, "X has masked entries, expected a number in each"),
     ((data()[0], np.full(60, np.inf)), {}, "y holds NaN or infinity in row 0"),
     ((data()[0].astype(str), data()[1]), {}, "X does not hold numbers alone"),
     ((pd.DataFrame({"a": range(60), "city": ["x"] * 60}), data()[1]), {}, "column 'city' of X does not hold numbers"),
+    (
+        (pd.DataFrame(data()[0], columns=["a", "a"]), data()[1]),
+        {},
+        "X has 2 columns named 'a', expected different .* drop",
+    ),
     ((pd.DataFrame({"when": pd.date_range("2020", periods=60)}), data()[1]), {}, "column 'when' of X"),
     (([[1, 2], [3]], [1, 2]), {}, "X does not hold numbers alone"),
     ((data()[0] + 1j, data()[1]), {}, "X does not hold numbers alone"),
@@ -198,6 +247,12 @@ def test_names_that_are_none_are_refused():
         load_task("none.safetensors")
     with pytest.raises(InputError, match="diabetes has no split 20"):
         load_task("diabetes", split=20)
+    for value in (None, 3, ["boston"]):
+        with pytest.raises(InputError, match=r"is of type \w+, expected text or a path; give one of list_tasks\(\)"):
+            load_task(value)
+    for split in ("0", 1.5, -1, None):
+        with pytest.raises(InputError, match=r"split is .*, expected a whole number of 0 or more"):
+            load_task("boston", split=split)
 
 
 def test_an_official_task_is_saved_without_its_data(tmp_path):

@@ -135,6 +135,15 @@ def test_without_network_and_mirror_it_says_what_to_put_where(card, tmp_path):
     assert cached_files(tmp_path) == []
 
 
+@pytest.mark.parametrize("mirror", ["nonsense", "ftp://127.0.0.1", "http://[bad"])
+def test_a_mirror_that_is_no_address_is_not_called_an_altered_download(card, monkeypatch, mirror):
+    monkeypatch.setenv("FSVI_BENCH_MIRROR", mirror)
+    with pytest.raises(
+        InputError, match=r"cannot be downloaded \(.*(MissingSchema|InvalidSchema|InvalidURL)\); put the"
+    ):
+        raw.load_raw(card, 0)
+
+
 def test_a_card_that_does_not_fit_its_table_is_refused(card, tmp_path):
     put(tmp_path / "mirror", card, TABLE)
     with pytest.raises(InputError, match=r"holds 3 rows of 3 columns, but the card of yacht says 4 rows"):

@@ -10,6 +10,7 @@ import pytest
 
 from fsvi_bench.tasks import build, refit
 from fsvi_bench.tasks.card import FitSettings, load_card
+from fsvi_bench.tasks.certificate import CertifiedTask
 from fsvi_bench.tasks.raw import load_raw
 from fsvi_bench.tasks.refit import Distance, Refit, compare
 from fsvi_bench.tasks.task import bind
@@ -34,7 +35,7 @@ def frozen(card, raw):
 def with_fit(built, task=None, **changes):
     """The same certified task with other fit figures, and perhaps another task's tensors."""
     fit = built.certificate.fit.model_copy(update=changes)
-    return build.CertifiedTask(task or built.task, built.certificate.model_copy(update={"fit": fit}))
+    return CertifiedTask(task or built.task, built.certificate.model_copy(update={"fit": fit}))
 
 
 def predictions(task, raw):

@@ -9,6 +9,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 
 from fsvi_bench.conformance.problems import toy_problems
+from fsvi_bench.errors import InputError
 from fsvi_bench.methods import functional
 from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.methods.rand_a_ngd import RandANgd
@@ -34,6 +35,15 @@ RESUMED = [
     ("fixed-a", "ffg", {"M": 30}),
     ("fixed-a", "ffg", {"M": 10, "optimizer": "adam", "minibatch": 7}),
 ]
+
+
+QUIET = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+}
 
 
 class Recorder(CSVLogger):
@@ -90,6 +100,7 @@ def test_what_goes_on_from_a_checkpoint_ends_bitwise_where_the_whole_run_ends(tm
     assert same(resumed.posterior(), whole.posterior())
     assert resumed.stopped_after() == whole.stopped_after()
     assert resumed.details() == whole.details()
+    assert resumed.work() == whole.work()
     # It did not begin anew.
     assert all(step is None or step >= CUT for step, _ in trainer.logger.seen)
 
@@ -108,6 +119,45 @@ def test_a_checkpoint_may_lie_anywhere_in_a_chunk_of_batches(tmp_path, cut):
     fitted(whole, tmp_path, every=cut)
     fitted(resumed, tmp_path / "again", checkpoint_at(tmp_path, cut))
     assert same(resumed.posterior(), whole.posterior())
+
+
+@pytest.mark.parametrize("name", ["rand-a", "rand-a-ngd"])
+def test_a_run_that_the_trainers_own_max_steps_cut_goes_on_from_its_checkpoint(tmp_path, name):
+    """Lightning calls its epoch done, so that one more of `max_epochs=1` would do nothing without a word."""
+    whole, begun, resumed = (make(name, "full", {"M": 10}, steps=27) for _ in range(3))
+    fitted(whole, tmp_path)
+    trainer = pl.Trainer(max_epochs=1, max_steps=11, **QUIET)
+    trainer.fit(begun, datamodule=begun.data())
+    trainer.save_checkpoint(tmp_path / "cut.ckpt")
+    assert begun.steps_done == 11
+    fitted(resumed, tmp_path / "again", tmp_path / "cut.ckpt")
+    assert same(resumed.posterior(), whole.posterior())
+
+
+def test_a_checkpoint_of_weights_alone_gives_the_posterior_back(tmp_path):
+    begun = make("rand-a", "full", {"M": 10}, steps=27)
+    trainer = pl.Trainer(max_epochs=1, max_steps=11, **QUIET)
+    trainer.fit(begun, datamodule=begun.data())
+    trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    loaded = RandA.load_from_checkpoint(tmp_path / "weights.ckpt", tasks=toy_problems(2), M=10, max_steps=27)
+    assert same(loaded.posterior(), begun.posterior())
+
+
+def test_printing_the_data_uses_up_no_step():
+    data = make("rand-a", "full", {"M": 10}, steps=3).data()
+    assert str(data) == "TaskData(2 problems, step 0 of 3)"
+    assert len(list(data.train_dataloader())) == 3
+
+
+class OneNumber(RandA):
+    def loss(self, q, batch):
+        return super().loss(q, batch).mean()
+
+
+def test_a_loss_that_is_one_number_for_all_problems_is_refused():
+    method = OneNumber(toy_problems(2), "full", M=10, max_steps=2)
+    with pytest.raises(InputError, match=r"loss has shape \[\], expected \[2\]: one number for each problem"):
+        pl.Trainer(max_epochs=1, **QUIET).fit(method, datamodule=method.data())
 
 
 def test_a_run_that_is_cut_twice_ends_where_the_whole_run_ends(tmp_path):
@@ -147,6 +197,57 @@ def test_natural_gradients_log_the_objective(tmp_path):
     with torch.no_grad():
         expected = float(method.loss(method.q(), batches[-1])[0])
     assert float(trainer.logged_metrics["loss"]) == pytest.approx(expected, rel=1e-12)
+
+
+def test_ssge_logs_the_objective(tmp_path):
+    """In closed form at the q and the set of the logged step, not the surrogate that it descends."""
+    settings = {"M": 10, "minibatch": 7, "S": 12}
+    before, method = (make("ssge", "full", settings, steps) for steps in (9, 10))
+    fitted(before, tmp_path / "before")
+    trainer = fitted(method, tmp_path / "logged")
+    batch = list(method.data().train_dataloader())[9]
+    before.eval()
+    with torch.no_grad():
+        expected = float(before.loss(before.q(), batch).mean())
+    assert float(trainer.logged_metrics["loss"]) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gradient_clip_val": 1.0}, "gradient_clip_val=1.0, one norm over 2 problems"),
+        ({"accumulate_grad_batches": 4}, "accumulate_grad_batches=4, expected 1"),
+        ({"precision": "bf16-mixed"}, "precision='bf16-mixed', expected the float64"),
+    ],
+)
+def test_a_trainer_that_would_couple_problems_or_skip_steps_is_refused(settings, message):
+    method = make("rand-a", "full", {"M": 10}, steps=2)
+    with pytest.raises(InputError, match=message) as caught:
+        pl.Trainer(max_epochs=1, **QUIET, **settings).fit(method, datamodule=method.data())
+    assert "\n" not in str(caught.value)
+    assert method.steps_done == 0
+
+
+@pytest.mark.parametrize(("count", "algorithm"), [(1, "norm"), (2, "value")])
+def test_clipping_that_couples_nothing_is_taken(count, algorithm):
+    method = RandA(toy_problems(count), "full", M=10, max_steps=2)
+    trainer = pl.Trainer(max_epochs=1, **QUIET, gradient_clip_val=1.0, gradient_clip_algorithm=algorithm)
+    trainer.fit(method, datamodule=method.data())
+    assert method.steps_done == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("rand-a", {"averaging": 0.5}), ("rand-a-ngd", {}), ("fixed-a", {}), ("fixed-a", {"optimizer": "adam"})],
+    ids=label,
+)
+def test_a_finished_run_that_is_fitted_again_stays_as_it_is(name, settings):
+    method = make(name, "full", {"M": 10, **settings}, steps=5)
+    pl.Trainer(max_epochs=1, **QUIET).fit(method, datamodule=method.data())
+    ended = method.posterior()
+    pl.Trainer(max_epochs=1, **QUIET).fit(method, datamodule=method.data())
+    assert method.steps_done == 5
+    assert same(method.posterior(), ended)
 
 
 def test_an_optimum_is_found_once_for_all_seeds_of_a_task(monkeypatch, tmp_path):

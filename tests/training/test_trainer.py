@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from itertools import pairwise
 from types import SimpleNamespace
@@ -211,3 +212,26 @@ def test_a_traces_seconds_are_the_batchs_over_its_size(toy, clock):
     train(method, "cpu", tracer, [0, 20])
     assert [[point.seconds for point in trace.points] for trace in tracer.traces] == [[0, 5]] * 4
     assert [[point.steps for point in trace.points] for trace in tracer.traces] == [[0, 20]] * 4
+
+
+# --- What it leaves behind --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.DEBUG, logging.ERROR])
+def test_lightnings_logger_keeps_the_level_that_the_user_gave_it(toy, clock, monkeypatch, level):
+    logger, seen = logging.getLogger("pytorch_lightning"), []
+    monkeypatch.setattr(logger, "level", level)
+    train(Counting([toy], clock), "cpu", lambda *_: seen.append(logger.level), [5])
+    assert logger.level == level
+    assert seen == [max(level, logging.WARNING)]
+    monkeypatch.setattr(Counting, "note", None)
+    with pytest.raises(TypeError):
+        train(Counting([toy], clock), "cpu")
+    assert logger.level == level
+
+
+def test_a_cut_off_line_is_refused(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(Trace([TracePoint(3, 0.0, 1.0, 1.0, 0.0, 0.0, 5.0)]).to_csv().removesuffix(",5.0\n"))
+    with pytest.raises(InputError, match=r"is not a trace \(.*\), expected numbers under steps,seconds,kl"):
+        read_trace(path)

@@ -356,7 +356,7 @@ def _kl(q: Posterior, problem: Task) -> float:
 
 
 def _predictive_kl_box(q: Posterior, problem: Task) -> float | None:
-    values = predictive_kl(q, problem, problem.Phi_box, q.covariance_tril())
+    values = predictive_kl(q, problem, problem.Phi_box)
     return None if values is None else float(values.mean())
 
 

@@ -29,7 +29,7 @@ from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.io import posterior_file
-from fsvi_bench.running.executors.local import use_one_thread
+from fsvi_bench.threads import use_one_thread
 from fsvi_bench.training.trainer import train
 
 WAYPOINTS_PER_DECADE = 4  #: so that they reach back to 10^-2.5 of the steps, by way of 10 % and 1 %

@@ -19,6 +19,7 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Generic
 
 from fsvi_bench.running.executors.base import Argument, Result, WorkerDied, is_result
+from fsvi_bench.threads import use_one_thread
 
 if TYPE_CHECKING:
     from fsvi_bench.training.trainer import Device
@@ -27,32 +28,6 @@ if TYPE_CHECKING:
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def use_one_thread() -> None:
-    """Limits torch, BLAS and OpenMP of this process to one thread."""
-    import scipy.linalg  # noqa: F401 -- only libraries that are loaded by then can be limited; SciPy has its own BLAS
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    torch.set_num_threads(1)
-    threadpool_limits(1)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """The same while a block lasts: whatever else the process does keeps its threads."""
-    import scipy.linalg  # noqa: F401 -- as above
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    before = torch.get_num_threads()
-    with threadpool_limits(1):
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 # What takes seconds to import. A server that has done so once forks workers in milliseconds, for all of a run's pools.

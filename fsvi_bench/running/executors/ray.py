@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError
 from fsvi_bench.running.executors.base import Argument, Result, WorkerDied, WorkersLost, is_result
-from fsvi_bench.running.executors.local import use_one_thread
 from fsvi_bench.running.executors.ray_connection import Connection, answers, connect
 from fsvi_bench.sources import package_sha256
+from fsvi_bench.threads import use_one_thread
 
 if TYPE_CHECKING:
     from fsvi_bench.training.trainer import Device
