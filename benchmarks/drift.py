@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from fsvi_bench.reporting.cell_files import load_traces
-from fsvi_bench.reporting.figures import BLUE, VERMILLION, new_figure
-from fsvi_bench.reproductions.study.curves import moved_apart
+from fsvi_bench.papers.burt2020.study.curves import moved_apart
+from fsvi_bench.presenting.cell_files import load_traces
+from fsvi_bench.presenting.figures import BLUE, VERMILLION, new_figure
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fsvi_bench.networks.layers import ESTIMATORS, GRANULARITIES, NoiseSettings, NoisyLinear
+from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, GRANULARITIES, NoiseSettings, NoisyLinear
 from fsvi_bench.running.executors import use_one_thread
 
 LOCAL_LIMIT, PER_POINT_LIMIT = 3.5, 10.0

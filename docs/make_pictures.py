@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.reporting.figures import draw_posteriors, draw_score_by_dataset, new_figure
-from fsvi_bench.reporting.summary import summarise
+from fsvi_bench.presenting.figures import draw_posteriors, draw_score_by_dataset, new_figure
+from fsvi_bench.presenting.summary import summarise
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card

@@ -41,11 +41,11 @@ def meaning_sha256(*roots: str | bytes, leaving_out: tuple[str, ...] = ()) -> st
     Raises:
         ModuleNotFoundError: a root is no module of this package.
     """
-    return hashlib.sha256(repr(sorted(_reached(roots, leaving_out).items())).encode()).hexdigest()
+    return hashlib.sha256(repr(sorted(reached(roots, leaving_out).items())).encode()).hexdigest()
 
 
-def _reached(roots: Iterable[str | bytes], leaving_out: Iterable[str] = ()) -> dict[str, str]:
-    """The hash of each module, by name, that `meaning_sha256` is over."""
+def reached(roots: Iterable[str | bytes], leaving_out: Iterable[str] = ()) -> dict[str, str]:
+    """The hash of each module, by name, that `meaning_sha256` is over; `<0>` and on for texts."""
     found = {f"<{place}>": _module(root) for place, root in enumerate(roots) if isinstance(root, bytes)}
     named = {root for root in roots if isinstance(root, str)}
     waiting = [*named, *(name for module in found.values() for name in module.imports)]

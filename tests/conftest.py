@@ -12,7 +12,19 @@ from jaxtyping import config as shape_checks
 from jaxtyping import install_import_hook
 
 # Shapes in signatures are checked on every call of a quick test; in use they are documentation.
-_CHECKED = [f"fsvi_bench.{name}" for name in ("maths", "networks", "posteriors", "scoring", "statistics", "tasks.task")]
+_CHECKED = [
+    f"fsvi_bench.{name}"
+    for name in (
+        "maths",
+        "papers.ksw2015",
+        "papers.gal2016",
+        "papers.hron2018",
+        "posteriors",
+        "scoring",
+        "statistics",
+        "tasks.task",
+    )
+]
 _hook = install_import_hook(_CHECKED, "beartype.beartype")
 
 from fsvi_bench.running.executors import use_one_thread  # noqa: E402

@@ -167,5 +167,5 @@ def test_of_a_real_method_what_python_imports_is_what_is_followed():
     ).stdout.splitlines()
     modules = {line.split("'")[1] for line in loaded if "__init__.py" not in line}
     assert len(modules) > 20
-    assert modules <= set(sources._reached([name]))
-    assert not {m.split(".")[1] for m in sources._reached([name])} & {"running", "reporting", "cli", "leaderboard"}
+    assert modules <= set(sources.reached([name]))
+    assert not {m.split(".")[1] for m in sources.reached([name])} & {"running", "presenting", "cli", "leaderboard"}

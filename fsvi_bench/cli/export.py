@@ -16,7 +16,7 @@ def export(
 ) -> int:
     """Write the records and traces of a folder's plans as Parquet tables (needs pyarrow, the extra named export)."""
     from fsvi_bench.cli.console import stderr, stdout
-    from fsvi_bench.reporting.parquet import write_tables
+    from fsvi_bench.presenting.parquet import write_tables
     from fsvi_bench.running.archive import read_archive
 
     archive = read_archive(folder)

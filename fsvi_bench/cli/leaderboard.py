@@ -115,7 +115,7 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Table:
     from fsvi_bench.leaderboard.comparing import BOUND, LEVEL
     from fsvi_bench.leaderboard.rows import CLOSED_FORM
     from fsvi_bench.leaderboard.site.tables import SCORES
-    from fsvi_bench.reporting.table import plain_table, short
+    from fsvi_bench.presenting.table import plain_table, short
 
     closer = {"a": a, "b": b, None: ""}
     rows = [

@@ -17,7 +17,7 @@ def report(
     """Make one self-contained HTML page, and its figures as PNG and SVG, from the records of a folder."""
     with no_garbage_collection():
         from fsvi_bench.cli.console import stdout
-        from fsvi_bench.reporting.report.page import write_report
+        from fsvi_bench.presenting.report.page import write_report
 
         path = write_report(folder, folder / "report" if out is None else out)
     stdout.print(str(path), soft_wrap=True)

@@ -10,7 +10,7 @@ import typer
 from fsvi_bench.cli.options import AsJson, DataDir, Workers
 
 if TYPE_CHECKING:
-    from fsvi_bench.reproductions.base import Outcome
+    from fsvi_bench.papers.base import Outcome
 
 OUT = Path("fsvi-bench-results")
 
@@ -38,9 +38,9 @@ def reproduce(
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.errors import InputError
     from fsvi_bench.files import require_writable_directory
-    from fsvi_bench.reproductions.base import Workshop
-    from fsvi_bench.reproductions.parts import PartFailed
-    from fsvi_bench.reproductions.registry import find_reproduction
+    from fsvi_bench.papers.base import Workshop
+    from fsvi_bench.papers.parts import PartFailed
+    from fsvi_bench.papers.registry import find_reproduction
     from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
     from fsvi_bench.running.runner import Resources
     from fsvi_bench.training.trainer import choose_device
@@ -73,8 +73,8 @@ def reproduce(
 
 def _show(outcome: Outcome) -> None:
     from fsvi_bench.cli.console import stdout
-    from fsvi_bench.reporting.summary import summarise
-    from fsvi_bench.reporting.table import plain_table, result_table, short
+    from fsvi_bench.presenting.summary import summarise
+    from fsvi_bench.presenting.table import plain_table, result_table, short
 
     if outcome.records:
         stdout.print(result_table(summarise(outcome.records), stdout.width))
@@ -94,7 +94,7 @@ def _show(outcome: Outcome) -> None:
 def _say_what_became(outcome: Outcome, root: Path) -> None:
     """On stderr: where the results are, and what is not among them."""
     from fsvi_bench.cli.console import stderr
-    from fsvi_bench.reporting.table import failures
+    from fsvi_bench.presenting.table import failures
 
     # An experiment without parts is made as a whole each time: it has nothing to count.
     parts = outcome.computed + outcome.reused
@@ -112,7 +112,7 @@ def _list(json: bool) -> int:
     from rich.table import Table
 
     from fsvi_bench.cli.console import print_json, stdout
-    from fsvi_bench.reproductions.registry import REPRODUCTIONS
+    from fsvi_bench.papers.registry import REPRODUCTIONS
 
     if json:
         print_json([{"name": found.name, "summary": found.summary} for found in REPRODUCTIONS.values()])

@@ -47,9 +47,9 @@ def run(
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.cli.status import show_planned
     from fsvi_bench.errors import InputError
-    from fsvi_bench.reporting.cell_files import load_traces
-    from fsvi_bench.reporting.table import failures
-    from fsvi_bench.reporting.wandb_log import WandbLogger, choose_mode
+    from fsvi_bench.presenting.cell_files import load_traces
+    from fsvi_bench.presenting.table import failures
+    from fsvi_bench.presenting.wandb_log import WandbLogger, choose_mode
     from fsvi_bench.running.executors import RayExecutor, check_choice, make_executor, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan
     from fsvi_bench.running.prepare import require_data
@@ -112,8 +112,8 @@ def run(
 
 def _show(result: RunResult, out: Path) -> None:
     from fsvi_bench.cli.console import stderr, stdout
-    from fsvi_bench.reporting.summary import summarise
-    from fsvi_bench.reporting.table import result_table
+    from fsvi_bench.presenting.summary import summarise
+    from fsvi_bench.presenting.table import result_table
 
     stdout.print(result_table(summarise(result.records), stdout.width))
     reused = len(result.records) - len(result.computed) - len(result.refused)

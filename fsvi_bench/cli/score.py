@@ -47,7 +47,7 @@ def score(
 def _score_one(task: Path, posterior: Path, data_dir: Path | None, json: bool) -> int:
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.posteriors.io import read_posterior
-    from fsvi_bench.reporting.table import score_table
+    from fsvi_bench.presenting.table import score_table
     from fsvi_bench.scoring.scores import score as score_posterior
     from fsvi_bench.tasks.certificate import certify, read_certified
     from fsvi_bench.tasks.task import bind_task
@@ -81,7 +81,7 @@ def _score_folder(folder: Path, task_set: str, data_dir: Path | None, json: bool
 
 
 def _folder_table(scored: list[ScoredFile]) -> Table:
-    from fsvi_bench.reporting.table import COLUMNS, plain_table
+    from fsvi_bench.presenting.table import COLUMNS, plain_table
 
     names = ("kl", "predictive_kl_test", "predictive_kl_box", "nlpd", "rmse")
     rows = [

@@ -63,7 +63,7 @@ def _check(chosen: Sequence[tuple[str, int]], workers: int | None, data_dir: Pat
     """Fits official tasks again and says how far from the frozen ones that ends."""
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.cli.progress import RichProgress
-    from fsvi_bench.reporting.table import refit_lines
+    from fsvi_bench.presenting.table import refit_lines
     from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.refitting import refit_official
 
@@ -134,7 +134,7 @@ def verify(
 def show(tasks: Annotated[list[str], typer.Argument(help=WHAT)], data_dir: DataDir = None, json: AsJson = False) -> int:
     """What a task holds, and what its certificate says."""
     from fsvi_bench.cli.console import print_json, stdout
-    from fsvi_bench.reporting.table import task_table
+    from fsvi_bench.presenting.table import task_table
     from fsvi_bench.tasks.certificate import certify, read_certified
     from fsvi_bench.tasks.task import bind_task
 

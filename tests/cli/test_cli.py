@@ -37,7 +37,7 @@ def test_help_does_not_wait_for_torch():
 
 def test_results_are_read_without_lightning():
     """Whose import takes longer than a report: only what trains needs it."""
-    code = "import sys\nimport fsvi_bench.reporting.cell_files\nassert 'pytorch_lightning' not in sys.modules\n"
+    code = "import sys\nimport fsvi_bench.presenting.cell_files\nassert 'pytorch_lightning' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -137,7 +137,7 @@ def test_wandb_off_imports_nothing_of_it_and_offline_writes_a_run(tmp_path):
 
 
 def test_a_failing_wandb_costs_no_cell(cli, tmp_path, monkeypatch):
-    from fsvi_bench.reporting import wandb_log
+    from fsvi_bench.presenting import wandb_log
 
     process = tmp_path / "process.py"
     process.write_text('import sys\nprint(\'{"error": "ConnectionError: planted"}\' * bool(sys.stdin.readline()))')

@@ -12,14 +12,14 @@ from matplotlib.text import Text
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods import functional
+from fsvi_bench.papers import registry as reproduce
+from fsvi_bench.papers.base import Outcome
+from fsvi_bench.papers.claims import Verdict
+from fsvi_bench.papers.experiment import Experiment
+from fsvi_bench.papers.from_records import FromRecords
+from fsvi_bench.papers.parts import PartFailed
+from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.posteriors.io import read_posterior
-from fsvi_bench.reproductions import registry as reproduce
-from fsvi_bench.reproductions.base import Outcome
-from fsvi_bench.reproductions.claims import Verdict
-from fsvi_bench.reproductions.experiment import Experiment
-from fsvi_bench.reproductions.from_records import FromRecords
-from fsvi_bench.reproductions.parts import PartFailed
-from fsvi_bench.reproductions.registry import REPRODUCTIONS
 from fsvi_bench.running import plan as planning
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Protocol, Request, make_plan

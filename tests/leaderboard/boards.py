@@ -35,8 +35,8 @@ from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.scoring.scores import Overconfidence
 from fsvi_bench.seeds import derived_generator
-from tests.reporting.studies import SPECTRUM
-from tests.reporting.studies import scores as gaussian_scores
+from tests.presenting.studies import SPECTRUM
+from tests.presenting.studies import scores as gaussian_scores
 
 DATASETS = {"boston": 3, "energy": 4, "yacht": 2}
 SOURCE = "class Mine:\n    pass\n"

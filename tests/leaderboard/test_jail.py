@@ -107,9 +107,9 @@ def test_nothing_of_the_machine_is_in_reach(tmp_path, monkeypatch, listener):
 
 def test_what_is_hidden_is_empty_though_all_around_it_is_shown(tmp_path):
     package = Path(fsvi_bench.__file__).parent
-    within = Jail(jail().bwrap, hidden=(package / "reporting", Path("/usr/share"), Path("/"), tmp_path / "absent"))
+    within = Jail(jail().bwrap, hidden=(package / "presenting", Path("/usr/share"), Path("/"), tmp_path / "absent"))
     look = "import os,sys;print([sorted(os.listdir(p)) for p in sys.argv[1:]]);open(sys.argv[1]+'/x','w')"
-    seen = python(within, tmp_path, "-c", look, str(package / "reporting"), "/usr/share")
+    seen = python(within, tmp_path, "-c", look, str(package / "presenting"), "/usr/share")
     assert seen.stdout.strip() == "[[], []]"
     assert "Read-only file system" in seen.stderr
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from fsvi_bench.reproductions.validation_numbers import gpflow_reference
+from fsvi_bench.papers.validation.numbers import gpflow_reference
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.official import official_splits, read_official

@@ -13,7 +13,7 @@ from pytorch_lightning.loggers.logger import DummyLogger
 
 from fsvi_bench import BernoulliDropout, InputError, RandA, RandANgd, Scores, score
 from fsvi_bench.tasks.task import Task
-from tests.reporting.wandb_file import read_run
+from tests.presenting.wandb_file import read_run
 
 
 class Recording(DummyLogger):

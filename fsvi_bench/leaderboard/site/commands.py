@@ -10,7 +10,7 @@ from pathlib import Path
 from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.methods.registry import built_in_names, load_method
-from fsvi_bench.reporting.report.troubles import ranges
+from fsvi_bench.presenting.report.troubles import ranges
 from fsvi_bench.running.settings import setting_words
 
 

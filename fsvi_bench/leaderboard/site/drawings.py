@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from fsvi_bench.leaderboard.site.scales import LogScale, fit
-from fsvi_bench.reporting.report.strips import power
+from fsvi_bench.presenting.report.strips import power
 
 BAR_WIDTH, BAR_HEIGHT = 84, 10
 STRIP_LEFT, STRIP_WIDTH, STRIP_ROW = 92, 640, 24

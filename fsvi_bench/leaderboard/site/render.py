@@ -10,10 +10,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fsvi_bench.leaderboard.site import words
-from fsvi_bench.reporting.report.appearance import colour_variable, colour_variables, look
-from fsvi_bench.reporting.report.page import ASSETS as REPORT_ASSETS
-from fsvi_bench.reporting.report.page import duration
-from fsvi_bench.reporting.report.page import marker as drawn_marker
+from fsvi_bench.presenting.report.appearance import colour_variable, colour_variables, look
+from fsvi_bench.presenting.report.page import ASSETS as REPORT_ASSETS
+from fsvi_bench.presenting.report.page import duration
+from fsvi_bench.presenting.report.page import marker as drawn_marker
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("early.js", "site.js", "student.js", "compare.js")

@@ -1,0 +1,92 @@
+"""`fsvi-bench reproduce burt2020-study`: records to tables, tables to the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.papers.base import Outcome, Reproduction, Workshop
+from fsvi_bench.papers.burt2020.study.claims import NAME, judge_study, load_study_file
+from fsvi_bench.papers.burt2020.study.collect import collect
+from fsvi_bench.papers.burt2020.study.page import write_page
+from fsvi_bench.papers.burt2020.study.sittings import continued, kept_words
+from fsvi_bench.papers.burt2020.study.summary import require_one_cell_each
+from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, Tables, read_tables, write_tables
+from fsvi_bench.papers.burt2020.study.verdicts import verdict_table
+from fsvi_bench.papers.from_records import run_or_find
+from fsvi_bench.papers.places import holds_records
+from fsvi_bench.running.cell import Record
+from fsvi_bench.running.plan import Plan, Request, make_plan
+from fsvi_bench.running.prepare import require_data
+from fsvi_bench.running.store import Store
+
+PAGE = "study"  #: `study.md` and the folder `study` beside it
+
+
+class Study(Reproduction):
+    """The whole protocol as a page.
+
+    A folder with records gives `study/scores.csv` and `curves.csv` from these; in one without, such as `docs`, they are
+    read. `study.md` and its figures are made from these two files alone. Where there are both, cells without a record
+    keep their lines: a study goes on elsewhere once both files are copied there, by `fsvi-bench run` (`--compute`
+    would compute all of it). To publish it, copy them into `docs`, and what other experiments have to say:
+    `reproduce burt2020-roots --out docs/study`.
+    """
+
+    name, shows_unfinished, takes_days = NAME, True, True
+
+    @property
+    def summary(self) -> str:
+        return load_study_file().summary
+
+    def check(self, quick: bool, data_dir: Path | None) -> None:
+        require_data(self.plan(quick), data_dir)
+
+    def make(self, workshop: Workshop) -> Outcome:
+        """Raw data are needed for records, not for tables.
+
+        Raises:
+            InputError: the folder holds neither records nor tables of the study, or tables that do not go with its
+                records.
+        """
+        stem = workshop.stem(PAGE)
+        folder = workshop.root / stem.name
+        written, records, computed, reused = [], list[Record](), 0, 0
+        if workshop.compute or holds_records(workshop.root):
+            store, plan = Store(workshop.root), self.plan(workshop.quick)
+            records, missing, computed, reused = run_or_find(plan, store, workshop, self.name)
+            resources = workshop.resources
+            # What is whole needs no earlier table, and writes over a damaged one.
+            earlier = read_tables(folder) if missing and (folder / CELLS_FILE).is_file() else Tables([], [])
+            found = collect(records, missing, store.root, resources.data_dir, workshop.progress)
+            both = continued(found, earlier)
+            if (told := kept_words(found, both, earlier)) is not None:
+                workshop.progress.note(f"{folder / CELLS_FILE}: {told}")
+            written = write_tables(both, folder)
+        elif not (folder / CELLS_FILE).is_file():
+            raise InputError(
+                f"{workshop.root} holds neither records nor {stem.name}/{CELLS_FILE}; name the folder of the study's "
+                "runs with --out, or let --compute compute it"
+            )
+        tables = read_tables(folder)
+        require_one_cell_each(tables.cells)
+        judged = judge_study(tables.cells, load_study_file().claims)
+        written += write_page(tables, judged, stem, folder, workshop.quick)
+        return Outcome(
+            name=self.name,
+            quick=workshop.quick,
+            files=written,
+            computed=computed,
+            reused=reused,
+            tables=(verdict_table(judged),),
+            records=records,
+            missing=sum(cell.status == "missing" for cell in tables.cells),
+        )
+
+    def plan(self, quick: bool) -> Plan:
+        """What the study consists of."""
+        file = load_study_file()
+        return make_plan(Request(protocol=file.protocol, **(file.quick if quick else {})))
+
+
+BURT2020_STUDY = Study()

@@ -1,0 +1,129 @@
+"""An experiment's parts: computed side by side, kept as JSON as they finish, found again by a second run."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.files import sha256_of_json, write_atomically
+from fsvi_bench.papers.base import Workshop
+from fsvi_bench.sources import reached
+
+#: What draws, tells and arranges, and computes no part.
+_DECIDES_NOTHING = (
+    "fsvi_bench.papers.base", "fsvi_bench.papers.claims", "fsvi_bench.papers.experiment", "fsvi_bench.papers.intervals",
+    "fsvi_bench.papers.parts", "fsvi_bench.presenting", "fsvi_bench.running",
+)  # fmt: skip
+
+
+class Plain(BaseModel):
+    """What a part takes, or returns: plain data that JSON can hold, infinity included."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+Argument = TypeVar("Argument", bound=Plain)
+Result = TypeVar("Result", bound=Plain)
+
+
+class PartFailed(Exception):
+    """A part could not be computed; the others are kept."""
+
+
+class _Kept(Plain, Generic[Argument, Result]):
+    """A part's file."""
+
+    argument: Argument
+    result: Result
+
+
+class Parts:
+    """The parts of one experiment in one folder.
+
+    A part is a module's function of one `Plain` model that returns another, so that it can run in any process
+    and be found again: its name is a hash of the function, the argument and the sources that decide the result.
+    """
+
+    def __init__(self, name: str, workshop: Workshop) -> None:
+        self.folder, self.workshop = workshop.root / "parts" / name, workshop
+        self.computed = self.reused = 0
+
+    def compute(
+        self, function: Callable[[Argument], Result], arguments: Sequence[Argument], result: type[Result]
+    ) -> list[Result]:
+        """The results in the order of the arguments.
+
+        Raises:
+            PartFailed: a part raised something; all others are computed and kept first.
+            InputError: a file lies in the folder that is not a part, or a part's input is the user's mistake.
+        """
+        if not arguments:
+            return []
+        paths = {id(argument): self.folder / f"{self._key(function, argument)}.json" for argument in arguments}
+        kept: Any = _Kept[type(arguments[0]), result]  # type: ignore[misc, valid-type]
+        found = {key: _read(path, kept) for key, path in paths.items() if path.is_file()}
+        missing = [argument for argument in arguments if id(argument) not in found]
+        self.reused, self.computed = self.reused + len(found), self.computed + len(missing)
+        self.workshop.progress.start(function.__name__, len(missing))
+        failures = []
+        for argument, outcome in self.workshop.resources.executor.map(partial(_attempt, function), missing):
+            if isinstance(outcome, Exception):
+                failures.append(f"{_words(argument)}: {_reason(outcome)}")
+                self.workshop.progress.note(f"failed: {failures[-1]}")
+            else:
+                path = paths[id(argument)]
+                write_atomically(path, (kept(argument=argument, result=outcome).model_dump_json() + "\n").encode())
+                found[id(argument)] = _read(path, kept)  # what a second run will find, and nothing else
+            self.workshop.progress.advance(function.__name__, _words(argument))
+        if failures:
+            raise PartFailed(f"{len(failures)} of {len(arguments)} parts failed; the first: {failures[0]}")
+        return [found[id(argument)] for argument in arguments]
+
+    @staticmethod
+    def _key(function: Callable[[Argument], Result], argument: Argument) -> str:
+        plain = json.loads(argument.model_dump_json())  # infinity as a word
+        identity = [function.__qualname__, plain, _deciding(function)]
+        return sha256_of_json(identity)[:24]
+
+
+class _Raised(RuntimeError):
+    """What a part raised, in words: an exception of its own kind may not survive the way between processes."""
+
+
+def _attempt(function: Callable[[Argument], Result], argument: Argument) -> Result:
+    """NumPy's LinAlgError is a ValueError, which an executor takes for a bug: it would end the other parts too."""
+    try:
+        return function(argument)
+    except (ValueError, ArithmeticError, MemoryError) as error:
+        raise _Raised(f"{type(error).__name__}: {error}") from error
+
+
+def _reason(outcome: Exception) -> str:
+    words = str(outcome) if isinstance(outcome, _Raised) else f"{type(outcome).__name__}: {outcome}"
+    return " ".join(words.split())
+
+
+def _deciding(function: Callable[..., Any]) -> dict[str, str]:
+    """Hashes of the function's module and of all that it imports, by name; without what decides no number."""
+    return reached((Path(inspect.getfile(function)).read_bytes(),), _DECIDES_NOTHING)
+
+
+def _read(path: Path, kept: type[_Kept[Argument, Result]]) -> Result:
+    try:
+        return kept.model_validate_json(path.read_bytes()).result
+    except (OSError, ValidationError) as error:
+        raise InputError(
+            f"{path} is not a finished part ({type(error).__name__}); move it away and run again"
+        ) from error
+
+
+def _words(argument: Plain) -> str:
+    plain = {n: v for n, v in argument.model_dump(mode="json").items() if isinstance(v, str | int | float)}
+    return ", ".join(f"{name} {value}" for name, value in plain.items())[:80]

@@ -1,0 +1,114 @@
+"""A study's table made up from formulas, whole or with holes."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from fsvi_bench.papers.burt2020.study.claims import judge_study, load_study_file
+from fsvi_bench.papers.burt2020.study.page import render
+from fsvi_bench.papers.burt2020.study.table import CurvePoint, StudyCell, Tables
+from fsvi_bench.papers.places import places
+from fsvi_bench.running.plan import Request, make_plan
+
+DATASETS, SPLITS = ("boston", "power"), "0-2"
+CLAIMS = load_study_file().claims
+LEVEL = {"exact": 0.5, "fixed-a": 60.0, "rand-a": 11.0, "rand-a-ngd": 9.0, "ssge": 300.0}
+
+
+def kl(place):
+    """Exact full has 0; more with the split, less with M."""
+    if place.method == "exact" and place.family == "full":
+        return 0.0
+    size = place.hyperparameters.get("M", 80)
+    return LEVEL[place.method] * (2.0 if place.family == "ffg" else 1.0) * (1 + 0.1 * place.split) * 80 / size
+
+
+def cell(place, **changes):
+    value, jitter = kl(place), place.hyperparameters.get("kl_jitter")
+    settings = {name: place.hyperparameters.get(name) for name in ("M", "kl_jitter", "max_steps")}
+    spectrum = {f"spectrum_{percent}": 0.01 * (1 + percent) for percent in (0, 5, 25, 50, 75, 95, 100)}
+    numbers = {
+        "kl": value * (1.25 if jitter else 1.0), "kl_mean_term": value / 2, "kl_cov_term": value / 2,
+        "reverse_kl": value / 4, "predictive_kl_test": value / 100, "predictive_kl_box": value / 50,
+        "nlpd": 2.0 + 0.01 * place.split, "nlpd_gap": 0.01, "rmse": 3.0,
+        "kl_at_objective_optimum": math.inf if place.method == "fixed-a" else value / 3, "objective_gap": 0.7,
+        "log_likelihood_excess": 5.0 + place.split, "mean_log_likelihood_excess": 2.0 + place.split,
+        "log_variance_ratio": -0.3 + 0.01 * place.split,
+    }  # fmt: skip
+    fields = {
+        "dataset": place.dataset, "split": place.split, "method": place.method, "family": place.family, "seed": 0,
+        "status": "ok", "cell": f"{place.split:024x}", "code": f"{len(place.method):012x}", "task": f"{place.split:012x}",
+        "hardware": "a machine", "gradients": 300, "train_seconds": 1.5,
+    }  # fmt: skip
+    return StudyCell.model_validate({**fields, **settings, **numbers, **spectrum, **changes})
+
+
+def without(place, status, reason=""):
+    settings = {name: place.hyperparameters.get(name) for name in ("M", "kl_jitter", "max_steps")}
+    own = {name: getattr(place, name) for name in ("dataset", "split", "method", "family", "seed")}
+    return StudyCell(**own, **settings, status=status, reason=reason)
+
+
+def study_places():
+    return list(places(make_plan(Request(protocol="burt2020", datasets=DATASETS, splits=SPLITS))))
+
+
+def curve(dataset, method, family, M, kls):
+    settings = {"dataset": dataset, "method": method, "family": family, "M": M, "kl_jitter": 0.0}
+    return [
+        CurvePoint(
+            **settings,
+            steps=steps,
+            cells=3,
+            seconds=0.01 * steps,
+            kl_lower_quartile=v / 2,
+            kl=v,
+            kl_upper_quartile=2 * v,
+        )
+        for steps, v in zip((0, 1, 10, 100), kls, strict=True)
+    ]
+
+
+def whole():
+    curves = [
+        point
+        for dataset in DATASETS
+        for family in ("full", "ffg")
+        for method, end in (("fixed-a", 40.0), ("rand-a", 11.0))
+        for point in curve(dataset, method, family, 80, (1000.0, 500.0, 10.0, end))
+    ]
+    return Tables([cell(place) for place in study_places()], curves)
+
+
+def with_holes():
+    """RANDA full on power has one split, SSGE full on boston diverged on split 2, EXACT is all there."""
+    cells = []
+    for place in study_places():
+        what = (place.dataset, place.method, place.family)
+        if what == ("power", "rand-a", "full") and place.split > 0:
+            cells.append(without(place, "missing"))
+        elif what == ("boston", "ssge", "full") and place.split == 2:
+            cells.append(without(place, "diverged", "the loss is | nan"))
+        else:
+            cells.append(cell(place))
+    return Tables(cells, whole().curves)
+
+
+def page_of(tables, folder=Path("nowhere/study")):
+    return render(tables, judge_study(tables.cells, CLAIMS), [], folder, False)
+
+
+def rows_of(text, *columns):
+    """The rows of the first table with such columns, as mappings."""
+    lines = text.splitlines()
+    heads = [[word.strip() for word in line.strip("| ").split(" | ")] for line in lines]
+    place = next(i for i, head in enumerate(heads) if set(columns) <= set(head) and lines[i].startswith("|"))
+    found = []
+    for line in lines[place + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells = [word.strip() for word in re.split(r"(?<!\\)\|", line)[1:-1]]
+        found.append(dict(zip(heads[place], cells, strict=True)))
+    return found

@@ -1,0 +1,175 @@
+"""Roots of one kernel matrix as rotations of features: against roots with many digits, identities, and the extremes."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from scipy.linalg import sqrtm
+
+from fsvi_bench.maths.blr import mean_field_optimum_kl
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.papers.burt2020.feature_roots import (
+    cholesky_rotation,
+    diagonalising_rotation,
+    eigenvector_rotation,
+    factorised_floor,
+    largest_floor,
+    levelled,
+    random_rotation,
+    symmetric_rotation,
+)
+from tests.maths.draws import PROPERTY, close, f64, seeds
+from tests.reference import random_tril, rbf_kernel
+
+DIGITS = 50
+ORDER = torch.tensor([3, 0, 6, 1, 5, 2, 7, 4])
+
+
+def ill_conditioned(k=8, N=30, jitter=1e-7):
+    """k(Z,Z) + jitter·I with condition 1e8, since the points lie closer than the lengthscale, and k(Z,X)."""
+    rng = np.random.default_rng(0)
+    Z, X = np.sort(rng.random((k, 1)), 0), rng.random((N, 1))
+    one = np.array([1.0])
+    K = rbf_kernel(Z, Z, one, 1.0) + jitter * np.eye(k)
+    return torch.from_numpy(K), torch.from_numpy(rbf_kernel(Z, X, one, 1.0))
+
+
+def many_digit_roots(K):
+    """R of K = RRᵀ by mpmath: Cholesky in `ORDER`, symmetric, eigenvectors."""
+    k = K.rows
+    permutation = mp.zeros(k)
+    for row, column in enumerate(ORDER.tolist()):
+        permutation[row, column] = 1
+    eigenvalues, U = mp.eigsy(K)
+    scaled = U * mp.diag([mp.sqrt(v) for v in eigenvalues])
+    return {
+        "orders": permutation.T * mp.cholesky(permutation * K * permutation.T),
+        "symmetric": scaled * U.T,
+        "eigenvectors": scaled,
+    }
+
+
+def rotations(tril):
+    return {
+        "orders": cholesky_rotation(tril, ORDER),
+        "symmetric": symmetric_rotation(tril),
+        "eigenvectors": eigenvector_rotation(tril),
+    }
+
+
+def many_digit_floor(root, cross, noise_variance):
+    """½(Σ log Λ_ii − log det Λ), Λ = R⁻¹k(Z,X)k(X,Z)R⁻ᵀ/σ² + I."""
+    features = mp.inverse(root) * cross
+    precision = features * features.T / noise_variance + mp.eye(root.rows)
+    diagonal = mp.fsum(mp.log(precision[i, i]) for i in range(root.rows))
+    return (diagonal - mp.log(mp.det(precision))) / 2
+
+
+@mp.workdps(DIGITS)
+def test_floors_equal_those_of_roots_with_many_digits_where_the_kernel_matrix_is_ill_conditioned():
+    """cond(K) is 1e8, yet rotations see only its square root: eps · 1e4, and Λ is given in float64 alike.
+
+    K here is LLᵀ of the float64 factor L, which is what defines a task's features.
+    """
+    K, cross = ill_conditioned()
+    assert 3e7 < np.linalg.cond(K.numpy()) < 3e8
+    noise_variance = 0.01
+    tril = torch.linalg.cholesky(K)
+    exact_tril, exact_cross = mp.matrix(tril.tolist()), mp.matrix(cross.tolist())
+    own = mp.inverse(exact_tril) * exact_cross
+    exact_precision = own * own.T / noise_variance + mp.eye(len(K))
+    C = f64([[float(v) for v in row] for row in mp.cholesky(exact_precision).tolist()])
+    floors = set()
+    for kind, root in many_digit_roots(exact_tril * exact_tril.T).items():
+        expected = float(many_digit_floor(root, exact_cross, mp.mpf(noise_variance)))
+        actual = float(factorised_floor(rotations(tril)[kind].mT @ C, C))
+        assert actual == pytest.approx(expected, rel=1e-10)
+        floors.add(round(expected, 3))
+    assert len(floors) == 3
+
+
+@given(seed=seeds)
+@PROPERTY
+def test_rotated_factors_are_the_roots(seed):
+    """R = LQ: lower triangular in the given order; symmetric and positive; with orthogonal columns, K's eigenvalues."""
+    tril = torch.from_numpy(random_tril(np.random.default_rng(seed), 8, 8))
+    K = tril @ tril.mT
+    found = rotations(tril)
+    size = float(K.abs().max())
+    for Q in found.values():
+        close(Q.mT @ Q, torch.eye(8, dtype=torch.float64), atol=1e-13)
+        close(tril @ Q @ (tril @ Q).mT, K, atol=1e-13 * size)
+    in_order = (tril @ found["orders"])[ORDER]
+    close(in_order.triu(1), torch.zeros(8, 8, dtype=torch.float64), atol=1e-13 * math.sqrt(size))
+    symmetric = tril @ found["symmetric"]
+    # scipy's own square root is good to √eps of the smallest eigenvalue's relative size only.
+    close(symmetric, sqrtm(K.numpy()).real, rtol=0, atol=1e-9 * math.sqrt(size))
+    scaled = tril @ found["eigenvectors"]
+    close(scaled.mT @ scaled, torch.linalg.eigvalsh(K).flip(0).diag(), rtol=1e-9, atol=1e-12 * size)
+
+
+def test_the_tasks_own_order_is_no_rotation_but_of_signs():
+    tril = torch.from_numpy(random_tril(np.random.default_rng(1), 8, 8))
+    Q = cholesky_rotation(tril, torch.arange(8))
+    close(Q.abs(), torch.eye(8, dtype=torch.float64), atol=1e-13)
+
+
+@given(seed=seeds)
+@PROPERTY
+def test_the_floor_is_the_kl_of_the_best_factorised_gaussian(seed):
+    rng = np.random.default_rng(seed)
+    C = torch.from_numpy(random_tril(rng, 5, 5))
+    Q = random_rotation(5, torch.Generator().manual_seed(seed))
+    factor = Q.mT @ C
+    rotated_tril = torch.linalg.qr(factor.mT).R.mT
+    rotated_tril = rotated_tril * rotated_tril.diagonal().sign()
+    scale = factor.square().sum(-1).rsqrt()
+    mean = torch.from_numpy(rng.standard_normal(5))
+    kl = gaussian_kl_to_precision(mean, scale.diag(), mean, rotated_tril).total
+    close(factorised_floor(factor, C), kl)
+    close(factorised_floor(C, C), mean_field_optimum_kl(C))
+
+
+@given(seed=seeds)
+@PROPERTY
+def test_every_floor_lies_between_the_two_that_are_reached(seed):
+    C = torch.from_numpy(random_tril(np.random.default_rng(seed), 6, 6))
+    largest = float(largest_floor(C))
+    assert float(factorised_floor(diagonalising_rotation(C).mT @ C, C)) == pytest.approx(0, abs=1e-11)
+    rows = levelled(C)
+    close(rows.mT @ rows, C.mT @ C)  # a rotation: Qᵀ leaves CᵀC
+    close(rows.square().sum(-1), C.square().sum() / 6 * torch.ones(6, dtype=torch.float64))
+    assert float(factorised_floor(rows, C)) == pytest.approx(largest, rel=1e-10)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(3):
+        assert -1e-11 < float(factorised_floor(random_rotation(6, generator).mT @ C, C)) < largest + 1e-11
+
+
+@pytest.mark.parametrize("factor", [torch.eye(4, dtype=torch.float64), torch.zeros(3, 3, dtype=torch.float64)])
+def test_what_is_level_already_stays(factor):
+    assert torch.equal(levelled(factor), factor)
+
+
+def test_rows_that_are_all_but_level_and_opposite_are_levelled():
+    """a = −b = −1e-9 beside c = −1: of the two tangents one is a/(c + √(c² − ab)), whose denominator would cancel to 0."""
+    rows = levelled(f64([[-math.sqrt(1 - 1e-9), 0.0], [math.sqrt(1 + 1e-9), 0.0]]))
+    close(rows.square().sum(-1), [1.0, 1.0], rtol=1e-14, atol=0)
+
+
+def test_largest_floor_of_two_weights_by_hand():
+    """Λ = diag(1, 9): rotated by 45°, both diagonal entries are 5 and the floor ½ log(25/9)."""
+    C = f64([[1.0, 0.0], [0.0, 3.0]])
+    assert float(largest_floor(C)) == pytest.approx(0.5 * math.log(25 / 9), rel=1e-15)
+
+
+def test_random_rotations_are_uniform():
+    """Under the Haar measure k·Q_ij² has mean 1 and E Q_ij = 0; a QR whose signs are not mended has a fixed diagonal's."""
+    generator = torch.Generator().manual_seed(0)
+    Q = torch.stack([random_rotation(3, generator) for _ in range(4000)])
+    close(Q.mT @ Q, torch.eye(3, dtype=torch.float64).expand(4000, 3, 3), atol=1e-14)
+    # Var Q_ij = 1/3; Q_ij² has the Beta(½, 1) law with variance 4/45. Four standard errors, at most.
+    assert float(Q.mean(0).abs().max()) < 4 * math.sqrt(1 / 3 / 4000)
+    assert float((Q.square().mean(0) - 1 / 3).abs().max()) < 4 * math.sqrt(4 / 45 / 4000)

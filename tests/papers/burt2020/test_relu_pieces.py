@@ -1,0 +1,124 @@
+"""Pieces of ReLU networks against the function itself, evaluated in fractions, and against networks made by hand."""
+
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsvi_bench.papers.burt2020.theory.relu_pieces import (
+    Network,
+    bends,
+    exact_network,
+    linear_pieces,
+    pieces_seen,
+    values_as_integers,
+)
+from tests.maths.draws import PROPERTY, f64
+
+small = st.integers(-3, 3).map(Fraction)  #: so that bends coincide and weights vanish often
+
+
+@st.composite
+def networks(draw):
+    width = draw(st.integers(0, 6))
+    w, b, v = (tuple(draw(small) for _ in range(width)) for _ in range(3))
+    return Network(w, b, v, draw(small))
+
+
+def pieces_of_the_function(network):
+    """Slopes left of, between and right of all candidate places, from values alone; neighbours of equal slope are one."""
+    places = sorted({-b / w for w, b in zip(network.input_weights, network.input_biases, strict=True) if w})
+    if not places:
+        return 1
+    ends = [places[0] - 1, *places, places[-1] + 1]
+    slopes = [(network.value(b) - network.value(a)) / (b - a) for a, b in pairwise(ends)]
+    return 1 + sum(a != b for a, b in pairwise(slopes))
+
+
+@PROPERTY
+@given(networks())
+def test_count_is_that_of_the_function(network):
+    assert linear_pieces(network) == pieces_of_the_function(network) <= len(network.input_weights) + 1
+
+
+@PROPERTY
+@given(networks(), st.lists(st.fractions(-5, 5, max_denominator=7), min_size=2, max_size=12, unique=True))
+def test_values_never_show_more_than_there_is_and_more_values_never_less(network, places):
+    """Whichever place is left out, an inner one too."""
+    places.sort()
+    values = [network.value(x) for x in places]
+    seen = pieces_seen(places, values)
+    assert seen <= linear_pieces(network)
+    for i in range(len(places)):
+        assert pieces_seen(places[:i] + places[i + 1 :], values[:i] + values[i + 1 :]) <= seen
+
+
+@PROPERTY
+@given(networks())
+def test_close_enough_values_show_everything(network):
+    """Two places in each piece and one at each bend: no triple sees two bends."""
+    places = sorted(bends(network))
+    if not places:
+        return
+    gap = min([b - a for a, b in pairwise(places)], default=Fraction(1)) / 3
+    dense = sorted({x + shift for x in places for shift in (-gap, 0, gap)})
+    assert pieces_seen(dense, [network.value(x) for x in dense]) == linear_pieces(network)
+
+
+def test_whole_numbers_are_the_values_times_a_constant():
+    w, b, v = torch.randn(3, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    network, places = exact_network(w, b, v, 0.7), [Fraction(-7, 3), Fraction(1, 5), Fraction(2)]
+    X, values = values_as_integers(network, places)
+    assert all(isinstance(number, int) for number in (*X, *values))
+    factor = X[2] / Fraction(2)
+    assert factor > 0
+    assert [x / factor for x in map(Fraction, X)] == places
+    scale = values[0] / network.value(places[0])
+    assert scale > 0
+    assert [value / scale for value in map(Fraction, values)] == [network.value(x) for x in places]
+
+
+def test_two_units_at_one_place_are_one_bend_and_opposite_ones_none():
+    one = Fraction(1)
+    together = Network((one, 2 * one), (one, 2 * one), (one, one), one)
+    assert bends(together) == {-one: 3 * one}
+    # max(0, x + 1) − max(0, −x − 1) = x + 1 is affine, though both units bend at −1.
+    opposite = Network((one, -one), (one, -one), (one, -one), one)
+    assert linear_pieces(opposite) == 1
+
+
+def test_units_that_do_not_bend():
+    """No input weight, or no output weight."""
+    assert linear_pieces(exact_network(f64([0.0, 1.0]), f64([0.5, 0.2]), f64([1.0, 0.0]), 0.3)) == 1
+
+
+def test_without_biases_every_width_has_at_most_two_pieces_through_the_origin_only():
+    """A second input of 1 stands for biases: along (x, 1) the count is width + 1 again where along (x, 0) it is 2."""
+    generator = torch.Generator().manual_seed(0)
+    for width in (1, 2, 5, 9):
+        w, other, v = torch.randn(3, width, generator=generator, dtype=torch.float64)
+        assert linear_pieces(exact_network(w, torch.zeros_like(w), v, 0.0)) == 2
+        assert linear_pieces(exact_network(w, other, v, 0.0)) == width + 1
+
+
+def test_floats_are_taken_as_they_are():
+    """0.1 + 0.2 ≠ 0.3 in floats: bends at −0.3 and −(0.1 + 0.2) are two, 2^−54 apart, and nothing merges them."""
+    network = exact_network(f64([1.0, 1.0]), f64([0.3, 0.1 + 0.2]), f64([1.0, 1.0]), 0.0)
+    assert linear_pieces(network) == 3
+
+
+def test_a_greedy_choice_by_hand():
+    """|x| at −2, −1, 1, 2: two crooked triples that overlap prove one bend; three that overlap in turn prove two."""
+    places = [Fraction(x) for x in (-2, -1, 1, 2)]
+    assert pieces_seen(places, [abs(x) for x in places]) == 2
+    zigzag = [Fraction(x) for x in (0, 1, 0, 1, 0)]
+    assert pieces_seen([Fraction(x) for x in range(5)], zigzag) == 3
+
+
+@pytest.mark.parametrize("places", [[0, 0], [1, 0], [0]])
+def test_places_must_rise_and_be_as_many_as_the_values(places):
+    with pytest.raises(ValueError, match="strictly rising"):
+        pieces_seen([Fraction(x) for x in places], [Fraction(0), Fraction(1)])

@@ -1,0 +1,212 @@
+"""EXACT-FFG's KL by the root of the features: against features, posteriors and floors written out; its statistics."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.linalg import sqrtm
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.papers.burt2020.feature_roots import cholesky_rotation, factorised_floor
+from fsvi_bench.papers.burt2020.roots import (
+    EIGENVECTORS,
+    ORDERS,
+    OWN,
+    RANDOM,
+    SYMMETRIC,
+    Direct,
+    Row,
+    Split,
+    _dependence,
+    _identities,
+    compare_directly,
+    direct_roots,
+    examine,
+    investigate,
+)
+from fsvi_bench.papers.claims import judge
+from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.tasks.official import read_official
+from fsvi_bench.tasks.task import bind_task
+from tests import reference
+from tests.maths.draws import close
+
+
+def settings(**values):
+    found = REPRODUCTIONS["burt2020-roots"]._settings(quick=True)
+    return type(found).model_validate(found.model_dump() | values)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Diabetes comes with scikit-learn; cond k(Z,Z) is 1e6."""
+    return bind_task(read_official("diabetes", 0).task)
+
+
+@pytest.fixture(scope="module")
+def found(problem):
+    return examine(problem, settings(permutations=3))
+
+
+# --- One task ---------------------------------------------------------------------------------------------------------
+
+
+def written_out(problem, root):
+    """Floor and mean predictive KL of EXACT-FFG with features R⁻¹k(Z, x), by inverses and loops."""
+    kernel = (problem.frozen.lengthscales.numpy(), float(problem.frozen.outputscale))
+    Z, noise = problem.frozen.inducing_points.numpy(), float(problem.frozen.noise_variance)
+    Phi, Phi_test = (
+        np.linalg.solve(root, reference.rbf_kernel(Z, X.numpy(), *kernel)).T for X in (problem.X, problem.X_test)
+    )
+    _, covariance = reference.blr_posterior(Phi, problem.y.numpy(), noise)
+    variances = 1 / np.diag(Phi.T @ Phi / noise + np.eye(len(Z)))
+    floor = 0.5 * (np.linalg.slogdet(covariance)[1] - np.log(variances).sum())
+    divergences = []
+    for row in Phi_test:
+        exact, approximate = row @ covariance @ row + noise, row @ (variances * row) + noise
+        divergences.append(0.5 * (exact / approximate - 1 - math.log(exact / approximate)))
+    return floor, np.mean(divergences)
+
+
+def test_floors_and_predictive_kls_equal_those_of_each_root_written_out(problem, found):
+    task = problem.frozen
+    K = reference.rbf_kernel(
+        task.inducing_points.numpy(), task.inducing_points.numpy(), task.lengthscales.numpy(), float(task.outputscale)
+    ) + float(task.jitter) * np.eye(task.k)
+    eigenvalues, U = np.linalg.eigh(K)
+    roots = {OWN: np.linalg.cholesky(K), SYMMETRIC: sqrtm(K).real, EIGENVECTORS: U * np.sqrt(eigenvalues)}
+    for kind, root in roots.items():
+        floor, predictive = written_out(problem, root)
+        # eps · cond(K), 1e-10, and as much again for covariances by an inverse.
+        assert found.floors[kind] == [pytest.approx(floor, rel=1e-8)]
+        assert found.predictive[kind] == [pytest.approx(predictive, rel=1e-7)]
+
+
+def test_the_floors_lie_between_the_ends_and_only_orders_and_rotations_have_many(problem, found):
+    assert {kind: len(values) for kind, values in found.floors.items()} == {
+        OWN: 1, ORDERS: 3, SYMMETRIC: 1, EIGENVECTORS: 1, RANDOM: 3,
+    }  # fmt: skip
+    every = [floor for floors in found.floors.values() for floor in floors]
+    assert len(set(every)) == len(every)
+    assert abs(found.diagonal) < 1e-12 < min(every)
+    assert max(every) < found.largest == pytest.approx(found.levelled, rel=1e-12)
+    again = examine(problem, settings(permutations=3))
+    assert again == found
+
+
+def test_roots_from_the_kernel_matrix_are_roots():
+    rng = np.random.default_rng(0)
+    factor = torch.from_numpy(rng.standard_normal((6, 6)))
+    K, order = factor @ factor.mT, torch.tensor([2, 5, 0, 1, 4, 3])
+    roots = direct_roots(K, order)
+    for root in roots.values():
+        close(root @ root.mT, K)
+    assert not roots[OWN].triu(1).any()
+    assert not roots[ORDERS][order].triu(1).any()
+    close(roots[SYMMETRIC], roots[SYMMETRIC].mT)
+
+
+def reference_evidence(Phi, y, noise):
+    """log N(y; 0, ΦΦᵀ + σ²I), by SciPy."""
+    return stats.multivariate_normal(cov=Phi @ Phi.T + noise * np.eye(len(y))).logpdf(y)
+
+
+def test_a_wrong_floor_and_another_kernel_are_seen(problem, found):
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
+    C = problem.truth.posterior.precision_tril
+    in_order = float(factorised_floor(cholesky_rotation(problem.feature_map.tril, order).mT @ C, C))
+    floors = {kind: found.floors[kind][0] for kind in (OWN, SYMMETRIC, EIGENVECTORS)} | {ORDERS: in_order}
+    assert max(compare_directly(problem, order, floors)) < 1e-9
+    for kind, floor in floors.items():
+        seen = compare_directly(problem, order, floors | {kind: 1.01 * floor})
+        assert seen.floor == pytest.approx(0.01 / 1.01, rel=1e-6)
+    other = bind_task(problem.frozen)
+    # What a cached property would compute: features a thousandth too long.
+    other.__dict__.update(Phi=1.001 * problem.Phi, Phi_test=1.001 * problem.Phi_test)
+    seen = compare_directly(other, order, floors)
+    assert seen.kernel == pytest.approx(1 - 1.001**-2, rel=1e-6)
+    assert seen.evidence > 1e-4
+    evidence = reference_evidence(problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance))
+    longer = reference_evidence(1.001 * problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance))
+    assert seen.evidence == pytest.approx(abs(longer - evidence), rel=1e-6)
+    assert seen.evidence_share == pytest.approx(abs(longer - evidence) / abs(longer), rel=1e-6)
+    assert seen.predictive > 1e-4
+
+
+# --- Statistics -------------------------------------------------------------------------------------------------------
+
+
+def planted(dataset, split, scale):
+    """Orders' floors from 10 to 20 times the scale in steps of one: their quantiles are known."""
+    orders = [scale * (10 + i) for i in range(11)]
+    floors = {OWN: [12.5 * scale], ORDERS: orders, SYMMETRIC: [45 * scale], EIGENVECTORS: [3 * scale],
+              RANDOM: [60 * scale] * 2}  # fmt: skip
+    predictive = floors | {EIGENVECTORS: [30 * scale]}
+    direct = Direct(1e-9 * scale, 1e-12 * scale, 1e-13, 1e-10, 1e-12)
+    return Split(dataset, split, floors, predictive, 70.0, 70.7, -1e-9 * scale, direct)
+
+
+@pytest.fixture
+def two_data_sets():
+    return {name: [planted(name, split, scale * (1 + split)) for split in range(3)] for name, scale in PAIRS}
+
+
+PAIRS = (("a", 1.0), ("b", 2.0))
+
+
+def test_statistics_of_planted_floors(two_data_sets):
+    two_data_sets["b"] = [
+        s._replace(floors=s.floors | {SYMMETRIC: [30 * 2 * (1 + s.split)]}) for s in two_data_sets["b"]
+    ]
+    every = [split for splits in two_data_sets.values() for split in splits]
+    values = {name: statistic.value for name, statistic in (_identities(every) | _dependence(two_data_sets)).items()}
+    expected = {
+        "log evidence: largest": 6e-12, "kernel at test": 1e-13, "exact predictive: largest": 1e-10,
+        "floor: largest relative": 1e-12, "diagonalising root": 6e-9, "levelling root": 0.01,
+        "order of Z: 95%": 19.5 / 10.5, "order of Z: distance": 0.5 - 3 / 11, "symmetric root's floor": 2.0,
+        "eigenvector root's floor": 0.2, "random rotations": 4.0, "eigenvector root's predictive": 2.0,
+    }  # fmt: skip
+    for start, value in expected.items():
+        (name,) = [name for name in values if name.startswith(start)]
+        assert values[name] == pytest.approx(value, rel=1e-9)
+    assert len(values) == len(expected)
+    claims = REPRODUCTIONS["burt2020-roots"]._file().claims
+    verdicts = judge(claims, _identities(every) | _dependence(two_data_sets))
+    failed = {verdict.statistic.split(":")[0].split("'")[0] for verdict in verdicts if not verdict.holds}
+    assert failed == {"levelling root", "order of Z", "eigenvector root"}
+    cases = {verdict.statistic.split(":")[0].split(",")[0]: verdict.statistic.split("(")[-1] for verdict in verdicts}
+    # In b the symmetric root is two, in a three times as far as the median order; elsewhere the two data sets are alike.
+    assert cases["symmetric root's floor over the median order's"] == "b)"
+    assert cases["random rotations' median floor over the median order's"] == "all 2 alike)"
+    assert cases["log evidence"] == "b split 2)"
+
+
+def test_a_split_that_came_to_nothing_lets_no_identity_hold(two_data_sets):
+    """The last of all, where Python's max would pass over it."""
+    *others, last = [split for splits in two_data_sets.values() for split in splits]
+    nan = math.nan
+    lost = last._replace(levelled=nan, diagonal=nan, direct=Direct(*[nan] * 5))
+    assert all(math.isnan(statistic.value) for statistic in _identities([*others, lost]).values())
+
+
+def test_a_row_is_the_mean_of_splits_quantiles(two_data_sets):
+    row = Row.of([split.floors for split in two_data_sets["a"]])
+    assert row == pytest.approx((25.0, 21.0, 30.0, 39.0, 90.0, 6.0, 120.0))
+
+
+def test_data_sets_without_official_tasks_are_left_out_and_named():
+    notes = []
+
+    class Told:
+        note, data_dir = notes.append, None
+
+    with pytest.raises(InputError, match="none of toy has two official tasks"):
+        investigate(settings(datasets=["toy"]), Told())
+    assert notes == ["toy has less than two official tasks: left out"]
+    result = investigate(settings(datasets=["toy", "diabetes"], permutations=2), Told())
+    assert [row[0] for row in result.tables[0].rows] == ["diabetes"]
+    assert result.tables[0].title.endswith("; left out, fewer than two official tasks: toy")
+    assert result.numbers["left out, fewer than two official tasks"] == ["toy"]
+    assert [(s["dataset"], s["split"]) for s in result.numbers["splits"]] == [("diabetes", 0), ("diabetes", 1)]

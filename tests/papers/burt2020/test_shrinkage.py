@@ -1,0 +1,278 @@
+"""SSGE's score shrinkage: slopes against a regression written out, planted estimates, and the method's own gradient."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.maths.functional_kl import measure
+from fsvi_bench.maths.gaussian import gaussian_kl
+from fsvi_bench.methods import ssge
+from fsvi_bench.methods.data import Batch, Rows
+from fsvi_bench.papers.burt2020 import shrinkage as module
+from fsvi_bench.papers.burt2020.shrinkage import (
+    CONTROL,
+    Case,
+    Marginal,
+    Shrinkage,
+    descend,
+    function_cases,
+    investigate,
+    kl_of_variances,
+    measurement_features,
+    regress,
+    shrinkage,
+)
+from fsvi_bench.papers.claims import Worst
+from fsvi_bench.papers.registry import REPRODUCTIONS
+from tests import reference
+from tests.maths.draws import close, f64
+from tests.methods.synthetic import synthetic
+
+
+def settings(**values):
+    found = REPRODUCTIONS["burt2020-shrinkage"]._settings(quick=True)
+    return type(found).model_validate(found.model_dump() | values)
+
+
+def normals(seed, *shape):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
+
+
+def factor_of(seed, M, k):
+    """With deviations over three decades."""
+    return normals(seed, M, k) * torch.logspace(0, -3, M, dtype=torch.float64)[:, None]
+
+
+# --- One marginal -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("M", "k", "rank"), [(5, 7, 5), (6, 3, 3)], ids=["regular", "degenerate"])
+@pytest.mark.parametrize("share", [0.99, 0.7])
+def test_equals_a_regression_written_out(M, k, rank, share):
+    """Score by a pseudo-inverse of the covariance, estimate eigenfunction by eigenfunction, lstsq over all entries."""
+    factor, w = factor_of(1, M, k), normals(2, 12, k)
+    found = shrinkage(Marginal.of(factor), w, share)
+    f = (w @ factor.mT).numpy()
+    covariance = (factor @ factor.mT).numpy()
+    score = -f @ np.linalg.pinv(covariance, rcond=1e-12, hermitian=True)
+    estimate, J = reference.spectral_stein_score(f, f, share=share)
+    eigenvalues, U = np.linalg.eigh(covariance)
+    eigenvalues, U = eigenvalues[::-1][:rank], U[:, ::-1][:, :rank]
+    whitened, target = ((values @ U) * np.sqrt(eigenvalues) for values in (estimate, score))
+
+    def slope(y, x):
+        return np.linalg.lstsq(x.reshape(-1, 1), y.reshape(-1), rcond=None)[0][0]
+
+    assert (found.S, found.rank, found.J) == (12, rank, J)
+    assert found.bandwidth == pytest.approx(reference.median_distance(f), rel=1e-12)
+    # Covariances by products lose eps · cond(C), 1e-16 · 1e6 and more, where the code has singular values of the factor.
+    assert found.whitened == pytest.approx(slope(whitened, target), rel=1e-7)
+    assert found.raw == pytest.approx(slope(estimate, score), rel=1e-6)
+    assert found.error == pytest.approx(((whitened - target) ** 2).sum() / (target**2).sum(), rel=1e-7)
+    by_direction = [slope(whitened[:, i], target[:, i]) for i in range(rank)]
+    assert found.directions == pytest.approx(by_direction, rel=1e-5, abs=1e-9)
+    assert found.share == pytest.approx(np.sqrt(eigenvalues) / found.bandwidth, rel=1e-7)
+
+
+def test_planted_slopes_are_found():
+    z, slopes, s = normals(3, 50, 3), f64([0.9, 0.5, -0.1]), f64([1.0, 0.1, 1e-200])
+    found = regress(-slopes * z, z, s, 7, 2.0)
+    assert found.directions == pytest.approx(slopes.tolist(), rel=1e-13)
+    squares = z.square().sum(0)
+    assert found.whitened == pytest.approx(float((slopes * squares).sum() / squares.sum()), rel=1e-13)
+    assert found.raw == pytest.approx(-0.1, rel=1e-13)  # of the direction with the least variance alone
+    assert found.error == pytest.approx(float(((1 - slopes) ** 2 * squares).sum() / squares.sum()), rel=1e-13)
+    exact = regress(-z, z, s, 7, 2.0)
+    assert (exact.whitened, exact.raw, exact.error) == (1.0, 1.0, 0.0)
+
+
+def test_slopes_do_not_depend_on_scale_or_rotation():
+    factor, w = factor_of(4, 5, 5), normals(5, 20, 5)
+    rotation = torch.linalg.qr(normals(6, 5, 5)).Q
+    one = shrinkage(Marginal.of(factor), w, 0.99)
+    # W, and with it z, is the same up to signs; what is left is rounding, divided by the least eigenvalue kept.
+    other = shrinkage(Marginal.of(1e3 * rotation @ factor), w, 0.99)
+    assert other.whitened == pytest.approx(one.whitened, rel=1e-9)
+    assert other.directions == pytest.approx(one.directions, rel=1e-7)
+    assert other.bandwidth == pytest.approx(1e3 * one.bandwidth, rel=1e-12)
+    assert other.J == one.J
+
+
+# --- What it means for the gradient -----------------------------------------------------------------------------------
+
+
+def of_method(Phi_A, S):
+    """SSGE with S samples, and a step of it at one measurement set."""
+    M, k = Phi_A.shape
+    problem = synthetic(1, k=k)
+    rows = torch.cat([Phi_A, torch.zeros(-M % 4, k, dtype=torch.float64)])
+    return ssge.Ssge(problem, "full", M=M, S=S), Batch(Rows.whole(problem), measure(Phi_A[None]), rows[None])
+
+
+@pytest.mark.parametrize("M", [8, 24], ids=["A sees part", "A sees all"])
+def test_the_methods_own_gradient_rests_where_the_covariance_is_the_slope_times_the_priors(M):
+    """The derivative by a common log scale of q is (v − ρ)Σz² at q = N(0, vI): (1 − ρ)Σz² at the prior, 0 at v = ρ.
+
+    `stein_gradient` is what the method trains with; its derivative by a scale of w_s = √v z_s is Σ w_s · gradient_s.
+    """
+    k, S = 16, 40
+    Phi_A, w = normals(7, M, k), normals(8, S, k)
+    found = shrinkage(Marginal.of(Phi_A), w, 0.99)
+    assert 0.1 < found.whitened < 0.95
+    W = Marginal.of(Phi_A).W
+    squares = float((w @ W).square().sum())
+    method, batch = of_method(Phi_A, S)
+    for variance in (1.0, found.whitened):
+        scaled = math.sqrt(variance) * w
+        derivative = float((scaled * method.stein_gradient(scaled[None], batch)[0]).sum())
+        expected = (variance - found.whitened) * squares
+        assert derivative == pytest.approx(expected, rel=1e-9, abs=1e-9 * squares)
+
+
+@pytest.mark.parametrize("variances", [[0.2] * 6, [1.0] * 6, [0.9, 1.7, 0.3, 0.01, 1.0, 0.5]])
+def test_kl_of_variances_in_any_coordinates(variances):
+    """C = LLᵀ, and q's covariance L diag(v) Lᵀ."""
+    tril, zero = (
+        torch.tril(normals(9, 6, 6)) + 3 * torch.eye(6, dtype=torch.float64),
+        torch.zeros(6, dtype=torch.float64),
+    )
+    expected = float(gaussian_kl(zero, tril * f64(variances).sqrt(), zero, tril))
+    assert kl_of_variances(f64(variances)) == pytest.approx(expected, rel=1e-12, abs=1e-13)
+
+
+def test_a_variance_of_nothing_is_infinitely_far_and_nan_stays():
+    assert kl_of_variances(f64([0.0])) == kl_of_variances(f64([0.5, -0.1])) == math.inf
+    assert math.isnan(kl_of_variances(f64([0.5, math.nan])))
+
+
+def test_descent_follows_the_methods_own_gradient():
+    """Two steps by `stein_gradient`, the method's own, as a derivative by log v: Σ_s of z_is √v_i Wᵀ gradient, over Σ z²."""
+    k, M = 6, 9
+    Phi_A = normals(11, M, k)
+    marginal = Marginal.of(Phi_A)
+    (method, batch), rng = of_method(Phi_A, 100), np.random.default_rng(5)
+    W, log_v, expected = marginal.W, torch.zeros(k, dtype=torch.float64), []
+    for _ in range(2):
+        z = torch.from_numpy(rng.standard_normal((100, k))) @ W
+        scaled = z * (0.5 * log_v).exp()
+        gradient = method.stein_gradient((scaled @ W.mT)[None], batch)[0] @ W
+        log_v = log_v - (scaled * gradient).sum(0) / z.square().sum(0)
+        expected.append(0.5 * float((log_v.exp() - 1 - log_v).sum()))
+    found = descend(marginal, np.random.default_rng(5), 0.99, (1, 2))
+    assert found == pytest.approx(expected, rel=1e-8)
+    assert descend(marginal, np.random.default_rng(5), 0.99, (2,)) == found[1:]
+
+
+def test_with_the_true_score_nothing_moves(monkeypatch):
+    """The score of N(0, U diag(s²v) Uᵀ) at its own samples is −f/(s²v): v stays at 1, the KL at 0."""
+    marginal = Marginal.of(factor_of(12, 5, 5))
+
+    def true_score(f, *, share):
+        return -((f @ marginal.U) / marginal.s.square()) @ marginal.U.mT
+
+    monkeypatch.setattr(module, "spectral_stein_score", true_score)
+    assert descend(marginal, np.random.default_rng(1), 0.99, (1, 5)) == pytest.approx([0, 0], abs=1e-12)
+
+
+def test_a_standard_normal_comes_to_rest_and_a_direction_of_little_variance_does_not():
+    """The one near the variances that equal their own slopes; the other loses log v at every doubling of the steps."""
+    steps = (20, 40, 80, 160)
+    flat = descend(Marginal.of(torch.eye(10, dtype=torch.float64)), np.random.default_rng(2), 0.99, steps)
+    assert max(flat) < 0.1
+    steep = descend(Marginal.of(torch.diag(f64([1.0] * 9 + [1e-3]))), np.random.default_rng(2), 0.99, steps)
+    # ½ log 2 for each doubling, of the tenth direction alone; the nine others are at rest but for their noise.
+    assert steep[-1] - steep[0] == pytest.approx(1.5 * math.log(2), abs=0.25)
+
+
+# --- The experiment ---------------------------------------------------------------------------------------------------
+
+
+def test_measurement_features_are_of_distinct_training_inputs_and_others(toy):
+    Phi_A = measurement_features(toy, 20, 0)
+    nearest = (Phi_A[:, None] - toy.Phi).abs().amax(-1).min(1)
+    assert Phi_A.shape == (20, 20)
+    assert (nearest.values[:10] == 0).all()
+    assert len(set(nearest.indices[:10].tolist())) == 10
+    assert (nearest.values[10:] > 0).all()
+    assert not torch.equal(Phi_A, measurement_features(toy, 20, 1))
+
+
+def test_cases_of_a_problem_have_its_marginals(toy):
+    prior, posterior = function_cases(toy, settings(M=10, seeds=2, S=[5, 100]))
+    assert (prior.name, posterior.name, prior.k) == ("toy prior", "toy posterior", 20)
+    for case in (prior, posterior):
+        assert {S: [one.S for one in found] for S, found in case.found.items()} == {5: [5, 5], 100: [100, 100]}
+    for seed in range(2):
+        Phi_A = measurement_features(toy, 10, seed)
+        covariance = Phi_A @ torch.cholesky_inverse(toy.truth.posterior.precision_tril) @ Phi_A.mT
+        for case, values in ((prior, Phi_A @ Phi_A.mT), (posterior, covariance)):
+            one = case.found[100][seed]
+            deviations = torch.tensor(one.share, dtype=torch.float64) * one.bandwidth
+            close(deviations.square(), torch.linalg.eigvalsh(values).flip(0), rtol=1e-9, atol=1e-12)
+
+
+def planted(name, k, slopes, raw, directions):
+    """Two seeds, a hundredth apart."""
+
+    def one(S, slope, sign):
+        shifted = [d + 0.01 * sign for d in directions]
+        return Shrinkage(S, len(directions), 3, 1.0, slope + 0.01 * sign, raw + 0.01 * sign, 0.5, shifted, [1.0] * 4)
+
+    found = {S: [one(S, slope, sign) for sign in (-1, 1)] for S, slope in slopes.items()}
+    return Case(name, k, found, {1: [1.0, 2.0], 10: [1.0 + directions[0], 2.0 + directions[0]]})
+
+
+def test_statistics_of_planted_slopes():
+    cases = [
+        planted("a prior", 20, {100: 0.5, 400: 0.85}, 0.4, [0.9, 0.8, 0.4, 0.2]),
+        planted("b prior", 100, {100: 0.3, 400: 0.5}, 0.25, [0.95, 0.3, 0.2, 0.1]),
+        planted(CONTROL, None, {100: 0.6, 400: 0.7}, 0.6, [0.1, 0.6, 0.6, 0.6]),
+    ]
+    statistics = module._statistics(cases)
+    found = {name: statistic.value for name, statistic in statistics.items()}
+    assert [statistic.case for statistic in statistics.values() if isinstance(statistic, Worst)] == [
+        "a prior", "b prior", f"{CONTROL}, S = 100 to 400", "b prior", "a prior", "a prior", "a prior",
+    ]  # fmt: skip
+    expected = {
+        "slope of the whitened score at S = 100": 0.5, "slope of the score as it is": -0.05, "rise of the slope": 0.1,
+        "slope of the whitened score at the largest S": 0.5, "slope at the largest S, standard normal": 0.7,
+        "slope in the first": 0.9, "slope in the lower half": 0.3, "rise of KL": 0.9,
+    }  # fmt: skip
+    for start, value in expected.items():
+        (name,) = [name for name in found if name.startswith(start)]
+        assert found[name] == pytest.approx(value)
+    assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize("counts", [[100, 50], [25, 50], [100, 100]])
+def test_counts_that_do_not_rise_or_lack_the_claims_own_are_refused(counts):
+    with pytest.raises(ValidationError, match="expected rising numbers with 100 among them"):
+        settings(S=counts)
+
+
+def test_steps_that_do_not_rise_are_refused():
+    with pytest.raises(ValidationError, match=r"steps are \[3, 1\], expected rising numbers"):
+        settings(steps=[3, 1])
+
+
+def test_data_sets_without_100_features_are_refused():
+    """A claim is about them."""
+
+    class Told:
+        data_dir = None
+
+    with pytest.raises(InputError, match="none of toy has 100 features"):
+        investigate(settings(datasets=["toy"]), Told())
+
+
+def test_more_cases_than_looks_are_all_drawn():
+    """Four data sets make nine cases."""
+    cases = [planted(f"{place}", 100, {100: 0.5, 400: 0.8}, 0.4, [0.9, 0.8, 0.4, 0.2]) for place in range(9)]
+    left, middle, right = module._draw(cases).axes
+    assert len(left.get_legend_handles_labels()[1]) == 9
+    assert len(left.containers) == len(right.containers) == 9
+    assert sum(line.get_linestyle() == "None" for line in middle.lines) == 9

@@ -1,0 +1,381 @@
+"""Propositions 3 to 9 of Burt et al. (2020): what is shown, against something independent."""
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from scipy import integrate, stats
+
+from fsvi_bench.maths.gaussian import gaussian_kl
+from fsvi_bench.papers.burt2020.theory import data_processing, networks, singular
+from fsvi_bench.papers.burt2020.theory.data_processing import (
+    data_processing_values,
+    folded_shortfall,
+    indicator_kls,
+    measure_nested,
+)
+from fsvi_bench.papers.burt2020.theory.f_divergence import generators, kl
+from fsvi_bench.papers.burt2020.theory.relu_pieces import linear_pieces
+from fsvi_bench.papers.claims import Statistic
+from fsvi_bench.papers.registry import REPRODUCTIONS
+from tests.maths.draws import close, f64
+
+EQUALITY = "proposition 3: largest difference of the two where the features' rank is k [nats]"
+
+
+def settings_of(**changes):
+    settings = REPRODUCTIONS["burt2020-theory"]._settings(quick=True)
+    return type(settings).model_validate(settings.model_dump() | changes)
+
+
+# --- Propositions 3 and 6 ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nested():
+    return measure_nested(settings_of(draws=2))
+
+
+def test_first_functional_divergences_are_one_dimensional_integrals():
+    """M = 1: the value at the point is normal under both laws."""
+    mean, factor, Phi = drawn_model()
+    phi, generators_ = Phi[:1], generators()
+    q = stats.norm(float(phi[0] @ mean), float((phi[0] @ factor).norm()))
+    p = stats.norm(0, float(phi[0].norm()))
+    ends = p.ppf(1e-17), -p.ppf(1e-17)
+    for generator in generators_:
+        expected, _ = integrate.quad(
+            lambda y, f=generator.f: f(math.exp(q.logpdf(y) - p.logpdf(y))) * p.pdf(y), *ends, limit=1000, epsabs=1e-13
+        )
+        found = generator.divergence(data_processing.of_values(mean, factor, phi))
+        assert float(found) == pytest.approx(expected, rel=1e-6), generator.name
+
+
+def drawn_model(k=8, points=12):
+    generator = torch.Generator().manual_seed(3)
+    return *data_processing._posterior(k, generator), data_processing._features(points, k, generator)
+
+
+@pytest.mark.parametrize("rows", [[0], [0, 1, 2], [1, 4, 6, 3, 0, 7, 2], list(range(8))], ids=len)
+def test_divergences_of_values_are_those_of_their_covariances(rows):
+    """From N(Φμ, ΦΣΦᵀ) and N(0, ΦΦᵀ) as dense matrices; cond(ΦΦᵀ), about 1e4 here, costs the naive way digits."""
+    mean, factor, Phi = drawn_model()
+    A = Phi[rows]
+    q, p = ((A @ part) @ (A @ part).mT for part in (factor, torch.eye(8, dtype=torch.float64)))
+    expected = gaussian_kl(A @ mean, torch.linalg.cholesky(q), 0 * (A @ mean), torch.linalg.cholesky(p))
+    close(kl(data_processing.of_values(mean, factor, A)), expected, rtol=1e-10)
+
+
+def test_more_values_than_the_rank_say_what_independent_ones_do():
+    """12 values of rank 8: any 8 of them determine the others, as do 3 of 9 values at three points."""
+    mean, factor, Phi = drawn_model()
+    for all_rows, few in ((list(range(12)), list(range(8))), ([0, 5, 9] * 3, [9, 0, 5])):
+        seen, as_few = (data_processing.of_values(mean, factor, Phi[rows]) for rows in (all_rows, few))
+        assert len(seen.shift) == len(few)
+        for generator in generators():
+            close(generator.divergence(seen), generator.divergence(as_few), rtol=1e-8)
+
+
+@pytest.mark.parametrize("wrong", [lambda A: 1.25 * A, lambda A: A.flip(1)], ids=["scaled", "values exchanged"])
+def test_values_of_other_features_are_noticed(monkeypatch, wrong):
+    """If p's values are those of features unlike q's, the functional KL is not that of the weights, nor below it."""
+    original = data_processing.tril_of_gram
+    monkeypatch.setattr(data_processing, "tril_of_gram", lambda A: original(wrong(A)))
+    found = data_processing_values(settings_of(), measure_nested(settings_of(draws=2)))
+    for name in (
+        EQUALITY,
+        "proposition 3: largest excess of the functional over the weight KL [nats]",
+        "proposition 6: largest excess of a functional over its weight f-divergence, share",
+        "proposition 6: largest difference of the two where the features' rank is k, share",
+    ):
+        assert found[name].value > 1e-3
+
+
+def test_features_of_a_lower_rank_leave_equality_unjudged_and_short(monkeypatch):
+    """Two features are one: at no number of points is g injective, and always something is missing."""
+    original = data_processing._features
+
+    def dependent(*args):
+        Phi = original(*args)
+        return torch.cat([Phi[:, :-1], Phi[:, :1]], dim=1)
+
+    monkeypatch.setattr(data_processing, "_features", dependent)
+    nested = measure_nested(settings_of(draws=2))
+    found = data_processing_values(settings_of(), nested)
+    assert int(nested.rank.max()) == nested.k - 1
+    assert math.isnan(found[EQUALITY].value)
+    assert math.isnan(found["proposition 6: largest difference of the two where the features' rank is k, share"].value)
+    claim = next(c for c in REPRODUCTIONS["burt2020-theory"]._file().claims if c.statistic == EQUALITY)
+    assert not claim.judge(found[EQUALITY]).holds
+    assert float((nested.weights[0] - nested.values[0, :, -1]).min()) > 1e-3
+
+
+def test_ranks_rise_to_k_and_stay(nested):
+    k = settings_of().features
+    assert nested.rank.tolist() == [[min(M, k) for M in range(1, k + settings_of().extra_points + 1)]] * 2
+
+
+def test_repeated_points_show_what_they_show_once(nested):
+    """21 rows of rank 7: the same divergences as the 7 points, which is why the number of points is not what counts."""
+    k = settings_of().features
+    close(nested.repeated, nested.values[:, :, k - 2], rtol=1e-9)
+
+
+def test_claims_on_data_processing_notice_a_breach(nested):
+    """A functional KL above the weights', or one that falls, or one that differs at full rank, is seen as such."""
+    settings = settings_of()
+    worse = nested._replace(values=nested.values.clone())
+    worse.values[0, 1, 3] = nested.weights[0, 1] + 0.5
+    found = data_processing_values(settings, worse)
+    fall = float(worse.values[0, 1, 3] - worse.values[0, 1, 4])
+    for name, value, case in (
+        ("proposition 3: largest excess of the functional over the weight KL [nats]", 0.5, "draw 2, M = 4"),
+        ("proposition 3: least shortfall where the rank is below k [nats]", -0.5, "draw 2, M = 4"),
+        (
+            "proposition 2: largest fall of the functional KL as points are added [nats]",
+            fall,
+            "draw 2, M = 4 and the next",
+        ),
+    ):
+        assert (found[name].value, found[name].case) == (pytest.approx(value), case)
+    other = nested._replace(values=nested.values.clone())
+    other.values[2, 0, -1] *= 0.9
+    found = data_processing_values(settings, other)
+    name = "proposition 6: largest difference of the two where the features' rank is k, share"
+    assert found[name].value == pytest.approx(0.1, rel=1e-9)
+    last = nested.values.shape[-1]
+    assert found[name].case == f"{nested.generators[2].name}, draw 1, M = {last}"
+
+
+@pytest.mark.parametrize(("mean", "scale"), [(3.0, 1.0), (0.7, 0.5), (-1.0, 2.0)])
+def test_shortfall_of_a_fold_is_the_difference_of_two_kls(mean, scale):
+    """KL of w in closed form less KL of |w| from densities on the half-line, where they are sums of two."""
+
+    def integrand(t):
+        q = stats.norm.pdf(t, mean, scale) + stats.norm.pdf(-t, mean, scale)
+        return q * math.log(q / (2 * stats.norm.pdf(t))) if q > 0 else 0.0
+
+    folded = integrate.quad(integrand, 0, abs(mean) + 12 * scale, limit=400, epsabs=1e-13)[0]
+    weight = 0.5 * (scale**2 + mean**2 - 1) - math.log(scale)
+    assert folded_shortfall(mean, scale) == pytest.approx(weight - folded, abs=1e-9)
+
+
+def test_a_fold_far_out_costs_one_bit_and_a_symmetric_one_nothing():
+    """Far from 0 the sign is all that is lost: log 2."""
+    assert folded_shortfall(9.0, 1.0) == pytest.approx(math.log(2), rel=1e-9)
+    assert folded_shortfall(0.0, 2.0) == pytest.approx(0, abs=1e-12)
+
+
+def test_indicators_lose_everything_as_their_cells_shrink():
+    """Eleven cells by SciPy; halving a small cell halves the KL; without width nothing is left, exactly."""
+    edges = np.arange(-4.5, 6.0)
+    q, p = (np.append(np.diff(stats.norm.cdf(edges, mean)), 0) for mean in (1, 0))
+    q[-1], p[-1] = 1 - q.sum(), 1 - p.sum()
+    functional, weight = indicator_kls(1.0)
+    assert functional == pytest.approx(float((q * np.log(q / p)).sum()), rel=1e-9)
+    assert weight == 0.5
+    assert indicator_kls(1e-6)[0] / indicator_kls(5e-7)[0] == pytest.approx(2, rel=1e-6)
+    assert indicator_kls(0.0) == (0.0, 0.5)
+    with pytest.raises(ValueError, match="expected between 0 and 1"):
+        indicator_kls(1.5)
+
+
+# --- Propositions 4 and 8 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "M"), [(2, 8), (10, 11)])
+def test_the_model_is_a_subset_of_regressors_narrower_than_its_process(k, M):
+    """K − FFᵀ is positive definite; FFᵀ has rank k, twice as many parameters change neither rank nor reach."""
+    problem = singular.draw_problem(settings_of(), k, M)
+    K = problem.tril @ problem.tril.mT
+    grid = np.arange(M)
+    close(K, np.exp(-0.5 * (grid[:, None] - grid) ** 2), rtol=1e-12)
+    assert float(torch.linalg.eigvalsh(K - problem.factor @ problem.factor.mT).min()) > 0
+    twice = singular.draw_problem(settings_of(), k, M, twice=True)
+    assert twice.factor.shape == (M, 2 * k)
+    assert int(torch.linalg.matrix_rank(problem.factor)) == int(torch.linalg.matrix_rank(twice.factor)) == k
+
+
+@pytest.fixture(scope="module")
+def case():
+    return singular.follow(settings_of(steps=5), 2, 5)
+
+
+def test_slopes_are_read_off_the_last_step(case):
+    assert case.missing == 3
+    assert case.slope(2.5 * (1 / case.noise).log()) == pytest.approx(2.5, rel=1e-12)
+    bent = torch.where(case.noise > case.noise[-2], 7.0, 2.5) * (1 / case.noise).log()
+    assert case.slope(bent) == pytest.approx(2.5, rel=1e-12)
+
+
+def test_divergences_of_a_case_fit_together(case):
+    """Le Cam: H² ≤ TV ≤ √(1 − (1 − H²)²), in logarithms, at every noise; and exact values without noise."""
+    affinity = case.log_affinities[0.5]
+    assert bool((case.log_overlap <= affinity).all())
+    assert bool((case.log_overlap >= 2 * affinity - math.log(2)).all())
+    assert case.without_noise == {
+        "KL(Q, P)": math.inf, "KL(P, Q)": math.inf, "total variation": 1.0, "squared Hellinger": 1.0,
+        "alpha = 0.25": pytest.approx(16 / 3), "alpha = 0.75": pytest.approx(16 / 3), "alpha = 2": math.inf,
+    }  # fmt: skip
+
+
+def test_claims_on_singular_laws_notice_a_breach(case):
+    """A KL of another slope, a value without noise that is not the largest, an event that shows too much."""
+    settings, curve = settings_of(), singular.Curve(3, 0.0, {}, singular.Statistic(1.1, 1.0, 1.3))
+    doubled = case._replace(
+        kl=2 * case.kl, without_noise={**case.without_noise, "squared Hellinger": 0.75, "KL(P, Q)": 9.0}
+    )
+    found = singular.singular_values(settings, [doubled], curve)
+    prefix = "proposition 4: "
+    assert found[prefix + "KL(Q_e, P), largest distance of its slope from (M - k)/2, share"].value == pytest.approx(
+        1, rel=1e-3
+    )
+    least = found[prefix + "least KL without noise, either way [nats]"]
+    assert (least.value, least.case) == (9.0, f"KL(P, Q), {case.name}")
+    # KL(P, Q) should be infinite and is 9: infinitely far.
+    assert found["proposition 8: without noise, largest distance from f(0) + f'(infinity)"].value == math.inf
+    nonlinear = found[prefix + "a nonlinear model with one parameter, distance of its slope from (M - 1)/2, share"]
+    assert tuple(nonlinear) == pytest.approx((0.1, 0.0, 0.3))
+    events = [event._replace(under_q=1.0, under_p=0.0) for event in case.events]
+    shown = singular.singular_values(settings, [case._replace(events=events)], curve)
+    excess = shown["proposition 8: explicit event, largest excess over the total variation"].value
+    assert excess == pytest.approx(math.exp(float(case.log_overlap.max())), rel=1e-9)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_case_that_came_to_nothing_lets_no_claim_on_cases_hold(case, place):
+    """Wherever it stands. What is judged without the cases' numbers is named."""
+    nan = math.nan
+    lost = case._replace(
+        kl=case.kl * nan, reverse_kl=case.reverse_kl * nan, log_overlap=case.log_overlap * nan,
+        log_affinities={a: t * nan for a, t in case.log_affinities.items()}, log_alpha_2=case.log_alpha_2 * nan,
+        events=[event._replace(under_q=nan) for event in case.events],
+        without_noise=dict.fromkeys(case.without_noise, nan),
+    )  # fmt: skip
+    cases = [case]
+    cases.insert(place, lost)
+    found = singular.singular_values(settings_of(), cases, singular.Curve(3, 0.0, {}, Statistic(1.0, 1.0, 1.0)))
+    judged = {name for name, value in found.items() if not math.isnan(value.value)}
+    own = ("largest KL without noise where points", "redundant parameters", "a nonlinear model", "as written")
+    assert all(any(words in name for words in own) for name in judged)
+    assert len(found) - len(judged) == 12 + (place == 0)  # one looks at the first case alone
+
+
+def test_the_curve_has_the_slope_of_one_parameter():
+    curve = singular.follow_curve(settings_of(curve_draws=40, curve_points=3))
+    assert curve.slope.value == pytest.approx(1.0, rel=1e-3)
+    assert set(curve.left) == set(singular.CURVE_NOISE)
+
+
+def test_a_curve_that_fills_the_square_is_told_from_one_that_does_not():
+    rounded = singular.follow_rounded(settings_of(finest=5))
+    assert rounded.orders == [1, 2, 3, 4, 5]
+    assert rounded.hilbert[-1] == pytest.approx(math.log(2 * math.pi) + 1 / 3, abs=1e-3)
+    found = list(singular.rounded_values(rounded._replace(hilbert=rounded.diagonal, diagonal=rounded.hilbert)).values())
+    assert found[0] == pytest.approx(math.log(2), rel=1e-2)
+    assert found[1] == pytest.approx(1, abs=1e-2)
+
+
+# --- Proposition 9 ----------------------------------------------------------------------------------------------------
+
+
+def test_interval_of_a_share_by_its_definition():
+    """Clopper and Pearson: at the ends, as many or more (fewer) successes have probability 2.5%."""
+    found = networks.share(7, 40)
+    assert stats.binom.sf(6, 40, found.low) == pytest.approx(0.025, rel=1e-9)
+    assert stats.binom.cdf(7, 40, found.high) == pytest.approx(0.025, rel=1e-9)
+    assert networks.share(0, 40)[:2] == (0.0, 0.0)
+    assert networks.share(40, 40).low == pytest.approx(0.025 ** (1 / 40), rel=1e-9)
+    assert networks.share(40, 40).high == 1.0
+
+
+def test_points_are_quantiles_and_nested():
+    coarse, fine = networks.places(3), networks.places(5)
+    assert len(coarse) == 7
+    assert coarse == fine[3::4]
+    close(f64([float(x) for x in coarse]), stats.cauchy.ppf(np.arange(1, 8) / 8), rtol=1e-12, atol=1e-12)
+
+
+def test_networks_have_what_is_asked_for():
+    generator = torch.Generator().manual_seed(0)
+    bare = networks.draw_network(5, generator, biases=False)
+    assert set(bare.input_biases) == {Fraction(0)}
+    drawn = [networks.draw_network(10, generator, zero_probability=0.3) for _ in range(200)]
+    zeros = sum(weight == 0 for network in drawn for weight in network.output_weights)
+    assert abs(zeros - 600) < 4 * math.sqrt(2000 * 0.3 * 0.7)
+
+
+def test_pieces_of_pruned_networks_follow_the_binomial_law():
+    """A weight of 0 removes a bend: pieces − 1 is binomial(6, 0.8); χ² of 500 networks against it."""
+    settings = settings_of(networks=500, widths=[1], pairs=[[1, 2]], seen_networks=2, finest=2)
+    counts = networks.count_pieces(settings).pruned
+    expected = 500 * stats.binom.pmf(np.arange(7), 6, 0.8)
+    observed = np.array([counts[pieces] for pieces in range(1, 8)])
+    merged = [np.append(numbers[:3].sum(), numbers[3:]) for numbers in (observed, expected)]
+    assert stats.chisquare(*merged).pvalue > 1e-3
+
+
+def test_wider_networks_are_seen_and_narrow_ones_never():
+    found = networks.see(settings_of(seen_networks=30, finest=6), 1, 2)
+    assert found.points == [3, 7, 15, 31, 63]
+    assert found.found == sorted(found.found)
+    assert found.narrow_found == 0
+    generator = settings_of().generator("seen", 1, 2)
+    assert all(linear_pieces(networks.draw_network(2, generator)) == 3 for _ in range(30))
+    assert found.shares[-1].value > 0.5
+
+
+def test_claims_on_networks_notice_a_breach():
+    settings = settings_of(networks=10)
+    seen = networks.Seen(1, 2, [3], [9], 10, 0)
+    fine = networks.Pieces({2: Counter({3: 10})}, {2: Counter({2: 10})}, Counter({6: 4}), Counter({7: 10}), [seen])
+    found = networks.pieces_values(settings, fine)
+    assert found["proposition 9: most pieces in excess of width + 1"].value == 0
+    bad = fine._replace(counts={2: Counter({3: 9, 5: 1})}, seen=[seen._replace(narrow_found=1)])
+    found = networks.pieces_values(settings, bad)
+    assert found["proposition 9: least share of networks with exactly width + 1 pieces"].value == 0.9
+    assert found["proposition 9: most pieces in excess of width + 1"].value == 2
+    assert found["proposition 9: most pieces in excess of width + 1"].case == "width 2"
+    assert math.isnan(
+        found["proposition 9: least total variation that finitely many values show between two widths"].low
+    )
+
+
+def test_an_event_shows_of_every_divergence_what_two_coins_do():
+    """9 of 10 wide networks, no narrow one; an infinite KL(wide, narrow) only if p's whole interval is above 0."""
+    seen = networks.Seen(1, 2, [3], [9], 10, 0)
+    by_name = {f.name: f for f in generators()}
+    hellinger = seen.shown(by_name["squared Hellinger"], wide_first=True)
+    interval = networks.share(9, 10)
+    assert tuple(hellinger) == pytest.approx([1 - math.sqrt(1 - p) for p in interval], rel=1e-13)
+    assert seen.shown(by_name["KL(Q, P)"], wide_first=False).value == pytest.approx(math.log(10), rel=1e-13)
+    assert tuple(seen.shown(by_name["KL(Q, P)"], wide_first=True)) == (math.inf,) * 3
+    assert seen._replace(found=[0]).shown(by_name["KL(Q, P)"], wide_first=True).low == 0
+    assert math.isnan(seen._replace(narrow_found=1).shown(by_name["KL(Q, P)"], wide_first=True).low)
+    fine = networks.Pieces({2: Counter({3: 10})}, {2: Counter({2: 10})}, Counter({6: 4}), Counter({7: 10}), [seen])
+    found = networks.pieces_values(settings_of(networks=10), fine)
+    name = "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show"
+    # α = ¼: 1 − (1 − p)^α of the largest value one way, 1 − (1 − p)^(1 − α) the other; α = ¾ the other way round.
+    # Equal but for rounding.
+    least = {"alpha = 0.25 of Q wide, P narrow, widths 1 and 2", "alpha = 0.75 of Q narrow, P wide, widths 1 and 2"}
+    assert found[name].case.removesuffix(" and 1 more") in least
+    assert tuple(found[name]) == pytest.approx([1 - (1 - p) ** 0.25 for p in interval], rel=1e-12)
+
+
+@pytest.mark.parametrize(("field", "value"), [("cases", [[3, 3]]), ("pairs", [[6, 5]]), ("cases", [[0, 2]])])
+def test_points_no_more_than_parameters_and_equal_widths_are_refused(field, value):
+    with pytest.raises(ValidationError, match="the second larger"):
+        settings_of(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("widths", [-1]), ("widths", [1, 0]), ("folded_mean", math.nan), ("folded_mean", 1e200), ("curve_points", 61)],
+)
+def test_settings_outside_what_the_formulas_serve_are_refused(field, value):
+    with pytest.raises(ValidationError, match=field):
+        settings_of(**{field: value})

@@ -1,0 +1,275 @@
+"""Noisy layers: moments, unbiased gradients, explicit weight matrices, KL terms."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.papers.ksw2015 import layers
+from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, KINDS, NoiseSettings, NoisyLinear, PerPointNoise
+
+NOISY = [kind for kind in KINDS if kind != "none"]
+CASES = [(kind, estimator) for kind in NOISY for estimator in ESTIMATORS]
+M, K, L = 3, 4, 2
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def make(kind, estimator="local", granularity="unit", kl="exact", drop_rate=0.3, sizes=(K, L)):
+    layer = NoisyLinear(*sizes, NoiseSettings(kind, estimator, granularity, kl), drop_rate, generator(), torch.float64)
+    with torch.no_grad():
+        layer.bias.copy_(torch.linspace(-1, 1, sizes[1]))
+        if layer.noise.is_variational:  # α that differ wherever they may
+            layer.log_alpha.sub_(torch.rand(layer.log_alpha.shape, generator=generator(5), dtype=torch.float64))
+    return layer
+
+
+def inputs(seed=1, rows=M):
+    return torch.randn(rows, K, generator=generator(seed), dtype=torch.float64)
+
+
+def relative_variances(layer):
+    """Var w_ij / θ_ij², [K,L]."""
+    if layer.noise.kind == "bernoulli":
+        return torch.full((K, L), layer.drop_rate / (1 - layer.drop_rate), dtype=torch.float64)
+    return layer.alpha.detach().expand(K, L)
+
+
+def exact_covariance(layer, a):
+    """Of the outputs b [M,L] as [M,L,M,L], from w_ij = θ_ij s_i (type A) or independent w_ij (type B)."""
+    theta, alpha = layer.theta.detach(), relative_variances(layer)
+    same_point = torch.eye(M, dtype=torch.float64) if layer.noise.estimator != "per-minibatch" else torch.ones(M, M)
+    same_point = same_point.to(torch.float64)
+    if layer.noise.is_on_weights:
+        same_output = torch.eye(L, dtype=torch.float64)
+        return torch.einsum("mi,ni,ij,jk,mn->mjnk", a, a, alpha * theta.square(), same_output, same_point)
+    return torch.einsum("mi,ni,i,ij,ik,mn->mjnk", a, a, alpha[:, 0], theta, theta, same_point)
+
+
+def sample(layer, a, n):
+    g = generator(2)
+    with torch.no_grad():
+        return torch.stack([layer(a, g) for _ in range(n)])
+
+
+# --- The distribution of what comes out --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "estimator"), CASES)
+def test_the_moments_of_the_outputs_are_those_of_the_weights(kind, estimator):
+    layer, a, n = make(kind, estimator), inputs(), 2000
+    draws = sample(layer, a, n)
+    mean = (a @ layer.theta + layer.bias).detach()
+    covariance = exact_covariance(layer, a)
+    variance = torch.einsum("mjmj->mj", covariance)
+    assert ((draws.mean(0) - mean).abs() < 4 * (variance / n).sqrt()).all()
+    centred = draws - mean
+    products = torch.einsum("rmj,rnk->rmjnk", centred, centred)
+    error = products.std(0) / math.sqrt(n)
+    assert ((products.mean(0) - covariance).abs() < 4 * error + 1e-12).all()
+
+
+@pytest.mark.parametrize("granularity", ["layer", "unit", "weight"])
+def test_every_granularity_has_the_moments_of_its_alpha(granularity):
+    layer, a, n = make("variational-b", "local", granularity), inputs(), 2000
+    draws = sample(layer, a, n)
+    variance = a.square() @ (relative_variances(layer) * layer.theta.detach().square())
+    # The variance of a Gaussian's sample variance is 2σ⁴/(n − 1).
+    assert ((draws.var(0) - variance).abs() < 4 * variance * math.sqrt(2 / (n - 1))).all()
+
+
+def test_binary_noise_drops_or_rescales():
+    layer = make("bernoulli", drop_rate=0.25)
+    noise = layer._input_noise(inputs(rows=2000), generator(3))
+    assert set(noise.unique().tolist()) == {0.0, 1 / 0.75}
+    assert abs(float((noise == 0).double().mean()) - 0.25) < 4 * math.sqrt(0.25 * 0.75 / noise.numel())
+
+
+def test_without_a_generator_the_mean_weights_are_used():
+    a = inputs()
+    for kind in KINDS:
+        layer = make(kind)
+        assert torch.equal(layer(a), torch.addmm(layer.bias, a, layer.theta))
+    plain = make("none")
+    assert torch.equal(plain(a, generator()), plain(a))
+
+
+def test_the_same_generator_state_gives_the_same_outputs():
+    a = inputs()
+    for kind, estimator in CASES:
+        layer = make(kind, estimator)
+        assert torch.equal(layer(a, generator(7)), layer(a, generator(7)))
+        assert not torch.equal(layer(a, generator(7)), layer(a, generator(8)))
+
+
+# --- Against explicit weight matrices -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 2 * K * L, 2**24])
+def test_per_point_noise_is_a_weight_matrix_for_every_point(chunk, monkeypatch):
+    monkeypatch.setattr(layers, "CHUNK", chunk)
+    layer, a = make("variational-b", "per-point", "weight"), inputs()
+    a.requires_grad_()
+    pull = torch.randn(M, L, generator=generator(4), dtype=torch.float64)
+    noise = torch.cat([draw for _, draw in PerPointNoise.draws(a, layer._scale(), generator(9))])
+    W = layer.theta + layer._scale() * noise
+    expected = torch.einsum("mi,mij->mj", a, W) + layer.bias
+    actual = layer(a, generator(9))
+    torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-14)
+    parameters = [a, layer.theta, layer.log_alpha]
+    for ours, theirs in zip(
+        torch.autograd.grad(actual, parameters, pull), torch.autograd.grad(expected, parameters, pull), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("estimator", ["local", "per-point"])
+def test_noise_on_the_inputs_is_a_weight_matrix_for_every_point(estimator):
+    layer, a = make("variational-a", estimator), inputs()
+    s = 1 + layer.alpha[:, 0].sqrt() * torch.randn(M, K, generator=generator(9), dtype=torch.float64)
+    W = s[:, :, None] * layer.theta
+    expected = torch.einsum("mi,mij->mj", a, W) + layer.bias
+    torch.testing.assert_close(layer(a, generator(9)), expected, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", NOISY)
+def test_per_minibatch_noise_is_one_weight_matrix(kind):
+    a, order = inputs(), torch.tensor([2, 0, 1])
+    shared, own = make(kind, "per-minibatch"), make(kind, "local")
+    torch.testing.assert_close(shared(a[order], generator(9)), shared(a, generator(9))[order], rtol=1e-13, atol=1e-13)
+    assert not torch.allclose(own(a[order], generator(9)), own(a, generator(9))[order])
+
+
+# --- Gradients -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "estimator"), CASES)
+def test_gradients_are_those_of_the_noise_that_was_drawn(kind, estimator):
+    granularity = "weight" if kind == "variational-b" else "unit"
+    layer, a = make(kind, estimator, granularity), inputs().requires_grad_()
+    learnt = {"theta": layer.theta} | ({"log_alpha": layer.log_alpha} if layer.noise.is_variational else {})
+
+    def outputs(a, *values):
+        return torch.func.functional_call(
+            layer, dict(zip(learnt, values, strict=True)), (a,), {"generator": generator(3)}
+        )
+
+    assert torch.autograd.gradcheck(outputs, (a, *learnt.values()), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("kind", "estimator"), CASES)
+def test_every_estimator_is_unbiased(kind, estimator):
+    # E ½‖b − y‖² = ½‖aθ + c − y‖² + ½ Σ_mj δ_mj, whose gradient autograd takes exactly.
+    # Where points have noise of their own, 20 copies of the data make one draw.
+    layer, a = make(kind, estimator), inputs()
+    copies, n = (1, 1000) if estimator == "per-minibatch" else (20, 150)
+    y = torch.randn(M, L, generator=generator(6), dtype=torch.float64)
+    parameters = [layer.theta, layer.log_alpha] if layer.noise.is_variational else [layer.theta]
+    alpha = layer.drop_rate / (1 - layer.drop_rate) if kind == "bernoulli" else layer.alpha
+    delta = a.square() @ (alpha * layer.theta.square())
+    loss = 0.5 * (a @ layer.theta + layer.bias - y).square().sum() + 0.5 * delta.sum()
+    exact = torch.autograd.grad(loss, parameters)
+    g, draws = generator(11), [[] for _ in parameters]
+    for _ in range(n):
+        estimate = 0.5 / copies * (layer(a.repeat(copies, 1), g) - y.repeat(copies, 1)).square().sum()
+        for kept, gradient in zip(draws, torch.autograd.grad(estimate, parameters), strict=True):
+            kept.append(gradient)
+    for kept, truth in zip(draws, exact, strict=True):
+        gradients = torch.stack(kept)
+        error = gradients.std(0) / math.sqrt(n)
+        assert ((gradients.mean(0) - truth).abs() < 4 * error).all()
+
+
+def test_local_noise_varies_least_on_one_layer():
+    # KSW, appendix D: one data point, the gradient of the weights' variances. Measured: 5.9 times.
+    variances = {}
+    for estimator in ("local", "per-point"):
+        layer = make("variational-b", estimator, "weight", sizes=(30, L))
+        a, g = torch.randn(1, 30, generator=generator(1), dtype=torch.float64), generator(3)
+        draws = [torch.autograd.grad(0.5 * layer(a, g).square().sum(), layer.log_alpha)[0] for _ in range(1000)]
+        variances[estimator] = float(torch.stack(draws).var(0).mean())
+    assert 4 * variances["local"] < variances["per-point"]
+
+
+def test_rows_of_zeros_give_no_nan():
+    for kind, estimator in CASES:
+        layer = make(kind, estimator)
+        a = torch.zeros(M, K, dtype=torch.float64, requires_grad=True)
+        out = layer(a, generator())
+        torch.testing.assert_close(out, layer.bias.expand_as(out), rtol=0, atol=1e-100)
+        out.sum().backward()
+        for gradient in (
+            a.grad,
+            layer.theta.grad,
+            layer.bias.grad,
+            layer.log_alpha.grad if layer.log_alpha is not None else None,
+        ):
+            assert gradient is None or gradient.isfinite().all()
+
+
+# --- The KL ---------------------------------------------------------------------------------------------------------------
+
+
+def test_kl_counts_weights_or_input_scales(reference):
+    expected = json.loads((reference / "expected.json").read_text())["log_uniform"]["kl"]
+    for drop_rate, u in ((0.5, "0.5"), (0.2, "2")):  # α = p/(1 − p) and u = 1/(2α)
+        for kind, terms in (("variational-a", K), ("variational-b", K * L)):
+            for granularity in ("layer", "unit", "weight"):
+                if kind == "variational-a" and granularity == "weight":
+                    continue
+                noise = NoiseSettings(kind, "local", granularity, "exact")
+                layer = NoisyLinear(K, L, noise, drop_rate, generator(), torch.float64)
+                assert layer.kl().item() == pytest.approx(terms * expected[u], rel=1e-12)
+
+
+def test_kl_of_unequal_alphas_is_their_sum():
+    layer = make("variational-b", granularity="unit", kl="lower-bound")
+    constant = 0.5 * (0.5772156649015329 + math.log(2))
+    expected = sum(L * (constant - 0.5 * value.item()) for value in layer.log_alpha)
+    assert layer.kl().item() == pytest.approx(expected, rel=1e-13)
+    assert all(make(kind).kl().item() == 0 for kind in ("none", "bernoulli", "gaussian-a", "gaussian-b"))
+
+
+def test_projection_brings_alpha_back_to_one_and_touches_nothing_else():
+    layer = make("variational-b", granularity="unit")
+    with torch.no_grad():
+        layer.log_alpha.copy_(torch.tensor([[-2.0], [0.0], [0.3], [5.0]]))
+    layer.project()
+    assert layer.log_alpha.flatten().tolist() == [-2.0, 0.0, 0.0, 0.0]
+    assert layer.mean_drop_rate() == pytest.approx((1 / (1 + math.exp(2)) + 1.5) / 4)
+
+
+def test_fixed_alpha_is_no_parameter():
+    layer = make("gaussian-a", drop_rate=0.2)
+    assert {name for name, _ in layer.named_parameters()} == {"theta", "bias"}
+    assert layer.alpha.item() == pytest.approx(0.25, rel=1e-14)
+
+
+# --- What is refused -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kind": "gausian-a"}, "did you mean 'gaussian-a'"),
+        ({"estimator": "global"}, "unknown estimator"),
+        ({"granularity": "neuron"}, "unknown granularity"),
+        ({"kl": "quartic"}, "unknown KL function"),
+        ({"kind": "variational-a", "granularity": "weight"}, "choose granularity layer or unit"),
+    ],
+)
+def test_settings_are_refused_in_one_sentence(changes, said):
+    with pytest.raises(InputError, match=said):
+        NoiseSettings(**changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "drop_rate"), [("none", 1.0), ("bernoulli", -0.1), ("variational-a", 0.0), ("variational-b", 0.6)]
+)
+def test_drop_rates_are_refused(kind, drop_rate):
+    with pytest.raises(InputError, match="drop rate"):
+        make(kind, drop_rate=drop_rate)

@@ -1,0 +1,280 @@
+"""Experiments: parts that are kept and found, claims judged by intervals, files, and settings from YAML."""
+
+import json
+import math
+import pickle
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from pydantic import ValidationError
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.papers import experiment
+from fsvi_bench.papers.base import ResultTable, Workshop
+from fsvi_bench.papers.claims import Claim, Statistic, judge
+from fsvi_bench.papers.experiment import Experiment, Findings
+from fsvi_bench.papers.gal2016.section_6_3.masks import compare_masks
+from fsvi_bench.papers.ksw2015.fig2 import KSW2015_FIG2
+from fsvi_bench.papers.parts import PartFailed, Parts, Plain, _attempt, _deciding
+from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.running.executors import LocalExecutor
+from fsvi_bench.running.progress import Silent
+from fsvi_bench.running.runner import Resources
+
+
+class Number(Plain):
+    value: float
+
+
+def reciprocal(number: Number) -> Number:
+    return Number(value=math.inf if number.value == 0 else 1 / number.value)
+
+
+def whole(number: Number) -> Number:
+    if math.isfinite(number.value):
+        raise np.linalg.LinAlgError("planted\nin two lines")
+    return number
+
+
+class Anything(Plain):
+    value: dict[str, Any]
+
+
+def anything(number: Number) -> Anything:
+    return Anything(value={"tuple": (number.value,), "infinite": math.inf})
+
+
+def broken(number: Number) -> Number:
+    if number.value < 0:
+        raise ArithmeticError("planted")
+    return number
+
+
+def workshop(root, quick=False, workers=1):
+    return Workshop(root, quick, Resources(executor=LocalExecutor(workers)), Silent())
+
+
+# --- Parts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_parts_are_computed_once_and_found_again_in_order(tmp_path, workers):
+    numbers = [Number(value=v) for v in (4.0, 0.0, 3.0)]
+    first, second = Parts("x", workshop(tmp_path, workers=workers)), Parts("x", workshop(tmp_path))
+    assert [r.value for r in first.compute(reciprocal, numbers, Number)] == [0.25, math.inf, 1 / 3]
+    assert (first.computed, first.reused) == (3, 0)
+    more = [Number(value=2.0), *numbers]
+    assert [r.value for r in second.compute(reciprocal, more, Number)] == [0.5, 0.25, math.inf, 1 / 3]
+    assert (second.computed, second.reused) == (1, 3)
+
+
+def test_another_function_is_another_part(tmp_path):
+    parts = Parts("x", workshop(tmp_path))
+    parts.compute(reciprocal, [Number(value=2.0)], Number)
+    assert parts.compute(broken, [Number(value=2.0)], Number) == [Number(value=2.0)]
+    assert parts.computed == 2
+
+
+def test_a_part_that_fails_costs_no_other(tmp_path):
+    parts = Parts("x", workshop(tmp_path))
+    with pytest.raises(PartFailed, match=r"1 of 3 parts failed; the first: value -1\.0: ArithmeticError: planted"):
+        parts.compute(broken, [Number(value=v) for v in (1.0, -1.0, 2.0)], Number)
+    assert len(list(tmp_path.rglob("*.json"))) == 2
+
+
+def test_numpys_linear_algebra_errors_cost_no_other_part_either(tmp_path):
+    """They are ValueErrors. An argument may be infinite."""
+    notes = []
+    shop, progress = workshop(tmp_path), Silent()
+    progress.note = notes.append
+    parts = Parts("x", replace(shop, progress=progress))
+    with pytest.raises(
+        PartFailed, match=r"2 of 3 parts failed; the first: value \S+: LinAlgError: planted in two lines$"
+    ):
+        parts.compute(whole, [Number(value=v) for v in (1.0, math.inf, 2.0)], Number)
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+    assert sorted(notes) == [f"failed: value {v}: LinAlgError: planted in two lines" for v in ("1.0", "2.0")]
+    assert parts.compute(whole, [Number(value=math.inf)], Number) == [Number(value=math.inf)]
+    assert parts.reused == 1
+    # Between processes call and exception travel as bytes.
+    with pytest.raises(RuntimeError, match="LinAlgError: planted") as raised:
+        pickle.loads(pickle.dumps(partial(_attempt, whole)))(Number(value=1.0))
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_a_part_is_the_same_when_computed_and_when_found(tmp_path):
+    parts = Parts("x", workshop(tmp_path))
+    computed, found = (parts.compute(anything, [Number(value=1.0)], Anything) for _ in range(2))
+    assert (parts.computed, parts.reused) == (1, 1)
+    assert computed == found == [Anything(value={"tuple": [1.0], "infinite": "Infinity"})]
+
+
+def test_no_arguments_have_no_results(tmp_path):
+    assert Parts("x", workshop(tmp_path)).compute(reciprocal, [], Number) == []
+
+
+def test_what_a_part_imports_decides_it_and_what_draws_it_does_not():
+    """A part's helpers may lie beside it: a change there must not find the old results."""
+    package, masks = "fsvi_bench.papers.gal2016.section_6_3", _deciding(compare_masks)
+    assert {f"{package}.data", f"{package}.priors"} <= set(masks)
+    assert not any(name.startswith(("fsvi_bench.presenting", "fsvi_bench.papers.experiment")) for name in masks)
+    assert len({masks["<0>"], _deciding(KSW2015_FIG2.investigate)["<0>"], _deciding(reciprocal)["<0>"]}) == 3
+
+
+def test_a_file_that_is_no_part_is_not_overwritten(tmp_path):
+    Parts("x", workshop(tmp_path)).compute(reciprocal, [Number(value=2.0)], Number)
+    (path,) = tmp_path.rglob("*.json")
+    path.write_text("{}")
+    with pytest.raises(InputError, match="is not a finished part"):
+        Parts("x", workshop(tmp_path)).compute(reciprocal, [Number(value=2.0)], Number)
+    assert path.read_text() == "{}"
+
+
+# --- Claims -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("side", "statistic", "holds"),
+    [
+        ("above", Statistic(1.0, 0.6, 1.4), True),
+        ("above", Statistic(1.0, 0.5, 1.5), False),  # the threshold itself is not beyond it
+        ("below", Statistic(0.3, 0.1, 0.49), True),
+        ("below", Statistic(0.3, 0.1, 0.51), False),
+        ("below", Statistic.exact(0.4), True),
+        ("above", Statistic.exact(math.nan), False),
+        ("below", Statistic.exact(math.nan), False),
+    ],
+)
+def test_a_claim_holds_if_the_whole_interval_is_on_its_side(side, statistic, holds):
+    (verdict,) = judge([Claim(statistic="s", says="it is", side=side, threshold=0.5)], {"s": statistic})
+    assert verdict.holds is holds
+
+
+def test_a_claim_whose_interval_contains_the_threshold_is_told_from_a_refuted_one():
+    claim = Claim(statistic="s", says="it is", side="above", threshold=0.5)
+    found = [Statistic(0.6, 0.4, 0.8), Statistic(0.2, 0.1, 0.3), Statistic.exact(0.5), Statistic(0.9, 0.8, 1.0)]
+    assert [claim.judge(each).undecided for each in found] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("threshold", [math.nan, math.inf])
+def test_a_threshold_that_nothing_can_pass_is_refused(threshold):
+    with pytest.raises(ValidationError, match="finite number"):
+        Claim(statistic="s", says="it is", side="above", threshold=threshold)
+
+
+def test_the_interval_of_a_mean():
+    """Hand-computed: sd √2.5, standard error √0.5, t(0.975; 4) = 2.776445105."""
+    value, low, high = Statistic.of_mean([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert value == 3.0
+    assert [low, high] == pytest.approx([3 - 2.776445105 * 0.5**0.5, 3 + 2.776445105 * 0.5**0.5], rel=1e-9)
+    assert Statistic.of_mean([2.0]) == (2.0, -math.inf, math.inf)
+
+
+def test_no_claim_and_no_statistic_goes_unseen():
+    claim = Claim(statistic="s", says="it is", side="above", threshold=0)
+    with pytest.raises(ValueError, match="differ in other"):
+        judge([claim], {"s": Statistic.exact(1.0), "other": Statistic.exact(1.0)})
+    with pytest.raises(ValueError, match="differ in s"):
+        judge([claim], {})
+
+
+# --- The whole --------------------------------------------------------------------------------------------------------
+
+YAML = """
+summary: a test
+paper: {value: 4.0}
+quick: {value: 2.0}
+claims: [{statistic: reciprocal, says: "it is small", side: below, threshold: 0.3}]
+"""
+
+
+def investigate(settings, laboratory):
+    (result,) = laboratory.parts.compute(reciprocal, [settings], Number)
+    table = ResultTable(title="t", columns=("a", "b"), rows=(("x", result.value), ("y", None)))
+    return Findings(Figure(), [table], {"reciprocal": Statistic.exact(result.value)}, {"drawn": [result.value]})
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    (tmp_path / "conf" / "reproductions").mkdir(parents=True)
+    (tmp_path / "conf" / "reproductions" / "made.yaml").write_text(YAML)
+    monkeypatch.setattr(experiment, "resource_dir", lambda name: tmp_path / name)
+    return Experiment("made", Number, investigate)
+
+
+def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, tmp_path):
+    for quick, holds in ((False, True), (True, False)):
+        outcome = made.make(workshop(tmp_path / "out", quick))
+        stem = "made-quick" if quick else "made"
+        assert [path.name for path in outcome.files] == [f"{stem}.{kind}" for kind in ("png", "svg", "json", "csv")]
+        assert [claim.holds for claim in outcome.claims] == [holds]
+        numbers = json.loads((tmp_path / "out" / f"{stem}.json").read_text())
+        assert numbers["settings"] == {"value": 2.0 if quick else 4.0}
+        assert numbers["claims"][0]["holds"] is holds
+        assert numbers["numbers"] == {"drawn": [0.5 if quick else 0.25]}
+        assert (tmp_path / "out" / f"{stem}.csv").read_text().splitlines()[:3] == [
+            "# t", "a,b", f"x,{0.5 if quick else 0.25}",
+        ]  # fmt: skip
+    assert made.make(workshop(tmp_path / "out")).computed == 0
+
+
+def test_a_page_is_written_with_the_verdicts(made, tmp_path):
+    def with_page(settings, laboratory):
+        found = investigate(settings, laboratory)
+        return replace(found, page=lambda verdicts: f"{found.numbers['drawn']} {[v.holds for v in verdicts]}\n")
+
+    outcome = Experiment("made", Number, with_page).make(workshop(tmp_path / "out"))
+    assert outcome.files[-1] == tmp_path / "out" / "made.md"
+    assert outcome.files[-1].read_text() == "[0.25] [True]\n"
+
+
+def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path):
+    path = tmp_path / "conf" / "reproductions" / "made.yaml"
+    path.write_text(path.read_text().replace("statistic: reciprocal", "statistic: recipe"))
+    with pytest.raises(InputError, match=r"made\.yaml: claims and statistics differ in recipe, reciprocal"):
+        made.make(workshop(tmp_path / "out"))
+
+
+def test_numbers_are_kept_though_the_figure_cannot_be_drawn(made, tmp_path, monkeypatch):
+    def fail(figure, stem):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(experiment, "write_figure", fail)
+    with pytest.raises(RuntimeError, match="planted"):
+        made.make(workshop(tmp_path / "out"))
+    assert {path.name for path in (tmp_path / "out").glob("made*")} == {"made.json", "made.csv"}
+
+
+@pytest.mark.parametrize("change", [("value: 4.0", "value: many"), ("side: below", "side: beside"), ("a test", "[")])
+def test_a_file_that_does_not_validate_is_refused_by_name(made, tmp_path, change):
+    path = tmp_path / "conf" / "reproductions" / "made.yaml"
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(InputError, match=r"made\.yaml"):
+        made.check(False, None)
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_both_scales_of_every_reproduction_validate(name):
+    assert REPRODUCTIONS[name].summary
+    if isinstance(REPRODUCTIONS[name], Experiment):
+        for quick in (False, True):
+            REPRODUCTIONS[name].check(quick, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "burt2020-roots", "burt2020-shrinkage", "burt2020-theory", "gal2016-6.3", "ksw2015-fig2", "hron2018-fig1-3",
+        "hron2018-moments", "hron2018-limits", "hron2018-fig5",
+    ],
+)  # fmt: skip
+def test_a_quick_look_runs_twice_alike(name, tmp_path):
+    first, second = (REPRODUCTIONS[name].make(workshop(tmp_path / each, quick=True)) for each in ("a", "b"))
+    assert first.claims == second.claims
+    for one, other in zip(first.files, second.files, strict=True):
+        assert one.read_bytes() == other.read_bytes()

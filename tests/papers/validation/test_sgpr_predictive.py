@@ -1,0 +1,89 @@
+"""Titsias's predictive variance against his own formula in dense NumPy, and the limits that he states."""
+
+import numpy as np
+import pytest
+import torch
+
+from fsvi_bench.maths.blr import blr_posterior, covariance_tril, predictive_variance
+from fsvi_bench.maths.features import inducing_tril, nystrom_features
+from fsvi_bench.papers.validation.sgpr_predictive import missing_variance, titsias_predictive_variance
+
+NOISE, OUTPUTSCALE, LENGTHSCALES = 0.3, 1.7, np.array([0.8, 1.4])
+
+
+def kernel(a, b):
+    scaled = (a[:, None, :] - b[None, :, :]) / LENGTHSCALES
+    return OUTPUTSCALE * np.exp(-0.5 * (scaled**2).sum(-1))
+
+
+def draw(k, jitter, seed=0):
+    """Inputs, targets, inducing points, test inputs; their features; the posterior's mean and covariance factor."""
+    rng = np.random.default_rng(seed)
+    X, y, x = rng.normal(size=(30, 2)), rng.normal(size=30), rng.normal(size=(9, 2)) * 2
+    Z = X[:k].copy()
+    kernel_of = (torch.from_numpy(LENGTHSCALES), torch.tensor(OUTPUTSCALE, dtype=torch.float64))
+    tril = inducing_tril(torch.from_numpy(Z), *kernel_of, torch.tensor(jitter, dtype=torch.float64))
+    Phi, Phi_test = (nystrom_features(torch.from_numpy(a), torch.from_numpy(Z), *kernel_of, tril) for a in (X, x))
+    posterior = blr_posterior(Phi, torch.from_numpy(y), torch.tensor(NOISE, dtype=torch.float64))
+    return X, y, Z, x, Phi_test, posterior.mean, covariance_tril(posterior.precision_tril)
+
+
+def variance_of(Phi_test, factor):
+    return titsias_predictive_variance(
+        Phi_test, factor, torch.tensor(NOISE, dtype=torch.float64), torch.tensor(OUTPUTSCALE, dtype=torch.float64)
+    ).numpy()
+
+
+@pytest.mark.parametrize("jitter", [1e-6, 0.1])
+def test_mean_and_variance_are_titsias(jitter):
+    """Eq. 6: mean k_xZ Σ⁻¹ k_ZX y/σ², variance k(x,x) − k_xZ (K⁻¹ − Σ⁻¹) k_Zx + σ², Σ = K + k_ZX k_XZ/σ².
+
+    K has a condition number of 1e3 here: dense inverses keep 1e-11.
+    """
+    X, y, Z, x, Phi_test, mean, factor = draw(6, jitter)
+    K, U, u = kernel(Z, Z) + jitter * np.eye(len(Z)), kernel(Z, X), kernel(Z, x)
+    inverse_sigma = np.linalg.inv(K + U @ U.T / NOISE)
+    reduced = np.einsum("kn,kl,ln->n", u, np.linalg.inv(K) - inverse_sigma, u)
+    np.testing.assert_allclose(variance_of(Phi_test, factor), OUTPUTSCALE - reduced + NOISE, rtol=1e-10)
+    np.testing.assert_allclose((Phi_test @ mean).numpy(), u.T @ inverse_sigma @ U @ y / NOISE, rtol=1e-9, atol=1e-11)
+
+
+def test_the_linear_model_is_sor_and_titsias_is_dtc():
+    """Quiñonero-Candela and Rasmussen (2005), eqs. 16b and 20b, through N×N matrices Q = k_XZ K⁻¹ k_ZX."""
+    X, _, Z, x, Phi_test, _, factor = draw(6, 1e-6)
+    inverse = np.linalg.inv(kernel(Z, Z) + 1e-6 * np.eye(len(Z)))
+    Q, cross, prior = (kernel(a, Z) @ inverse @ kernel(Z, b) for a, b in ((X, X), (x, X), (x, x)))
+    explained = np.diag(cross @ np.linalg.solve(Q + NOISE * np.eye(len(X)), cross.T))
+    noise = torch.tensor(NOISE, dtype=torch.float64)
+    linear = predictive_variance(Phi_test, factor, noise).numpy()
+    np.testing.assert_allclose(linear, np.diag(prior) - explained + NOISE, rtol=1e-9)
+    np.testing.assert_allclose(variance_of(Phi_test, factor), OUTPUTSCALE - explained + NOISE, rtol=1e-9)
+
+
+def test_with_every_training_input_as_an_inducing_point_it_is_the_gp_itself():
+    """Then the bound is tight (Titsias 2009, section 3). A jitter of 1e-9 moves the variance by about as much."""
+    X, _, _, x, Phi_test, _, factor = draw(30, 1e-9)
+    whitened = np.linalg.solve(np.linalg.cholesky(kernel(X, X) + NOISE * np.eye(len(X))), kernel(X, x))
+    np.testing.assert_allclose(variance_of(Phi_test, factor), OUTPUTSCALE - (whitened**2).sum(0) + NOISE, rtol=1e-7)
+
+
+def test_what_is_missing_is_what_the_linear_model_does_not_have():
+    _, _, Z, _, Phi_test, _, factor = draw(6, 1e-6)
+    noise, outputscale = (torch.tensor(value, dtype=torch.float64) for value in (NOISE, OUTPUTSCALE))
+    missing = missing_variance(Phi_test, outputscale)
+    assert missing.min() > 0.01
+    linear = predictive_variance(Phi_test, factor, noise).numpy()
+    np.testing.assert_allclose(variance_of(Phi_test, factor) - linear, missing.numpy(), rtol=1e-12)
+    kernel_of = (torch.from_numpy(LENGTHSCALES), outputscale)
+    tril = inducing_tril(torch.from_numpy(Z), *kernel_of, torch.tensor(0.0, dtype=torch.float64))
+    at_Z = nystrom_features(torch.from_numpy(Z), torch.from_numpy(Z), *kernel_of, tril)
+    assert missing_variance(at_Z, outputscale).abs().max() < 1e-12
+
+
+def test_batches_are_their_problems():
+    _, _, _, _, Phi_test, _, factor = draw(6, 1e-6)
+    noise, outputscale = torch.tensor([0.3, 0.5], dtype=torch.float64), torch.tensor([1.7, 2.5], dtype=torch.float64)
+    both = titsias_predictive_variance(Phi_test.expand(2, -1, -1), factor.expand(2, -1, -1), noise, outputscale)
+    for problem in range(2):
+        alone = titsias_predictive_variance(Phi_test, factor, noise[problem], outputscale[problem])
+        assert torch.allclose(both[problem], alone, rtol=1e-14, atol=0)

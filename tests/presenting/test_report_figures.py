@@ -1,0 +1,242 @@
+"""What a report's figures draw: looked up in their axes; and what becomes of them in the page."""
+
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from fsvi_bench.presenting.report.appearance import (
+    GROUND,
+    LOOKS,
+    colour_variables,
+    figure_style,
+    look,
+    write_drawing,
+)
+from fsvi_bench.presenting.report.calibration_strips import draw_calibration, exact_coverage, mean_coverage
+from fsvi_bench.presenting.report.curves import curves_of, draw_curves
+from fsvi_bench.presenting.report.page import ASSETS
+from fsvi_bench.presenting.report.score_strips import draw_kl, draw_nlpd
+from fsvi_bench.presenting.report.spectrum_strips import draw_spectrum, median_spectrum
+from fsvi_bench.presenting.report.strips import power, rows_of_panels, shorten
+from fsvi_bench.scoring.scores import Overconfidence
+from tests.presenting.studies import SPECTRUM, curve, record, study_of
+
+
+def entries(study):
+    return {entry.name: entry for entry in study.entries}
+
+
+def words(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def points(axes):
+    """(x, filled?) of each mark, downwards."""
+    marks = sorted((line for line in axes.lines if line.get_marker() != "None"), key=lambda line: line.get_ydata()[0])
+    return [(mark.get_xdata()[0], mark.get_markerfacecolor() == mark.get_color()) for mark in marks]
+
+
+def test_kls_are_means_and_open_where_they_are_those_of_the_moments():
+    records = [record("rand-a", split, kl) for split, kl in enumerate([1.0, 3.0])]
+    records += [record("concrete-dropout", split, math.inf, family="bernoulli") for split in (0, 1)]
+    records += [record("exact", 0, 1e-14), record("ssge", 0), record("fixed-a", 0, 4.0), record("fixed-a", 1)]
+    figure = draw_kl(study_of(records), ["boston"])
+    (axes,) = figure.axes
+    assert points(axes) == [(4.0, True), (2.0, True), (50.0, False)]  # fixed-a, rand-a, concrete-dropout
+    bars = [[*line.get_xdata()] for line in axes.lines if line.get_marker() == "None"]
+    assert [1.0, 3.0] in bars  # 2 ± √2/√2
+    assert {"◂ 0", "none finished", "1/2"} <= set(words(axes))
+    assert axes.get_xscale() == "log"
+
+
+def test_data_sets_stand_side_by_side_on_one_axis_of_kl():
+    records = [record("rand-a", 0, 1.0), record("rand-a", 0, 1e4, dataset="yacht"), record("ssge", 0, 2.0, M=20)]
+    figure = draw_kl(study_of([*records, record("ssge", 0, 2.0, M=160)]), ["boston", "yacht"])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["boston", "yacht"]
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    assert [text for text in words(figure.axes[0]) if text.startswith("full")] == ["full", "full M=20", "full M=160"]
+
+
+def test_an_nlpd_far_from_all_others_is_written_not_drawn():
+    values = {"rand-a": 2.0, "fixed-a": 2.1, "mean-field-vi": 2.2, "ssge": 900.0, "gaussian-dropout": math.inf}
+    records = [record(name, 0, 1.0, nlpd=value) for name, value in values.items()]
+    records += [record("variational-dropout", 0, 1.0, nlpd=None), record("exact", 0, 0.0, nlpd=1.9)]
+    (axes,) = draw_nlpd(study_of(records), ["boston"]).axes
+    assert {"900 ▸", "∞ ▸", "unknown"} <= set(words(axes))
+    assert axes.get_xlim()[1] < 4
+    assert 1.9 in [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
+
+
+def test_spectra_are_medians_over_cells():
+    doubled = [2 * value for value in SPECTRUM]
+    wide = Overconfidence(smallest=doubled[0], median=doubled[10], largest=doubled[-1], quantiles=tuple(doubled))
+    records = [record("rand-a", 0, 1.0), record("rand-a", 1, 1.0), record("rand-a", 2, 1.0, overconfidence=wide)]
+    study = study_of(records)
+    assert median_spectrum(study, "boston", study.entries[0]) == pytest.approx(SPECTRUM, rel=1e-15)
+    (axes,) = draw_spectrum(study, ["boston"]).axes
+    thin, thick, mark = [line for line in axes.lines if line.get_color() == look("rand-a").light]
+    assert thin.get_xdata().tolist() == [SPECTRUM[0], SPECTRUM[20]]
+    assert thick.get_xdata().tolist() == [SPECTRUM[5], SPECTRUM[15]]
+    assert mark.get_xdata().tolist() == [SPECTRUM[10]]
+    assert 1.0 in [line.get_xdata()[0] for line in axes.lines]
+
+
+def test_a_variance_that_is_gone_is_drawn_to_the_edge():
+    gone = Overconfidence(smallest=0.0, median=0.0, largest=0.0, quantiles=(0.0,) * 21)
+    some = Overconfidence(smallest=0.0, median=0.5, largest=2.0, quantiles=(0.0,) * 10 + (0.5,) * 10 + (2.0,))
+    records = [record("rand-a", 0, 1.0, overconfidence=gone), record("ssge", 0, 1.0, overconfidence=some)]
+    (axes,) = draw_spectrum(study_of(records), ["boston"]).axes
+    assert "◂ 0" in words(axes)
+    thin = next(line for line in axes.lines if line.get_color() == look("ssge").light)
+    assert thin.get_xdata().tolist() == [axes.get_xlim()[0], 2.0]
+
+
+def test_coverage_is_the_mean_over_splits_beside_the_exact_ones():
+    low, high = {"50": 0.2, "90": 0.6, "95": 0.8}, {"50": 0.6, "90": 0.8, "95": 1.0}
+    records = [record("rand-a", 0, 1.0, coverage=low), record("rand-a", 1, 1.0, coverage=high, seed=0)]
+    records += [record("rand-a", 1, 1.0, coverage=high, seed=1), record("ssge", 0, 1.0, coverage=None)]
+    study = study_of(records)
+    rand_a, ssge = entries(study)["rand-a full"], entries(study)["ssge full"]
+    assert mean_coverage(study, "boston", rand_a) == pytest.approx({"50": 0.4, "90": 0.7, "95": 0.9})
+    assert mean_coverage(study, "boston", ssge) is None
+    assert exact_coverage(study, "boston") == pytest.approx({"50": 0.5, "90": 0.9, "95": 0.94})
+    (axes,) = draw_calibration(study, ["boston"]).axes
+    levels = [line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1]
+    assert {0.5, 0.9, 0.95, 0.94} <= {round(level, 9) for level in levels}
+    assert "unknown" in words(axes)
+
+
+def curves_study(**changes):
+    """Three cells of rand-a, whose KLs after 4 steps are 1, 2 and 10."""
+    records = [record("rand-a", split, kl, **changes) for split, kl in enumerate([1.0, 2.0, 10.0])]
+    return study_of(records, {each.cell: curve([90.0, 70.0, 60.0, each.scores.kl]) for each in records})
+
+
+def test_curves_are_medians_with_quartiles_over_steps_and_seconds():
+    study = curves_study()
+    (found,) = curves_of(study, "boston")
+    assert [step for step, _ in found.by_step] == [1.0, 2.0, 4.0]
+    assert [second for second, _ in found.by_second] == [0.5, 1.0, 2.0]
+    upper, lower = draw_curves(study, "boston", [found]).axes
+    for axes, places in ((upper, [1.0, 2.0, 4.0]), (lower, [0.5, 1.0, 2.0])):
+        (line,) = axes.lines
+        assert [*line.get_xdata()] == places
+        assert [*line.get_ydata()] == [70.0, 60.0, 2.0]
+        band = {tuple(point) for point in axes.collections[0].get_paths()[0].vertices}
+        assert {(places[-1], 1.5), (places[-1], 6.0)} <= band  # quartiles of 1, 2, 10
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert upper.get_title(loc="left") == "full"
+
+
+def test_an_infinite_kl_gives_way_to_that_of_the_moments_and_says_so():
+    records = [record("concrete-dropout", 0, math.inf, family="bernoulli")]
+    study = study_of(records, {records[0].cell: curve([math.inf] * 3)})
+    (found,) = curves_of(study, "boston")
+    assert found.of_moments
+    axes = draw_curves(study, "boston", [found]).axes[0]
+    assert axes.get_title(loc="left") == "bernoulli: KL of q’s moments"
+    assert [*axes.lines[0].get_ydata()] == [50.0, 50.0]
+
+
+def test_several_numbers_of_measurement_points_have_panels_of_their_own():
+    records = [record("rand-a", 0, 1.0, M=20), record("rand-a", 0, 1.0, M=80), record("mean-field-vi", 0, 1.0)]
+    records.append(record("exact", 0, 0.5))
+    study = study_of(records, {each.cell: curve([9.0, 4.0]) for each in records[:3]})
+    figure = draw_curves(study, "boston", curves_of(study, "boston"))
+    assert [axes.get_ylabel() for axes in figure.axes] == ["KL, nats; M = 20", "", "KL, nats; M = 80", ""]
+    # The method without measurement points stands in each, and so does the level of the family's best q.
+    assert [len(axes.lines) for axes in figure.axes] == [3, 3, 3, 3]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["rand-a", "mean-field-vi"]
+
+
+def test_a_method_keeps_its_look_and_no_two_share_one():
+    assert len({(each.light, each.marker) for each in LOOKS.values()}) == len(LOOKS)
+    assert len({each.marker for each in LOOKS.values()}) >= len(LOOKS) - 1
+    assert look("my-method") == look("my-method")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_stand_out_from_their_ground(dark):
+    """WCAG 2.1, success criterion 1.4.11: at least 3:1 against paper and against the panels."""
+    css = (ASSETS / "page.css").read_text()
+    blocks = re.findall(r"--band: (#[0-9a-f]{6}); --paper: (#[0-9a-f]{6})", css)
+    assert blocks[0] == (GROUND["band"], GROUND["paper"])
+    for ground in blocks[1] if dark else blocks[0]:
+        for name, colour in colour_variables(dark).items():
+            assert contrast(colour, ground) >= 3, (name, colour, ground)
+
+
+def contrast(one, other):
+    def luminance(colour):
+        shares = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+        linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    dark, light = sorted([luminance(one), luminance(other)])
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_a_drawing_in_the_page_takes_the_pages_colours_letters_and_names(tmp_path):
+    with figure_style():
+        figure = Figure(figsize=(3, 2))
+        axes = figure.add_subplot()
+        axes.plot([0, 1], [0, 1], "o", color=look("ssge").light, clip_on=True)
+        axes.set_title("a < b & c")
+        drawing = write_drawing(figure, "name-1", tmp_path, "what it shows")
+    ElementTree.fromstring(drawing.svg.replace("&nbsp;", " "))  # well-formed
+    assert "a &lt; b &amp; c" in drawing.svg
+    assert f"var(--c-{look('ssge').light[1:]})" in drawing.svg
+    assert not re.search(
+        r"https?://(?!www\.w3\.org)|<metadata|<style|<\?xml|<!DOCTYPE|font-family|#[0-9a-f]{6}\b", drawing.svg
+    )
+    identities = re.findall(r' id="([^"]+)"', drawing.svg)
+    assert identities
+    assert all(name.startswith("name-1-") for name in identities)
+    assert set(re.findall(r"#([^)\"]+)[)\"]", drawing.svg)) <= set(identities)
+    assert (drawing.width, drawing.height) == (288, 192)
+    assert [(tmp_path / name).is_file() for name in drawing.files] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.01, "0.01"), (1.0, "1"), (5000.0, "5000"), (1e4, "10⁴"), (1e-3, "10⁻³"), (3e5, "3·10⁵")]
+)
+def test_powers_are_written_as_they_are_read(value, text):
+    assert power(value) == text
+
+
+def test_many_data_sets_are_spread_over_rows():
+    assert rows_of_panels([], 4) == []
+    assert rows_of_panels(list("abc"), 4) == [["a", "b", "c"]]
+    assert rows_of_panels(list("abcde"), 4) == [["a", "b"], ["c", "d", "e"]]
+
+
+def test_long_names_are_cut_short_and_leave_the_panels_their_room():
+    """Two settings that differ in eleven options, on eight data sets in a row."""
+    settings = [{f"an_option_with_a_name_{name}": value for name in "abcdefghijk"} for value in (0.125, 0.25)]
+    datasets = [f"set-{place}" for place in range(8)]
+    records = [record("rand-a", 0, 1.0, dataset=d, hyperparameters=each) for d in datasets for each in settings]
+    records += [record("a-method-from-elsewhere-" + 4 * "with-a-long-name-", 0, 1.0, dataset=d) for d in datasets]
+    study = study_of(records)
+    for draw in (draw_kl, draw_nlpd, draw_spectrum, draw_calibration):
+        figure = draw(study, datasets)
+        boxes = [axes.get_position() for axes in figure.axes]
+        assert len(boxes) == 8
+        assert all(box.width * figure.get_figwidth() > 0.5 for box in boxes)
+        assert 0.35 < boxes[0].x0 < 0.43
+        texts = words(figure.axes[0])
+        cut = [text for text in texts if text.endswith("…")]
+        assert [text[:4] for text in cut] == ["full", "full", "a-me"]
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        assert min(text.get_window_extent(renderer).x0 for text in figure.axes[0].texts) >= 0
+
+
+@pytest.mark.parametrize(("letters", "text"), [(9, "full M=20"), (8, "full M=…"), (6, "full…"), (1, "…")])
+def test_what_is_cut_short_says_so(letters, text):
+    assert shorten("full M=20", letters) == text

@@ -1,0 +1,236 @@
+"""What sections are made of: comparisons, ranks, groups of failures, provenance and commands."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+import numpy as np
+import pytest
+import typer
+from scipy.stats import t as student_t
+
+from fsvi_bench.cli.app import app
+from fsvi_bench.errors import InputError
+from fsvi_bench.methods.registry import load_method
+from fsvi_bench.presenting.report.comparison import held_out_ratio, rankings, supported_best
+from fsvi_bench.presenting.report.origin import commands, origin
+from fsvi_bench.presenting.report.overview import overview
+from fsvi_bench.presenting.report.page import duration
+from fsvi_bench.presenting.report.reading import Results
+from fsvi_bench.presenting.report.study import make_study
+from fsvi_bench.presenting.report.troubles import ranges, troubles
+from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.settings import parse_option
+from fsvi_bench.statistics.bootstrap import bootstrap_ranks, tie_groups
+from fsvi_bench.statistics.ranks import critical_difference
+from fsvi_bench.tasks.splits import parse_ranges
+from tests.presenting.studies import record, study_of
+
+RNG = np.random.default_rng(1)
+NOISE = RNG.standard_normal((4, 20))
+
+
+def cells(method, values, **changes):
+    return [record(method, split, value, **changes) for split, value in enumerate(values)]
+
+
+def best(records, score="kl", family="full", dataset="boston"):
+    found = supported_best(study_of(records), dataset, family, score)
+    return None if found is None else found.name
+
+
+def p_value(a, b, ratio):
+    """Nadeau and Bengio's corrected paired t test, written out."""
+    difference = np.asarray(a) - np.asarray(b)
+    J = len(difference)
+    statistic = difference.mean() / math.sqrt(difference.var(ddof=1) * (1 / J + ratio))
+    return 2 * student_t.sf(abs(statistic), J - 1)
+
+
+def test_ratios_are_those_of_the_splits():
+    assert held_out_ratio("boston") == 51 / 455
+    assert held_out_ratio("toy") == 0  # each split is a draw of its own: nothing overlaps
+    assert held_out_ratio("somebody's") == 1 / 9
+
+
+def test_holm_decides_with_the_number_of_rivals():
+    """The same difference, p between 0.025 and 0.05, is enough against one rival and not against two alike."""
+    a = 5 + NOISE[0]
+    shift = NOISE[1]
+    gaps = np.linspace(0.3, 1.5, 400)
+    gap = next(gap for gap in gaps if p_value(a, a + gap + shift, 51 / 455) < 0.04)
+    assert 0.025 < p_value(a, a + gap + shift, 51 / 455) < 0.05
+    one = [*cells("rand-a", a), *cells("ssge", a + gap + shift)]
+    assert best(one) == "rand-a full"
+    assert best([*one, *cells("fixed-a", a + gap + shift)]) is None
+    uncorrected = 2 * student_t.sf(abs((gap + shift).mean()) / (shift.std(ddof=1) / math.sqrt(20)), 19)
+    assert uncorrected < 0.01  # a plain t test would have been far surer
+
+
+def test_no_test_of_few_splits_says_more_than_their_signs_could():
+    """Five differences that happen to agree: t would be sure of them, and five signs give 2/2^5 = 0.0625 at least."""
+    a = 5 + 0.01 * NOISE[0]
+    for splits, found in ((5, None), (6, "rand-a full")):
+        records = [*cells("rand-a", a[:splits]), *cells("ssge", a[:splits] + 1 + 0.001 * NOISE[1][:splits])]
+        assert p_value(a[:splits], a[:splits] + 1 + 0.001 * NOISE[1][:splits], 51 / 455) < 1e-6
+        assert best(records) == found
+
+
+def test_the_exact_posterior_is_no_rival_and_settings_are():
+    a = 5 + 0.01 * NOISE[0]
+    records = [*cells("exact", [0.0] * 20), *cells("rand-a", a, M=20), *cells("rand-a", a + 1, M=80)]
+    assert best(records) == "rand-a full M=20"
+    assert best([*cells("exact", [0.0] * 20), *cells("rand-a", a)]) is None
+
+
+def test_a_rival_that_is_infinite_everywhere_loses_and_one_that_is_so_once_does_not_decide():
+    a = 5 + 0.01 * NOISE[0]
+    infinite = [*cells("ssge", [math.inf] * 20)]
+    assert best([*cells("rand-a", a), *infinite]) == "rand-a full"
+    once = [*(a - 1)[:19], math.inf]
+    assert best([*cells("rand-a", a), *cells("ssge", once)]) is None
+
+
+def test_what_did_not_finish_everywhere_cannot_be_best_but_is_still_a_rival():
+    a = 5 + 0.01 * NOISE[0]
+    records = cells("rand-a", a)
+    assert best([*records, *cells("ssge", [*(a - 1)[:18], None, None])]) is None
+    assert best([*records, *cells("ssge", [*(a + 1)[:18], None, None])]) == "rand-a full"
+
+
+def test_ranks_are_those_of_the_bootstrap_of_all_cells():
+    records, tables = [], {}
+    for place, dataset in enumerate(["boston", "concrete", "yacht"]):
+        tables[dataset] = np.zeros((3, 4, 2))
+        for row, method in enumerate(["spike-and-slab", "rand-a", "ssge"]):
+            for split in range(4):
+                for seed in range(1 if method == "spike-and-slab" else 2):
+                    value = 1 + row + 0.8 * float(RNG.random()) * place
+                    records.append(record(method, split, value, seed=seed, dataset=dataset))
+                    tables[dataset][row, split, seed:] = value  # spike-and-slab's one seed stands for both
+    found = [ranking for ranking in rankings(study_of(records)) if ranking.score == "kl_moment_matched"]
+    assert [(ranking.family, ranking.datasets) for ranking in found] == [("full", ["boston", "concrete", "yacht"])]
+    expected = bootstrap_ranks(tables, np.random.default_rng(0))
+    by_name = {standing.entry.method: standing for standing in found[0].standings}
+    for name, interval, group in zip(
+        ["spike-and-slab", "rand-a", "ssge"],
+        expected.intervals(),
+        tie_groups(expected, least=critical_difference(3, 3)),
+        strict=True,
+    ):
+        assert (by_name[name].interval, by_name[name].group) == (interval, group)
+    means = [standing.interval.mean_rank for standing in found[0].standings]
+    assert means == sorted(means)
+
+
+def test_a_method_that_misses_a_cell_is_not_ranked():
+    records = []
+    for dataset in ("boston", "yacht"):
+        records += [*cells("rand-a", [1.0, 1.0], dataset=dataset), *cells("fixed-a", [2.0, 2.0], dataset=dataset)]
+        records += cells("ssge", [0.5, None if dataset == "yacht" else 0.5], dataset=dataset)
+    ranking = rankings(study_of(records))[0]
+    assert [(s.entry.method, s.group is None) for s in ranking.standings] == [
+        ("rand-a", False),
+        ("fixed-a", False),
+        ("ssge", True),
+    ]
+
+
+def test_failures_alike_but_for_numbers_stand_together():
+    reasons = ["CUDA out of memory: 3.5 GiB", "CUDA out of memory: 12 GiB", "CUDA error 3.5"]
+    records = [record("ssge", split, None, reason=reason) for split, reason in enumerate(reasons)]
+    records.append(record("ssge", 3, None, reason="CUDA out of memory: 1 GiB", status="diverged"))
+    records.append(record("ssge", 4, None, reason="x" * 5000, dataset="yacht"))
+    found = troubles(study_of(records))
+    assert [(t.status, t.cells, t.of, t.where, t.numbers_differ) for t in found] == [
+        ("failed", 2, 4, ["boston 0-1"], True),
+        ("diverged", 1, 4, ["boston 3"], False),
+        ("failed", 1, 4, ["boston 2"], False),
+        ("failed", 1, 1, ["yacht 4"], False),
+    ]
+    assert len(found[-1].reason) < 700
+
+
+@pytest.mark.parametrize(("numbers", "text"), [([0], "0"), ([3, 0, 1, 2, 5, 7, 8], "0-3,5,7-8"), ([4, 4], "4")])
+def test_ranges_are_as_the_command_line_takes_them(numbers, text):
+    assert ranges(numbers) == text
+    assert list(parse_ranges(text)) == sorted(set(numbers))
+
+
+def test_provenance_counts_what_differs_and_warns_of_several_codes():
+    records = cells("rand-a", [1.0, 2.0])
+    records += [record("ssge", 0, 1.0, code_sha256="a" * 64, provenance={"torch": "2.11"}), record("ssge", 1, 1.0)]
+    found = origin(study_of(records))
+    assert found.several_codes == ["ssge"]
+    by_name = {fact.name: fact for fact in found.facts}
+    assert by_name["hardware"].values == [("a machine", 3), ("not recorded", 1)]
+    assert by_name["PyTorch"].values == [("not recorded", 3), ("2.11", 1)]
+    assert not by_name["git revision"].mixed
+    assert found.seconds_training == 8.0  # 2 s a cell
+    assert found.tasks == [("boston", [(0, f"{0:064x}"), (1, f"{1:064x}")])]
+
+
+def test_a_method_from_elsewhere_is_named_and_not_looked_for():
+    found = overview(study_of([record("Mine", 0, 1.0), record("ssge", 0, 2.0)]))
+    assert [method.name for method in found.methods] == ["ssge", "Mine"]
+    assert [method.summary == "not among the installed methods" for method in found.methods] == [False, True]
+
+
+def test_commands_ask_for_the_records_cells():
+    """Parsed and planned as `run` does it, they give the records' methods, families, settings, splits and seeds."""
+
+    def settings(method, **changes):
+        return load_method(method).options(changes).model_dump(mode="json")
+
+    wanted = [("exact", "full", settings("exact"), 0), ("exact", "ffg", settings("exact"), 0)]
+    wanted += [
+        ("rand-a", f, settings("rand-a", M=M, max_steps=7), s) for f in ("full",) for M in (20, 80) for s in (0, 1)
+    ]
+    wanted += [("ssge", "ffg", settings("ssge", lr=0.05, minibatch="full"), 0)]
+    records = [
+        record(method, split, 1.0, family=family, hyperparameters=options, seed=seed)
+        for method, family, options, seed in wanted
+        for split in (0, 1, 4)
+    ]
+    planned = [cell for line in commands(study_of(records)) for cell in planned_cells(line)]
+    expected = {(r.dataset, r.split, r.method, r.family, str(r.hyperparameters), r.seed) for r in records}
+    assert set(planned) == expected
+    assert len(planned) == len(expected)
+
+
+def planned_cells(line):
+    program, name, *arguments = shlex.split(line)
+    assert (program, name) == ("fsvi-bench", "run")
+    command = typer.main.get_command(app).commands["run"]
+    given = command.make_context("run", arguments).params
+    request = Request(
+        datasets=given["dataset"] or (), methods=given["method"] or (), families=given["family"] or (),
+        splits=given["splits"], seeds=given["seeds"], measurement_points=given["measurement_points"] or (),
+        max_steps=given["max_steps"], options=dict(parse_option(text) for text in given["settings"] or ()),
+    )  # fmt: skip
+    plan = make_plan(request)
+    for variant in plan.variants:
+        for dataset, split in plan.splits:
+            for seed in variant.seeds:
+                options = variant.options.model_dump(mode="json")
+                yield dataset, split, variant.method.name, variant.family, str(options), seed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(18.46, "18.5 s"), (119.0, "119 s"), (720.0, "12 min"), (9000.0, "2.5 h"), (864000, "10 days")],
+)
+def test_durations_are_in_units_that_people_use(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_two_tasks_of_one_split_are_refused():
+    with pytest.raises(InputError, match="two tasks"):
+        study_of([record("ssge", 0, 1.0), record("rand-a", 0, 1.0, task_sha256="f" * 64)])
+
+
+def test_missing_and_stale_cells_are_counted_beside_the_records():
+    records = [record("ssge", 0, 1.0), record("ssge", 1), record("ssge", 2, None, status="diverged")]
+    study = make_study(Results(records, {}, planned=9, missing=6, stale=2))
+    assert overview(study).counts == {"planned": 9, "ok": 1, "diverged": 1, "failed": 1, "missing": 6, "stale": 2}
