@@ -74,12 +74,12 @@ def reproduce(
 def _show(outcome: Outcome) -> None:
     from fsvi_bench.cli.console import stdout
     from fsvi_bench.presenting.summary import summarise
-    from fsvi_bench.presenting.table import plain_table, result_table, short
+    from fsvi_bench.presenting.table import result_table, short
 
     if outcome.records:
         stdout.print(result_table(summarise(outcome.records), stdout.width))
     for table in outcome.tables:
-        stdout.print(plain_table(table.title, table.columns, table.rows))
+        stdout.print(table.terminal())
     if outcome.claims and outcome.quick:
         stdout.print("A quick look at smaller scale settles no claim. At this scale:")
     for claim in outcome.claims:

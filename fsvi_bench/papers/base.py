@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.papers.claims import Verdict
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.runner import Resources
-
-# JSON has no infinities and writes them as words; read as such they would not be numbers any more.
-_WORDS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
-
-
-def _number_again(value: object) -> object:
-    return _WORDS.get(value, value) if isinstance(value, str) else value
-
-
-CellValue = Annotated[str | int | float | None, BeforeValidator(_number_again)]
-
-
-class ResultTable(BaseModel):
-    """A table of numbers and words; None stands for what does not apply."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[CellValue, ...], ...]
 
 
 class Outcome(BaseModel):
@@ -45,7 +25,7 @@ class Outcome(BaseModel):
     files: list[Path]
     computed: int
     reused: int
-    tables: tuple[ResultTable, ...] = ()
+    tables: tuple[Table, ...] = ()
     claims: tuple[Verdict, ...] = ()
     records: Sequence[Record] = ()
     missing: int = 0  #: planned cells without a record, which were not asked to be computed

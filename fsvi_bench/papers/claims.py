@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +12,7 @@ from scipy import stats
 from fsvi_bench.statistics.resampled_t import corrected_interval
 
 TEST_TRAIN_RATIO = 1 / 9  #: of the standard splits, which are 90/10
+LEVEL = 0.95
 
 
 class Statistic(NamedTuple):
@@ -31,8 +32,15 @@ class Statistic(NamedTuple):
         mean = float(np.mean(values))
         if len(values) < 2:
             return Statistic(mean, -np.inf, np.inf)
-        half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+        half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
         return Statistic(mean, mean - half, mean + half)
+
+    @staticmethod
+    def of_proportion(successes: Sequence[float]) -> Statistic:
+        """Share of what is true, with the interval of Clopper and Pearson (1934)."""
+        found = stats.binomtest(int(np.sum(successes)), len(successes))
+        interval = found.proportion_ci(LEVEL, method="exact")
+        return Statistic(found.statistic, float(interval.low), float(interval.high))
 
     @staticmethod
     def of_splits(values: Sequence[float], test_train_ratio: float = TEST_TRAIN_RATIO, about: float = 0.0) -> Statistic:
@@ -58,6 +66,12 @@ class Statistic(NamedTuple):
             mean * np.inf if mean else 0.0, np.inf if low > 0 else -np.inf, -np.inf if high < 0 else np.inf
         )
 
+    @property
+    def magnitude(self) -> Statistic:
+        """|x| and the values that it takes within x's interval."""
+        low = 0.0 if self.low <= 0 <= self.high else min(abs(self.low), abs(self.high))
+        return Statistic(abs(self.value), low, max(abs(self.low), abs(self.high)))
+
 
 class Worst(Statistic):
     """That of the case which decides a claim about every one of several, and what this case is called."""
@@ -69,25 +83,66 @@ class Worst(Statistic):
         worst.case = case
         return worst
 
-    def __getnewargs__(self) -> tuple[Statistic, str]:  # type: ignore[override]
-        """For copies and other processes: a tuple alone would lose the case."""
-        return Statistic(*self), self.case
+
+#: What was found: one number, or one for each repetition; or these by case, for a claim that is about every case.
+Values = float | Sequence[float] | Mapping[Any, float | Sequence[float]]
+_RULES = {"t": Statistic.of_mean, "splits": Statistic.of_splits, "proportion": Statistic.of_proportion}
 
 
 class Claim(BaseModel):
-    """It holds if the whole interval of its statistic lies on the claimed side of the threshold."""
+    """It holds if the whole interval of its statistic lies on the claimed side of the threshold.
+
+    Args:
+        interval: over repetitions: `t` of their mean, `splits` of a mean over splits that share rows, `proportion`
+            of what is true. Without it, a number that is not random.
+        geometric: the mean is the geometric one, and the interval that of the logarithms.
+        magnitude: the claim is about the size of what was found.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     statistic: str
     says: str  #: what the paper claims, in our words, with its section, table or figure
+    interval: Literal["t", "splits", "proportion"] | None = None
+    geometric: bool = False
+    magnitude: bool = False
     side: Literal["above", "below"]
     threshold: float = Field(allow_inf_nan=False)
 
-    def judge(self, found: Statistic) -> Verdict:
-        """The verdict, whose `statistic` ends in the case that decides it where several could."""
-        holds = found.low > self.threshold if self.side == "above" else found.high < self.threshold
-        told = f"{self.statistic} ({found.case})" if isinstance(found, Worst) else self.statistic
-        return Verdict(**{**self.model_dump(), "statistic": told}, **found._asdict(), holds=bool(holds))
+    def judge(self, found: Values) -> Verdict:
+        """Of several cases the one furthest to the other side decides, and is named in the verdict's `statistic`.
+
+        If each case's claim is wrongly accepted with probability 2.5%, so at most is "all of them" (Berger 1982).
+
+        Raises:
+            ValueError: there is no case.
+        """
+        cases = found if isinstance(found, Mapping) else {getattr(found, "case", ""): found}
+        if not cases:
+            raise ValueError(f"'{self.statistic}' has no case")
+        judged = {name: self._statistic(values) for name, values in cases.items()}
+        decisive = min(judged, key=lambda name: self._rank(judged[name]))
+        others = sum(self._rank(case) == self._rank(judged[decisive]) for case in judged.values()) - 1
+        case = f"{decisive} and {others} more" if others else f"{decisive}"
+        told = self.statistic if decisive == "" else f"{self.statistic} ({case})"
+        low, high = judged[decisive].low, judged[decisive].high
+        holds = low > self.threshold if self.side == "above" else high < self.threshold
+        return Verdict(**{**self.model_dump(), "statistic": told}, **judged[decisive]._asdict(), holds=bool(holds))
+
+    def _statistic(self, found: float | Sequence[float]) -> Statistic:
+        if isinstance(found, Statistic):
+            return found
+        if self.interval is None:
+            exact = Statistic.exact(float(found))  # type: ignore[arg-type]
+            return exact.magnitude if self.magnitude else exact
+        values = np.asarray(found, dtype=float)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # infinite ends are said so, not warned of
+            statistic = _RULES[self.interval]((np.log(values) if self.geometric else values).tolist())
+            statistic = statistic.magnitude if self.magnitude else statistic
+            return Statistic(*np.exp(statistic).tolist()) if self.geometric else statistic
+
+    def _rank(self, case: Statistic) -> float:
+        """How far the interval keeps to the claimed side; not at all if nothing is known."""
+        return -np.inf if np.isnan(case).any() else case.low if self.side == "above" else -case.high
 
 
 class Verdict(Claim):
@@ -105,13 +160,13 @@ class Verdict(Claim):
         return not self.holds and self.low <= self.threshold <= self.high and self.low < self.high
 
 
-def judge(claims: Sequence[Claim], statistics: Mapping[str, Statistic]) -> tuple[Verdict, ...]:
+def judge(claims: Sequence[Claim], found: Mapping[str, Values]) -> tuple[Verdict, ...]:
     """A verdict on every claim.
 
     Raises:
-        ValueError: claims and statistics do not name the same things: one of them would go unseen.
+        ValueError: claims and what was found do not name the same things: one of them would go unseen.
     """
     named = {claim.statistic for claim in claims}
-    if named != statistics.keys():
-        raise ValueError(f"claims and statistics differ in {', '.join(sorted(named ^ statistics.keys()))}")
-    return tuple(claim.judge(statistics[claim.statistic]) for claim in claims)
+    if named != found.keys():
+        raise ValueError(f"claims and statistics differ in {', '.join(sorted(named ^ found.keys()))}")
+    return tuple(claim.judge(found[claim.statistic]) for claim in claims)

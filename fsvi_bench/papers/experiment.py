@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +12,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import json_in_lines, write_atomically
-from fsvi_bench.papers.base import Outcome, Reproduction, ResultTable, Workshop
-from fsvi_bench.papers.claims import Claim, Statistic, Verdict, judge
+from fsvi_bench.papers.base import Outcome, Reproduction, Workshop
+from fsvi_bench.papers.claims import Claim, Values, Verdict, judge
 from fsvi_bench.papers.parts import Parts
 from fsvi_bench.presenting.figures import write_figure
+from fsvi_bench.presenting.plots import Drawings, FigureSpec
+from fsvi_bench.presenting.tables import Frames, Table, TableSpec, as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -25,13 +25,18 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Findings:
-    """What an experiment found out."""
+    """What an experiment found out, as tidy frames, of which the YAML's tables and figure are made.
 
-    figure: Figure
-    tables: Sequence[ResultTable]
-    statistics: Mapping[str, Statistic]  #: one for each claim, by its name
-    numbers: dict[str, Any] = field(default_factory=dict)  #: whatever was drawn, plain data
+    `figure`, `tables` and `numbers` are of experiments whose YAML does not specify these yet.
+    """
+
+    figure: Figure | None = None
+    tables: Sequence[Table] = ()
+    statistics: Mapping[str, Values] = field(default_factory=dict)  #: one for each claim, by its name
+    numbers: dict[str, Any] = field(default_factory=dict)
     page: Callable[[Sequence[Verdict]], str] | None = None  #: a page of Markdown about all this, given the verdicts
+    frames: Frames = field(default_factory=dict)
+    drawings: Drawings = field(default_factory=dict)  #: what the figure's layers cannot draw
 
 
 @dataclass(frozen=True)
@@ -57,18 +62,21 @@ class _File(BaseModel):
     paper: dict[str, Any]
     quick: dict[str, Any]  #: goes on top of `paper`
     claims: tuple[Claim, ...]
+    tables: tuple[TableSpec, ...] = ()
+    figure: FigureSpec | None = None
 
 
 class ExperimentNumbers(BaseModel):
     """The JSON file of an experiment."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-    format: Literal["fsvi-reproduction/1"] = "fsvi-reproduction/1"
+    format: Literal["fsvi-reproduction/2"] = "fsvi-reproduction/2"
     figure: str
     quick: bool
     settings: dict[str, Any]
     claims: tuple[Verdict, ...]
-    tables: tuple[ResultTable, ...]
+    tables: tuple[Table, ...]
+    frames: dict[str, dict[str, list[Any]]]  #: name -> column -> values
     numbers: dict[str, Any]
 
 
@@ -97,30 +105,38 @@ class Experiment(Reproduction, Generic[Settings]):
         laboratory = Laboratory(parts, workshop.resources.data_dir, workshop.quick, workshop.progress.note)
         findings = self.investigate(settings, laboratory)
         verdicts, stem = self._judge(findings), workshop.stem(self.name)
+        file = self._file()
+        tables = (*findings.tables, *(spec.of(findings.frames) for spec in file.tables))
         numbers = ExperimentNumbers(
             figure=self.name,
             quick=workshop.quick,
             settings=settings.model_dump(mode="json"),
             claims=verdicts,
-            tables=tuple(findings.tables),
+            tables=tables,
+            frames={
+                name: {str(column): frame[column].tolist() for column in frame}
+                for name, frame in findings.frames.items()
+            },
             numbers=findings.numbers,
         )
         written = []
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
-        texts = {".json": json_in_lines(numbers.model_dump_json(), 3), ".csv": _csv(findings.tables)}
+        texts = {".json": json_in_lines(numbers.model_dump_json(), 3), ".csv": as_csv(tables)}
         if findings.page is not None:
             texts[".md"] = findings.page(verdicts)
         for suffix, text in texts.items():
             path = stem.with_name(stem.name + suffix)
             write_atomically(path, text.encode())
             written.append(path)
+        figure = findings.figure if file.figure is None else file.figure.of(findings.frames, findings.drawings)
+        assert figure is not None
         return Outcome(
             name=self.name,
             quick=workshop.quick,
-            files=[*write_figure(findings.figure, stem), *written],
+            files=[*write_figure(figure, stem), *written],
             computed=parts.computed,
             reused=parts.reused,
-            tables=tuple(findings.tables),
+            tables=tables,
             claims=verdicts,
         )
 
@@ -150,16 +166,3 @@ class Experiment(Reproduction, Generic[Settings]):
     def _error(self, error: ValidationError) -> InputError:
         first = error.errors()[0]
         return InputError(f"{self._path}: '{'.'.join(map(str, first['loc']))}': {first['msg']}; mend the file")
-
-
-def _csv(tables: Sequence[ResultTable]) -> str:
-    """All tables one after the other, each under its title."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for place, table in enumerate(tables):
-        if place:
-            writer.writerow([])
-        writer.writerow([f"# {table.title}"])
-        writer.writerow(table.columns)
-        writer.writerows(table.rows)
-    return text.getvalue()

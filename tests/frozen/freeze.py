@@ -79,7 +79,7 @@ def run(name: str) -> list[dict[str, Any]]:
 
 
 def reproduce(name: str) -> dict[str, Any]:
-    """The frozen part of a reproduction, computed now: claims, and the numbers behind tables and figures."""
+    """The frozen part of a reproduction, computed now: claims and tables, or what is drawn."""
     with TemporaryDirectory() as folder:
         _command(folder, "reproduce", name, "--quick", "--out", f"{folder}/out")
         return reduced(json.loads(Path(folder, "out", f"{name}-quick.json").read_text()))
@@ -92,9 +92,10 @@ def reduced(document: dict[str, Any]) -> dict[str, Any]:
     found = {"claims": {name: claim for name, claim in claims.items() if not name.startswith("seconds")}}
     if document["figure"] in NETWORKS:
         return found
-    about = ("format", "figure", "quick", "settings", "claims", "tables")
     found["rows"] = [row for table in document.get("tables", ()) for row in table["rows"]]
-    found["numbers"] = document.get("numbers", {key: value for key, value in document.items() if key not in about})
+    if not found["claims"]:  # a figure from records: what is drawn is all that there is
+        about = ("format", "figure", "quick", "settings", "claims", "tables")
+        found["numbers"] = {key: value for key, value in document.items() if key not in about}
     return _without_hashes(found)
 
 

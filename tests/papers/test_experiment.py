@@ -14,13 +14,14 @@ from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers import experiment
-from fsvi_bench.papers.base import ResultTable, Workshop
+from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.claims import Claim, Statistic, judge
 from fsvi_bench.papers.experiment import Experiment, Findings
 from fsvi_bench.papers.gal2016.section_6_3.masks import compare_masks
 from fsvi_bench.papers.ksw2015.fig2 import KSW2015_FIG2
 from fsvi_bench.papers.parts import PartFailed, Parts, Plain, _attempt, _deciding
 from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -194,7 +195,7 @@ claims: [{statistic: reciprocal, says: "it is small", side: below, threshold: 0.
 
 def investigate(settings, laboratory):
     (result,) = laboratory.parts.compute(reciprocal, [settings], Number)
-    table = ResultTable(title="t", columns=("a", "b"), rows=(("x", result.value), ("y", None)))
+    table = Table(title="t", columns=("a", "b"), rows=(("x", result.value), ("y", None)))
     return Findings(Figure(), [table], {"reciprocal": Statistic.exact(result.value)}, {"drawn": [result.value]})
 
 

@@ -23,7 +23,6 @@ from fsvi_bench.maths.blr import (
 )
 from fsvi_bench.maths.features import ard_kernel as rbf_kernel
 from fsvi_bench.maths.gaussian import normal_kl
-from fsvi_bench.papers.base import CellValue, ResultTable
 from fsvi_bench.papers.burt2020.feature_roots import (
     cholesky_rotation,
     diagonalising_rotation,
@@ -46,6 +45,7 @@ from fsvi_bench.papers.intervals import (
     of_split_ratio,
 )
 from fsvi_bench.presenting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
+from fsvi_bench.presenting.tables import Cell, Table
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
@@ -317,7 +317,7 @@ class Row(NamedTuple):
         return Row(mean(OWN), *orders, *(mean(kind) for kind in (SYMMETRIC, EIGENVECTORS, RANDOM)))
 
 
-def _tables(found: dict[str, list[Split]], left_out: Sequence[str]) -> list[ResultTable]:
+def _tables(found: dict[str, list[Split]], left_out: Sequence[str]) -> list[Table]:
     others = f"; left out, fewer than two official tasks: {', '.join(left_out)}" if left_out else ""
     names = ("task's order", "orders, 5%", "orders, median", "orders, 95%", "symmetric", "eigenvectors", "random")
     floors = [
@@ -325,19 +325,19 @@ def _tables(found: dict[str, list[Split]], left_out: Sequence[str]) -> list[Resu
         for dataset, splits in found.items()
     ]
     predictive = [(dataset, *Row.of([s.predictive for s in splits])) for dataset, splits in found.items()]
-    direct: list[tuple[CellValue, ...]] = [(dataset, *_worst(splits)) for dataset, splits in found.items()]
+    direct: list[tuple[Cell, ...]] = [(dataset, *_worst(splits)) for dataset, splits in found.items()]
     return [
-        ResultTable(
+        Table(
             title=f"KL of EXACT-FFG by root, mean over splits [nats]; 0 is the least of any root{others}",
             columns=("data set", "splits", *names, "largest of any root"),
             rows=tuple(floors),
         ),
-        ResultTable(
+        Table(
             title="KL(exact predictive, EXACT-FFG's) at test inputs by root, mean over them and splits [nats]",
             columns=("data set", *names),
             rows=tuple(predictive),
         ),
-        ResultTable(
+        Table(
             title="Largest differences of features from each root itself; of the floor by rotation",
             columns=(
                 "data set",

@@ -36,12 +36,12 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stein_score, squared_distances
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.papers.base import CellValue, ResultTable
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.panels import dress
 from fsvi_bench.papers.intervals import greatest_named, least_named, of_difference
 from fsvi_bench.presenting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
+from fsvi_bench.presenting.tables import Cell, Table
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -311,15 +311,15 @@ def _statistics(cases: Sequence[Case]) -> dict[str, Statistic]:
     }
 
 
-def _table(cases: Sequence[Case]) -> ResultTable:
-    rows: list[tuple[CellValue, ...]] = []
+def _table(cases: Sequence[Case]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
     for case in cases:
         for S in case.found:
             slope, rank = case.mean(S, "whitened"), round(case.mean(S, "rank").value)
             numbers = (case.mean(S, field).value for field in ("raw", "error", "J", "bandwidth"))
             alone = kl_of_variances(torch.full((rank,), slope.value, dtype=torch.float64))
             rows.append((case.name, rank, S, slope.value, slope.high - slope.value, *numbers, alone))
-    return ResultTable(
+    return Table(
         title="Slope of the estimated score on the true one: mean over seeds, half its interval; error: mean square of "
         "the whitened estimate's error over that of the true score (1 for an estimate of 0); J: eigenfunctions that "
         "the estimator keeps; KL [nats] at which q would rest if its scale alone could move",
@@ -328,11 +328,11 @@ def _table(cases: Sequence[Case]) -> ResultTable:
     )
 
 
-def _descent_table(cases: Sequence[Case]) -> ResultTable:
-    rows: list[tuple[CellValue, ...]] = [
+def _descent_table(cases: Sequence[Case]) -> Table:
+    rows: list[tuple[Cell, ...]] = [
         (case.name, *(Statistic.of_mean(values).value for values in case.falls.values())) for case in cases
     ]
-    return ResultTable(
+    return Table(
         title=f"Gradient steps in the directions' variances from q = P, q's score estimated with S = {FBNN_SAMPLES}: "
         "KL(q, P) after so many, mean over seeds [nats]",
         columns=("marginal", *(f"{step} steps" for step in cases[0].falls)),
@@ -340,14 +340,14 @@ def _descent_table(cases: Sequence[Case]) -> ResultTable:
     )
 
 
-def _direction_table(cases: Sequence[Case]) -> ResultTable:
+def _direction_table(cases: Sequence[Case]) -> Table:
     """At S = 100, quarter by quarter of the principal directions."""
-    rows: list[tuple[CellValue, ...]] = []
+    rows: list[tuple[Cell, ...]] = []
     for case in cases:
         slopes, shares = case.directions(FBNN_SAMPLES).mean(0), case.shares(FBNN_SAMPLES)
         quarters = zip(slopes.tensor_split(4), shares.tensor_split(4), strict=True)
         rows += [(case.name, place, *(float(part.mean()) for part in two)) for place, two in enumerate(quarters, 1)]
-    return ResultTable(
+    return Table(
         title="Mean slope at S = 100 by quarter of the principal directions, the first of most variance",
         columns=("marginal", "quarter", "slope", "deviation over bandwidth"),
         rows=tuple(rows),

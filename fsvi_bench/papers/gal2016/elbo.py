@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.gal2016.mc_dropout import ElboGridSettings, McDropoutResult, McDropoutSettings, mc_dropout
@@ -20,6 +19,7 @@ from fsvi_bench.papers.gal2016.regression_data import waves
 from fsvi_bench.papers.intervals import least, magnitude, of_difference, of_ratio, rank_correlation
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.presenting.figures import BLUE, GREEN, LARGE, NORMAL, PAGE_WIDTH, SMALL, VERMILLION, tidy
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import use_one_thread
 
 CLAIMED_RATES, CLAIMED_PRECISIONS = {0.0, 0.5, 0.75, 0.9}, {10.0, 20.0, 50.0}  # that claims are about
@@ -142,19 +142,19 @@ def _correlation(grid: Grid, precision: float, what: str) -> Statistic:
 # --- Tables and figure ------------------------------------------------------------------------------------------------
 
 
-def _correlations(grid: Grid) -> ResultTable:
+def _correlations(grid: Grid) -> Table:
     rows = []
     for tau in sorted({tau for tau, _ in grid}):
         for what, name in (("test_log_likelihood", "test log likelihood"), ("test_rmse", "test RMSE")):
             rows.append((tau, name, *_correlation(grid, tau, what)))
-    return ResultTable(
+    return Table(
         title="Rank correlation (Spearman) over p with the ELBO: mean over repeats and its 95% interval",
         columns=("tau", "of the ELBO and", "correlation", "low", "high"),
         rows=tuple(rows),
     )
 
 
-def _networks(grid: Grid) -> ResultTable:
+def _networks(grid: Grid) -> Table:
     columns = (
         "elbo", "expected_log_likelihood", "kl_weights", "kl_entropy", "discrete_constant", "test_log_likelihood",
         "test_rmse",
@@ -164,7 +164,7 @@ def _networks(grid: Grid) -> ResultTable:
         for (tau, p), results in sorted(grid.items())
         for repeat, result in enumerate(results)
     ]
-    return ResultTable(
+    return Table(
         title="Every network: ELBO (no constant), expected log likelihood and test log likelihood in nats per point;"
         " the KL's terms and constant in nats",
         columns=("tau", "p", "repeat", *columns),

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field
 
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.gal2016.concrete import ConcreteResult, ConcreteSettings, UncertaintySettings, concrete_dropout
@@ -21,6 +20,7 @@ from fsvi_bench.papers.gal2016.regression_data import line
 from fsvi_bench.papers.intervals import greatest, least, magnitude, of_difference, of_ratio, rank_correlation
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.presenting.figures import BLUE, LARGE, NORMAL, PAGE_WIDTH, PALETTE, SMALL, tidy
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import use_one_thread
 
 NOISE = 1.0  # the standard deviation in y = 2x + 8 + N(0, 1)
@@ -137,22 +137,22 @@ SCORED: dict[str, Callable[[ConcreteResult], float]] = {
 }
 
 
-def _uncertainties(by_size: BySize) -> ResultTable:
+def _uncertainties(by_size: BySize) -> Table:
     rows = []
     for (N, results), (name, measure) in product(by_size.items(), SCORED.items()):
         values = [measure(result) for result in results]
         rows.append((N, name, float(np.median(values)), float(np.mean(values)), min(values), max(values)))
-    return ResultTable(
+    return Table(
         title="Uncertainties and RMSE [units of y], log likelihood per point [nats], over repeats",
         columns=("N", "of the test points", "median", "mean", "least", "greatest"),
         rows=tuple(rows),
     )
 
 
-def _drop_rates(by_size: BySize) -> ResultTable:
+def _drop_rates(by_size: BySize) -> Table:
     layers = range(len(next(iter(by_size.values()))[0].drop_rates))
     rates = {N: np.mean([result.drop_rates for result in results], axis=0) for N, results in by_size.items()}
-    return ResultTable(
+    return Table(
         title="Learnt drop probability by layer, from the inputs up: mean over repeats",
         columns=("N", *(f"layer {layer + 1}" for layer in layers)),
         rows=tuple((N, *map(float, each)) for N, each in rates.items()),

@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.log_uniform_mass import Likelihood, cumulative_log_uniform_mass
 from fsvi_bench.papers.hron2018.panels import dress, least_step
 from fsvi_bench.papers.hron2018.truncated_log_uniform import truncated_log_uniform_posterior
 from fsvi_bench.presenting.figures import BLUE, GREEN, PAGE_WIDTH, PALETTE, SMALL, VERMILLION
+from fsvi_bench.presenting.tables import Table
 
 DECADE = math.log(10)
 GAUSSIAN, LOGISTIC = "Gaussian, linear", "Bernoulli, linear"  #: figures 1 and 2
@@ -171,7 +171,7 @@ def _truncation_values(settings: Settings) -> dict[str, float]:
     }
 
 
-def _tables(settings: Settings, inwards: dict[str, Growth], right: Growth, left: Growth) -> list[ResultTable]:
+def _tables(settings: Settings, inwards: dict[str, Growth], right: Growth, left: Growth) -> list[Table]:
     each = settings.per_decade
     places = {f"around 0: {name}": growth for name, growth in inwards.items()} | {
         "right tail: Bernoulli, x = 1": right,
@@ -189,8 +189,8 @@ def _tables(settings: Settings, inwards: dict[str, Growth], right: Growth, left:
         )
     ]
     return [
-        ResultTable(title="Mass under the prior 1/|w| over so many decades of |w|", columns=columns, rows=tuple(rows)),
-        ResultTable(
+        Table(title="Mass under the prior 1/|w| over so many decades of |w|", columns=columns, rows=tuple(rows)),
+        Table(
             title="Truncated prior; posterior after (x, y) = (1, 1)",
             columns=("a", "b", "width of gap", "end of tail", "peak of prior", "posterior mean", "posterior sd"),
             rows=tuple(truncated),

@@ -15,7 +15,6 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import gaussian_kl
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.hyperparameter import (
@@ -31,6 +30,7 @@ from fsvi_bench.papers.hron2018.pca import Stationary, Target, at_choice, descen
 from fsvi_bench.papers.hron2018.quasi_kl import quasi_kl_affine_gaussian, restrict_gaussian
 from fsvi_bench.papers.hron2018.quasi_kl_pca import pca_optimum
 from fsvi_bench.presenting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
+from fsvi_bench.presenting.tables import Table
 
 Positive = Annotated[float, Field(gt=0)]
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
@@ -259,7 +259,7 @@ def _plane_values(plane: Plane, best: Line, others: list[Line]) -> dict[str, flo
 
 def _tables(
     settings: Settings, lines: tuple[Line, list[Line]], points: dict[float, list[Stationary]], distances: list[float]
-) -> list[ResultTable]:
+) -> list[Table]:
     best, others = lines
     drawn = [
         (name, math.degrees(line.angle), line.negative_log_mass, line.mean, line.sd, line.kl)
@@ -271,17 +271,17 @@ def _tables(
         for p in chosen
     ]
     return [
-        ResultTable(
+        Table(
             title="Figure 5: lines, and the Gaussian fitted on each",
             columns=("line", "degrees", "-log Z_S [nats]", "mean", "sd", "KL term [nats]"),
             rows=tuple(drawn),
         ),
-        ResultTable(
+        Table(
             title="Section 5.1: choices of eigenvectors (1 the leading one), slope and curvatures there",
             columns=("choice", "noise variance", "slope", "least curvature", "largest curvature"),
             rows=tuple(choices),
         ),
-        ResultTable(
+        Table(
             title="Proposition 7: distance of the optimum from PCA",
             columns=("noise variance", "Frobenius distance"),
             rows=tuple(zip(settings.noise_variances, distances, strict=True)),

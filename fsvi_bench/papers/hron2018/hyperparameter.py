@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_log_density
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.hron2018.quasi_kl import restrict_gaussian
 from fsvi_bench.papers.hron2018.quasi_kl_pca import pca_optimum
 from fsvi_bench.presenting.figures import BLUE, VERMILLION
+from fsvi_bench.presenting.tables import Table
 
 
 class Hyperparameter(NamedTuple):
@@ -72,14 +72,14 @@ def scale_values(scales: Hyperparameter) -> dict[str, float]:
     }
 
 
-def scale_table(scales: Hyperparameter) -> ResultTable:
+def scale_table(scales: Hyperparameter) -> Table:
     """Both maxima, and where the bound is larger still."""
     rows = [
         (name, float(scales.scale[v.argmax()]), float(v.max()))
         for name, v in (("log evidence", scales.evidence), ("largest -QKL", scales.bound))
     ]
     lower = f"-QKL is larger below a prior sd of 10^{scales.overtakes:.0f}"
-    return ResultTable(
+    return Table(
         title=f"Section 5: best prior sd of those looked at; {lower}",
         columns=("by", "prior sd", "value [nats]"),
         rows=tuple(rows),

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.panels import dress
@@ -28,6 +27,7 @@ from fsvi_bench.papers.hron2018.quasi_kl_limits import (
     line_orientation_term,
 )
 from fsvi_bench.presenting.figures import BLUE, GREEN, PAGE_WIDTH, PALETTE, VERMILLION
+from fsvi_bench.presenting.tables import Table
 
 Positive = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
@@ -286,7 +286,7 @@ def _spread(values: Tensor) -> float:
     return float(values.max() - values.min())
 
 
-def _tables(distances: Distances, left: Left) -> list[ResultTable]:
+def _tables(distances: Distances, left: Left) -> list[Table]:
     noise, cells, convolved, discretised, affine = distances
     places = (0, len(noise) // 2, -1)
     rows = [("convolution of atoms", float(noise[i]), _largest(convolved[i])) for i in places]
@@ -296,17 +296,17 @@ def _tables(distances: Distances, left: Left) -> list[ResultTable]:
     by_width = (v.tolist() for v in left.discretised.values())
     angles = zip(left.lines.degrees.tolist(), left.lines.formula().tolist(), *by_width, strict=True)
     return [
-        ResultTable(
+        Table(
             title="Largest distance of KL - s from the quasi-KL [nats]",
             columns=("way", "noise variance or cell width", "distance"),
             rows=tuple(rows),
         ),
-        ResultTable(
+        Table(
             title="KL - s less quasi-KL of discretised lines [nats]; the formula is for irrational slopes",
             columns=("degrees", "formula", *(f"cell width {width:g}" for width in left.discretised)),
             rows=tuple(angles),
         ),
-        ResultTable(
+        Table(
             title="Equation 8: minimiser of the convolved KL of one weight on 0 and theta, prior only",
             columns=("noise variance", "theta"),
             rows=tuple(minimisers),

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fsvi_bench.papers.base import CellValue, ResultTable
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.log_uniform_mass import Likelihood, log_uniform_mass
@@ -24,6 +23,7 @@ from fsvi_bench.papers.hron2018.truncated_log_uniform import (
     truncated_log_uniform_posterior,
 )
 from fsvi_bench.presenting.figures import BLUE, PAGE_WIDTH, PALETTE, VERMILLION
+from fsvi_bench.presenting.tables import Cell, Table
 
 LOG_2 = math.log(2)
 LOWEST = -45.0  #: of log |w| in quadratures: what lies below adds e^−90 to a first or second moment
@@ -186,21 +186,21 @@ def _float_values() -> dict[str, float]:
     }
 
 
-def _tables(sequences: dict[str, Sequence]) -> list[ResultTable]:
-    rows: list[tuple[CellValue, ...]] = []
+def _tables(sequences: dict[str, Sequence]) -> list[Table]:
+    rows: list[tuple[Cell, ...]] = []
     for name, s in sequences.items():
         for place in (0, len(s.a) // 2, -1):
             rows.append((name, *(float(v[place]) for v in (s.a, s.b, s.mean, s.variance))))
-    floats: list[tuple[CellValue, ...]] = [
+    floats: list[tuple[Cell, ...]] = [
         (name, *(float(v) for v in (s.a, s.b, s.mean, s.mean * s.b / s.b.exp()))) for name, s in _formats().items()
     ]
     return [
-        ResultTable(
+        Table(
             title="Posterior after (x, y) = (1, 1) at the start, in the middle and at the end of each sequence",
             columns=("mean tends", "a", "b", "mean", "variance"),
             rows=tuple(rows),
         ),
-        ResultTable(
+        Table(
             title="Floating-point formats as intervals: normal numbers, and as printed by KSW",
             columns=("format", "a", "b", "mean", "mean b/exp(b)"),
             rows=tuple(floats),

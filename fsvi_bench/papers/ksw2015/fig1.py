@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from pydantic import BaseModel, ConfigDict, Field
 
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.intervals import greatest, of_difference, of_ratio
@@ -21,6 +20,7 @@ from fsvi_bench.papers.ksw2015.train import TrainSettings, WidthSweepSettings, w
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.presenting.figures import BLUE, GREEN, LARGE, NORMAL, PAGE_WIDTH, PURPLE, SMALL, VERMILLION, tidy
 from fsvi_bench.presenting.summary import estimate
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import use_one_thread
 
 LOOK: dict[str, tuple[str, str, str, str]] = {  # name in the legend, colour, line, marker
@@ -148,7 +148,7 @@ def statistics(sweep: Sweep) -> dict[str, Statistic]:
 # --- Table and figure -------------------------------------------------------------------------------------------------
 
 
-def _errors(sweep: Sweep, images: str) -> ResultTable:
+def _errors(sweep: Sweep, images: str) -> Table:
     rows = []
     for (variant, width), runs in sweep.items():
         error, epoch = Statistic.of_mean([run.percent for run in runs]), np.mean([run.best_epoch for run in runs])
@@ -156,7 +156,7 @@ def _errors(sweep: Sweep, images: str) -> ResultTable:
         means = (float(rates[0]), float(np.mean(rates[1:]))) if variant in LEARNT else (None, None)
         spread = (error.low, error.high) if len(runs) > 1 else (None, None)
         rows.append((LOOK[variant][0], width, error.value, *spread, float(epoch), *means))
-    return ResultTable(
+    return Table(
         title=f"Test error on {images} [%]: mean over repeats and its 95% interval; drop rates where they are learnt",
         columns=("dropout", "width", "error", "low", "high", "epochs", "rate of the inputs", "rate of hidden layers"),
         rows=tuple(rows),

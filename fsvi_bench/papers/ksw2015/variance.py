@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.ksw2015.gradient_variance import NO_NOISE, GradientVarianceSettings, gradient_variance
@@ -42,6 +41,7 @@ from fsvi_bench.papers.ksw2015.variance_claims import (
 )
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.presenting.figures import BLUE, GREEN, LARGE, NORMAL, PAGE_WIDTH, SMALL, VERMILLION, tidy
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.seeds import derive_seed
 
@@ -163,7 +163,7 @@ def _trainings(settings: Settings, images: ImageSource, device: str) -> Iterable
 # --- Tables -----------------------------------------------------------------------------------------------------------
 
 
-def _table(tables: Tables, name: str, images: str) -> ResultTable:
+def _table(tables: Tables, name: str, images: str) -> Table:
     networks, rows = tables[name], []
     for parameter in PARAMETERS:
         estimators = (LOCAL, POINT, BATCH, NO_NOISE) if parameter == "theta" else (LOCAL, POINT, BATCH)
@@ -171,7 +171,7 @@ def _table(tables: Tables, name: str, images: str) -> ResultTable:
             variance = float(np.exp(np.mean(np.log(typical(networks, [cell], estimator)))))
             to_local = ratio(networks, [cell], estimator, LOCAL)
             rows.append((*cell, estimator, variance, *to_local, paper_ratio(name, cell, estimator)))
-    return ResultTable(
+    return Table(
         title=f"{name.capitalize()}: variance of gradients on {images}, geometric mean over networks; ratio to local"
         " with its 95% interval, and the paper's",
         columns=("epochs", "layer", "parameter", "estimator", "variance", "to local", "low", "high", "paper"),
@@ -179,7 +179,7 @@ def _table(tables: Tables, name: str, images: str) -> ResultTable:
     )
 
 
-def _eq_5(tables: Tables) -> ResultTable:
+def _eq_5(tables: Tables) -> Table:
     fits = [(number, law) for number, measured in enumerate(tables["table 1"]) for law in measured.laws]
     rows = [
         (
@@ -197,7 +197,7 @@ def _eq_5(tables: Tables) -> ResultTable:
         for number, law in fits
         if law.sampling == "with-replacement"
     ]
-    return ResultTable(
+    return Table(
         title=f"Eq. 5: V and C of V/M + (1 - 1/M) C, fitted to {len(fits[0][1].sizes)} sizes M and from passes over all"
         " data [nats^2]",
         columns=("network", "sampling", "estimator", "V", "error", "V of passes", "C", "error", "C of passes", "chi^2"),
@@ -205,8 +205,8 @@ def _eq_5(tables: Tables) -> ResultTable:
     )
 
 
-def _appendix_f(tables: Tables) -> ResultTable:
-    return ResultTable(
+def _appendix_f(tables: Tables) -> Table:
+    return Table(
         title="Appendix F: bound over exact variance without replacement, as printed (48) and corrected (ours), with"
         " 95% intervals over networks",
         columns=("estimator", "M", "printed", "low", "high", "corrected", "low", "high"),
@@ -214,9 +214,9 @@ def _appendix_f(tables: Tables) -> ResultTable:
     )
 
 
-def _times(timed: Timed) -> ResultTable:
+def _times(timed: Timed) -> Table:
     paper = {LOCAL: 1.0, POINT: PAPER_TIME_RATIO}
-    return ResultTable(
+    return Table(
         title="Seconds per training step, median over repeats; ratio to local, mean with its 95% interval, and the"
         " paper's",
         columns=("estimator", "seconds", "to local", "low", "high", "paper"),

@@ -11,9 +11,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from scipy import stats
 
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.validation.numbers import Numbers, SplitNumbers
+from fsvi_bench.presenting.tables import Table
 
 SIGNIFICANCE = 0.05
 WORTH_SAYING = 0.005  #: nats, of a mean NLPD
@@ -186,15 +186,15 @@ def _better_than_dropout(rows: Sequence[SplitNumbers]) -> bool:
     return fmean(row.exact.nlpd - row.dropout.nlpd for row in rows if row.dropout is not None) < 0
 
 
-def tables(numbers: Numbers) -> list[ResultTable]:
+def tables(numbers: Numbers) -> list[Table]:
     """For a terminal and a spreadsheet: unrounded means over splits."""
     return [
-        ResultTable(
+        Table(
             title="NLPD [nats] and RMSE [target's unit], means over standard splits",
             columns=("data set", "splits", "NLPD exact", "Titsias", "MC dropout", "RMSE exact", "MC dropout"),
             rows=tuple(_means(numbers.of(name)) for name in numbers.datasets),
         ),
-        ResultTable(
+        Table(
             title="Our sparse GPs less GPflow's, means over the splits that GPflow was run on",
             columns=("data set", "splits", "bound per point [nats]", "Titsias NLPD [nats]", "RMSE"),
             rows=tuple(_gaps(numbers, name) for name in numbers.datasets_of_gpflow),

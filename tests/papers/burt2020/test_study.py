@@ -385,8 +385,8 @@ def test_numbers_in_words(value, words):
 
 
 def test_markdown_keeps_a_bar_within_its_cell_and_infinities_numbers():
-    table = summary.ResultTable(title="t", columns=("a", "b"), rows=(("x|y", None), (1.5, 2), (math.inf, -math.inf)))
-    table = summary.ResultTable.model_validate_json(table.model_dump_json())  # as an experiment's table is read
+    table = summary.Table(title="t", columns=("a", "b"), rows=(("x|y", None), (1.5, 2), (math.inf, -math.inf)))
+    table = summary.Table.model_validate_json(table.model_dump_json())  # as an experiment's table is read
     assert markdown(table) == "| a | b |\n| --- | --- |\n| x\\|y | – |\n| 1.5 | 2 |\n| ∞ | −∞ |"
 
 

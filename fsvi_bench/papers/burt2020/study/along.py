@@ -8,12 +8,12 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.burt2020.numbers import title_of
 from fsvi_bench.papers.burt2020.study.collect import entry_order
 from fsvi_bench.papers.burt2020.study.summary import Cells, at_the_papers_setting, number, words_of
 from fsvi_bench.papers.burt2020.study.table import CurvePoint, Entry, of_entry
 from fsvi_bench.presenting.figures import NO_LOGARITHM
+from fsvi_bench.presenting.tables import Table
 
 RISEN = 2.0  #: a KL that ends so many times above its least is named
 STALLED = 20.0  #: seconds a step, over the line's median, of a stretch in which the machine did something else
@@ -69,7 +69,7 @@ def _course(dataset: str, entry: Entry, points: Sequence[CurvePoint]) -> Course:
 
 def drift_table(
     cells: Cells, curves: Sequence[CurvePoint], keep: Callable[[Entry], bool] = at_the_papers_setting
-) -> ResultTable:
+) -> Table:
     """Every method's KL at its least and at the end, of the median over splits."""
     rows = []
     for course in courses_of(curves):
@@ -80,7 +80,7 @@ def drift_table(
             here = (number(least.kl), f"{least.steps:,}", number(last.kl), f"{last.steps:,}", grown, counted)
             rows.append((dataset, *words_of(entry)[:2], *here))
     columns = ("data set", "method", "M", "least KL", "at step", "last KL", "last step", "last / least", "splits")
-    return ResultTable(title="KL along the way, median over splits", columns=columns, rows=tuple(rows))
+    return Table(title="KL along the way, median over splits", columns=columns, rows=tuple(rows))
 
 
 def risen_words(curves: Sequence[CurvePoint]) -> list[str]:

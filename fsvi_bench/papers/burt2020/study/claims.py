@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.burt2020.study.table import StudyCell
-from fsvi_bench.papers.claims import Claim, Statistic, Verdict
+from fsvi_bench.papers.claims import Claim, Statistic, Values, Verdict
 from fsvi_bench.presenting.figures import NO_LOGARITHM
 from fsvi_bench.resources import read_yaml, resource_dir
 
@@ -26,7 +26,7 @@ class StudyClaim(Claim):
 
     datasets: tuple[str, ...] = ()
 
-    def judge(self, found: Statistic) -> Verdict:
+    def judge(self, found: Values) -> Verdict:
         return Claim(**self.model_dump(exclude={"datasets"})).judge(found)
 
 

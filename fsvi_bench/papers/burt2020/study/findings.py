@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.burt2020.numbers import title_of
 from fsvi_bench.papers.burt2020.study.along import courses_of
 from fsvi_bench.papers.burt2020.study.summary import (
@@ -26,6 +25,7 @@ from fsvi_bench.papers.burt2020.study.summary import (
 )
 from fsvi_bench.papers.burt2020.study.table import CurvePoint, Entry, StudyCell, Tables, of_entry
 from fsvi_bench.presenting.figures import NO_LOGARITHM
+from fsvi_bench.presenting.tables import Table
 
 THE_PAPERS = ("fixed-a", "rand-a", "ssge")
 CARRIED = 10.0  #: a mean so many medians high is made by splits whose KL is as far above
@@ -152,7 +152,7 @@ def _turned(groups: Sequence[_Group]) -> Iterator[tuple[str, str]]:
             yield dataset, family
 
 
-def ranges_table(cells: Cells) -> ResultTable:
+def ranges_table(cells: Cells) -> Table:
     """Of each line the least and the greatest median over data sets: what its optimiser left undone, what KL its
     objective asks for (both on splits whose optimum is known), and how sure q is. No medians of survivors: a line is
     told without the data sets on which it diverged."""
@@ -174,7 +174,7 @@ def ranges_table(cells: Cells) -> ResultTable:
         own = [group for group in groups if group.entry == entry]
         rows.append((words_of(entry)[0], *(_range(own, value) for value in columns.values())))
     title = "Medians, from the least to the most over data sets"
-    return ResultTable(title=title, columns=("method", *columns), rows=tuple(rows))
+    return Table(title=title, columns=("method", *columns), rows=tuple(rows))
 
 
 def _range(groups: Sequence[_Group], value: Value) -> str:

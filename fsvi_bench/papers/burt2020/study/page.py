@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import write_atomically
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.burt2020.numbers import steps_in_words
 from fsvi_bench.papers.burt2020.sizes import LOWEST
 from fsvi_bench.papers.burt2020.study import along, findings, progress, summary, verdicts
@@ -22,6 +21,7 @@ from fsvi_bench.papers.burt2020.study.table import Tables
 from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.experiment import ExperimentNumbers
 from fsvi_bench.presenting.figures import write_figure
+from fsvi_bench.presenting.tables import Table
 
 TEMPLATE = "study.md.j2"
 #: Experiments of their own whose numbers the page shows, if `reproduce NAME --out FOLDER` has left them there.
@@ -90,7 +90,7 @@ def render(tables: Tables, judged: list[Judged], figures: list[str], folder: Pat
     )
 
 
-def markdown(table: ResultTable) -> str:
+def markdown(table: Table) -> str:
     """A table in GitHub's Markdown; None as a dash."""
     lines = [table.columns, ["---"] * len(table.columns), *table.rows]
     return "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
@@ -102,7 +102,7 @@ def _cell(value: object) -> str:
     return "–" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
 
 
-def _tables(tables: Tables, judged: list[Judged]) -> dict[str, ResultTable]:
+def _tables(tables: Tables, judged: list[Judged]) -> dict[str, Table]:
     cells, curves = tables
     return {
         "overview": summary.overview_table(cells),
@@ -145,7 +145,7 @@ def _experiment(name: str, title: str, folder: Path) -> dict[str, Any]:
     return {**here, "quick": numbers.quick, "claims": claims, "tables": short, "long": long, "figure": figure}
 
 
-def _claims(judged: tuple[Verdict, ...]) -> ResultTable:
+def _claims(judged: tuple[Verdict, ...]) -> Table:
     """Each claim above the statistic that was found."""
     rows = []
     for v in judged:
@@ -154,4 +154,4 @@ def _claims(judged: tuple[Verdict, ...]) -> ResultTable:
         claim = f"{v.says}<br><sub>{escape(v.statistic, quote=False)}</sub>"
         rows.append((claim, summary.number(v.value) + interval, f"{v.side} {v.threshold:g}", outcome))
     columns = ("claim, and below it what was found", "found", "claimed", "outcome")
-    return ResultTable(title="Claims", columns=columns, rows=tuple(rows))
+    return Table(title="Claims", columns=columns, rows=tuple(rows))

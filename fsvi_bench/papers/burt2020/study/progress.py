@@ -6,23 +6,23 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.burt2020.numbers import title_of
 from fsvi_bench.papers.burt2020.study.summary import Cells, datasets_of, entries_of, jitter_words, words_of
 from fsvi_bench.papers.burt2020.study.table import Entry, of_entry
+from fsvi_bench.presenting.tables import Table
 
 
-def progress_table(cells: Cells) -> ResultTable:
+def progress_table(cells: Cells) -> Table:
     """How far the study is, by data set."""
     rows: list[tuple[str | int, ...]] = []
     for dataset in [*datasets_of(cells), "all"]:
         count = Counter(cell.status for cell in cells if dataset in (cell.dataset, "all"))
         rows.append((dataset, count.total(), *(count[s] for s in ("ok", "diverged", "failed", "missing"))))
     columns = ("data set", "planned", "ok", "diverged", "failed", "missing")
-    return ResultTable(title="Cells", columns=columns, rows=tuple(rows))
+    return Table(title="Cells", columns=columns, rows=tuple(rows))
 
 
-def missing_table(cells: Cells) -> ResultTable:
+def missing_table(cells: Cells) -> Table:
     """Lines that are begun and lack something."""
     rows = []
     for dataset in datasets_of(cells):
@@ -35,7 +35,7 @@ def missing_table(cells: Cells) -> ResultTable:
                 counted = (counts["missing"], counts["diverged"] + counts["failed"])
                 rows.append((dataset, *words_of(entry), len(group), *counted, reasons))
     columns = ("data set", "method", "M", "jitter", "planned", "missing", "diverged or failed", "reasons")
-    return ResultTable(title="Lines that lack cells", columns=columns, rows=tuple(rows))
+    return Table(title="Lines that lack cells", columns=columns, rows=tuple(rows))
 
 
 def _in_groups(reasons: Sequence[str]) -> str:
@@ -53,7 +53,7 @@ def _in_groups(reasons: Sequence[str]) -> str:
     return "; ".join(told)
 
 
-def unbegun_table(cells: Cells) -> ResultTable:
+def unbegun_table(cells: Cells) -> Table:
     """Data sets with lines of which no cell has been run: how many, and at which settings."""
     rows = []
     for dataset in datasets_of(cells):
@@ -64,7 +64,7 @@ def unbegun_table(cells: Cells) -> ResultTable:
             which = "all" if unbegun == planned else _settings_in_words(unbegun, planned)
             rows.append((dataset, f"{len(unbegun)} of {len(planned)}", which))
     columns = ("data set", "lines not begun", "which")
-    return ResultTable(title="Lines that have not begun", columns=columns, rows=tuple(rows))
+    return Table(title="Lines that have not begun", columns=columns, rows=tuple(rows))
 
 
 def _is_begun(group: Cells) -> bool:

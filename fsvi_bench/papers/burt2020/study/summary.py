@@ -11,13 +11,13 @@ from statistics import median
 import numpy as np
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.burt2020.numbers import title_of
 from fsvi_bench.papers.burt2020.study.claims import MEASUREMENT_POINTS
 from fsvi_bench.papers.burt2020.study.collect import entry_order
 from fsvi_bench.papers.burt2020.study.table import Entry, StudyCell, of_entry
 from fsvi_bench.presenting.figures import NO_LOGARITHM
 from fsvi_bench.presenting.summary import Row, estimate
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.presenting.traces import spread_of
 
 Cells = Sequence[StudyCell]
@@ -81,7 +81,7 @@ def jitter_words(kl_jitter: float | None) -> str:
     return "–" if kl_jitter is None else f"{kl_jitter:g}".replace("e-0", "e-")
 
 
-def results_table(cells: Cells) -> ResultTable:
+def results_table(cells: Cells) -> Table:
     """Scores at the paper's setting."""
     return _per_line(
         cells,
@@ -98,7 +98,7 @@ def results_table(cells: Cells) -> ResultTable:
     )
 
 
-def overview_table(cells: Cells) -> ResultTable:
+def overview_table(cells: Cells) -> Table:
     """Median KLs at the paper's setting, a line per method and a column per data set."""
     datasets = begun_datasets(cells)
     rows = []
@@ -106,7 +106,7 @@ def overview_table(cells: Cells) -> ResultTable:
         groups = [of_entry(cells, dataset, entry) for dataset in datasets]
         if any(cell.status != "missing" for group in groups for cell in group):
             rows.append((words_of(entry)[0], *(_median_of_all(group) for group in groups)))
-    return ResultTable(title="Median KL at M = 80", columns=("method", *datasets), rows=tuple(rows))
+    return Table(title="Median KL at M = 80", columns=("method", *datasets), rows=tuple(rows))
 
 
 def _median_of_all(group: Cells) -> str:
@@ -118,7 +118,7 @@ def _median_of_all(group: Cells) -> str:
     return number(median(kls)) + (f" (of {len(kls)})" if len(kls) < len(group) else "")
 
 
-def spectrum_table(cells: Cells) -> ResultTable:
+def spectrum_table(cells: Cells) -> Table:
     """The variance of q over the exact one, by direction."""
     columns: dict[str, Callable[[Cells], str]] = {
         f"{percent} %": lambda group, name=f"spectrum_{percent}": _ratio(group, name)  # type: ignore[misc]
@@ -127,7 +127,7 @@ def spectrum_table(cells: Cells) -> ResultTable:
     return _per_line(cells, "Quantiles of the variance ratio by direction, medians over splits", columns)
 
 
-def optimum_table(cells: Cells, keep: Callable[[Entry], bool] = at_the_papers_setting) -> ResultTable:
+def optimum_table(cells: Cells, keep: Callable[[Entry], bool] = at_the_papers_setting) -> Table:
     """Where a method is, where its objective's optimum is, and what lies between."""
     return _per_line(
         cells,
@@ -144,7 +144,7 @@ def optimum_table(cells: Cells, keep: Callable[[Entry], bool] = at_the_papers_se
     )
 
 
-def sizes_table(cells: Cells) -> ResultTable:
+def sizes_table(cells: Cells) -> Table:
     """Median KL by M, of lines with results at more than one."""
     rows = []
     sizes = sorted({cell.M for cell in cells if cell.M is not None and cell.status == "ok"})
@@ -156,7 +156,7 @@ def sizes_table(cells: Cells) -> ResultTable:
                     (dataset, words_of(entry)[0], *(_known(g, lambda c: rounded_to_zero(c.kl)) for g in groups))
                 )
     columns = ("data set", "method", *(f"M = {size}" for size in sizes))
-    return ResultTable(title="KL by size of A, medians over splits", columns=columns, rows=tuple(rows))
+    return Table(title="KL by size of A, medians over splits", columns=columns, rows=tuple(rows))
 
 
 def rising_words(cells: Cells) -> str:
@@ -198,7 +198,7 @@ def are_alike(pair: tuple[StudyCell, StudyCell]) -> bool:
     return (one.hardware, one.code) == (other.hardware, other.code)
 
 
-def jitter_table(cells: Cells) -> ResultTable:
+def jitter_table(cells: Cells) -> Table:
     """What jitter does: ratios of KLs and differences of NLPDs, paired by split; how many pairs differ in no more."""
     rows = []
     for dataset in datasets_of(cells):
@@ -214,10 +214,10 @@ def jitter_table(cells: Cells) -> ResultTable:
                 rows.append((dataset, *words_of(entry), *told))
     words_ratio, words_above = "KL over that without: median [quartiles]", "NLPD above that without: median [quartiles]"
     columns = ("data set", "method", "M", "jitter", words_ratio, "least to most", words_above, "same code and machine")
-    return ResultTable(title="Jitter, paired by split", columns=columns, rows=tuple(rows))
+    return Table(title="Jitter, paired by split", columns=columns, rows=tuple(rows))
 
 
-def provenance_table(cells: Cells) -> ResultTable:
+def provenance_table(cells: Cells) -> Table:
     """Which versions of the code all cells of a method are of, and what one costs at the paper's setting."""
     rows = []
     for entry in entries_of(cells, at_the_papers_setting):
@@ -230,7 +230,7 @@ def provenance_table(cells: Cells) -> ResultTable:
             cost = (_median(typical, lambda c: c.gradients), _median(typical, lambda c: c.train_seconds))
             rows.append((words_of(entry)[0], len(group), written, *cost))
     columns = ("method", "cells", "sources (cells)", "M = 80: gradients, median", "M = 80: seconds a cell, median")
-    return ResultTable(title="What was run", columns=columns, rows=tuple(rows))
+    return Table(title="What was run", columns=columns, rows=tuple(rows))
 
 
 def size_rows(cells: Cells, datasets: Sequence[str]) -> list[tuple[Row, int]]:
@@ -296,7 +296,7 @@ def _per_line(
     keep: Callable[[Entry], bool] = at_the_papers_setting,
     counted: tuple[str, Callable[[Cells], int]] = ("splits", len),
     sized: bool = False,
-) -> ResultTable:
+) -> Table:
     """A row per data set and line that has something, if asked with its M; before the values a column counts of how
     many of its splits."""
     name, count = counted
@@ -310,7 +310,7 @@ def _per_line(
                 line = words_of(entry)[: 2 if sized else 1]
                 rows.append((dataset, *line, share, *(of(finished) for of in columns.values())))
     heads = ("data set", "method", *(["M"] if sized else []), name, *columns)
-    return ResultTable(title=title, columns=heads, rows=tuple(rows))
+    return Table(title=title, columns=heads, rows=tuple(rows))
 
 
 def _values(group: Cells, value: Value) -> list[float]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.burt2020.study.claims import Judged, Outcome
 from fsvi_bench.papers.burt2020.study.summary import jitter_words, number
+from fsvi_bench.presenting.tables import Table
 
 ALWAYS: tuple[Outcome, ...] = ("held", "did not hold", "undecided")
 IF_ANY: tuple[Outcome, ...] = ("not judged", "incomplete")
 
 
-def verdict_table(judged: Sequence[Judged]) -> ResultTable:
+def verdict_table(judged: Sequence[Judged]) -> Table:
     """Claims against where they held, with how many splits are by themselves on the claimed side, of how many.
 
     Each data set counts once, without jitter; where it is all there with jitter too, that is told if the outcome is
@@ -38,7 +38,7 @@ def verdict_table(judged: Sequence[Judged]) -> ResultTable:
         told = [each or "–" for each in (*places.values(), *([", ".join(moved)] if jittered else []))]
         rows.append((claim.says, f"{held} of {decided}" if decided else "–", *told))
     last = ("another outcome with jitter",) if jittered else ()
-    return ResultTable(title="Claims", columns=("claim", "held, of data sets", *outcomes, *last), rows=tuple(rows))
+    return Table(title="Claims", columns=("claim", "held, of data sets", *outcomes, *last), rows=tuple(rows))
 
 
 def _place(each: Judged) -> str:
@@ -47,7 +47,7 @@ def _place(each: Judged) -> str:
     return f"{each.dataset}{jitter} {each.agreeing}/{each.splits}{planned}"
 
 
-def judgement_table(judged: Sequence[Judged]) -> ResultTable:
+def judgement_table(judged: Sequence[Judged]) -> Table:
     """Every verdict with its numbers, and what is to become one."""
     rows = []
     for each in judged:
@@ -59,7 +59,7 @@ def judgement_table(judged: Sequence[Judged]) -> ResultTable:
         claimed = f"{each.claim.side} {each.claim.threshold:g}"
         rows.append((each.claim.statistic, each.dataset, jitter_words(each.kl_jitter), interval, claimed, *told))
     columns = ("statistic", "data set", "jitter", "mean [95%]", "claimed", "splits", "on its side", "outcome")
-    return ResultTable(title="Claims, with numbers", columns=columns, rows=tuple(rows))
+    return Table(title="Claims, with numbers", columns=columns, rows=tuple(rows))
 
 
 def unseen_words(judged: Sequence[Judged]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsvi_bench.papers.base import CellValue, ResultTable
 from fsvi_bench.papers.burt2020.theory.data_processing import (
     CELLS,
     Nested,
@@ -29,6 +28,7 @@ from fsvi_bench.papers.burt2020.theory.singular import (
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.intervals import largest, smallest
+from fsvi_bench.presenting.tables import Cell, Table
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
@@ -59,38 +59,38 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     )
 
 
-def _data_processing_table(settings: Settings, nested: Nested) -> ResultTable:
+def _data_processing_table(settings: Settings, nested: Nested) -> Table:
     k = settings.features
     shown = sorted({1, k // 2, k - 1, k, k + settings.extra_points})
-    rows: list[tuple[CellValue, ...]] = []
+    rows: list[tuple[Cell, ...]] = []
     for f, weights, values, repeated in zip(
         nested.generators, nested.weights, nested.values, nested.repeated, strict=True
     ):
         at = [float((values[:, M - 1] / weights).mean()) for M in shown]
         rows.append((f.name, float(weights.mean()), *at, float((repeated / weights).mean())))
-    return ResultTable(
+    return Table(
         title=f"Propositions 3 and 6: divergence of the weights; functional as a share of it, k = {k}; means",
         columns=("divergence", "weights", *(f"M = {M}" for M in shown), f"{k - 1} points, each three times"),
         rows=tuple(rows),
     )
 
 
-def _indicator_table() -> ResultTable:
-    return ResultTable(
+def _indicator_table() -> Table:
+    return Table(
         title="Proposition 3: g(theta)(x) = 1[|x - theta| <= width/2] at ten points; width 0 is injective [nats]",
         columns=("width", "functional KL", "weight KL"),
         rows=tuple((cell, *indicator_kls(cell)) for cell in CELLS),
     )
 
 
-def _cases_table(cases: list[Case]) -> ResultTable:
+def _cases_table(cases: list[Case]) -> Table:
     rows = []
     for case in cases:
         reverse = float(case.noise[-1] * case.reverse_kl[-1])
         nothing = case.without_noise["KL(Q, P)"], case.without_noise["KL(P, Q)"]
         found = case.slope(case.kl), float(case.kl[-1]), case.leading.constant, case.leading.reverse, reverse
         rows.append((case.parameters, case.points, 0.5 * case.missing, *found, *nothing))
-    return ResultTable(
+    return Table(
         title=f"Proposition 4: smoothed by e^2 down to {float(cases[0].noise[-1]):g}, and without [nats]",
         columns=(
             "k", "M", "(M - k)/2", "slope of KL(Q_e, P)", "KL(Q_e, P)", "constant beside the slope",
@@ -100,69 +100,69 @@ def _cases_table(cases: list[Case]) -> ResultTable:
     )  # fmt: skip
 
 
-def _curve_table(curve: Curve) -> ResultTable:
+def _curve_table(curve: Curve) -> Table:
     rows = [(noise, *left, curve.limit) for noise, left in curve.left.items()]
-    return ResultTable(
+    return Table(
         title=f"Proposition 4, one parameter, nonlinear, M = {curve.points}: KL(Q_e, P) - (M - 1)/2 log(1/e^2) [nats]",
         columns=("e^2", "mean over draws", "low", "high", "limit"),
         rows=tuple(rows),
     )
 
 
-def _rounded_table(rounded: Rounded) -> ResultTable:
-    return ResultTable(
+def _rounded_table(rounded: Rounded) -> Table:
+    return Table(
         title="Proposition 4: one continuous parameter at two points, rounded to cells of width 2^-n: KL [nats]",
         columns=("n", "Hilbert's curve, not Lipschitz", "diagonal, Lipschitz"),
         rows=tuple(zip(rounded.orders, rounded.hilbert, rounded.diagonal, strict=True)),
     )
 
 
-def _singular_table(cases: list[Case]) -> ResultTable:
+def _singular_table(cases: list[Case]) -> Table:
     rows = []
     for f in generators():
         found = [case.without_noise[f.name] for case in cases]
         rows.append((f.name, f.at_zero, f.slope_at_infinity, f.between_singular, smallest(found), largest(found)))
-    return ResultTable(
+    return Table(
         title="Proposition 8: f-divergences between singular laws; the paper has f'(infinity)",
         columns=("divergence", "f(0)", "f'(infinity)", "f(0) + f'(infinity)", "least found", "largest found"),
         rows=tuple(rows),
     )
 
 
-def _pieces_table(settings: Settings, pieces: Pieces) -> ResultTable:
+def _pieces_table(settings: Settings, pieces: Pieces) -> Table:
     rows = []
     for width, counts in pieces.counts.items():
         bare = pieces.without_biases[width]
         rows.append((width, counts.total(), min(counts), max(counts), min(bare), max(bare)))
-    return ResultTable(
+    return Table(
         title="Proposition 9: linear pieces of random ReLU networks with one input",
         columns=("width", "networks", "fewest", "most", "fewest without hidden biases", "most without hidden biases"),
         rows=tuple(rows),
     )
 
 
-def _seen_table(pieces: Pieces) -> ResultTable:
+def _seen_table(pieces: Pieces) -> Table:
     rows = [
         (each.narrow, each.wide, points, *share)
         for each in pieces.seen
         for points, share in zip(each.points, each.shares, strict=True)
     ]
-    return ResultTable(
+    return Table(
         title="Proposition 9: total variation between the laws of values at M points, at least",
         columns=("width", "other width", "M", "share of the wider", "low", "high"),
         rows=tuple(rows),
     )
 
 
-def _shown_table(pieces: Pieces) -> ResultTable:
+def _shown_table(pieces: Pieces) -> Table:
     """Both ways: f-divergences are not symmetric. Where every wide network was seen, an estimate would be the limit."""
-    rows: list[tuple[CellValue, ...]] = [
+    rows: list[tuple[Cell, ...]] = [
         (f"{f.name}, {words}", *(each.shown(f, wide_first=first).low for each in pieces.seen), f.between_singular)
         for f in generators()
         for first, words in ((True, "Q wide, P narrow"), (False, "Q narrow, P wide"))
     ]
     widths = [each.name for each in pieces.seen]
-    return ResultTable(
+    return Table(
         title=f"Proposition 7: f-divergences between the laws of values at M = {pieces.seen[0].points[-1]} points, "
         "at least (lower ends of 95% intervals); in the limit f(0) + f'(infinity)",
         columns=("divergence", *widths, "in the limit"),

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fsvi_bench.papers.base import ResultTable
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.gal2016.section_6_3.data import Settings, draw_problems, growing_problems
@@ -37,6 +36,7 @@ from fsvi_bench.papers.gal2016.section_6_3.priors import (
     compare_prior_kls,
     scan_lengthscales,
 )
+from fsvi_bench.presenting.tables import Table
 
 
 class All(NamedTuple):
@@ -127,7 +127,7 @@ def _mean(values: Tensor) -> Statistic:
     return Statistic.of_mean(values.tolist())
 
 
-def _tables(settings: Settings, found: All) -> list[ResultTable]:
+def _tables(settings: Settings, found: All) -> list[Table]:
     growth, masks, smooth = found.growth, found.masks, found.spike_slab
     by_points = zip(
         settings.points,
@@ -146,7 +146,7 @@ def _tables(settings: Settings, found: All) -> list[ResultTable]:
         "spike and slab: smallest slab weight": smooth.slab_weight.min(),
     }
     return [
-        ResultTable(
+        Table(
             title=f"Bernoulli dropout at its optimum, means over {settings.repeats} data sets of k = {settings.inputs}",
             columns=(
                 "N", "logit p*", "log10(1 - p*)", "objective at p = 1 above it [nats]", "m*: distance from the MAP",
@@ -154,12 +154,12 @@ def _tables(settings: Settings, found: All) -> list[ResultTable]:
             ),
             rows=tuple(by_points),
         ),
-        ResultTable(
+        Table(
             title="KL of one weight to the prior N(0, 1), m = 1, p = 0.9 [nats]",
             columns=("σ or step", "continuous prior, atoms of width σ", "discrete prior on a grid"),
             rows=tuple(widths),
         ),
-        ResultTable(
+        Table(
             title=f"Masks of k = {settings.mask_weights} weights, N = {settings.mask_points}",
             columns=("what", "value [nats or probability]"),
             rows=tuple((name, float(value)) for name, value in mask_rows.items()),

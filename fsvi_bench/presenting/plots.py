@@ -1,0 +1,174 @@
+"""Figures specified over tidy frames: panels of lines, points, bands and intervals, drawn by Matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import cycle
+from typing import Any, Literal
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pydantic import BaseModel, ConfigDict
+
+from fsvi_bench.presenting.figures import BLUE, GREEN, LARGE, NORMAL, PAGE_WIDTH, PURPLE, SMALL, VERMILLION, tidy
+from fsvi_bench.presenting.tables import Frames, select
+
+NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
+Scale = Literal["linear", "log"]
+Drawings = Mapping[str, Callable[[Axes], None]]  #: what no layer can draw, by the name that a panel calls it by
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Layer(_Spec):
+    """One kind of mark over the rows of a frame.
+
+    A `line`, `points` or both (`linepoints`) at (x, y); a `band` or `intervals` from `low` to `high`; a level across
+    the panel (`hline` at y, `vline` at x), whose place is a number or a column.
+
+    Args:
+        by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
+        take: one point per x, the maximum, median or another such aggregate of the y there.
+        label: in the legend; `{}` stands for the value of `by`.
+    """
+
+    kind: Literal["line", "points", "linepoints", "band", "intervals", "hline", "vline"] = "line"
+    frame: str | None = None
+    where: dict[str, Any] = {}
+    x: str | float = "x"
+    y: str | float = "y"
+    low: str = "low"
+    high: str = "high"
+    by: str | None = None
+    take: str | None = None
+    label: str | None = None
+    colour: str | list[str] = [*NAMED, "black"]
+    marker: str | list[str] = "o"
+    style: str | list[str] = "-"
+    width: float = 1.3
+    size: float = 4.0
+    alpha: float | None = None
+
+    def draw(self, axes: Axes, frames: Frames) -> None:
+        """Raises KeyError for a frame or a column that is not there."""
+        rows = select(frames[self.frame], self.where) if self.frame else pd.DataFrame()
+        looks = zip(_cycled(self.colour), _cycled(self.marker), _cycled(self.style), strict=False)
+        for (value, part), (colour, marker, style) in zip(self._parts(rows), looks, strict=False):
+            label = None if self.label is None else self.label.format(value)
+            look = {"color": NAMED.get(colour, colour), "alpha": self.alpha, "label": label}
+            self._draw(axes, part, look, marker, style)
+
+    def _parts(self, rows: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
+        if self.by is None:
+            yield "", rows
+        else:
+            yield from rows.groupby(self.by, sort=False)
+
+    def _draw(self, axes: Axes, rows: pd.DataFrame, look: dict[str, Any], marker: str, style: str) -> None:
+        line: dict[str, Any] = {"linewidth": self.width, "linestyle": style}
+        dot: dict[str, Any] = {"marker": marker, "markersize": self.size}
+        if self.kind in ("hline", "vline"):
+            at = self.y if self.kind == "hline" else self.x
+            for place in [at] if isinstance(at, float) else rows[at].unique():
+                (axes.axhline if self.kind == "hline" else axes.axvline)(place, zorder=1, **line, **look)
+            return
+        if self.take:
+            rows = rows.groupby(self.x, sort=False)[[self.y]].agg(self.take).reset_index()
+        x = rows[self.x]
+        if self.kind == "band":
+            axes.fill_between(x, rows[self.low], rows[self.high], linewidth=0, **{"alpha": 0.15} | _given(look))
+        elif self.kind == "intervals":
+            y = rows[self.y]
+            ends = [y - rows[self.low], rows[self.high] - y]
+            axes.errorbar(x, y, ends, fmt=marker, markersize=self.size, elinewidth=1, capsize=2, **look)
+        elif self.kind == "points":
+            axes.plot(x, rows[self.y], linestyle="", markeredgewidth=0, **dot, **look)
+        else:
+            axes.plot(x, rows[self.y], **line, **(dot if self.kind == "linepoints" else {}), **look)
+
+
+class Panel(_Spec):
+    """A panel's words, axes and layers; `draw` names what is drawn beside the layers by a function of its own."""
+
+    title: str = ""
+    x: str = ""
+    y: str = ""
+    xscale: Scale = "linear"
+    yscale: Scale = "linear"
+    xlim: tuple[float | None, float | None] | None = None
+    ylim: tuple[float | None, float | None] | None = None
+    xticks: list[float] | None = None
+    equal: bool = False  #: units of x and y are as long
+    legend: str | None = "best"
+    legend_columns: int = 1
+    legend_title: str | None = None
+    layers: tuple[Layer, ...] = ()
+    draw: str | None = None
+
+    def draw_on(self, axes: Axes, frames: Frames, drawings: Drawings) -> None:
+        """Raises KeyError for a frame, a column or a drawing that is not there."""
+        for layer in self.layers:
+            layer.draw(axes, frames)
+        axes.set(xscale=self.xscale, yscale=self.yscale)
+        if self.draw is not None:
+            drawings[self.draw](axes)
+        if self.equal:
+            axes.set_aspect("equal")
+        axes.set(**_given({"xlim": self.xlim, "ylim": self.ylim, "xticks": self.xticks}))
+        dress(axes, self.title, self.x, self.y)
+        if self.legend and axes.get_legend_handles_labels()[0]:
+            look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL, "handlelength": 1.6}
+            look |= {"loc": self.legend, "ncols": self.legend_columns, "title": self.legend_title}
+            axes.legend(**look)
+
+
+class FigureSpec(_Spec):
+    """Panels row by row; a legend of all of them below, if `legend` is how many columns it has."""
+
+    height: float
+    width: float = PAGE_WIDTH
+    columns: int = 1
+    sharex: Literal["none", "all", "row", "col"] = "none"
+    sharey: Literal["none", "all", "row", "col"] = "none"
+    title: str = ""
+    legend: int = 0
+    panels: tuple[Panel, ...]
+
+    def of(self, frames: Frames, drawings: Drawings | None = None) -> Figure:
+        """Raises KeyError for a frame, a column or a drawing that is not there."""
+        figure = Figure(figsize=(self.width, self.height), layout="constrained")
+        rows = math.ceil(len(self.panels) / self.columns)
+        grid = figure.subplots(rows, self.columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat
+        for axes, panel in zip(grid, self.panels, strict=False):
+            panel.draw_on(axes, frames, drawings or {})
+        for axes in list(grid)[len(self.panels) :]:
+            axes.set_visible(False)
+        if self.legend:
+            entries = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
+            named = {label: handle for each in entries for handle, label in each}
+            look: dict[str, Any] = {"ncols": self.legend, "frameon": False, "fontsize": SMALL}
+            figure.legend(list(named.values()), list(named), loc="outside lower center", **look)
+        if self.title:
+            figure.suptitle(self.title, fontsize=NORMAL)
+        return figure
+
+
+def dress(axes: Axes, title: str, x: str, y: str) -> None:
+    """Title to the left and axis labels."""
+    tidy(axes, SMALL)
+    axes.set_title(title, loc="left", fontsize=LARGE)
+    axes.set_xlabel(x, fontsize=NORMAL)
+    axes.set_ylabel(y, fontsize=NORMAL)
+
+
+def _cycled(given: str | list[str]) -> Iterator[str]:
+    """What a layer gives, round and round."""
+    return cycle([given] if isinstance(given, str) else given)
+
+
+def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
