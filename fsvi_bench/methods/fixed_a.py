@@ -165,23 +165,28 @@ def _features(data: TrainingData, A: Float[Tensor, "B M D"]) -> Float[Tensor, "B
     return torch.stack([data.feature_map[problem](inputs.clone()) for problem, inputs in enumerate(A)])
 
 
-def optimal_mean(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
-    """H⁺Φᵀy/σ² and H⁺, where H = ΦᵀΦ/σ² + c VVᵀ (Burt et al. 2020, appendix E)."""
-    noise = task.frozen.noise_variance
-    inverse = torch.linalg.pinv(task.Phi.mT @ task.Phi / noise + c * V @ V.mT, hermitian=True)
-    return inverse @ (task.Phi.mT @ task.y / noise), inverse
+def optimal_mean(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[Float[Tensor, " k"], Float[Tensor, "k n"]]:
+    """H⁺Φᵀy/σ² and a root of H⁺, where H = ΦᵀΦ/σ² + c VVᵀ (Burt et al. 2020, appendix E).
+
+    By the singular values of [Φ/σ; √c Vᵀ]: those of H, their squares, would lose half of the digits, and with them
+    directions that decide the value.
+    """
+    sigma = task.frozen.noise_variance.sqrt()
+    U, s, W = torch.linalg.svd(torch.cat([task.Phi / sigma, c**0.5 * V.mT]), full_matrices=False)
+    known = s > s[0] * len(U) * torch.finfo(s.dtype).eps
+    root = (W[known] / s[known, None]).mT
+    return root @ (U[: len(task.y), known].mT @ (task.y / sigma)), root
 
 
 def collapsed_optimum(task: Task, V: Float[Tensor, "k r"], c: float) -> Gaussian:
     """Where the objective has its infimum over full covariances, for rank r < k: a root [k,r] of the singular limit.
 
     With K = VᵀH⁺V, the covariance given its marginal S = VᵀΣV is best collapsed to w = H⁺V K⁻¹v, the least squares
-    under Vᵀw = v, which leaves ½ tr(S (K⁻¹ − cI)) of the likelihood; then S = cK.
+    under Vᵀw = v, which leaves ½ tr(S (K⁻¹ − cI)) of the likelihood; then S = cK, and Σ = c H⁺V K⁻¹ VᵀH⁺, which is
+    c RQ(RQ)ᵀ for H⁺ = RRᵀ and an orthonormal basis Q of the columns of RᵀV.
     """
-    mean, inverse = optimal_mean(task, V, c)
-    seen = inverse @ V
-    tril = torch.linalg.cholesky(V.mT @ seen)
-    return Gaussian(mean, c**0.5 * torch.linalg.solve_triangular(tril.mT, seen, upper=True, left=False))
+    mean, root = optimal_mean(task, V, c)
+    return Gaussian(mean, c**0.5 * root @ torch.linalg.qr(root.mT @ V).Q)
 
 
 def factorised_optimum(task: Task, V: Float[Tensor, "k r"], c: float) -> tuple[Gaussian, bool]:
