@@ -144,7 +144,7 @@ class FigureSpec(_Spec):
         """Raises KeyError for a frame, a column or a drawing that is not there."""
         figure = Figure(figsize=(self.width, self.height), layout="constrained")
         rows = math.ceil(len(self.panels) / self.columns)
-        grid = figure.subplots(rows, self.columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat
+        grid = figure.subplots(rows, self.columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flatten()
         for axes, panel in zip(grid, self.panels, strict=False):
             panel.draw_on(axes, frames, drawings or {})
         for axes in list(grid)[len(self.panels) :]:
