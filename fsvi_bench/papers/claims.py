@@ -140,9 +140,11 @@ class Claim(BaseModel):
             statistic = statistic.magnitude if self.magnitude else statistic
             return Statistic(*np.exp(statistic).tolist()) if self.geometric else statistic
 
-    def _rank(self, case: Statistic) -> float:
-        """How far the interval keeps to the claimed side; not at all if nothing is known."""
-        return -np.inf if np.isnan(case).any() else case.low if self.side == "above" else -case.high
+    def _rank(self, case: Statistic) -> tuple[bool, float]:
+        """How far the interval keeps to the claimed side; of what is not a number, less than any other's."""
+        if np.isnan(case).any():
+            return False, 0.0
+        return True, case.low if self.side == "above" else -case.high
 
 
 class Verdict(Claim):

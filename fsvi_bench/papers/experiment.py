@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -106,7 +110,8 @@ class Experiment(Reproduction, Generic[Settings]):
         findings = self.investigate(settings, laboratory)
         verdicts, stem = self._judge(findings), workshop.stem(self.name)
         file = self._file()
-        tables = (*findings.tables, *(spec.of(findings.frames) for spec in file.tables))
+        with self._names_of_the_file(findings):
+            tables = (*findings.tables, *(spec.of(findings.frames) for spec in file.tables))
         numbers = ExperimentNumbers(
             figure=self.name,
             quick=workshop.quick,
@@ -128,7 +133,7 @@ class Experiment(Reproduction, Generic[Settings]):
             path = stem.with_name(stem.name + suffix)
             write_atomically(path, text.encode())
             written.append(path)
-        figure = findings.figure if file.figure is None else file.figure.of(findings.frames, findings.drawings)
+        figure = findings.figure if file.figure is None else self._drawn(file.figure, findings)
         assert figure is not None
         return Outcome(
             name=self.name,
@@ -145,6 +150,25 @@ class Experiment(Reproduction, Generic[Settings]):
             return judge(self._file().claims, findings.statistics)
         except ValueError as error:
             raise InputError(f"{self._path}: {error}; name in the file's claims what the experiment finds") from error
+
+    def _drawn(self, figure: FigureSpec, findings: Findings) -> Figure:
+        drawings = {name: partial(_draw_alone, draw) for name, draw in findings.drawings.items()}
+        with self._names_of_the_file(findings):
+            return figure.of(findings.frames, drawings)
+
+    @contextmanager
+    def _names_of_the_file(self, findings: Findings) -> Iterator[None]:
+        """Around what looks up frames, columns and drawings by the names that the file has for them."""
+        try:
+            yield
+        except KeyError as error:
+            # pandas puts the name in a sentence.
+            name = next(iter(re.findall("'(.+?)'", str(error))), str(error))
+            frames = [f"{each} ({', '.join(map(str, frame))})" for each, frame in findings.frames.items()]
+            raise InputError(
+                f"{self._path} names '{name}', which is no frame, column or drawing of the experiment; "
+                f"frames (columns): {', '.join(frames) or 'none'}; drawings: {', '.join(findings.drawings) or 'none'}"
+            ) from error
 
     def _settings(self, quick: bool) -> Settings:
         file = self._file()
@@ -166,3 +190,11 @@ class Experiment(Reproduction, Generic[Settings]):
     def _error(self, error: ValidationError) -> InputError:
         first = error.errors()[0]
         return InputError(f"{self._path}: '{'.'.join(map(str, first['loc']))}': {first['msg']}; mend the file")
+
+
+def _draw_alone(draw: Callable[[Axes], None], axes: Axes) -> None:
+    """A drawing whose own mistakes are not taken for those of the file."""
+    try:
+        draw(axes)
+    except KeyError as error:
+        raise RuntimeError(f"a drawing looked up {error}, which is not there") from error

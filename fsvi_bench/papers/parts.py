@@ -112,7 +112,8 @@ def _reason(outcome: Exception) -> str:
 
 def _deciding(function: Callable[..., Any]) -> dict[str, str]:
     """Hashes of the function's module and of all that it imports, by name; without what decides no number."""
-    return reached((Path(inspect.getfile(function)).read_bytes(),), _DECIDES_NOTHING)
+    module = inspect.getfile(inspect.unwrap(function))  # not that of a decorator
+    return reached((Path(module).read_bytes(),), _DECIDES_NOTHING)
 
 
 def _read(path: Path, kept: type[_Kept[Argument, Result]]) -> Result:

@@ -16,6 +16,7 @@ from fsvi_bench.presenting.figures import BLUE, GREEN, LARGE, NORMAL, PAGE_WIDTH
 from fsvi_bench.presenting.tables import Frames, select
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
+STROKES = ("|", "_", "+", "x")  #: markers that are nothing but an edge
 Scale = Literal["linear", "log"]
 Drawings = Mapping[str, Callable[[Axes], None]]  #: what no layer can draw, by the name that a panel calls it by
 
@@ -86,7 +87,8 @@ class Layer(_Spec):
             ends = [y - rows[self.low], rows[self.high] - y]
             axes.errorbar(x, y, ends, fmt=marker, markersize=self.size, elinewidth=1, capsize=2, **look)
         elif self.kind == "points":
-            axes.plot(x, rows[self.y], linestyle="", markeredgewidth=0, **dot, **look)
+            edge = 0.9 if marker in STROKES else 0
+            axes.plot(x, rows[self.y], linestyle="", markeredgewidth=edge, **dot, **look)
         else:
             axes.plot(x, rows[self.y], **line, **(dot if self.kind == "linepoints" else {}), **look)
 
@@ -142,7 +144,7 @@ class FigureSpec(_Spec):
         """Raises KeyError for a frame, a column or a drawing that is not there."""
         figure = Figure(figsize=(self.width, self.height), layout="constrained")
         rows = math.ceil(len(self.panels) / self.columns)
-        grid = figure.subplots(rows, self.columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat
+        grid = figure.subplots(rows, self.columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flatten()
         for axes, panel in zip(grid, self.panels, strict=False):
             panel.draw_on(axes, frames, drawings or {})
         for axes in list(grid)[len(self.panels) :]:

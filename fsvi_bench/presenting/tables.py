@@ -65,6 +65,8 @@ class TableSpec(BaseModel):
     def of(self, frames: Frames) -> Table:
         """Raises KeyError for a frame or a column that is not there."""
         frame = select(frames[self.frame], self.where)
+        words: pd.DataFrame = frame.select_dtypes("string").astype(object)  # in which pandas has NaN for None
+        frame = frame.assign(**words.where(words.notna(), None))
         columns = self.columns or {name: name for name in frame.columns}
         rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]
         return Table(title=self.title, columns=tuple(columns), rows=tuple(rows))

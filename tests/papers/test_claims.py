@@ -55,9 +55,142 @@ def test_an_infinite_mean_has_its_sign_and_equal_numbers_of_both_have_none():
     assert Statistic.of_splits([INF] + [0.8] * 19, about=0.7) == (INF, INF, INF)
 
 
+# --- What a claim says of its interval --------------------------------------------------------------------------------
+
+RATIOS = [0.5, 0.8, 0.4, 1.1, 0.7]
+
+
+def claim(side="above", threshold=0.0, **rules):
+    return Claim(statistic="s", says="so", side=side, threshold=threshold, **rules)
+
+
+def found(values, **rules):
+    verdict = claim(**rules).judge(values)
+    return verdict.value, verdict.low, verdict.high
+
+
+def interval_of_mean(values):
+    low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    return float(np.mean(values)), float(low), float(high)
+
+
+def test_without_an_interval_it_is_a_number_that_is_not_random():
+    assert found(-2.5) == (-2.5, -2.5, -2.5)
+    assert found(np.float64(0.1)) == (0.1, 0.1, 0.1)
+    assert not claim(threshold=-2.5).judge(-2.5).holds
+    assert not claim(threshold=-2.0).judge(-2.5).undecided
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_t_is_students_interval_of_the_mean(kind):
+    assert found(kind(RATIOS), interval="t") == pytest.approx(interval_of_mean(RATIOS), rel=1e-12)
+
+
+def test_one_repetition_has_no_interval():
+    assert found([2.0], interval="t") == (2.0, -INF, INF)
+    assert claim(interval="t").judge([2.0]).undecided
+
+
+def test_splits_is_the_corrected_interval():
+    assert found(RATIOS, interval="splits") == pytest.approx(Statistic.of_splits(RATIOS), rel=1e-12)
+    value, low, _ = found(RATIOS, interval="splits")
+    assert low < interval_of_mean(RATIOS)[1] < value
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 10), (3, 10), (10, 10)])
+def test_proportion_is_the_interval_of_clopper_and_pearson(successes, n):
+    """Its ends are quantiles of beta distributions; none and all of n have closed forms."""
+    low = stats.beta.ppf(0.025, successes, n - successes + 1) if successes else 0.0
+    high = stats.beta.ppf(0.975, successes + 1, n - successes) if successes < n else 1.0
+    trials = [True] * successes + [False] * (n - successes)
+    assert found(trials, interval="proportion") == pytest.approx((successes / n, low, high), rel=1e-10)
+    if successes == 0:
+        assert high == pytest.approx(1 - 0.025 ** (1 / n), rel=1e-10)
+
+
+def test_geometric_is_the_mean_of_logarithms():
+    value, low, high = found(RATIOS, interval="t", geometric=True)
+    assert value == pytest.approx(stats.gmean(RATIOS), rel=1e-12)
+    assert np.log([low, high]) == pytest.approx(interval_of_mean(np.log(RATIOS))[1:], rel=1e-12)
+    halves = found([0.5, 0.5, 0.5], interval="t", geometric=True)
+    assert halves == pytest.approx((0.5, 0.5, 0.5), rel=1e-12)
+
+
+def test_of_ratios_over_splits_one_that_is_zero_or_infinite_decides():
+    assert found([0.0, 0.0, 0.0], interval="splits", geometric=True, threshold=1.0) == (0.0, 0.0, 0.0)
+    assert found([0.0, 0.5, 0.7], interval="splits", geometric=True, threshold=1.0)[0] == 0.0
+    assert found([INF, 2.0, 3.0], interval="splits", geometric=True, threshold=1.0)[2] == INF
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([-5.0, -4.0, -6.0], (5.0, 5 - 4.302652730 / 3**0.5, 5 + 4.302652730 / 3**0.5)),
+        ([-1.0, 1.0], (0.0, 0.0, 12.706204736)),
+        ([-1.0, 2.0, -2.0], (1 / 3, 0.0, 1 / 3 + 4.302652730 * (13 / 9) ** 0.5)),
+    ],
+)
+def test_magnitude_is_of_the_mean_and_its_interval(values, expected):
+    """Hand-computed: t(0.975; 2) = 4.302652730 and t(0.975; 1) = 12.706204736. An interval around 0 begins at 0."""
+    assert found(values, interval="t", magnitude=True) == pytest.approx(expected, rel=1e-9)
+
+
+def test_magnitude_of_what_is_not_random_and_of_a_ratio():
+    assert found(-3.0, magnitude=True) == (3.0, 3.0, 3.0)
+    # Of a ratio: by which factor it is off, either way.
+    small = [ratio / 2 for ratio in RATIOS]
+    value, low, high = found(small, interval="t", geometric=True, magnitude=True)
+    plain = found(small, interval="t", geometric=True)
+    assert value == pytest.approx(1 / stats.gmean(small), rel=1e-12)
+    assert (low, high) == pytest.approx((1 / plain[2], 1 / plain[1]), rel=1e-12)
+    assert found(RATIOS, interval="t", geometric=True, magnitude=True)[1] == 1.0  # within whose interval 1 lies
+
+
+# --- Claims about every case ------------------------------------------------------------------------------------------
+
+
+def test_the_case_furthest_to_the_other_side_decides():
+    cases = {"a": 1.0, "b": 3.0, "c": 2.0}
+    lowest, highest = claim("above", 1.5).judge(cases), claim("below", 1.5).judge(cases)
+    assert (lowest.statistic, lowest.value, lowest.holds) == ("s (a)", 1.0, False)
+    assert (highest.statistic, highest.value, highest.holds) == ("s (b)", 3.0, False)
+    assert claim("above", 0.5).judge(cases).holds
+    assert claim("below", 3.5).judge(cases).holds
+
+
+def test_it_is_the_intervals_end_that_decides_not_the_mean():
+    cases = {"sure": [1.0, 1.1, 0.9], "unsure": [-4.0, 5.0, 8.0]}
+    verdict = claim("above", interval="t").judge(cases)
+    assert verdict.statistic == "s (unsure)"
+    assert (verdict.value, verdict.low) == pytest.approx(interval_of_mean(cases["unsure"])[:2], rel=1e-12)
+    assert verdict.undecided
+
+
+def test_cases_that_reach_as_far_decide_together_and_any_name_will_do():
+    assert claim("below").judge({"a": 2.0, "b": 1.0, "c": 2.0, 4: 2.0}).statistic == "s (a and 2 more)"
+    assert claim("below").judge({("boston", 3): 2.0}).statistic == "s (('boston', 3))"
+
+
+@pytest.mark.parametrize("side", ["above", "below"])
+def test_a_case_that_cannot_be_judged_decides(side):
+    verdict = claim(side).judge({"a": -INF, "b": math.nan, "c": INF})
+    assert verdict.statistic == "s (b)"
+    assert math.isnan(verdict.value)
+    assert not verdict.holds
+    assert not verdict.undecided
+    repeated = claim(side, interval="t").judge({"a": [1.0], "b": [1.0, math.nan], "c": [math.nan, 2.0]})
+    assert repeated.statistic == "s (b and 1 more)"
+    assert not repeated.holds
+
+
+def test_a_claim_about_every_case_of_none_is_refused():
+    with pytest.raises(ValueError, match="'s' has no case"):
+        claim().judge({})
+
+
 def test_a_verdict_says_which_case_decided():
-    claim = Claim(statistic="greatest of all", says="so", side="below", threshold=1.0)
-    verdict = claim.judge(Worst(Statistic(0.5, 0.25, 2.0), "protein"))
+    greatest = Claim(statistic="greatest of all", says="so", side="below", threshold=1.0)
+    verdict = greatest.judge(Worst(Statistic(0.5, 0.25, 2.0), "protein"))
     assert verdict.statistic == "greatest of all (protein)"
     assert (verdict.value, verdict.low, verdict.high, verdict.holds) == (0.5, 0.25, 2.0, False)
-    assert claim.judge(Statistic.exact(0.5)).statistic == "greatest of all"
+    assert greatest.judge(Statistic.exact(0.5)).statistic == "greatest of all"

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from pydantic import ValidationError
@@ -121,7 +122,7 @@ def test_no_arguments_have_no_results(tmp_path):
 def test_what_a_part_imports_decides_it_and_what_draws_it_does_not():
     """A part's helpers may lie beside it: a change there must not find the old results."""
     package, masks = "fsvi_bench.papers.gal2016.section_6_3", _deciding(compare_masks)
-    assert {f"{package}.data", f"{package}.priors"} <= set(masks)
+    assert {f"{package}.data", "fsvi_bench.maths.spike_slab"} <= set(masks)
     assert not any(name.startswith(("fsvi_bench.presenting", "fsvi_bench.papers.experiment")) for name in masks)
     assert len({masks["<0>"], _deciding(KSW2015_FIG2.investigate)["<0>"], _deciding(reciprocal)["<0>"]}) == 3
 
@@ -238,6 +239,72 @@ def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path):
     path.write_text(path.read_text().replace("statistic: reciprocal", "statistic: recipe"))
     with pytest.raises(InputError, match=r"made\.yaml: claims and statistics differ in recipe, reciprocal"):
         made.make(workshop(tmp_path / "out"))
+
+
+SPECIFIED = """
+tables: [{title: t, frame: numbers, where: {x: 1}, columns: {a: x, b: y}}]
+figure: {height: 2, panels: [{layers: [{frame: numbers, x: x, y: y, by: form}], draw: cross}]}
+"""
+
+
+def specified(settings, laboratory):
+    (result,) = laboratory.parts.compute(reciprocal, [settings], Number)
+    frame = pd.DataFrame({"x": [1, 2], "y": [result.value, math.inf], "form": ["f", "g"]})
+    drawings = {"cross": lambda axes: axes.plot([0], [0], "x")}
+    return Findings(frames={"numbers": frame}, statistics={"reciprocal": result.value}, drawings=drawings)
+
+
+@pytest.fixture
+def with_specifications(made, tmp_path):
+    """An experiment whose tables and figure stand in its file, and that file."""
+    path = tmp_path / "conf" / "reproductions" / "made.yaml"
+    path.write_text(YAML + SPECIFIED)
+    return Experiment("made", Number, specified), path
+
+
+def test_tables_and_figure_are_made_as_the_file_says(with_specifications, tmp_path):
+    outcome = with_specifications[0].make(workshop(tmp_path / "out"))
+    assert outcome.tables == (Table(title="t", columns=("a", "b"), rows=((1, 0.25),)),)
+    assert [path.suffix for path in outcome.files] == [".png", ".svg", ".json", ".csv"]
+    written = json.loads((tmp_path / "out" / "made.json").read_text())
+    assert written["frames"] == {"numbers": {"x": [1, 2], "y": [0.25, "Infinity"], "form": ["f", "g"]}}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "name"),
+    [
+        ("t, frame: numbers", "t, frame: digits", "digits"),
+        ("where: {x: 1}", "where: {q: 1}", "q"),
+        ("{a: x, b: y}", "{a: x, b: z}", "z"),
+        ("{a: x, b: y}", "{b: z}", "z"),
+        ("[{frame: numbers", "[{frame: digits", "digits"),
+        ("y: y, by: form", "y: z, by: form", "z"),
+        ("by: form", "by: kind", "kind"),
+        ("y: y, by: form", "y: z, by: form, take: max", "z"),
+        ("draw: cross", "draw: circle", "circle"),
+    ],
+)
+def test_a_name_that_nothing_has_is_the_files_mistake(with_specifications, tmp_path, right, wrong, name):
+    made, path = with_specifications
+    text = (
+        path.read_text().replace(right, wrong).replace("y: y, by: form, take: max, y: z", "by: form, take: max, y: z")
+    )
+    assert name in text
+    path.write_text(text)
+    with pytest.raises(InputError) as raised:
+        made.make(workshop(tmp_path / "out"))
+    assert str(raised.value) == (
+        f"{path} names '{name}', which is no frame, column or drawing of the experiment; frames (columns): "
+        "numbers (x, y, form); drawings: cross"
+    )
+
+
+def test_a_drawings_own_mistake_is_not_the_files(with_specifications, tmp_path):
+    def with_a_mistake(settings, laboratory):
+        return replace(specified(settings, laboratory), drawings={"cross": lambda axes: {}["x"]})
+
+    with pytest.raises(RuntimeError, match="a drawing looked up 'x', which is not there"):
+        Experiment("made", Number, with_a_mistake).make(workshop(tmp_path / "out"))
 
 
 def test_numbers_are_kept_though_the_figure_cannot_be_drawn(made, tmp_path, monkeypatch):

@@ -1,0 +1,142 @@
+"""Tables: rows and columns that a specification takes from a frame, and how they are written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from fsvi_bench.presenting.tables import Table, TableSpec, as_csv, in_words, select
+
+INF = math.inf
+SCORES = pd.DataFrame(
+    {
+        "dataset": ["boston", "boston", "yacht", "energy"],
+        "split": [0, 1, 0, 2],
+        "kl": [1.0, INF, -INF, math.nan],
+        "steps": pd.array([100, None, 200, 300], dtype="Int64"),
+        "reason": ["", None, "it | diverged", ""],
+    }
+)
+FRAMES = {"scores": SCORES}
+MIXED = Table(
+    title="scores", columns=("data set", "kl", "n"), rows=(("boston", 12.345678, 10), ("a|b", -INF, None), ("", INF, 2))
+)
+
+
+def of(**changes):
+    return TableSpec(title="scores", frame="scores", **changes).of(FRAMES)
+
+
+def test_columns_stand_under_their_headings_in_the_order_given():
+    found = of(columns={"KL [nats]": "kl", "data set": "dataset", "again": "dataset"}, where={"split": 0})
+    assert found.columns == ("KL [nats]", "data set", "again")
+    assert found.rows == ((1.0, "boston", "boston"), (-INF, "yacht", "yacht"))
+
+
+def test_without_columns_all_are_shown_as_they_are_called():
+    found = of(where={"dataset": "yacht"})
+    assert found.columns == ("dataset", "split", "kl", "steps", "reason")
+    assert found.rows == (("yacht", 0, -INF, 200, "it | diverged"),)
+
+
+@pytest.mark.parametrize(
+    ("where", "splits"),
+    [
+        ({}, [0, 1, 0, 2]),
+        ({"dataset": "boston"}, [0, 1]),
+        ({"dataset": ["yacht", "boston"]}, [0, 1, 0]),
+        ({"dataset": "boston", "split": [1, 2]}, [1]),
+        ({"dataset": "toy"}, []),
+    ],
+)
+def test_rows_are_those_that_have_every_value(where, splits):
+    assert select(SCORES, where)["split"].tolist() == splits
+    assert [row[1] for row in of(where=where).rows] == splits
+
+
+def test_cells_are_pythons_own_and_what_is_missing_is_none():
+    """A column of words may hold None; pandas' own kinds have NA."""
+    found = of()
+    assert [type(cell) for cell in found.rows[0]] == [str, int, float, int, str]
+    assert found.rows[1][3:] == (None, None)
+    assert math.isnan(found.rows[3][2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [({"columns": {"a": "width"}}, "width"), ({"where": {"depth": 1}}, "depth"), ({"frame": "marks"}, "marks")],
+)
+def test_what_is_not_there_is_a_key_error(changes, name):
+    with pytest.raises(KeyError, match=name):
+        TableSpec(**{"title": "scores", "frame": "scores", **changes}).of(FRAMES)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (12.345678, "12.35"),
+        (1.0, "1"),
+        (1.23456e-7, "1.235e-07"),
+        (12345, "12345"),
+        (INF, "∞"),
+        (-INF, "-∞"),
+        (math.nan, "nan"),
+        (None, "–"),
+        ("information", "information"),
+    ],
+)
+def test_cells_in_words(value, words):
+    assert in_words(value) == words
+
+
+def test_a_terminal_has_words_to_the_left_and_numbers_to_the_right():
+    console = Console(file=io.StringIO(), width=60)
+    console.print(MIXED.terminal())
+    title, head, _, *rows = [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
+    assert title == "scores"
+    assert rows[0].split() == ["boston", "12.35", "10"]
+    assert rows[1].split() == ["a|b", "-∞", "–"]
+    assert head.index("data set") == rows[0].index("boston") == rows[1].index("a|b")
+    assert len(head) == len(rows[0]) == len(rows[1]) == len(rows[2])
+    assert head.index("kl") + 2 == rows[0].index("12.35") + 5 == rows[1].index("-∞") + 2
+
+
+def test_markdown_says_which_columns_are_numbers_and_no_bar_ends_a_cell():
+    assert MIXED.markdown().splitlines() == [
+        "| data set | kl | n |",
+        "| --- | ---: | ---: |",
+        "| boston | 12.35 | 10 |",
+        "| a\\|b | -∞ | – |",
+        "|  | ∞ | 2 |",
+    ]
+
+
+def test_csv_has_every_digit_and_table_after_table_under_its_title():
+    other = MIXED.model_copy(update={"title": "others, too", "rows": ((0.1 + 0.2, 1, "x"),)})
+    rows = list(csv.reader(io.StringIO(as_csv([MIXED, other]))))
+    assert rows == [
+        ["# scores"],
+        ["data set", "kl", "n"],
+        ["boston", "12.345678", "10"],
+        ["a|b", "-inf", ""],
+        ["", "inf", "2"],
+        [],
+        ["# others, too"],
+        ["data set", "kl", "n"],
+        ["0.30000000000000004", "1", "x"],
+    ]
+    assert as_csv([]) == ""
+
+
+def test_json_and_back_infinities_are_numbers():
+    read = Table.model_validate_json(MIXED.model_dump_json())
+    assert read == MIXED
+    (nan,) = Table.model_validate_json(Table(title="", columns=("a",), rows=((math.nan,),)).model_dump_json()).rows[0]
+    assert isinstance(nan, float)
+    assert np.isnan(nan)
