@@ -106,6 +106,7 @@ class Panel(_Spec):
     xlim: tuple[float | None, float | None] | None = None
     ylim: tuple[float | None, float | None] | None = None
     xticks: list[float] | None = None  #: written as numbers on any scale; those beside what is drawn are left out
+    yticks: list[float] | None = None
     equal: bool = False  #: units of x and y are as long
     legend: str | None = "best"
     legend_columns: int = 1
@@ -127,7 +128,7 @@ class Panel(_Spec):
             axes.set_xticks(self.xticks, [f"{tick:g}" for tick in self.xticks])
             axes.set_xticks([], minor=True)
             axes.set_xlim(shown)
-        axes.set(**_given({"xlim": self.xlim, "ylim": self.ylim}))
+        axes.set(**_given({"yticks": self.yticks, "xlim": self.xlim, "ylim": self.ylim}))
         dress(axes, self.title, self.x, self.y)
         if self.legend and axes.get_legend_handles_labels()[0]:
             look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL, "handlelength": 1.6}
