@@ -35,6 +35,8 @@ class Layer(_Spec):
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}` stands for the value of `by`.
+        shift: how far to the right of x, so that several stand side by side.
+        every: of the points of a line, one in so many is marked; if below 1, one each such share of the axes.
     """
 
     kind: Literal["line", "points", "linepoints", "band", "intervals", "hline", "vline"] = "line"
@@ -53,6 +55,8 @@ class Layer(_Spec):
     width: float = 1.3
     size: float = 4.0
     alpha: float | None = None
+    shift: float = 0.0
+    every: int | float | None = None
 
     def draw(self, axes: Axes, frames: Frames) -> None:
         """Raises KeyError for a frame or a column that is not there."""
@@ -71,7 +75,7 @@ class Layer(_Spec):
 
     def _draw(self, axes: Axes, rows: pd.DataFrame, look: dict[str, Any], marker: str, style: str) -> None:
         line: dict[str, Any] = {"linewidth": self.width, "linestyle": style}
-        dot: dict[str, Any] = {"marker": marker, "markersize": self.size}
+        dot: dict[str, Any] = {"marker": marker, "markersize": self.size, "markevery": self.every}
         if self.kind in ("hline", "vline"):
             at = self.y if self.kind == "hline" else self.x
             for place in [at] if isinstance(at, float) else rows[at].unique():
@@ -79,7 +83,7 @@ class Layer(_Spec):
             return
         if self.take:
             rows = rows.groupby(self.x, sort=False)[[self.y]].agg(self.take).reset_index()
-        x = rows[self.x]
+        x = rows[self.x] + self.shift if self.shift else rows[self.x]
         if self.kind == "band":
             axes.fill_between(x, rows[self.low], rows[self.high], linewidth=0, **{"alpha": 0.15} | _given(look))
         elif self.kind == "intervals":
@@ -103,7 +107,8 @@ class Panel(_Spec):
     yscale: Scale = "linear"
     xlim: tuple[float | None, float | None] | None = None
     ylim: tuple[float | None, float | None] | None = None
-    xticks: list[float] | None = None
+    xticks: list[float] | None = None  #: written as numbers on any scale; those beside what is drawn are left out
+    yticks: list[float] | None = None
     equal: bool = False  #: units of x and y are as long
     legend: str | None = "best"
     legend_columns: int = 1
@@ -120,7 +125,12 @@ class Panel(_Spec):
             drawings[self.draw](axes)
         if self.equal:
             axes.set_aspect("equal")
-        axes.set(**_given({"xlim": self.xlim, "ylim": self.ylim, "xticks": self.xticks}))
+        if self.xticks is not None:
+            shown = axes.get_xlim()
+            axes.set_xticks(self.xticks, [f"{tick:g}" for tick in self.xticks])
+            axes.set_xticks([], minor=True)
+            axes.set_xlim(shown)
+        axes.set(**_given({"yticks": self.yticks, "xlim": self.xlim, "ylim": self.ylim}))
         dress(axes, self.title, self.x, self.y)
         if self.legend and axes.get_legend_handles_labels()[0]:
             look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL, "handlelength": 1.6}

@@ -18,16 +18,15 @@ all but 0, v_i falls like 1/t.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
@@ -36,12 +35,8 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stein_score, squared_distances
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.papers.claims import Statistic
+from fsvi_bench.papers.claims import Statistic, Values
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.hron2018.panels import dress
-from fsvi_bench.papers.intervals import greatest_named, least_named, of_difference
-from fsvi_bench.presenting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
-from fsvi_bench.presenting.tables import Cell, Table
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -51,15 +46,6 @@ from fsvi_bench.tasks.task import Task, bind_task
 FBNN_SAMPLES = 100  #: Sun et al. (2019), and the methods' default
 LARGE_K = 100  #: features that one claim is about
 CONTROL = "standard normal"
-LOOKS = (
-    (BLUE, "o", "-"),
-    (BLUE, "s", "--"),
-    (VERMILLION, "o", "-"),
-    (VERMILLION, "s", "--"),
-    (GREEN, "^", "-"),
-    (GREEN, "v", "--"),
-    (PURPLE, "D", "-"),
-)
 
 
 class Settings(BaseModel):
@@ -98,24 +84,21 @@ class Marginal(NamedTuple):
         return Marginal(U[:, :r], s[:r], Wt[:r].mT)
 
 
-class Shrinkage(NamedTuple):
-    """Of one marginal, one number of samples and one seed."""
+def shrinkage(
+    marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float
+) -> tuple[dict[str, float], Float[Tensor, " r"], Float[Tensor, " r"]]:
+    """Regression through the origin of the estimate at its own samples, as the method takes it: what concerns all
+    directions, and by principal direction, that of most variance first, the slope and the deviation over the bandwidth.
 
-    S: int
-    rank: int
-    J: int
-    bandwidth: float
-    whitened: float  #: slope of the whitened estimate on the whitened score
-    raw: float  #: slope of the estimate on the score
-    error: float  #: mean square of the whitened estimate's error over the score's own; 1 is an estimate of 0
-    directions: list[float]  #: slope by principal direction, that of most variance first
-    share: list[float]  #: standard deviation in each direction over the bandwidth
-
-
-def shrinkage(marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float) -> Shrinkage:
-    """Regression through the origin of the estimate at its own samples, as the method takes it."""
+    The estimator's number of eigenfunctions J and its bandwidth, which it keeps to itself, are computed once more.
+    """
     f, z, estimate = whitened_estimate(marginal, w, eigen_share)
-    return regress(estimate, z, marginal.s, *count_and_bandwidth(f, eigen_share))
+    squared = squared_distances(f, f).fill_diagonal_(0.0)
+    h = median_bandwidth(squared)
+    eigenvalues = torch.linalg.eigvalsh(torch.exp(-0.5 * squared / h.square())).flip(-1)
+    found, directions = regress(estimate, z, marginal.s)
+    kept = {"rank": z.shape[1], "J": int(leading_count(eigenvalues, eigen_share)), "bandwidth": float(h)}
+    return kept | found, directions, marginal.s / h
 
 
 def whitened_estimate(
@@ -128,30 +111,21 @@ def whitened_estimate(
 
 
 def regress(
-    estimate: Float[Tensor, "S r"], z: Float[Tensor, "S r"], s: Float[Tensor, " r"], J: int, bandwidth: float
-) -> Shrinkage:
-    """Slopes of a whitened estimate on the whitened score −z; both over s are as they are without whitening."""
+    estimate: Float[Tensor, "S r"], z: Float[Tensor, "S r"], s: Float[Tensor, " r"]
+) -> tuple[dict[str, float], Float[Tensor, " r"]]:
+    """Slopes of a whitened estimate on the whitened score −z, over all directions and by direction.
+
+    `raw` is the slope of the estimate on the score, both over s; `error` the mean square of the whitened estimate's
+    error over the score's own, which is 1 for an estimate of 0.
+    """
     products, squares = (-estimate * z).sum(0), z.square().sum(0)
     weights = (s[-1] / s).square()  # s⁻², free of overflow
-    return Shrinkage(
-        S=len(z),
-        rank=z.shape[1],
-        J=J,
-        bandwidth=bandwidth,
-        whitened=float(products.sum() / squares.sum()),
-        raw=float((weights * products).sum() / (weights * squares).sum()),
-        error=float((estimate + z).square().sum() / squares.sum()),
-        directions=(products / squares).tolist(),
-        share=(s / bandwidth).tolist(),
-    )
-
-
-def count_and_bandwidth(f: Float[Tensor, "S M"], share: float) -> tuple[int, float]:
-    """J and h that the estimator takes, which it keeps to itself."""
-    squared = squared_distances(f, f).fill_diagonal_(0.0)
-    h = median_bandwidth(squared)
-    eigenvalues = torch.linalg.eigvalsh(torch.exp(-0.5 * squared / h.square())).flip(-1)
-    return int(leading_count(eigenvalues, share)), float(h)
+    found = {
+        "whitened": float(products.sum() / squares.sum()),
+        "raw": float((weights * products).sum() / (weights * squares).sum()),
+        "error": float((estimate + z).square().sum() / squares.sum()),
+    }
+    return found, products / squares
 
 
 def kl_of_variances(v: Float[Tensor, " r"]) -> float:
@@ -176,214 +150,149 @@ def descend(
     return found
 
 
-class Case(NamedTuple):
-    """One kind of marginal: by S, what each seed found."""
-
-    name: str
-    k: int | None  #: features behind it; none behind the standard normal
-    found: dict[int, list[Shrinkage]]
-    falls: dict[int, list[float]]  #: KL by the number of descent steps, of each seed
-
-    def values(self, S: int, field: str) -> list[float]:
-        return [float(getattr(one, field)) for one in self.found[S]]
-
-    def mean(self, S: int, field: str) -> Statistic:
-        return Statistic.of_mean(self.values(S, field))
-
-    def directions(self, S: int) -> Float[Tensor, "seeds r"]:
-        """Slopes by principal direction, up to the lowest rank of any seed."""
-        r = min(one.rank for one in self.found[S])
-        return torch.tensor([one.directions[:r] for one in self.found[S]], dtype=torch.float64)
-
-    def shares(self, S: int) -> Float[Tensor, " r"]:
-        """Mean standard deviation in these directions over the bandwidth."""
-        r = min(one.rank for one in self.found[S])
-        return torch.tensor([one.share[:r] for one in self.found[S]], dtype=torch.float64).mean(0)
-
-
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Prior and exact posterior of each data set, and the standard normal.
 
     Raises:
         InputError: no data set has 100 features.
     """
-    problems = []
+    marginals: dict[str, list[Marginal]] = {}
     for dataset in settings.datasets:
         found = find_task(dataset, settings.split)
         certified = found or build_task(load_card(dataset), settings.split, laboratory.data_dir)
-        problems.append(bind_task(certified.task, laboratory.data_dir))
-    if all(problem.frozen.k != LARGE_K for problem in problems):
+        marginals |= function_marginals(bind_task(certified.task, laboratory.data_dir), settings)
+    if all(len(of_seeds[0].W) != LARGE_K for of_seeds in marginals.values()):
         raise InputError(
             f"none of {', '.join(settings.datasets)} has {LARGE_K} features, which a claim is about; add one that has, "
             "for example diabetes"
         )
-    cases = [case for problem in problems for case in function_cases(problem, settings)]
     identity = Marginal.of(torch.eye(settings.M, dtype=torch.float64))
-    cases.append(_case(CONTROL, None, [identity] * settings.seeds, settings))
+    slopes, directions, descent = examine(marginals | {CONTROL: [identity] * settings.seeds}, settings)
+    by_direction = directions.groupby(["marginal", "direction"], sort=False)[["slope", "share"]].mean().reset_index()
+    falls = _means(descent, "steps", "kl")
     return Findings(
-        figure=_draw(cases),
-        tables=[_table(cases), _direction_table(cases), _descent_table(cases)],
-        statistics=_statistics(cases),
-        numbers={case.name: _numbers(case) for case in cases},
+        frames={
+            "runs": slopes,
+            "slopes": summary(slopes),
+            "directions": by_direction,
+            "directions by seed": directions,
+            "quarters": quarters(by_direction),
+            "falls": falls,
+            "descent": falls.assign(steps=falls["steps"].astype(str) + " steps")
+            .pivot_table("value", "marginal", "steps", sort=False)
+            .reset_index(),
+        },
+        statistics=statistics(slopes, directions, descent),
     )
 
 
-def _numbers(case: Case) -> dict[str, Any]:
-    by_count = {str(S): [one._asdict() for one in found] for S, found in case.found.items()}
-    return {**by_count, "KL after steps of descent": {str(step): values for step, values in case.falls.items()}}
-
-
-def function_cases(problem: Task, settings: Settings) -> list[Case]:
+def function_marginals(problem: Task, settings: Settings) -> dict[str, list[Marginal]]:
     """Function marginals of a problem's prior and exact posterior, at one measurement set for each seed."""
     sets = [measurement_features(problem, settings.M, seed) for seed in range(settings.seeds)]
-    factors = {
-        "prior": [Marginal.of(Phi_A) for Phi_A in sets],
-        "posterior": [Marginal.of(Phi_A @ problem.truth.covariance_tril) for Phi_A in sets],
+    dataset, covariance_tril = problem.frozen.dataset, problem.truth.covariance_tril
+    return {
+        f"{dataset} prior": [Marginal.of(Phi_A) for Phi_A in sets],
+        f"{dataset} posterior": [Marginal.of(Phi_A @ covariance_tril) for Phi_A in sets],
     }
-    dataset = problem.frozen.dataset
-    return [_case(f"{dataset} {q}", problem.frozen.k, marginals, settings) for q, marginals in factors.items()]
-
-
-def _case(name: str, k: int | None, marginals: Sequence[Marginal], settings: Settings) -> Case:
-    falls = []
-    for seed, marginal in enumerate(marginals):
-        (generator,) = Streams([derive_seed("burt2020-shrinkage", name, seed)])("descent")
-        falls.append(descend(marginal, generator, settings.eigen_share, settings.steps))
-    by_step = dict(zip(settings.steps, (list(values) for values in zip(*falls, strict=True)), strict=True))
-    return Case(name, k, _all_S(name, marginals, settings), by_step)
 
 
 def measurement_features(problem: Task, M: int, seed: int) -> Float[Tensor, "M k"]:
     """Features at a set that the methods' own stream draws: half training inputs, half of their box."""
-    problems = TrainingData.of([problem])
-    own = derive_seed("burt2020-shrinkage", problem.frozen.sha256, seed)
-    return (
-        MeasurementStream(problems, MeasurementDesign(M), Streams([own])).draw(1)[0, 0, :, : problem.frozen.k].clone()
-    )
+    streams = Streams([derive_seed("burt2020-shrinkage", problem.frozen.sha256, seed)])
+    stream = MeasurementStream(TrainingData.of([problem]), MeasurementDesign(M), streams)
+    return stream.draw(1)[0, 0, :, : problem.frozen.k].clone()
 
 
-def _all_S(name: str, marginals: Sequence[Marginal], settings: Settings) -> dict[int, list[Shrinkage]]:
-    found: dict[int, list[Shrinkage]] = {S: [] for S in settings.S}
-    for seed, marginal in enumerate(marginals):
-        (generator,) = Streams([derive_seed("burt2020-shrinkage", name, seed)])("function samples")
-        w = torch.from_numpy(generator.standard_normal((max(settings.S), len(marginal.W))))
-        for S in settings.S:
-            found[S].append(shrinkage(marginal, w[:S], settings.eigen_share))
-    return found
+def examine(
+    marginals: Mapping[str, Sequence[Marginal]], settings: Settings
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """By marginal and seed: a row for each S; one for each principal direction at S = 100, of those that every seed
+    has; and one for each number of descent steps."""
+    slopes, directions, descent = [], [], []
+    for name, of_seeds in marginals.items():
+        common = min(len(marginal.s) for marginal in of_seeds)
+        for seed, marginal in enumerate(of_seeds):
+            own = {"marginal": name, "k": len(marginal.W), "seed": seed}
+            streams = Streams([derive_seed("burt2020-shrinkage", name, seed)])
+            (samples,), (steps,) = streams("function samples"), streams("descent")
+            w = torch.from_numpy(samples.standard_normal((max(settings.S), len(marginal.W))))
+            for S in settings.S:
+                row, slope, share = shrinkage(marginal, w[:S], settings.eigen_share)
+                slopes.append({**own, "S": S, **row})
+                if S == FBNN_SAMPLES:
+                    by_direction = {"slope": slope[:common].numpy(), "share": share[:common].numpy()}
+                    directions.append(pd.DataFrame({"direction": range(common), **by_direction, **own}))
+            kls = descend(marginal, steps, settings.eigen_share, settings.steps)
+            descent.append(pd.DataFrame({"steps": settings.steps, "kl": kls, **own}))
+    return pd.DataFrame(slopes), pd.concat(directions, ignore_index=True), pd.concat(descent, ignore_index=True)
 
 
-def _statistics(cases: Sequence[Case]) -> dict[str, Statistic]:
-    """One for each claim; the worst of several marginals with the one that decides."""
-    functions, control = [case for case in cases if case.k is not None], cases[-1]
-    counts = list(control.found)
-    by_direction = [(case.name, case.directions(FBNN_SAMPLES)) for case in functions]
-    whitened = [(case.name, case.mean(FBNN_SAMPLES, "whitened")) for case in functions]
-    raw = [
-        (case.name, of_difference(case.values(FBNN_SAMPLES, "raw"), case.values(FBNN_SAMPLES, "whitened")))
-        for case in functions
+def summary(slopes: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds, and the KL at which q would rest if its scale alone could move."""
+    means = _means(slopes, "S", "whitened")
+    others = slopes.groupby(["marginal", "S"], sort=False)[["rank", "raw", "error", "J", "bandwidth"]].mean()
+    means = means.join(others.reset_index(drop=True)).assign(half=means["high"] - means["value"])
+    means["rank"] = means["rank"].round().astype(int)
+    alone = [kl_of_variances(torch.tensor([slope], dtype=torch.float64)) for slope in means["value"]]
+    return means.assign(alone=means["rank"] * alone)
+
+
+def quarters(by_direction: pd.DataFrame) -> pd.DataFrame:
+    """Means by quarter of the principal directions."""
+    rows = [
+        (name, place, *part.mean(0))
+        for name, of_marginal in by_direction.groupby("marginal", sort=False)
+        for place, part in enumerate(np.array_split(of_marginal[["slope", "share"]].to_numpy(), 4), 1)
     ]
-    rises = [
-        (f"{case.name}, S = {S} to {more}", of_difference(case.values(more, "whitened"), case.values(S, "whitened")))
-        for case in cases
-        for S, more in itertools.pairwise(counts)
-    ]
-    lower = [(name, Statistic.of_mean(d[:, d.shape[1] // 2 :].mean(1).tolist())) for name, d in by_direction]
-    first = [(name, Statistic.of_mean(d[:, 0].tolist())) for name, d in by_direction]
-    large = [(case.name, case.mean(counts[-1], "whitened")) for case in functions if case.k == LARGE_K]
-    further = [
-        (case.name, of_difference(*(list(case.falls.values())[place] for place in (-1, -2)))) for case in functions
-    ]
-    of_functions = "of all function marginals"
-    at_the_largest = "slope of the whitened score at the largest S, greatest of all k = 100 function marginals"
+    return pd.DataFrame(rows, columns=["marginal", "quarter", "slope", "share"])
+
+
+def _means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """Of y by marginal and x, with the t-interval over seeds."""
+    groups = frame.groupby(["marginal", x], sort=False)[y]
+    rows = [(*case, *Statistic.of_mean(values.tolist())) for case, values in groups]
+    return pd.DataFrame(rows, columns=["marginal", x, "value", "low", "high"])
+
+
+def statistics(slopes: pd.DataFrame, directions: pd.DataFrame, descent: pd.DataFrame) -> dict[str, Values]:
+    """By marginal, a number for each seed."""
+    counts = slopes["S"].unique()
+    functions, directions, descent = (found[found["marginal"] != CONTROL] for found in (slopes, directions, descent))
+    at_fbnn, at_most = (functions[functions["S"] == S] for S in (FBNN_SAMPLES, counts[-1]))
+    control = slopes[(slopes["S"] == counts[-1]) & (slopes["marginal"] == CONTROL)]
+    whitened = slopes.pivot(index="seed", columns=["S", "marginal"], values="whitened")
+    rises = {
+        f"{name}, S = {S} to {more}": rise.to_list()
+        for S, more in pairwise(counts)
+        for name, rise in (whitened[more] - whitened[S]).items()
+    }
+    half = directions.groupby("marginal")["direction"].transform("nunique") // 2
+    lower = directions[directions["direction"] >= half].groupby(["seed", "marginal"])["slope"].mean()
+    *_, before, last = (kl.pivot(index="seed", columns="marginal", values="kl") for _, kl in descent.groupby("steps"))
     return {
-        f"slope of the whitened score at S = 100, greatest {of_functions}": greatest_named(whitened),
-        f"slope of the score as it is less that of the whitened one at S = 100, greatest {of_functions}": (
-            greatest_named(raw)
+        "slope of the whitened score at S = 100, greatest of all function marginals": _by_marginal(at_fbnn, "whitened"),
+        "slope of the score as it is less that of the whitened one at S = 100, greatest of all function marginals": (
+            _by_marginal(at_fbnn.assign(apart=at_fbnn["raw"] - at_fbnn["whitened"]), "apart")
         ),
-        "rise of the slope from one S to the next, least of all": least_named(rises),
-        at_the_largest: greatest_named(large),
-        "slope at the largest S, standard normal": control.mean(counts[-1], "whitened"),
-        f"slope in the first principal direction at S = 100, least {of_functions}": least_named(first),
-        f"slope in the lower half of the principal directions at S = 100, greatest {of_functions}": (
-            greatest_named(lower)
+        "rise of the slope from one S to the next, least of all": rises,
+        "slope of the whitened score at the largest S, greatest of all k = 100 function marginals": (
+            _by_marginal(at_most[at_most["k"] == LARGE_K], "whitened")
         ),
-        f"rise of KL over the last part of the descent at S = 100, least {of_functions} [nats]": least_named(further),
+        "slope at the largest S, standard normal": control["whitened"].to_list(),
+        "slope in the first principal direction at S = 100, least of all function marginals": (
+            _by_marginal(directions[directions["direction"] == 0], "slope")
+        ),
+        "slope in the lower half of the principal directions at S = 100, greatest of all function marginals": (
+            lower.unstack().to_dict("list")
+        ),
+        "rise of KL over the last part of the descent at S = 100, least of all function marginals [nats]": (
+            (last - before).to_dict("list")
+        ),
     }
 
 
-def _table(cases: Sequence[Case]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for case in cases:
-        for S in case.found:
-            slope, rank = case.mean(S, "whitened"), round(case.mean(S, "rank").value)
-            numbers = (case.mean(S, field).value for field in ("raw", "error", "J", "bandwidth"))
-            alone = kl_of_variances(torch.full((rank,), slope.value, dtype=torch.float64))
-            rows.append((case.name, rank, S, slope.value, slope.high - slope.value, *numbers, alone))
-    return Table(
-        title="Slope of the estimated score on the true one: mean over seeds, half its interval; error: mean square of "
-        "the whitened estimate's error over that of the true score (1 for an estimate of 0); J: eigenfunctions that "
-        "the estimator keeps; KL [nats] at which q would rest if its scale alone could move",
-        columns=("marginal", "rank", "S", "slope", "±", "unwhitened", "error", "J", "bandwidth", "KL, scale alone"),
-        rows=tuple(rows),
-    )
-
-
-def _descent_table(cases: Sequence[Case]) -> Table:
-    rows: list[tuple[Cell, ...]] = [
-        (case.name, *(Statistic.of_mean(values).value for values in case.falls.values())) for case in cases
-    ]
-    return Table(
-        title=f"Gradient steps in the directions' variances from q = P, q's score estimated with S = {FBNN_SAMPLES}: "
-        "KL(q, P) after so many, mean over seeds [nats]",
-        columns=("marginal", *(f"{step} steps" for step in cases[0].falls)),
-        rows=tuple(rows),
-    )
-
-
-def _direction_table(cases: Sequence[Case]) -> Table:
-    """At S = 100, quarter by quarter of the principal directions."""
-    rows: list[tuple[Cell, ...]] = []
-    for case in cases:
-        slopes, shares = case.directions(FBNN_SAMPLES).mean(0), case.shares(FBNN_SAMPLES)
-        quarters = zip(slopes.tensor_split(4), shares.tensor_split(4), strict=True)
-        rows += [(case.name, place, *(float(part.mean()) for part in two)) for place, two in enumerate(quarters, 1)]
-    return Table(
-        title="Mean slope at S = 100 by quarter of the principal directions, the first of most variance",
-        columns=("marginal", "quarter", "slope", "deviation over bandwidth"),
-        rows=tuple(rows),
-    )
-
-
-def _draw(cases: Sequence[Case]) -> Figure:
-    figure = Figure(figsize=(PAGE_WIDTH, 3.4), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    looks = [LOOKS[place % len(LOOKS)] for place in range(len(cases))]
-    for case, (colour, marker, dashes) in zip(cases, looks, strict=True):
-        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "markeredgewidth": 0.8}
-        look["markerfacecolor"] = "white" if dashes == "--" else colour
-        line: dict[str, Any] = {"linestyle": dashes, "linewidth": 1.2, "capsize": 2, **look}
-        _draw_means(left, {S: case.mean(S, "whitened") for S in case.found}, label=case.name, **line)
-        by_direction, shares = case.directions(FBNN_SAMPLES).mean(0), case.shares(FBNN_SAMPLES)
-        middle.plot(shares, by_direction, linestyle="", **{**look, "markersize": 3, "markeredgewidth": 0.6})
-        _draw_means(right, {step: Statistic.of_mean(values) for step, values in case.falls.items()}, **line)
-    for axes in (left, middle):
-        axes.set_xscale("log")
-        axes.axhline(1, color="0.5", linewidth=0.8)
-        axes.set_ylim(min(-0.02, axes.get_ylim()[0]), 1.08)
-    right.loglog()
-    counts = list(cases[0].found)
-    left.set_xticks(counts, [str(S) if place % 2 == 0 or counts[-1] == S else "" for place, S in enumerate(counts)])
-    left.minorticks_off()
-    dress(left, "Slope of the score", "samples S", "slope (1: the true score)", legend=False)
-    dress(middle, f"By direction, S = {FBNN_SAMPLES}", "deviation over bandwidth", "")
-    dress(right, f"Descent from P, S = {FBNN_SAMPLES}", "gradient steps", "KL(q, P) [nats]", legend=False)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
-    return figure
-
-
-def _draw_means(axes: Axes, means: dict[int, Statistic], **look: Any) -> None:
-    bars = [[s.value - s.low for s in means.values()], [s.high - s.value for s in means.values()]]
-    axes.errorbar(list(means), [s.value for s in means.values()], yerr=bars, **look)
+def _by_marginal(rows: pd.DataFrame, value: str) -> Values:
+    return rows.pivot(index="seed", columns="marginal", values=value).to_dict("list")
 
 
 BURT2020_SHRINKAGE = Experiment("burt2020-shrinkage", Settings, investigate)

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -16,14 +17,13 @@ from fsvi_bench.papers.burt2020.roots import (
     OWN,
     RANDOM,
     SYMMETRIC,
-    Direct,
-    Row,
-    Split,
-    _dependence,
-    _identities,
+    by_data_set,
+    by_split,
     compare_directly,
+    dependence,
     direct_roots,
     examine,
+    identities,
     investigate,
 )
 from fsvi_bench.papers.claims import judge
@@ -48,6 +48,12 @@ def problem():
 @pytest.fixture(scope="module")
 def found(problem):
     return examine(problem, settings(permutations=3))
+
+
+@pytest.fixture(scope="module")
+def floors(found):
+    """By kind of root."""
+    return found[0].groupby("root")["floor"].agg(list)
 
 
 # --- One task ---------------------------------------------------------------------------------------------------------
@@ -80,20 +86,20 @@ def test_floors_and_predictive_kls_equal_those_of_each_root_written_out(problem,
     for kind, root in roots.items():
         floor, predictive = written_out(problem, root)
         # eps · cond(K), 1e-10, and as much again for covariances by an inverse.
-        assert found.floors[kind] == [pytest.approx(floor, rel=1e-8)]
-        assert found.predictive[kind] == [pytest.approx(predictive, rel=1e-7)]
+        row = found[0][found[0]["root"] == kind]
+        assert row["floor"].to_list() == [pytest.approx(floor, rel=1e-8)]
+        assert row["predictive"].to_list() == [pytest.approx(predictive, rel=1e-7)]
 
 
-def test_the_floors_lie_between_the_ends_and_only_orders_and_rotations_have_many(problem, found):
-    assert {kind: len(values) for kind, values in found.floors.items()} == {
-        OWN: 1, ORDERS: 3, SYMMETRIC: 1, EIGENVECTORS: 1, RANDOM: 3,
-    }  # fmt: skip
-    every = [floor for floors in found.floors.values() for floor in floors]
+def test_the_floors_lie_between_the_ends_and_only_orders_and_rotations_have_many(problem, found, floors):
+    assert floors.map(len).to_dict() == {OWN: 1, ORDERS: 3, SYMMETRIC: 1, EIGENVECTORS: 1, RANDOM: 3}
+    (roots, split), every = found, [floor for of_kind in floors for floor in of_kind]
     assert len(set(every)) == len(every)
-    assert abs(found.diagonal) < 1e-12 < min(every)
-    assert max(every) < found.largest == pytest.approx(found.levelled, rel=1e-12)
-    again = examine(problem, settings(permutations=3))
-    assert again == found
+    assert abs(split["diagonal"]) < 1e-12 < min(every)
+    assert max(every) < split["largest"] == pytest.approx(split["levelled"], rel=1e-12)
+    again, same = examine(problem, settings(permutations=3))
+    pd.testing.assert_frame_equal(again, roots, check_exact=True)
+    assert same == split
 
 
 def test_roots_from_the_kernel_matrix_are_roots():
@@ -113,26 +119,26 @@ def reference_evidence(Phi, y, noise):
     return stats.multivariate_normal(cov=Phi @ Phi.T + noise * np.eye(len(y))).logpdf(y)
 
 
-def test_a_wrong_floor_and_another_kernel_are_seen(problem, found):
+def test_a_wrong_floor_and_another_kernel_are_seen(problem, floors):
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
     C = problem.truth.posterior.precision_tril
     in_order = float(factorised_floor(cholesky_rotation(problem.feature_map.tril, order).mT @ C, C))
-    floors = {kind: found.floors[kind][0] for kind in (OWN, SYMMETRIC, EIGENVECTORS)} | {ORDERS: in_order}
-    assert max(compare_directly(problem, order, floors)) < 1e-9
-    for kind, floor in floors.items():
-        seen = compare_directly(problem, order, floors | {kind: 1.01 * floor})
-        assert seen.floor == pytest.approx(0.01 / 1.01, rel=1e-6)
+    by_rotation = {kind: floors[kind][0] for kind in (OWN, SYMMETRIC, EIGENVECTORS)} | {ORDERS: in_order}
+    assert max(compare_directly(problem, order, by_rotation).values()) < 1e-9
+    for kind, floor in by_rotation.items():
+        seen = compare_directly(problem, order, by_rotation | {kind: 1.01 * floor})
+        assert seen["floor"] == pytest.approx(0.01 / 1.01, rel=1e-6)
     other = bind_task(problem.frozen)
     # What a cached property would compute: features a thousandth too long.
     other.__dict__.update(Phi=1.001 * problem.Phi, Phi_test=1.001 * problem.Phi_test)
-    seen = compare_directly(other, order, floors)
-    assert seen.kernel == pytest.approx(1 - 1.001**-2, rel=1e-6)
-    assert seen.evidence > 1e-4
+    seen = compare_directly(other, order, by_rotation)
+    assert seen["kernel"] == pytest.approx(1 - 1.001**-2, rel=1e-6)
+    assert seen["evidence"] > 1e-4
     evidence = reference_evidence(problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance))
     longer = reference_evidence(1.001 * problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance))
-    assert seen.evidence == pytest.approx(abs(longer - evidence), rel=1e-6)
-    assert seen.evidence_share == pytest.approx(abs(longer - evidence) / abs(longer), rel=1e-6)
-    assert seen.predictive > 1e-4
+    assert seen["evidence"] == pytest.approx(abs(longer - evidence), rel=1e-6)
+    assert seen["evidence_share"] == pytest.approx(abs(longer - evidence) / abs(longer), rel=1e-6)
+    assert seen["predictive"] > 1e-4
 
 
 # --- Statistics -------------------------------------------------------------------------------------------------------
@@ -140,28 +146,30 @@ def test_a_wrong_floor_and_another_kernel_are_seen(problem, found):
 
 def planted(dataset, split, scale):
     """Orders' floors from 10 to 20 times the scale in steps of one: their quantiles are known."""
-    orders = [scale * (10 + i) for i in range(11)]
-    floors = {OWN: [12.5 * scale], ORDERS: orders, SYMMETRIC: [45 * scale], EIGENVECTORS: [3 * scale],
-              RANDOM: [60 * scale] * 2}  # fmt: skip
-    predictive = floors | {EIGENVECTORS: [30 * scale]}
-    direct = Direct(1e-9 * scale, 1e-12 * scale, 1e-13, 1e-10, 1e-12)
-    return Split(dataset, split, floors, predictive, 70.0, 70.7, -1e-9 * scale, direct)
+    floors = {OWN: [12.5], ORDERS: range(10, 21), SYMMETRIC: [45.0], EIGENVECTORS: [3.0], RANDOM: [60.0, 60.0]}
+    roots = pd.DataFrame([(kind, scale * floor) for kind, found in floors.items() for floor in found])
+    roots = roots.set_axis(["root", "floor"], axis=1).assign(dataset=dataset, split=split)
+    predictive = roots["floor"].where(roots["root"] != EIGENVECTORS, 30 * scale)
+    direct = {"evidence": 1e-9, "evidence_share": 1e-12 * scale, "kernel": 1e-13, "predictive": 1e-10, "floor": 1e-12}
+    whole = {"dataset": dataset, "split": split, "largest": 70.0, "levelled": 70.7, "diagonal": -1e-9 * scale}
+    return roots.assign(predictive=predictive), {**whole, **direct}
 
 
 @pytest.fixture
 def two_data_sets():
-    return {name: [planted(name, split, scale * (1 + split)) for split in range(3)] for name, scale in PAIRS}
-
-
-PAIRS = (("a", 1.0), ("b", 2.0))
+    """Roots and splits of data sets a and b, the scale of which is twice that of a."""
+    found = [
+        planted(name, split, scale * (1 + split)) for name, scale in (("b", 2.0), ("a", 1.0)) for split in range(3)
+    ]
+    return pd.concat([roots for roots, _ in found], ignore_index=True), pd.DataFrame([split for _, split in found])
 
 
 def test_statistics_of_planted_floors(two_data_sets):
-    two_data_sets["b"] = [
-        s._replace(floors=s.floors | {SYMMETRIC: [30 * 2 * (1 + s.split)]}) for s in two_data_sets["b"]
-    ]
-    every = [split for splits in two_data_sets.values() for split in splits]
-    values = {name: statistic.value for name, statistic in (_identities(every) | _dependence(two_data_sets)).items()}
+    roots, splits = two_data_sets
+    of_b = (roots["root"] == SYMMETRIC) & (roots["dataset"] == "b")
+    roots.loc[of_b, "floor"] *= 30 / 45
+    claims = REPRODUCTIONS["burt2020-roots"]._file().claims
+    verdicts = judge(claims, identities(splits) | dependence(roots))
     expected = {
         "log evidence: largest": 6e-12, "kernel at test": 1e-13, "exact predictive: largest": 1e-10,
         "floor: largest relative": 1e-12, "diagonalising root": 6e-9, "levelling root": 0.01,
@@ -169,31 +177,30 @@ def test_statistics_of_planted_floors(two_data_sets):
         "eigenvector root's floor": 0.2, "random rotations": 4.0, "eigenvector root's predictive": 2.0,
     }  # fmt: skip
     for start, value in expected.items():
-        (name,) = [name for name in values if name.startswith(start)]
-        assert values[name] == pytest.approx(value, rel=1e-9)
-    assert len(values) == len(expected)
-    claims = REPRODUCTIONS["burt2020-roots"]._file().claims
-    verdicts = judge(claims, _identities(every) | _dependence(two_data_sets))
+        (verdict,) = [verdict for verdict in verdicts if verdict.statistic.startswith(start)]
+        assert verdict.value == pytest.approx(value, rel=1e-9)
+    assert len(verdicts) == len(expected)
     failed = {verdict.statistic.split(":")[0].split("'")[0] for verdict in verdicts if not verdict.holds}
     assert failed == {"levelling root", "order of Z", "eigenvector root"}
     cases = {verdict.statistic.split(":")[0].split(",")[0]: verdict.statistic.split("(")[-1] for verdict in verdicts}
-    # In b the symmetric root is two, in a three times as far as the median order; elsewhere the two data sets are alike.
+    # In b the symmetric root is two, in a three times as far as the median order.
     assert cases["symmetric root's floor over the median order's"] == "b)"
-    assert cases["random rotations' median floor over the median order's"] == "all 2 alike)"
     assert cases["log evidence"] == "b split 2)"
 
 
 def test_a_split_that_came_to_nothing_lets_no_identity_hold(two_data_sets):
     """The last of all, where Python's max would pass over it."""
-    *others, last = [split for splits in two_data_sets.values() for split in splits]
-    nan = math.nan
-    lost = last._replace(levelled=nan, diagonal=nan, direct=Direct(*[nan] * 5))
-    assert all(math.isnan(statistic.value) for statistic in _identities([*others, lost]).values())
+    _, splits = two_data_sets
+    splits.loc[splits.index[-1], splits.columns[3:]] = math.nan
+    claims = [c for c in REPRODUCTIONS["burt2020-roots"]._file().claims if c.statistic in identities(splits)]
+    assert all(math.isnan(verdict.value) and not verdict.holds for verdict in judge(claims, identities(splits)))
 
 
-def test_a_row_is_the_mean_of_splits_quantiles(two_data_sets):
-    row = Row.of([split.floors for split in two_data_sets["a"]])
-    assert row == pytest.approx((25.0, 21.0, 30.0, 39.0, 90.0, 6.0, 120.0))
+def test_data_sets_are_means_of_splits_quantiles_in_their_own_order(two_data_sets):
+    means = by_data_set(by_split(two_data_sets[0], "floor"))
+    assert means["dataset"].to_list() == ["b", "a"]
+    columns = [OWN, "low", ORDERS, "high", SYMMETRIC, EIGENVECTORS, RANDOM]
+    assert means.loc[1, columns].to_list() == pytest.approx([25.0, 21.0, 30.0, 39.0, 90.0, 6.0, 120.0])
 
 
 def test_data_sets_without_official_tasks_are_left_out_and_named():
@@ -206,7 +213,8 @@ def test_data_sets_without_official_tasks_are_left_out_and_named():
         investigate(settings(datasets=["toy"]), Told())
     assert notes == ["toy has less than two official tasks: left out"]
     result = investigate(settings(datasets=["toy", "diabetes"], permutations=2), Told())
-    assert [row[0] for row in result.tables[0].rows] == ["diabetes"]
-    assert result.tables[0].title.endswith("; left out, fewer than two official tasks: toy")
-    assert result.numbers["left out, fewer than two official tasks"] == ["toy"]
-    assert [(s["dataset"], s["split"]) for s in result.numbers["splits"]] == [("diabetes", 0), ("diabetes", 1)]
+    table = REPRODUCTIONS["burt2020-roots"]._file().tables[0].of(result.frames)
+    assert [row[0] for row in table.rows] == ["diabetes"]
+    assert table.title.endswith("; left out, fewer than two official tasks: toy")
+    splits = result.frames["splits"]
+    assert list(zip(splits["dataset"], splits["split"], strict=True)) == [("diabetes", 0), ("diabetes", 1)]

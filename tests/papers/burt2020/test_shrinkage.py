@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from pydantic import ValidationError
@@ -15,18 +16,18 @@ from fsvi_bench.methods.data import Batch, Rows
 from fsvi_bench.papers.burt2020 import shrinkage as module
 from fsvi_bench.papers.burt2020.shrinkage import (
     CONTROL,
-    Case,
     Marginal,
-    Shrinkage,
     descend,
-    function_cases,
+    examine,
+    function_marginals,
     investigate,
     kl_of_variances,
     measurement_features,
     regress,
     shrinkage,
+    statistics,
 )
-from fsvi_bench.papers.claims import Worst
+from fsvi_bench.papers.claims import judge
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from tests import reference
 from tests.maths.draws import close, f64
@@ -55,7 +56,7 @@ def factor_of(seed, M, k):
 def test_equals_a_regression_written_out(M, k, rank, share):
     """Score by a pseudo-inverse of the covariance, estimate eigenfunction by eigenfunction, lstsq over all entries."""
     factor, w = factor_of(1, M, k), normals(2, 12, k)
-    found = shrinkage(Marginal.of(factor), w, share)
+    found, directions, over_bandwidth = shrinkage(Marginal.of(factor), w, share)
     f = (w @ factor.mT).numpy()
     covariance = (factor @ factor.mT).numpy()
     score = -f @ np.linalg.pinv(covariance, rcond=1e-12, hermitian=True)
@@ -67,39 +68,38 @@ def test_equals_a_regression_written_out(M, k, rank, share):
     def slope(y, x):
         return np.linalg.lstsq(x.reshape(-1, 1), y.reshape(-1), rcond=None)[0][0]
 
-    assert (found.S, found.rank, found.J) == (12, rank, J)
-    assert found.bandwidth == pytest.approx(reference.median_distance(f), rel=1e-12)
+    assert (found["rank"], found["J"]) == (rank, J)
+    assert found["bandwidth"] == pytest.approx(reference.median_distance(f), rel=1e-12)
     # Covariances by products lose eps · cond(C), 1e-16 · 1e6 and more, where the code has singular values of the factor.
-    assert found.whitened == pytest.approx(slope(whitened, target), rel=1e-7)
-    assert found.raw == pytest.approx(slope(estimate, score), rel=1e-6)
-    assert found.error == pytest.approx(((whitened - target) ** 2).sum() / (target**2).sum(), rel=1e-7)
+    assert found["whitened"] == pytest.approx(slope(whitened, target), rel=1e-7)
+    assert found["raw"] == pytest.approx(slope(estimate, score), rel=1e-6)
+    assert found["error"] == pytest.approx(((whitened - target) ** 2).sum() / (target**2).sum(), rel=1e-7)
     by_direction = [slope(whitened[:, i], target[:, i]) for i in range(rank)]
-    assert found.directions == pytest.approx(by_direction, rel=1e-5, abs=1e-9)
-    assert found.share == pytest.approx(np.sqrt(eigenvalues) / found.bandwidth, rel=1e-7)
+    assert directions.tolist() == pytest.approx(by_direction, rel=1e-5, abs=1e-9)
+    assert over_bandwidth.tolist() == pytest.approx(np.sqrt(eigenvalues) / found["bandwidth"], rel=1e-7)
 
 
 def test_planted_slopes_are_found():
     z, slopes, s = normals(3, 50, 3), f64([0.9, 0.5, -0.1]), f64([1.0, 0.1, 1e-200])
-    found = regress(-slopes * z, z, s, 7, 2.0)
-    assert found.directions == pytest.approx(slopes.tolist(), rel=1e-13)
+    found, directions = regress(-slopes * z, z, s)
+    assert directions.tolist() == pytest.approx(slopes.tolist(), rel=1e-13)
     squares = z.square().sum(0)
-    assert found.whitened == pytest.approx(float((slopes * squares).sum() / squares.sum()), rel=1e-13)
-    assert found.raw == pytest.approx(-0.1, rel=1e-13)  # of the direction with the least variance alone
-    assert found.error == pytest.approx(float(((1 - slopes) ** 2 * squares).sum() / squares.sum()), rel=1e-13)
-    exact = regress(-z, z, s, 7, 2.0)
-    assert (exact.whitened, exact.raw, exact.error) == (1.0, 1.0, 0.0)
+    assert found["whitened"] == pytest.approx(float((slopes * squares).sum() / squares.sum()), rel=1e-13)
+    assert found["raw"] == pytest.approx(-0.1, rel=1e-13)  # of the direction with the least variance alone
+    assert found["error"] == pytest.approx(float(((1 - slopes) ** 2 * squares).sum() / squares.sum()), rel=1e-13)
+    assert regress(-z, z, s)[0] == {"whitened": 1.0, "raw": 1.0, "error": 0.0}
 
 
 def test_slopes_do_not_depend_on_scale_or_rotation():
     factor, w = factor_of(4, 5, 5), normals(5, 20, 5)
     rotation = torch.linalg.qr(normals(6, 5, 5)).Q
-    one = shrinkage(Marginal.of(factor), w, 0.99)
+    one, directions, _ = shrinkage(Marginal.of(factor), w, 0.99)
     # W, and with it z, is the same up to signs; what is left is rounding, divided by the least eigenvalue kept.
-    other = shrinkage(Marginal.of(1e3 * rotation @ factor), w, 0.99)
-    assert other.whitened == pytest.approx(one.whitened, rel=1e-9)
-    assert other.directions == pytest.approx(one.directions, rel=1e-7)
-    assert other.bandwidth == pytest.approx(1e3 * one.bandwidth, rel=1e-12)
-    assert other.J == one.J
+    other, others, _ = shrinkage(Marginal.of(1e3 * rotation @ factor), w, 0.99)
+    assert other["whitened"] == pytest.approx(one["whitened"], rel=1e-9)
+    close(others, directions, rtol=1e-7)
+    assert other["bandwidth"] == pytest.approx(1e3 * one["bandwidth"], rel=1e-12)
+    assert other["J"] == one["J"]
 
 
 # --- What it means for the gradient -----------------------------------------------------------------------------------
@@ -121,15 +121,15 @@ def test_the_methods_own_gradient_rests_where_the_covariance_is_the_slope_times_
     """
     k, S = 16, 40
     Phi_A, w = normals(7, M, k), normals(8, S, k)
-    found = shrinkage(Marginal.of(Phi_A), w, 0.99)
-    assert 0.1 < found.whitened < 0.95
+    found, *_ = shrinkage(Marginal.of(Phi_A), w, 0.99)
+    assert 0.1 < found["whitened"] < 0.95
     W = Marginal.of(Phi_A).W
     squares = float((w @ W).square().sum())
     method, batch = of_method(Phi_A, S)
-    for variance in (1.0, found.whitened):
+    for variance in (1.0, found["whitened"]):
         scaled = math.sqrt(variance) * w
         derivative = float((scaled * method.stein_gradient(scaled[None], batch)[0]).sum())
-        expected = (variance - found.whitened) * squares
+        expected = (variance - found["whitened"]) * squares
         assert derivative == pytest.approx(expected, rel=1e-9, abs=1e-9 * squares)
 
 
@@ -201,51 +201,53 @@ def test_measurement_features_are_of_distinct_training_inputs_and_others(toy):
     assert not torch.equal(Phi_A, measurement_features(toy, 20, 1))
 
 
-def test_cases_of_a_problem_have_its_marginals(toy):
-    prior, posterior = function_cases(toy, settings(M=10, seeds=2, S=[5, 100]))
-    assert (prior.name, posterior.name, prior.k) == ("toy prior", "toy posterior", 20)
-    for case in (prior, posterior):
-        assert {S: [one.S for one in found] for S, found in case.found.items()} == {5: [5, 5], 100: [100, 100]}
+def test_marginals_of_a_problem_are_seen_at_every_count_and_seed(toy):
+    marginals = function_marginals(toy, settings(M=10, seeds=2, S=[5, 100]))
+    slopes, directions, descent = examine(marginals, settings(M=10, seeds=2, S=[5, 100], steps=[1, 2]))
+    assert list(marginals) == ["toy prior", "toy posterior"]
+    assert set(slopes["k"]) == {20}
+    for found, column, values in ((slopes, "S", [5, 100, 5, 100]), (descent, "steps", [1, 2, 1, 2])):
+        assert found.groupby("marginal")[column].agg(list).to_list() == [values] * 2
+    bandwidths = slopes[slopes["S"] == 100].set_index(["marginal", "seed"])["bandwidth"]
     for seed in range(2):
         Phi_A = measurement_features(toy, 10, seed)
         covariance = Phi_A @ torch.cholesky_inverse(toy.truth.posterior.precision_tril) @ Phi_A.mT
-        for case, values in ((prior, Phi_A @ Phi_A.mT), (posterior, covariance)):
-            one = case.found[100][seed]
-            deviations = torch.tensor(one.share, dtype=torch.float64) * one.bandwidth
+        for name, values in (("toy prior", Phi_A @ Phi_A.mT), ("toy posterior", covariance)):
+            of_one = directions[(directions["marginal"] == name) & (directions["seed"] == seed)]
+            deviations = f64((of_one["share"] * bandwidths[name, seed]).to_list())
             close(deviations.square(), torch.linalg.eigvalsh(values).flip(0), rtol=1e-9, atol=1e-12)
 
 
 def planted(name, k, slopes, raw, directions):
     """Two seeds, a hundredth apart."""
-
-    def one(S, slope, sign):
-        shifted = [d + 0.01 * sign for d in directions]
-        return Shrinkage(S, len(directions), 3, 1.0, slope + 0.01 * sign, raw + 0.01 * sign, 0.5, shifted, [1.0] * 4)
-
-    found = {S: [one(S, slope, sign) for sign in (-1, 1)] for S, slope in slopes.items()}
-    return Case(name, k, found, {1: [1.0, 2.0], 10: [1.0 + directions[0], 2.0 + directions[0]]})
+    runs, by_direction, descent = [], [], []
+    for seed, shift in enumerate((-0.01, 0.01)):
+        own = {"marginal": name, "k": k, "seed": seed}
+        runs += [{**own, "S": S, "whitened": slope + shift, "raw": raw + shift} for S, slope in slopes.items()]
+        by_direction += [{**own, "direction": place, "slope": d + shift} for place, d in enumerate(directions)]
+        descent += [{**own, "steps": step, "kl": seed + end} for step, end in ((1, 1.0), (10, 1.0 + directions[0]))]
+    return pd.DataFrame(runs), pd.DataFrame(by_direction), pd.DataFrame(descent)
 
 
 def test_statistics_of_planted_slopes():
     cases = [
         planted("a prior", 20, {100: 0.5, 400: 0.85}, 0.4, [0.9, 0.8, 0.4, 0.2]),
         planted("b prior", 100, {100: 0.3, 400: 0.5}, 0.25, [0.95, 0.3, 0.2, 0.1]),
-        planted(CONTROL, None, {100: 0.6, 400: 0.7}, 0.6, [0.1, 0.6, 0.6, 0.6]),
+        planted(CONTROL, 100, {100: 0.6, 400: 0.7}, 0.6, [0.1, 0.6, 0.6, 0.6]),
     ]
-    statistics = module._statistics(cases)
-    found = {name: statistic.value for name, statistic in statistics.items()}
-    assert [statistic.case for statistic in statistics.values() if isinstance(statistic, Worst)] == [
-        "a prior", "b prior", f"{CONTROL}, S = 100 to 400", "b prior", "a prior", "a prior", "a prior",
-    ]  # fmt: skip
+    found = statistics(*(pd.concat(frames, ignore_index=True) for frames in zip(*cases, strict=True)))
+    verdicts = judge(REPRODUCTIONS["burt2020-shrinkage"]._file().claims, found)
     expected = {
-        "slope of the whitened score at S = 100": 0.5, "slope of the score as it is": -0.05, "rise of the slope": 0.1,
-        "slope of the whitened score at the largest S": 0.5, "slope at the largest S, standard normal": 0.7,
-        "slope in the first": 0.9, "slope in the lower half": 0.3, "rise of KL": 0.9,
+        "slope of the whitened score at S = 100": (0.5, "a prior"), "slope of the score as it is": (-0.05, "b prior"),
+        "rise of the slope": (0.1, f"{CONTROL}, S = 100 to 400"), "slope of the whitened score at the": (0.5, "b prior"),
+        "slope at the largest S, standard normal": (0.7, None), "slope in the first": (0.9, "a prior"),
+        "slope in the lower half": (0.3, "a prior"), "rise of KL": (0.9, "a prior"),
     }  # fmt: skip
-    for start, value in expected.items():
-        (name,) = [name for name in found if name.startswith(start)]
-        assert found[name] == pytest.approx(value)
-    assert len(found) == len(expected)
+    for start, (value, case) in expected.items():
+        (verdict,) = [verdict for verdict in verdicts if verdict.statistic.startswith(start)]
+        assert verdict.value == pytest.approx(value)
+        assert case is None or verdict.statistic.endswith(f"({case})")
+    assert len(verdicts) == len(expected)
 
 
 @pytest.mark.parametrize("counts", [[100, 50], [25, 50], [100, 100]])
@@ -267,12 +269,3 @@ def test_data_sets_without_100_features_are_refused():
 
     with pytest.raises(InputError, match="none of toy has 100 features"):
         investigate(settings(datasets=["toy"]), Told())
-
-
-def test_more_cases_than_looks_are_all_drawn():
-    """Four data sets make nine cases."""
-    cases = [planted(f"{place}", 100, {100: 0.5, 400: 0.8}, 0.4, [0.9, 0.8, 0.4, 0.2]) for place in range(9)]
-    left, middle, right = module._draw(cases).axes
-    assert len(left.get_legend_handles_labels()[1]) == 9
-    assert len(left.containers) == len(right.containers) == 9
-    assert sum(line.get_linestyle() == "None" for line in middle.lines) == 9

@@ -1,19 +1,20 @@
 """Propositions 3 to 9 of Burt et al. (2020): what is shown, against something independent."""
 
 import math
-from collections import Counter
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 from pydantic import ValidationError
 from scipy import integrate, stats
 
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.papers.burt2020.theory import data_processing, networks, singular
 from fsvi_bench.papers.burt2020.theory.data_processing import (
-    data_processing_values,
+    data_processing_statistics,
     folded_shortfall,
     indicator_kls,
     measure_nested,
@@ -25,6 +26,12 @@ from fsvi_bench.papers.registry import REPRODUCTIONS
 from tests.maths.draws import close, f64
 
 EQUALITY = "proposition 3: largest difference of the two where the features' rank is k [nats]"
+
+
+def judged(found):
+    """Verdicts on the claims that something was found for, by name."""
+    claims = REPRODUCTIONS["burt2020-theory"]._file().claims
+    return {claim.statistic: claim.judge(found[claim.statistic]) for claim in claims if claim.statistic in found}
 
 
 def settings_of(**changes):
@@ -85,7 +92,7 @@ def test_values_of_other_features_are_noticed(monkeypatch, wrong):
     """If p's values are those of features unlike q's, the functional KL is not that of the weights, nor below it."""
     original = data_processing.tril_of_gram
     monkeypatch.setattr(data_processing, "tril_of_gram", lambda A: original(wrong(A)))
-    found = data_processing_values(settings_of(), measure_nested(settings_of(draws=2)))
+    found = judged(data_processing_statistics(settings_of(), measure_nested(settings_of(draws=2))))
     for name in (
         EQUALITY,
         "proposition 3: largest excess of the functional over the weight KL [nats]",
@@ -104,51 +111,56 @@ def test_features_of_a_lower_rank_leave_equality_unjudged_and_short(monkeypatch)
         return torch.cat([Phi[:, :-1], Phi[:, :1]], dim=1)
 
     monkeypatch.setattr(data_processing, "_features", dependent)
-    nested = measure_nested(settings_of(draws=2))
-    found = data_processing_values(settings_of(), nested)
-    assert int(nested.rank.max()) == nested.k - 1
-    assert math.isnan(found[EQUALITY].value)
-    assert math.isnan(found["proposition 6: largest difference of the two where the features' rank is k, share"].value)
-    claim = next(c for c in REPRODUCTIONS["burt2020-theory"]._file().claims if c.statistic == EQUALITY)
-    assert not claim.judge(found[EQUALITY]).holds
-    assert float((nested.weights[0] - nested.values[0, :, -1]).min()) > 1e-3
+    nested, k = measure_nested(settings_of(draws=2)), settings_of().features
+    found = data_processing_statistics(settings_of(), nested)
+    assert nested["rank"].max() == k - 1
+    assert found[EQUALITY] == {}
+    assert found["proposition 6: largest difference of the two where the features' rank is k, share"] == {}
+    with pytest.raises(ValueError, match="has no case"):
+        judged(found)
+    of_kl = nested[nested["divergence"] == "KL(Q, P)"]
+    assert (of_kl["weights"] - of_kl["functional"]).min() > 1e-3
 
 
 def test_ranks_rise_to_k_and_stay(nested):
-    k = settings_of().features
-    assert nested.rank.tolist() == [[min(M, k) for M in range(1, k + settings_of().extra_points + 1)]] * 2
+    k, points = settings_of().features, settings_of().features + settings_of().extra_points
+    ranks = nested[nested["inputs"].str.startswith("M")].groupby(["draw", "divergence"])["rank"].agg(list)
+    assert ranks.to_list() == [[min(M, k) for M in range(1, points + 1)]] * len(ranks)
 
 
 def test_repeated_points_show_what_they_show_once(nested):
     """21 rows of rank 7: the same divergences as the 7 points, which is why the number of points is not what counts."""
     k = settings_of().features
-    close(nested.repeated, nested.values[:, :, k - 2], rtol=1e-9)
+    seen = nested.pivot(index=["draw", "divergence"], columns="inputs", values="functional")
+    np.testing.assert_allclose(seen[f"{k - 1} points, each three times"], seen[f"M = {k - 1}"], rtol=1e-9)
 
 
 def test_claims_on_data_processing_notice_a_breach(nested):
     """A functional KL above the weights', or one that falls, or one that differs at full rank, is seen as such."""
-    settings = settings_of()
-    worse = nested._replace(values=nested.values.clone())
-    worse.values[0, 1, 3] = nested.weights[0, 1] + 0.5
-    found = data_processing_values(settings, worse)
-    fall = float(worse.values[0, 1, 3] - worse.values[0, 1, 4])
+    worse = nested.copy()
+    of_kl = (worse["divergence"] == "KL(Q, P)") & (worse["draw"] == 2)
+    worse.loc[of_kl & (worse["points"] == 4), "functional"] = worse.loc[of_kl, "weights"].iloc[0] + 0.5
+    found = judged(data_processing_statistics(settings_of(), worse))
+    at = worse[of_kl].set_index("inputs")["functional"]
     for name, value, case in (
         ("proposition 3: largest excess of the functional over the weight KL [nats]", 0.5, "draw 2, M = 4"),
         ("proposition 3: least shortfall where the rank is below k [nats]", -0.5, "draw 2, M = 4"),
         (
             "proposition 2: largest fall of the functional KL as points are added [nats]",
-            fall,
-            "draw 2, M = 4 and the next",
+            at["M = 4"] - at["M = 5"],
+            "M = 5",
         ),
     ):
-        assert (found[name].value, found[name].case) == (pytest.approx(value), case)
-    other = nested._replace(values=nested.values.clone())
-    other.values[2, 0, -1] *= 0.9
-    found = data_processing_values(settings, other)
+        assert found[name].value == pytest.approx(value)
+        assert found[name].statistic == f"{name} ({case})"
+    other = nested.copy()
+    other.loc[(other["divergence"] == "total variation") & (other["draw"] == 1) & (other["points"] == 12), "share"] *= (
+        0.9
+    )
+    found = judged(data_processing_statistics(settings_of(), other))
     name = "proposition 6: largest difference of the two where the features' rank is k, share"
     assert found[name].value == pytest.approx(0.1, rel=1e-9)
-    last = nested.values.shape[-1]
-    assert found[name].case == f"{nested.generators[2].name}, draw 1, M = {last}"
+    assert found[name].statistic == f"{name} (total variation, draw 1, M = 12)"
 
 
 @pytest.mark.parametrize(("mean", "scale"), [(3.0, 1.0), (0.7, 0.5), (-1.0, 2.0)])
@@ -189,35 +201,37 @@ def test_indicators_lose_everything_as_their_cells_shrink():
 
 @pytest.mark.parametrize(("k", "M"), [(2, 8), (10, 11)])
 def test_the_model_is_a_subset_of_regressors_narrower_than_its_process(k, M):
-    """K − FFᵀ is positive definite; FFᵀ has rank k, twice as many parameters change neither rank nor reach."""
+    """K − FFᵀ is positive definite; FFᵀ has rank k."""
     problem = singular.draw_problem(settings_of(), k, M)
     K = problem.tril @ problem.tril.mT
     grid = np.arange(M)
     close(K, np.exp(-0.5 * (grid[:, None] - grid) ** 2), rtol=1e-12)
     assert float(torch.linalg.eigvalsh(K - problem.factor @ problem.factor.mT).min()) > 0
-    twice = singular.draw_problem(settings_of(), k, M, twice=True)
-    assert twice.factor.shape == (M, 2 * k)
-    assert int(torch.linalg.matrix_rank(problem.factor)) == int(torch.linalg.matrix_rank(twice.factor)) == k
+    assert int(torch.linalg.matrix_rank(problem.factor)) == k
 
 
 @pytest.fixture(scope="module")
 def case():
-    return singular.follow(settings_of(steps=5), 2, 5)
+    """Along the noise, and without."""
+    return singular.follow(settings_of(steps=5), 2, 5), singular.without_noise(settings_of(), 2, 5)
 
 
 def test_slopes_are_read_off_the_last_step(case):
-    assert case.missing == 3
-    assert case.slope(2.5 * (1 / case.noise).log()) == pytest.approx(2.5, rel=1e-12)
-    bent = torch.where(case.noise > case.noise[-2], 7.0, 2.5) * (1 / case.noise).log()
-    assert case.slope(bent) == pytest.approx(2.5, rel=1e-12)
+    along, _ = case
+    assert set(along["missing"]) == {3}
+    bent = 2.5 * along["time"].where(along.index >= 3, 3.0 * along["time"])
+    last, slopes = singular.ends(along.assign(kl=bent))
+    assert slopes["kl"].to_dict() == {"k = 2, M = 5": pytest.approx(2.5, rel=1e-12)}
+    assert last["noise"].to_list() == [settings_of().smallest_noise]
 
 
 def test_divergences_of_a_case_fit_together(case):
     """Le Cam: H² ≤ TV ≤ √(1 − (1 − H²)²), in logarithms, at every noise; and exact values without noise."""
-    affinity = case.log_affinities[0.5]
-    assert bool((case.log_overlap <= affinity).all())
-    assert bool((case.log_overlap >= 2 * affinity - math.log(2)).all())
-    assert case.without_noise == {
+    along, bare = case
+    affinity = along["alpha = 0.5"]
+    assert (along["log_overlap"] <= affinity).all()
+    assert (along["log_overlap"] >= 2 * affinity - math.log(2)).all()
+    assert bare.set_index("divergence")["found"].to_dict() == {
         "KL(Q, P)": math.inf, "KL(P, Q)": math.inf, "total variation": 1.0, "squared Hellinger": 1.0,
         "alpha = 0.25": pytest.approx(16 / 3), "alpha = 0.75": pytest.approx(16 / 3), "alpha = 2": math.inf,
     }  # fmt: skip
@@ -225,72 +239,50 @@ def test_divergences_of_a_case_fit_together(case):
 
 def test_claims_on_singular_laws_notice_a_breach(case):
     """A KL of another slope, a value without noise that is not the largest, an event that shows too much."""
-    settings, curve = settings_of(), singular.Curve(3, 0.0, {}, singular.Statistic(1.1, 1.0, 1.3))
-    doubled = case._replace(
-        kl=2 * case.kl, without_noise={**case.without_noise, "squared Hellinger": 0.75, "KL(P, Q)": 9.0}
-    )
-    found = singular.singular_values(settings, [doubled], curve)
-    prefix = "proposition 4: "
-    assert found[prefix + "KL(Q_e, P), largest distance of its slope from (M - k)/2, share"].value == pytest.approx(
-        1, rel=1e-3
-    )
-    least = found[prefix + "least KL without noise, either way [nats]"]
-    assert (least.value, least.case) == (9.0, f"KL(P, Q), {case.name}")
+    along, bare = case
+    wrong = bare.assign(found=bare["found"].where(bare["divergence"] != "KL(P, Q)", 9.0))
+    found = judged(singular.singular_statistics(settings_of(), along.assign(kl=2 * along["kl"]), wrong))
+    slope = found["proposition 4: KL(Q_e, P), largest distance of its slope from (M - k)/2, share"]
+    assert slope.value == pytest.approx(1, rel=1e-3)
+    assert found["proposition 4: least KL without noise, either way [nats]"].value == 9.0
     # KL(P, Q) should be infinite and is 9: infinitely far.
     assert found["proposition 8: without noise, largest distance from f(0) + f'(infinity)"].value == math.inf
-    nonlinear = found[prefix + "a nonlinear model with one parameter, distance of its slope from (M - 1)/2, share"]
-    assert tuple(nonlinear) == pytest.approx((0.1, 0.0, 0.3))
-    events = [event._replace(under_q=1.0, under_p=0.0) for event in case.events]
-    shown = singular.singular_values(settings, [case._replace(events=events)], curve)
+    shown = judged(singular.singular_statistics(settings_of(), along.assign(event=1.0), bare))
     excess = shown["proposition 8: explicit event, largest excess over the total variation"].value
-    assert excess == pytest.approx(math.exp(float(case.log_overlap.max())), rel=1e-9)
+    assert excess == pytest.approx(math.exp(along["log_overlap"].max()), rel=1e-9)
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_case_that_came_to_nothing_lets_no_claim_on_cases_hold(case, place):
     """Wherever it stands. What is judged without the cases' numbers is named."""
-    nan = math.nan
-    lost = case._replace(
-        kl=case.kl * nan, reverse_kl=case.reverse_kl * nan, log_overlap=case.log_overlap * nan,
-        log_affinities={a: t * nan for a, t in case.log_affinities.items()}, log_alpha_2=case.log_alpha_2 * nan,
-        events=[event._replace(under_q=nan) for event in case.events],
-        without_noise=dict.fromkeys(case.without_noise, nan),
-    )  # fmt: skip
-    cases = [case]
-    cases.insert(place, lost)
-    found = singular.singular_values(settings_of(), cases, singular.Curve(3, 0.0, {}, Statistic(1.0, 1.0, 1.0)))
-    judged = {name for name, value in found.items() if not math.isnan(value.value)}
-    own = ("largest KL without noise where points", "redundant parameters", "a nonlinear model", "as written")
-    assert all(any(words in name for words in own) for name in judged)
-    assert len(found) - len(judged) == 12 + (place == 0)  # one looks at the first case alone
+    along, bare = case
+    numbers = along.columns.drop(["case", "k", "M", "missing", "noise", "time"])
+    lost = [along.assign(case="lost", **dict.fromkeys(numbers, math.nan)), bare.assign(case="lost", found=math.nan)]
+    both = (pd.concat([a, b][:: 1 - 2 * place], ignore_index=True) for a, b in zip(lost, case, strict=True))
+    found = judged(singular.singular_statistics(settings_of(), *both))
+    held = {name for name, verdict in found.items() if not math.isnan(verdict.value)}
+    own = ("largest KL without noise where points", "as written")
+    assert all(any(words in name for words in own) for name in held)
+    assert len(found) - len(held) == 13 + (place == 0)  # one looks at the first case alone
 
 
 def test_the_curve_has_the_slope_of_one_parameter():
-    curve = singular.follow_curve(settings_of(curve_draws=40, curve_points=3))
-    assert curve.slope.value == pytest.approx(1.0, rel=1e-3)
-    assert set(curve.left) == set(singular.CURVE_NOISE)
+    left, slope = singular.follow_curve(settings_of(curve_draws=40, curve_points=3))
+    assert np.mean(slope) == pytest.approx(0.0, abs=1e-3)
+    assert tuple(left["noise"]) == singular.CURVE_NOISE
 
 
 def test_a_curve_that_fills_the_square_is_told_from_one_that_does_not():
     rounded = singular.follow_rounded(settings_of(finest=5))
-    assert rounded.orders == [1, 2, 3, 4, 5]
-    assert rounded.hilbert[-1] == pytest.approx(math.log(2 * math.pi) + 1 / 3, abs=1e-3)
-    found = list(singular.rounded_values(rounded._replace(hilbert=rounded.diagonal, diagonal=rounded.hilbert)).values())
+    assert rounded["n"].to_list() == [1, 2, 3, 4, 5]
+    assert rounded["hilbert"].iloc[-1] == pytest.approx(math.log(2 * math.pi) + 1 / 3, abs=1e-3)
+    exchanged = rounded.rename(columns={"hilbert": "diagonal", "diagonal": "hilbert"})
+    found = list(singular.rounded_statistics(exchanged).values())
     assert found[0] == pytest.approx(math.log(2), rel=1e-2)
-    assert found[1] == pytest.approx(1, abs=1e-2)
+    assert abs(found[1]) == pytest.approx(1, abs=1e-2)
 
 
 # --- Proposition 9 ----------------------------------------------------------------------------------------------------
-
-
-def test_interval_of_a_share_by_its_definition():
-    """Clopper and Pearson: at the ends, as many or more (fewer) successes have probability 2.5%."""
-    found = networks.share(7, 40)
-    assert stats.binom.sf(6, 40, found.low) == pytest.approx(0.025, rel=1e-9)
-    assert stats.binom.cdf(7, 40, found.high) == pytest.approx(0.025, rel=1e-9)
-    assert networks.share(0, 40)[:2] == (0.0, 0.0)
-    assert networks.share(40, 40).low == pytest.approx(0.025 ** (1 / 40), rel=1e-9)
-    assert networks.share(40, 40).high == 1.0
 
 
 def test_points_are_quantiles_and_nested():
@@ -312,34 +304,48 @@ def test_networks_have_what_is_asked_for():
 def test_pieces_of_pruned_networks_follow_the_binomial_law():
     """A weight of 0 removes a bend: pieces − 1 is binomial(6, 0.8); χ² of 500 networks against it."""
     settings = settings_of(networks=500, widths=[1], pairs=[[1, 2]], seen_networks=2, finest=2)
-    counts = networks.count_pieces(settings).pruned
+    drawn = networks.count_pieces(settings)
+    counts = drawn.loc[drawn["law"] == networks.ZEROS, "pieces"].value_counts()
     expected = 500 * stats.binom.pmf(np.arange(7), 6, 0.8)
-    observed = np.array([counts[pieces] for pieces in range(1, 8)])
+    observed = counts.reindex(range(1, 8), fill_value=0).to_numpy()
     merged = [np.append(numbers[:3].sum(), numbers[3:]) for numbers in (observed, expected)]
     assert stats.chisquare(*merged).pvalue > 1e-3
 
 
 def test_wider_networks_are_seen_and_narrow_ones_never():
     found = networks.see(settings_of(seen_networks=30, finest=6), 1, 2)
-    assert found.points == [3, 7, 15, 31, 63]
-    assert found.found == sorted(found.found)
-    assert found.narrow_found == 0
+    assert found["points"].to_list() == [3, 7, 15, 31, 63]
+    assert found["value"].is_monotonic_increasing
+    assert set(found["refuted"]) == {0}
     generator = settings_of().generator("seen", 1, 2)
     assert all(linear_pieces(networks.draw_network(2, generator)) == 3 for _ in range(30))
-    assert found.shares[-1].value > 0.5
+    assert found["value"].iloc[-1] > 0.5
+
+
+NINE_OF_TEN = Statistic.of_proportion([True] * 9 + [False])
+
+
+def seen_by(share, refuted=0):
+    """Of widths 1 and 2."""
+    seen = pd.DataFrame([share], columns=["value", "low", "high"])
+    return seen.assign(points=3, pair="1 and 2", narrow=1, wide=2, refuted=refuted)
+
+
+def drawn(*pieces):
+    """Networks of width 2, and one of each of the other laws."""
+    others = [(networks.BARE, 2, 2), (networks.WHOLE, 6, 7), (networks.ZEROS, 6, 6)]
+    rows = [(networks.PLAIN, 2, number) for number in pieces]
+    return pd.DataFrame(rows + others, columns=["law", "width", "pieces"])
 
 
 def test_claims_on_networks_notice_a_breach():
-    settings = settings_of(networks=10)
-    seen = networks.Seen(1, 2, [3], [9], 10, 0)
-    fine = networks.Pieces({2: Counter({3: 10})}, {2: Counter({2: 10})}, Counter({6: 4}), Counter({7: 10}), [seen])
-    found = networks.pieces_values(settings, fine)
-    assert found["proposition 9: most pieces in excess of width + 1"].value == 0
-    bad = fine._replace(counts={2: Counter({3: 9, 5: 1})}, seen=[seen._replace(narrow_found=1)])
-    found = networks.pieces_values(settings, bad)
+    excess = "proposition 9: most pieces in excess of width + 1"
+    shown = networks.shown_by_events(seen_by(NINE_OF_TEN))
+    assert judged(networks.pieces_statistics(drawn(*[3] * 10), shown))[excess].value == 0
+    refuted = networks.shown_by_events(seen_by(NINE_OF_TEN, refuted=1))
+    found = judged(networks.pieces_statistics(drawn(*[3] * 9, 5), refuted))
     assert found["proposition 9: least share of networks with exactly width + 1 pieces"].value == 0.9
-    assert found["proposition 9: most pieces in excess of width + 1"].value == 2
-    assert found["proposition 9: most pieces in excess of width + 1"].case == "width 2"
+    assert (found[excess].value, found[excess].statistic) == (2, f"{excess} (width 2)")
     assert math.isnan(
         found["proposition 9: least total variation that finitely many values show between two widths"].low
     )
@@ -347,23 +353,38 @@ def test_claims_on_networks_notice_a_breach():
 
 def test_an_event_shows_of_every_divergence_what_two_coins_do():
     """9 of 10 wide networks, no narrow one; an infinite KL(wide, narrow) only if p's whole interval is above 0."""
-    seen = networks.Seen(1, 2, [3], [9], 10, 0)
-    by_name = {f.name: f for f in generators()}
-    hellinger = seen.shown(by_name["squared Hellinger"], wide_first=True)
-    interval = networks.share(9, 10)
-    assert tuple(hellinger) == pytest.approx([1 - math.sqrt(1 - p) for p in interval], rel=1e-13)
-    assert seen.shown(by_name["KL(Q, P)"], wide_first=False).value == pytest.approx(math.log(10), rel=1e-13)
-    assert tuple(seen.shown(by_name["KL(Q, P)"], wide_first=True)) == (math.inf,) * 3
-    assert seen._replace(found=[0]).shown(by_name["KL(Q, P)"], wide_first=True).low == 0
-    assert math.isnan(seen._replace(narrow_found=1).shown(by_name["KL(Q, P)"], wide_first=True).low)
-    fine = networks.Pieces({2: Counter({3: 10})}, {2: Counter({2: 10})}, Counter({6: 4}), Counter({7: 10}), [seen])
-    found = networks.pieces_values(settings_of(networks=10), fine)
+    seen = networks.shown_by_events(seen_by(NINE_OF_TEN))
+
+    def shown(name, way, of=seen):
+        return of[(of["divergence"] == name) & (of["way"] == way)][["value", "low", "high"]].iloc[0].to_list()
+
+    wide, narrow = "Q wide, P narrow", "Q narrow, P wide"
+    assert shown("squared Hellinger", wide) == pytest.approx([1 - math.sqrt(1 - p) for p in NINE_OF_TEN], rel=1e-13)
+    assert shown("KL(Q, P)", narrow)[0] == pytest.approx(math.log(10), rel=1e-13)
+    assert shown("KL(Q, P)", wide) == [math.inf] * 3
+    none = networks.shown_by_events(seen_by(Statistic.of_proportion([False] * 10)))
+    assert shown("KL(Q, P)", wide, none)[1] == 0
+    assert networks.shown_by_events(seen_by(NINE_OF_TEN, refuted=1))[["value", "low", "high"]].isna().all(axis=None)
     name = "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show"
+    found = judged(networks.pieces_statistics(drawn(3), seen))[name]
     # α = ¼: 1 − (1 − p)^α of the largest value one way, 1 − (1 − p)^(1 − α) the other; α = ¾ the other way round.
     # Equal but for rounding.
-    least = {"alpha = 0.25 of Q wide, P narrow, widths 1 and 2", "alpha = 0.75 of Q narrow, P wide, widths 1 and 2"}
-    assert found[name].case.removesuffix(" and 1 more") in least
-    assert tuple(found[name]) == pytest.approx([1 - (1 - p) ** 0.25 for p in interval], rel=1e-12)
+    case = found.statistic.split("(")[-1].removesuffix(")").removesuffix(" and 1 more")
+    assert case in {
+        "alpha = 0.25 of Q wide, P narrow, widths 1 and 2",
+        "alpha = 0.75 of Q narrow, P wide, widths 1 and 2",
+    }
+    expected = [1 - (1 - p) ** 0.25 for p in NINE_OF_TEN]
+    assert [found.value, found.low, found.high] == pytest.approx(expected, rel=1e-12)
+
+
+def test_bars_of_one_number_stand_side_by_side_with_their_middle_on_its_tick():
+    rows = [(networks.PLAIN, 5, 6, 10), (networks.BARE, 5, 2, 10), (networks.WHOLE, 6, 7, 10)]
+    rows += [(networks.ZEROS, 6, pieces, number) for pieces, number in ((7, 3), (6, 4), (5, 3))]
+    axes = Figure().subplots()
+    networks.bars(pd.DataFrame(rows, columns=["law", "width", "pieces", "networks"]))(axes)
+    middles = sorted(bar.get_x() + bar.get_width() / 2 for bar in axes.patches)
+    assert middles == pytest.approx([2, 5, 5.9, 6.1, 6.9, 7.1], abs=1e-12)
 
 
 @pytest.mark.parametrize(("field", "value"), [("cases", [[3, 3]]), ("pairs", [[6, 5]]), ("cases", [[0, 2]])])

@@ -14,81 +14,46 @@ Divergences are taken from the laws of the values: nothing here knows that they 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
+import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy import integrate, stats
 from torch import Tensor
 
 from fsvi_bench.maths.features import rbf_grid_features
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.maths.projection import RANK_TOLERANCE
-from fsvi_bench.papers.burt2020.theory.f_divergence import Generator, Relative, generators, kl, relative
+from fsvi_bench.papers.burt2020.theory.f_divergence import Relative, generators, kl, relative
 from fsvi_bench.papers.burt2020.theory.settings import Settings
-from fsvi_bench.papers.claims import Statistic
-from fsvi_bench.papers.intervals import largest_named, smallest_named
+from fsvi_bench.papers.claims import Values
 
-REPEATS = 3
 CELLS = (1.0, 1e-1, 1e-2, 1e-4, 1e-8, 0.0)
 
 
-class Nested(NamedTuple):
-    """f-divergences by draw: of the weights, of values at the first 1, 2, ... points, and at repeated points."""
+def measure_nested(settings: Settings) -> pd.DataFrame:
+    """f-divergences of a random q = N(μ, FFᵀ) against N(0, I_k), of the weights and of values at random inputs.
 
-    k: int
-    generators: tuple[Generator, ...]
-    rank: Float[Tensor, "draws points"]
-    weights: Float[Tensor, "generators draws"]
-    values: Float[Tensor, "generators draws points"]
-    repeated: Float[Tensor, "generators draws"]  #: at k − 1 points, each three times
-
-    @property
-    def full(self) -> Bool[Tensor, "draws points"]:
-        """Where the features at the points have rank k, and g is injective."""
-        return self.rank == self.k
-
-    def excesses(self, fs: slice) -> list[tuple[str, float]]:
-        """Functional less weight divergence, as a share of the latter, by divergence, draw and number of points."""
-        shares = (self.values - self.weights[..., None]) / self.weights[..., None]
-        return self._named(fs, shares, torch.ones_like(self.full))
-
-    def differences(self, fs: slice) -> list[tuple[str, float]]:
-        """The same in magnitude, where the features have rank k."""
-        return self._named(fs, (self.values / self.weights[..., None] - 1).abs(), self.full)
-
-    def _named(
-        self, fs: slice, values: Float[Tensor, "generators draws points"], kept: Bool[Tensor, "draws points"]
-    ) -> list[tuple[str, float]]:
-        pairs = zip(self.generators[fs], values[fs], strict=True)
-        return [(f"{f.name}, {place}", value) for f, of_f in pairs for place, value in by_place(of_f, kept)]
-
-
-def by_place(
-    values: Float[Tensor, "draws points"], kept: Bool[Tensor, "draws points"] | None = None
-) -> list[tuple[str, float]]:
-    """Numbers with what to call them, those that are kept."""
-    mask = torch.ones_like(values, dtype=torch.bool) if kept is None else kept
-    return [(f"draw {draw + 1}, M = {M + 1}", float(values[draw, M])) for draw, M in mask.nonzero().tolist()]
-
-
-def measure_nested(settings: Settings) -> Nested:
-    """A random q = N(μ, FFᵀ) against N(0, I_k), at random inputs of which each set contains the last."""
+    A row for each draw, set of inputs (the first 1, 2, ..., each set containing the last, and k − 1 inputs three times)
+    and divergence. Where the rank of the features is k, g is injective.
+    """
     k, generator = settings.features, settings.generator("data processing")
-    fs, points = generators(), settings.features + settings.extra_points
-    ranks, weights, values, repeated = [], [], [], []
-    for _ in range(settings.draws):
+    points, rows = k + settings.extra_points, []
+    for draw in range(1, settings.draws + 1):
         mean, factor = _posterior(k, generator)
         Phi = _features(points, k, generator)
-        few = Phi[: k - 1].repeat(REPEATS, 1)
-        at = [of_values(mean, factor, Phi[:M]) for M in range(1, points + 1)]
-        ranks.append([len(seen.shift) for seen in at])
-        weights.append([float(f.divergence(of_weights(mean, factor))) for f in fs])
-        values.append([[float(f.divergence(seen)) for seen in at] for f in fs])
-        repeated.append([float(f.divergence(of_values(mean, factor, few))) for f in fs])
-    tensors = (torch.tensor(numbers, dtype=torch.float64) for numbers in (weights, values, repeated))
-    w, v, r = (numbers.transpose(0, 1) for numbers in tensors)
-    return Nested(k, fs, torch.tensor(ranks, dtype=torch.float64), w, v, r)
+        sets = {f"M = {M}": Phi[:M] for M in range(1, points + 1)}
+        sets[f"{k - 1} points, each three times"] = Phi[: k - 1].repeat(3, 1)
+        weights = {f.name: float(f.divergence(of_weights(mean, factor))) for f in generators()}
+        for name, Phi_A in sets.items():
+            seen = of_values(mean, factor, Phi_A)
+            rows += [
+                (draw, name, len(Phi_A), len(seen.shift), f.name, weights[f.name], float(f.divergence(seen)))
+                for f in generators()
+            ]
+    columns = ["draw", "inputs", "points", "rank", "divergence", "weights", "functional"]
+    found = pd.DataFrame(rows, columns=columns)
+    return found.assign(share=found["functional"] / found["weights"])
 
 
 def _posterior(k: int, generator: torch.Generator) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
@@ -110,7 +75,7 @@ def _features(points: int, k: int, generator: torch.Generator) -> Float[Tensor, 
 
 def of_weights(mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"]) -> Relative:
     """q = N(mean, FFᵀ) and p = N(0, I), the laws of the weights."""
-    return relative(mean, factor, torch.zeros_like(mean), torch.eye(len(mean), dtype=mean.dtype))
+    return relative(mean, factor, torch.eye(len(mean), dtype=mean.dtype))
 
 
 def of_values(mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"], Phi_A: Float[Tensor, "M k"]) -> Relative:
@@ -125,7 +90,7 @@ def of_values(mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"], Phi_A: Fl
     if rank < len(Phi_A):
         values = left[:, :rank].mT @ values
     mean_q, factor_q, factor_p = torch.split(values, [1, len(mean), len(mean)], dim=1)
-    return relative(mean_q[:, 0], factor_q, torch.zeros_like(mean_q[:, 0]), tril_of_gram(factor_p.mT))
+    return relative(mean_q[:, 0], factor_q, tril_of_gram(factor_p.mT))
 
 
 def folded_shortfall(mean: float, scale: float) -> float:
@@ -165,35 +130,31 @@ def indicator_kls(cell: float) -> tuple[float, float]:
     return float(functional), float(kl(Relative(one, one)))
 
 
-def data_processing_values(settings: Settings, nested: Nested) -> dict[str, Statistic]:
-    """One number for each claim on propositions 2, 3 and 6; the worst of several with its place."""
-    excess = nested.values[0] - nested.weights[0][:, None]
-    repeated = (nested.weights[0] - nested.repeated[0]).tolist()
-    shortfall = [
-        *by_place(-excess, ~nested.full),
-        *((f"draw {draw}, {nested.k - 1} points, each three times", value) for draw, value in enumerate(repeated, 1)),
-    ]
+def data_processing_statistics(settings: Settings, nested: pd.DataFrame) -> dict[str, Values]:
+    """On propositions 2, 3 and 6: numbers by draw, inputs and divergence."""
+    case = "draw " + nested["draw"].astype(str) + ", " + nested["inputs"]
+    of_kl, full = nested["divergence"] == "KL(Q, P)", nested["rank"] == settings.features
+    excess = (nested["functional"] - nested["weights"]).set_axis(case)[of_kl.to_numpy()]
+    share = (nested["share"] - 1).set_axis(nested["divergence"] + ", " + case)[~of_kl.to_numpy()]
+    kls_full, others_full = full[of_kl].to_numpy(), full[~of_kl].to_numpy()
+    in_turn = nested[of_kl & nested["inputs"].str.startswith("M")].pivot(
+        index="draw", columns="points", values="functional"
+    )
     functional, weight = indicator_kls(0.0)
-    others = slice(1, None)
-    single = {
+    return {
+        "proposition 3: largest excess of the functional over the weight KL [nats]": excess.to_dict(),
+        "proposition 2: largest fall of the functional KL as points are added [nats]": {
+            f"M = {M}": fall for M, fall in (-in_turn.diff(axis=1)).iloc[:, 1:].max(skipna=False).items()
+        },
+        "proposition 3: largest difference of the two where the features' rank is k [nats]": (
+            excess[kls_full].abs().to_dict()
+        ),
+        "proposition 3: least shortfall where the rank is below k [nats]": (-excess[~kls_full]).to_dict(),
         "proposition 3: shortfall of g = |theta|, not injective [nats]": folded_shortfall(settings.folded_mean, 1.0),
         "proposition 3: shortfall of g = |theta| between symmetric laws [nats]": abs(folded_shortfall(0.0, 0.5)),
         "proposition 3 as written: shortfall of g = 1[x = theta], injective [nats]": weight - functional,
-    }
-    return {
-        "proposition 3: largest excess of the functional over the weight KL [nats]": largest_named(by_place(excess)),
-        "proposition 2: largest fall of the functional KL as points are added [nats]": largest_named(
-            (f"{place} and the next", -rise) for place, rise in by_place(nested.values[0].diff())
-        ),
-        "proposition 3: largest difference of the two where the features' rank is k [nats]": largest_named(
-            by_place(excess.abs(), nested.full)
-        ),
-        "proposition 3: least shortfall where the rank is below k [nats]": smallest_named(shortfall),
-        **{name: Statistic.exact(value) for name, value in single.items()},
-        "proposition 6: largest excess of a functional over its weight f-divergence, share": largest_named(
-            nested.excesses(others)
-        ),
-        "proposition 6: largest difference of the two where the features' rank is k, share": largest_named(
-            nested.differences(others)
+        "proposition 6: largest excess of a functional over its weight f-divergence, share": share.to_dict(),
+        "proposition 6: largest difference of the two where the features' rank is k, share": (
+            share[others_full].abs().to_dict()
         ),
     }

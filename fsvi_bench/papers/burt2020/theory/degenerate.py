@@ -22,8 +22,10 @@ import torch
 from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril
+from fsvi_bench.papers.burt2020.theory.f_divergence import Relative, relative
 
 RANK_TOLERANCE = 1e-9  #: singular values of F below this share of the largest are none
 
@@ -37,118 +39,88 @@ class Asymptotics(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Probabilities of E = {y: ‖Nᵀ(y − μ)‖ ≤ radius}: under Q_ε, and at most so much under P."""
+    """Probabilities of E = {y: ‖Nᵀ(y − μ)‖ ≤ radius}: under Q_ε, and at most so much under P. Their difference is what
+    the event shows of the total variation, from below."""
 
     radius: float
     under_q: float
     under_p: float
 
-    @property
-    def total_variation(self) -> float:
-        """What the event shows of the total variation, from below."""
-        return self.under_q - self.under_p
 
+class Flat(NamedTuple):
+    """Q = N(m + shift, FFᵀ) beside P = N(m, LLᵀ): nothing here depends on m."""
 
-def smoothed_factor(factor: Float[Tensor, "M k"], noise_variance: float) -> Float[Tensor, "M c"]:
-    """A factor of FFᵀ + ε²I; F itself, with its k columns, for ε² = 0."""
-    if noise_variance == 0:
-        return factor
-    identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
-    return torch.cat([factor, math.sqrt(noise_variance) * identity], dim=1)
+    shift: Float[Tensor, " M"]
+    factor: Float[Tensor, "M k"]
+    tril: Float[Tensor, "M M"]
 
+    def seen(self, noise_variance: float) -> Relative:
+        """Q_ε seen from P, by a factor of FFᵀ + ε²I; for ε = 0 by F itself, with its k columns."""
+        identity = torch.eye(len(self.shift), dtype=self.shift.dtype)
+        noise = [math.sqrt(noise_variance) * identity] if noise_variance else []
+        return relative(self.shift, torch.cat([self.factor, *noise], dim=1), self.tril)
 
-def smoothed_kl(
-    mean_q: Float[Tensor, " M"],
-    factor_q: Float[Tensor, "M k"],
-    noise_variance: float,
-    mean_p: Float[Tensor, " M"],
-    tril_p: Float[Tensor, "M M"],
-) -> Float[Tensor, ""]:
-    """KL(Q_ε‖P), for any ε² ≥ 0: infinity for ε = 0 and a rank below M, see `RANK_TOLERANCE`.
+    def kl(self, noise_variance: float) -> Float[Tensor, ""]:
+        """KL(Q_ε‖P), for any ε² ≥ 0: infinity for ε = 0 and a rank below M, see `RANK_TOLERANCE`.
 
-    log det(FFᵀ + ε²I) = Σ_i log(s_i² + ε²) + (M − k) log ε² for k ≤ M, no cancellation at whatever ε.
-    """
-    M, k = factor_q.shape
-    if noise_variance == 0 and len(_split(factor_q)[1]) < M:
-        return mean_q.new_full((), math.inf)
-    whitened = solve_tril(tril_p, torch.cat([factor_q, (mean_q - mean_p)[:, None]], dim=1)).square().sum()
-    noise = noise_variance * _inverse(tril_p).square().sum()
-    logdet_q = (torch.linalg.svdvals(factor_q).square() + noise_variance).log().sum()
-    if k < M:
-        logdet_q = logdet_q + (M - k) * torch.tensor(noise_variance, dtype=torch.float64).log()
-    return 0.5 * (whitened + noise - M + logdet_of_tril(tril_p) - logdet_q)
+        log det(FFᵀ + ε²I) = Σ_i log(s_i² + ε²) + (M − k) log ε² for k ≤ M, no cancellation at whatever ε.
+        """
+        _, variance = self._spectrum(noise_variance)
+        inverse = solve_tril(self.tril, torch.eye(len(self.shift), dtype=self.shift.dtype))
+        spread = self._whitened() + noise_variance * inverse.square().sum()
+        return 0.5 * (spread - len(self.shift) + logdet_of_tril(self.tril) - variance.log().sum())
 
+    def reverse_kl(self, noise_variance: float) -> Float[Tensor, ""]:
+        """KL(P‖Q_ε), for any ε² ≥ 0: infinity for ε = 0 and a rank below M.
 
-def smoothed_reverse_kl(
-    mean_q: Float[Tensor, " M"],
-    factor_q: Float[Tensor, "M k"],
-    noise_variance: float,
-    mean_p: Float[Tensor, " M"],
-    tril_p: Float[Tensor, "M M"],
-) -> Float[Tensor, ""]:
-    """KL(P‖Q_ε), for any ε² ≥ 0: infinity for ε = 0 and a rank below M.
+        In F's left singular vectors FFᵀ + ε²I is diagonal, with M − k times ε² itself.
+        """
+        left, variance = self._spectrum(noise_variance)
+        spread = (self._beside_p(left).square().sum(-1) / variance).sum()
+        found = 0.5 * (spread - len(self.shift) + variance.log().sum() - logdet_of_tril(self.tril))
+        return torch.where((variance > 0).all(), found, math.inf)
 
-    In F's left singular vectors FFᵀ + ε²I is diagonal, with M − k times ε² itself.
-    """
-    if noise_variance == 0 and len(_split(factor_q)[1]) < len(mean_q):
-        return mean_q.new_full((), math.inf)
-    left, singular, _ = torch.linalg.svd(factor_q, full_matrices=True)
-    variance = torch.full_like(mean_q, noise_variance)
-    variance[: len(singular)] += singular.square()
-    rotated = left.mT @ torch.cat([tril_p, (mean_p - mean_q)[:, None]], dim=1)
-    spread = (rotated.square().sum(-1) / variance).sum()
-    return 0.5 * (spread - len(mean_q) + variance.log().sum() - logdet_of_tril(tril_p))
+    def asymptotics(self) -> Asymptotics:
+        """The leading terms for ε → 0."""
+        left, variance = self._spectrum(0.0)
+        inside, outside = variance[variance > 0], self._beside_p(left[:, variance == 0])
+        constant = 0.5 * (self._whitened() - len(variance) + logdet_of_tril(self.tril) - inside.log().sum())
+        slope = 0.5 * (len(variance) - len(inside))
+        return Asymptotics(slope, float(constant), 0.5 * float(outside.square().sum()))
 
+    def revealing_event(self, noise_variance: float) -> Event:
+        """An event that Q_ε all but always, and P all but never shows: a thin slab around the subspace of Q.
 
-def asymptotics(
-    mean_q: Float[Tensor, " M"],
-    factor_q: Float[Tensor, "M k"],
-    mean_p: Float[Tensor, " M"],
-    tril_p: Float[Tensor, "M M"],
-) -> Asymptotics:
-    """The leading terms for ε → 0."""
-    M = len(mean_q)
-    complement, inside = _split(factor_q)
-    whitened = solve_tril(tril_p, torch.cat([factor_q, (mean_q - mean_p)[:, None]], dim=1)).square().sum()
-    constant = 0.5 * (whitened - M + logdet_of_tril(tril_p) - 2 * inside.log().sum())
-    outside = complement.mT @ torch.cat([tril_p, (mean_q - mean_p)[:, None]], dim=1)
-    return Asymptotics(0.5 * (M - len(inside)), float(constant), 0.5 * float(outside.square().sum()))
+        With d = M − r, Q_ε(E) = F_χ²(d)(c) for the radius ε√c, and P(E) is at most the ball's volume times the largest
+        density of Nᵀy, V_d (ε√c)^d (2π)^(−d/2) det(NᵀLLᵀN)^(−½), whatever P's mean. Their difference is largest at
+        c = d log(1/ε²) + log det NᵀLLᵀN, where the derivatives agree; up to powers of c, 1 less it falls like ε^d.
 
+        Raises:
+            ValueError: Q reaches every direction, or ε = 0.
+        """
+        left, variance = self._spectrum(0.0)
+        complement = left[:, variance == 0]
+        d = complement.shape[1]
+        if d == 0 or noise_variance <= 0:
+            raise ValueError(
+                f"no event for {d} directions out of reach and noise variance {noise_variance}, both must be > 0"
+            )
+        logdet = float(torch.linalg.svdvals(complement.mT @ self.tril).log().sum()) * 2
+        squared = max(d * math.log(1 / noise_variance) + logdet, 0.0)
+        log_volume = -math.lgamma(0.5 * d + 1) - 0.5 * d * math.log(2)
+        under_p = math.exp(log_volume - 0.5 * logdet) * (noise_variance * squared) ** (0.5 * d)
+        return Event(math.sqrt(noise_variance * squared), float(stats.chi2.cdf(squared, d)), min(under_p, 1.0))
 
-def revealing_event(
-    mean_q: Float[Tensor, " M"],
-    factor_q: Float[Tensor, "M k"],
-    noise_variance: float,
-    tril_p: Float[Tensor, "M M"],
-) -> Event:
-    """An event that Q_ε all but always, and P all but never shows: a thin slab around the subspace of Q.
+    def _spectrum(self, noise_variance: float) -> tuple[Float[Tensor, "M M"], Float[Tensor, " M"]]:
+        """Eigenvectors and eigenvalues of FFᵀ + ε²I, ε² itself in directions that F does not reach."""
+        left, singular, _ = torch.linalg.svd(self.factor, full_matrices=True)
+        reached = torch.where(singular > RANK_TOLERANCE * singular[0], singular, 0.0).square()
+        return left, pad(reached, (0, len(left) - len(singular))) + noise_variance
 
-    With d = M − r, Q_ε(E) = F_χ²(d)(c) for the radius ε√c, and P(E) is at most the ball's volume times the largest
-    density of Nᵀy, V_d (ε√c)^d (2π)^(−d/2) det(NᵀLLᵀN)^(−½), whatever P's mean. Their difference is largest at
-    c = d log(1/ε²) + log det NᵀLLᵀN, where the derivatives agree; up to powers of c, 1 less it falls like ε^d.
+    def _whitened(self) -> Float[Tensor, ""]:
+        """tr L⁻¹FFᵀL⁻ᵀ + ‖L⁻¹ shift‖²."""
+        return solve_tril(self.tril, torch.cat([self.factor, self.shift[:, None]], dim=1)).square().sum()
 
-    Raises:
-        ValueError: Q reaches every direction, or ε = 0.
-    """
-    complement, _ = _split(factor_q)
-    d = complement.shape[1]
-    if d == 0 or noise_variance <= 0:
-        raise ValueError(
-            f"no event for {d} directions out of reach and noise variance {noise_variance}, both must be > 0"
-        )
-    logdet = float(torch.linalg.svdvals(complement.mT @ tril_p).log().sum()) * 2
-    squared = max(d * math.log(1 / noise_variance) + logdet, 0.0)
-    log_volume = -math.lgamma(0.5 * d + 1) - 0.5 * d * math.log(2)
-    under_p = math.exp(log_volume - 0.5 * logdet) * (noise_variance * squared) ** (0.5 * d)
-    return Event(math.sqrt(noise_variance * squared), float(stats.chi2.cdf(squared, d)), min(under_p, 1.0))
-
-
-def _split(factor: Float[Tensor, "M k"]) -> tuple[Float[Tensor, "M d"], Float[Tensor, " r"]]:
-    """Orthonormal basis of what F does not reach, and its singular values that count."""
-    left, singular, _ = torch.linalg.svd(factor, full_matrices=True)
-    rank = int((singular > RANK_TOLERANCE * singular[0]).sum())
-    return left[:, rank:], singular[:rank]
-
-
-def _inverse(tril: Float[Tensor, "M M"]) -> Float[Tensor, "M M"]:
-    return solve_tril(tril, torch.eye(len(tril), dtype=tril.dtype, device=tril.device))
+    def _beside_p(self, directions: Float[Tensor, "M d"]) -> Float[Tensor, "d c"]:
+        """Components of P's factor and of the shift."""
+        return directions.mT @ torch.cat([self.tril, self.shift[:, None]], dim=1)

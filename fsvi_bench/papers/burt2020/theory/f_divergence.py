@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -73,33 +74,16 @@ class Generator:
         return remaining + (probability * self.at_zero if probability > 0 else 0.0)
 
 
-def relative(
-    mean_q: Float[Tensor, " M"],
-    factor_q: Float[Tensor, "M c"],
-    mean_p: Float[Tensor, " M"],
-    tril_p: Float[Tensor, "M M"],
-) -> Relative:
-    """q = N(mean_q, FFᵀ) seen from p = N(mean_p, LLᵀ); where F has a rank r < M, M − r variances are exactly 0.
+def relative(shift: Float[Tensor, " M"], factor_q: Float[Tensor, "M c"], tril_p: Float[Tensor, "M M"]) -> Relative:
+    """q = N(m + shift, FFᵀ) seen from p = N(m, LLᵀ); where F has a rank r < M, M − r variances are exactly 0.
 
     Singular values of L⁻¹F that are rounding (below max(M, c) eps of the largest) count as 0.
     """
-    whitened = solve_tril(tril_p, torch.cat([factor_q, (mean_q - mean_p)[:, None]], dim=1))
+    whitened = solve_tril(tril_p, torch.cat([factor_q, shift[:, None]], dim=1))
     left, singular, _ = torch.linalg.svd(whitened[:, :-1], full_matrices=True)
     rounding = max(factor_q.shape) * torch.finfo(singular.dtype).eps * singular[:1]
     singular = torch.where(singular > rounding, singular, 0.0)
-    missing = max(len(mean_q) - len(singular), 0)
-    return Relative(left.mT @ whitened[:, -1], pad(singular.square(), (0, missing)))
-
-
-def swapped(of: Relative) -> Relative:
-    """p seen from q.
-
-    Raises:
-        ValueError: q has no density, so p cannot be seen from it.
-    """
-    if not bool((of.variance > 0).all()):
-        raise ValueError("q has a variance of 0, expected positive ones")
-    return Relative(-of.shift / of.variance.sqrt(), 1 / of.variance)
+    return Relative(left.mT @ whitened[:, -1], pad(singular.square(), (0, len(shift) - len(singular))))
 
 
 def kl(of: Relative) -> Float[Tensor, ""]:
@@ -110,34 +94,29 @@ def kl(of: Relative) -> Float[Tensor, ""]:
 
 def reverse_kl(of: Relative) -> Float[Tensor, ""]:
     """KL(p‖q); infinity where q has no density."""
-    if not bool((of.variance > 0).all()):
-        return of.shift.new_full((), math.inf)
-    return kl(swapped(of))
+    shift, variance = of
+    terms = (1 + shift.square()) / variance - 1 + variance.log()
+    return torch.where((variance > 0).all(), 0.5 * terms.sum(), math.inf)
 
 
-def log_chernoff(of: Relative, alpha: float) -> Float[Tensor, ""]:
+def log_chernoff(of: Relative, alpha: float | Tensor) -> Tensor:
     """log ∫ q^α p^(1−α): −∞ for a q without density and 0 < α < 1; +∞ where the integral diverges.
 
     In one coordinate, by completing the square, with λ = (1 − α)v + α for q's variance v and shift m,
 
         ∫ q^α p^(1−α) = v^((1−α)/2) λ^(−½) exp(−½ α(1−α) m²/λ)        (infinite unless λ > 0).
+
+    Complex α, along a last dimension of 1, serve for the integral in `log_overlap`.
     """
     shift, variance = of
     mixed = (1 - alpha) * variance + alpha
-    if not bool((mixed > 0).all()):
-        return shift.new_full((), math.inf)
     terms = (1 - alpha) * variance.log() - mixed.log() - alpha * (1 - alpha) * shift.square() / mixed
-    return 0.5 * terms.sum()
+    return torch.where((mixed.real > 0).all(), 0.5 * terms.sum(-1), math.inf)
 
 
 def alpha_divergence(of: Relative, alpha: float) -> Float[Tensor, ""]:
     """(∫ q^α p^(1−α) − 1) / (α(α − 1)), α neither 0 nor 1; its f is (z^α − αz − 1 + α)/(α(α − 1))."""
     return torch.expm1(log_chernoff(of, alpha)) / (alpha * (alpha - 1))
-
-
-def squared_hellinger(of: Relative) -> Float[Tensor, ""]:
-    """1 − ∫ √(qp), between 0 and 1."""
-    return -torch.expm1(log_chernoff(of, 0.5))
 
 
 def log_overlap(of: Relative) -> Float[Tensor, ""]:
@@ -150,16 +129,15 @@ def log_overlap(of: Relative) -> Float[Tensor, ""]:
     At the α of least c, Chernoff's, e^(itℓ) turns slowest. The integrand has modulus at most c(α)/|…| and falls like
     |t|^(−2−M/2) where all M variances differ from 1.
     """
-    shift, variance = of
-    if not bool((variance > 0).all()):
-        return shift.new_full((), -math.inf)
-    alpha = _least_chernoff(of)
+    if not bool((of.variance > 0).all()):
+        return of.shift.new_full((), -math.inf)
+    # Equal laws have no least value; and a hair from the poles at 0 and 1 nothing is gained.
+    least = minimize_scalar(lambda place: float(log_chernoff(of, place)), bounds=(1e-3, 1 - 1e-3), method="bounded")
+    alpha = float(least.x)
     t, weights = _line(of, min(alpha, 1 - alpha))
-    z = torch.complex(torch.full_like(t, alpha), t)[:, None]
-    mixed = (1 - z) * variance + z
-    log_c = 0.5 * ((1 - z) * variance.log() - mixed.log() - z * (1 - z) * shift.square() / mixed).sum(-1)
+    z = torch.complex(torch.full_like(t, alpha), t)
     level = log_chernoff(of, alpha)
-    integrand = (torch.exp(log_c - level) / (z * (1 - z))[:, 0]).real
+    integrand = (torch.exp(log_chernoff(of, z[:, None]) - level) / (z * (1 - z))).real
     return level + ((integrand * weights).sum() / math.pi).log()
 
 
@@ -174,7 +152,9 @@ def generators(alphas: tuple[float, ...] = (0.25, 0.75, 2.0)) -> tuple[Generator
         Generator("KL(Q, P)", lambda z: z * math.log(z), 0.0, math.inf, kl),
         Generator("KL(P, Q)", lambda z: -math.log(z), math.inf, 0.0, reverse_kl),
         Generator("total variation", lambda z: 0.5 * abs(z - 1), 0.5, 0.5, total_variation),
-        Generator("squared Hellinger", lambda z: 1 - math.sqrt(z), 1.0, 0.0, squared_hellinger),
+        Generator(
+            "squared Hellinger", lambda z: 1 - math.sqrt(z), 1.0, 0.0, lambda of: -torch.expm1(log_chernoff(of, 0.5))
+        ),
         *map(_alpha_generator, alphas),
     )
 
@@ -185,21 +165,6 @@ def _alpha_generator(alpha: float) -> Generator:
 
     slope = math.inf if alpha > 1 else 1 / (1 - alpha)
     return Generator(f"alpha = {alpha:g}", f, 1 / alpha, slope, lambda of: alpha_divergence(of, alpha))
-
-
-def _least_chernoff(of: Relative) -> float:
-    """α in (0, 1) of least log ∫ q^α p^(1−α), which is convex, by bisection of its derivative."""
-    shift, variance = of
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        alpha = 0.5 * (low + high)
-        mixed = (1 - alpha) * variance + alpha
-        # d/dα of α(1−α)/λ is ((1−α)²v − α²)/λ², since λ' = 1 − v.
-        bend = ((1 - alpha) ** 2 * variance - alpha**2) / mixed.square()
-        slope = -variance.log() - (1 - variance) / mixed - shift.square() * bend
-        low, high = (alpha, high) if float(slope.sum()) < 0 else (low, alpha)
-    # Equal laws have no least value; and a hair from the poles at 0 and 1 nothing is gained.
-    return min(max(0.5 * (low + high), 1e-3), 1 - 1e-3) if bool((shift != 0).any() | (variance != 1).any()) else 0.5
 
 
 def _line(of: Relative, pole: float) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]:

@@ -8,14 +8,16 @@ that takes finitely many inputs. KL(narrow, wide) is at least −log(1 − p), a
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
-from scipy import stats
+from matplotlib.axes import Axes
 
-from fsvi_bench.papers.burt2020.theory.f_divergence import Generator, generators
+from fsvi_bench.papers.burt2020.theory.f_divergence import generators
 from fsvi_bench.papers.burt2020.theory.relu_pieces import (
     Network,
     exact_network,
@@ -24,58 +26,12 @@ from fsvi_bench.papers.burt2020.theory.relu_pieces import (
     values_as_integers,
 )
 from fsvi_bench.papers.burt2020.theory.settings import Settings
-from fsvi_bench.papers.claims import Statistic
-from fsvi_bench.papers.intervals import largest_named, least_named
+from fsvi_bench.papers.claims import Statistic, Values
+from fsvi_bench.presenting.plots import NAMED
 
 PRUNED = 6  #: width whose outgoing weights may be 0
-
-
-class Seen(NamedTuple):
-    """Of the wider networks, how many show more pieces than the narrow ones can have; by number of points, a row."""
-
-    narrow: int
-    wide: int
-    points: list[int]
-    found: list[int]
-    networks: int
-    narrow_found: int  #: of the narrow ones, at the finest points: the theorem says 0
-
-    @property
-    def name(self) -> str:
-        """As claims on the worst of several call it."""
-        return f"widths {self.narrow} and {self.wide}"
-
-    @property
-    def shares(self) -> list[Statistic]:
-        """A lower bound on the total variation between the two laws of values at the points."""
-        return [share(found, self.networks) for found in self.found]
-
-    def shown(self, f: Generator, *, wide_first: bool) -> Statistic:
-        """A lower bound on D_f at the finest points; it rises with p, so that p's interval gives its own.
-
-        NaN where narrow networks show the event, which then proves nothing.
-        """
-        if self.narrow_found:
-            return Statistic.exact(math.nan)
-        bound = f.shown_of_q if wide_first else f.shown_of_p
-        return Statistic(*map(bound, self.shares[-1]))
-
-
-class Pieces(NamedTuple):
-    """How many networks have how many pieces, by width."""
-
-    counts: dict[int, Counter[int]]
-    without_biases: dict[int, Counter[int]]
-    pruned: Counter[int]  #: width 6, outgoing weights 0 with positive probability
-    whole: Counter[int]  #: width 6, none of them
-    seen: list[Seen]
-
-
-def share(found: int, of: int) -> Statistic:
-    """With the interval of Clopper and Pearson."""
-    low = float(stats.beta.ppf(0.025, found, of - found + 1)) if found else 0.0
-    high = float(stats.beta.ppf(0.975, found + 1, of - found)) if found < of else 1.0
-    return Statistic(found / of, low, high)
+PLAIN, WHOLE, BARE, ZEROS = "as they are", "the same, without zeros", "no hidden biases", "weights may be 0"
+BAR = 0.2  #: a bar's width, of the distance between ticks
 
 
 def draw_network(
@@ -94,76 +50,115 @@ def places(level: int) -> list[Fraction]:
     return [Fraction(math.tan(math.pi * (i / number - 0.5))) for i in range(1, number)]
 
 
-def count_pieces(settings: Settings) -> Pieces:
-    """All counts."""
-    counts, bare = {}, {}
+def count_pieces(settings: Settings) -> pd.DataFrame:
+    """Linear pieces of each network drawn, by its law and width."""
+
+    def count(law: str, width: int, generator: torch.Generator, **changes: Any) -> list[tuple[str, int, int]]:
+        drawn = (draw_network(width, generator, **changes) for _ in range(settings.networks))
+        return [(law, width, linear_pieces(network)) for network in drawn]
+
+    rows = []
     for width in settings.widths:
         generator = settings.generator("pieces", width)
-        counts[width] = Counter(linear_pieces(draw_network(width, generator)) for _ in range(settings.networks))
-        bare[width] = Counter(
-            linear_pieces(draw_network(width, generator, biases=False)) for _ in range(settings.networks)
-        )
+        rows += count(PLAIN, width, generator) + count(BARE, width, generator, biases=False)
     generator = settings.generator("pruned")
-    whole = Counter(linear_pieces(draw_network(PRUNED, generator)) for _ in range(settings.networks))
-    drawn = (
-        draw_network(PRUNED, generator, zero_probability=settings.zero_probability) for _ in range(settings.networks)
-    )
-    pruned = Counter(linear_pieces(network) for network in drawn)
-    return Pieces(counts, bare, pruned, whole, [see(settings, *pair) for pair in settings.pairs])
+    rows += count(WHOLE, PRUNED, generator)
+    rows += count(ZEROS, PRUNED, generator, zero_probability=settings.zero_probability)
+    return pd.DataFrame(rows, columns=["law", "width", "pieces"])
 
 
-def see(settings: Settings, narrow: int, wide: int) -> Seen:
-    """Values at 3, 7, 15, … points."""
-    levels, generator = list(range(2, settings.finest + 1)), settings.generator("seen", narrow, wide)
-    A, found = places(settings.finest), [0] * len(levels)
+def see(settings: Settings, narrow: int, wide: int) -> pd.DataFrame:
+    """Of the wider networks, the share that show more pieces than the narrow ones can have, by their values at 3, 7,
+    15, … points: a lower bound on the total variation between the two laws of values at the points.
+
+    `refuted` is how many of the narrow ones do so at the finest points: the theorem says 0.
+    """
+    levels, generator = range(2, settings.finest + 1), settings.generator("seen", narrow, wide)
+    A, found = places(settings.finest), []
     for _ in range(settings.seen_networks):
         X, values = values_as_integers(draw_network(wide, generator), A)
-        for place, level in enumerate(levels):
-            step = 2 ** (settings.finest - level)
-            found[place] += pieces_seen(X[step - 1 :: step], values[step - 1 :: step]) > narrow + 1
+        steps = [2 ** (settings.finest - level) for level in levels]
+        found.append([pieces_seen(X[step - 1 :: step], values[step - 1 :: step]) > narrow + 1 for step in steps])
     narrow_ones = (values_as_integers(draw_network(narrow, generator), A) for _ in range(settings.seen_networks))
-    false = sum(pieces_seen(X, values) > narrow + 1 for X, values in narrow_ones)
-    return Seen(narrow, wide, [2**level - 1 for level in levels], found, settings.seen_networks, false)
+    refuted = sum(pieces_seen(X, values) > narrow + 1 for X, values in narrow_ones)
+    by_level = zip(levels, np.transpose(found), strict=True)
+    shares = [(2**level - 1, *Statistic.of_proportion(of_level)) for level, of_level in by_level]
+    return pd.DataFrame(shares, columns=["points", "value", "low", "high"]).assign(
+        pair=f"{narrow} and {wide}", narrow=narrow, wide=wide, refuted=refuted
+    )
 
 
-def _total_variation() -> Generator:
-    return next(f for f in generators() if f.name == "total variation")
+def shown_by_events(seen: pd.DataFrame) -> pd.DataFrame:
+    """Lower bounds on f-divergences at the finest points. They rise with p, so that p's interval gives theirs.
 
-
-def pieces_values(settings: Settings, pieces: Pieces) -> dict[str, Statistic]:
-    """One statistic for each claim on proposition 9; the worst of several with its widths."""
-    others = [f for f in generators() if f.between_singular < math.inf]
-    every = [
-        (
-            f"{f.name} of Q {'wide, P narrow' if first else 'narrow, P wide'}, {seen.name}",
-            Statistic(*(bound / f.between_singular for bound in seen.shown(f, wide_first=first))),
-        )
-        for seen in pieces.seen
-        for f in others
-        for first in (True, False)
+    NaN where narrow networks show the event, which then proves nothing. Both ways, as f-divergences are not symmetric.
+    """
+    finest = seen[seen["points"] == seen["points"].max()].set_index("pair")
+    shares = finest[["value", "low", "high"]].where(finest["refuted"] == 0)
+    rows = [
+        (f.name, words, f"widths {pair}", *map(bound, share), f.between_singular)
+        for f in generators()
+        for words, bound in (("Q wide, P narrow", f.shown_of_q), ("Q narrow, P wide", f.shown_of_p))
+        for pair, *share in shares.itertuples(name=None)
     ]
-    kl = next(f for f in generators() if f.slope_at_infinity == math.inf)
-    start = "proposition 9: "
+    return pd.DataFrame(rows, columns=["divergence", "way", "pair", "value", "low", "high", "limit"])
+
+
+def pieces_statistics(pieces: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Values]:
+    """On propositions 7 and 9, by width or pair of widths."""
+    case = "width " + pieces["width"].astype(str)
+    plain, bare, zeros = (pieces[pieces["law"] == law] for law in (PLAIN, BARE, ZEROS))
+    excess = plain["pieces"] - plain["width"] - 1
+    bounds = shown[["value", "low", "high"]]
+    one_way = {
+        name: bounds[(shown["divergence"] == name) & (shown["way"] == "Q wide, P narrow")].set_axis(
+            shown["pair"].unique()
+        )
+        for name in ("total variation", "KL(Q, P)")
+    }
+    finite = shown["limit"] < math.inf
+    shares = bounds[finite].div(shown["limit"][finite], axis=0)
+    shares.index = pd.Index(shown["divergence"] + " of " + shown["way"] + ", " + shown["pair"])[finite]
     return {
-        start + "least share of networks with exactly width + 1 pieces": least_named(
-            (f"width {width}", share(counts[width + 1], settings.networks)) for width, counts in pieces.counts.items()
+        "proposition 9: least share of networks with exactly width + 1 pieces": (
+            (excess == 0).groupby(case).agg(list).to_dict()
         ),
-        start + "most pieces in excess of width + 1": largest_named(
-            (f"width {width}", max(counts) - width - 1) for width, counts in pieces.counts.items()
+        "proposition 9: most pieces in excess of width + 1": excess.groupby(case).max().to_dict(),
+        "proposition 9: least total variation that finitely many values show between two widths": _statistics(
+            one_way["total variation"]
         ),
-        start + "least total variation that finitely many values show between two widths": least_named(
-            (seen.name, seen.shown(_total_variation(), wide_first=True)) for seen in pieces.seen
+        "proposition 7: least KL(wide, narrow) that finitely many values show [nats]": _statistics(one_way["KL(Q, P)"]),
+        "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show": _statistics(
+            shares
         ),
-        "proposition 7: least KL(wide, narrow) that finitely many values show [nats]": least_named(
-            (seen.name, seen.shown(kl, wide_first=True)) for seen in pieces.seen
-        ),
-        "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show": least_named(
-            every
-        ),
-        start + "most pieces of any width without hidden biases": largest_named(
-            (f"width {width}", max(counts)) for width, counts in pieces.without_biases.items()
-        ),
-        start + "share of networks that pass for one neuron less if outgoing weights may be 0": share(
-            pieces.pruned[PRUNED], settings.networks
+        "proposition 9: most pieces of any width without hidden biases": bare["pieces"].groupby(case).max().to_dict(),
+        "proposition 9: share of networks that pass for one neuron less if outgoing weights may be 0": (
+            (zeros["pieces"] == PRUNED).to_list()
         ),
     }
+
+
+def _statistics(bounds: pd.DataFrame) -> dict[str, Statistic]:
+    return {name: Statistic(*row) for name, *row in bounds.itertuples(name=None)}
+
+
+def bars(counts: pd.DataFrame) -> Callable[[Axes], None]:
+    """Where the condition holds all is in one place; where it does not, laws of different width overlap."""
+    labels = {
+        (WHOLE, PRUNED): f"width {PRUNED}",
+        (PLAIN, PRUNED - 1): f"width {PRUNED - 1}",
+        (BARE, PRUNED - 1): f"{PRUNED - 1}, no hidden biases",
+        (ZEROS, PRUNED): f"{PRUNED}, weights may be 0",
+    }
+
+    def draw(axes: Axes) -> None:
+        present = counts.set_index(["law", "width"])
+        groups = [(label, present.loc[[law]]) for law, label in labels.items() if law in present.index]
+        shown = pd.concat(dict(groups), names=["label"]).reset_index()
+        # Those that share a number stand side by side, and their middle on its tick.
+        beside = shown.groupby("pieces")["pieces"]
+        at = shown["pieces"] + BAR * (beside.cumcount() - (beside.transform("size") - 1) / 2)
+        for (label, part), colour in zip(shown.groupby("label", sort=False), NAMED.values(), strict=False):
+            axes.bar(at[part.index], part["networks"] / part["networks"].sum(), width=BAR, color=colour, label=label)
+
+    return draw
