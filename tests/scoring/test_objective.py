@@ -132,7 +132,7 @@ def infimum_in_60_digits(problem, basis, c):
     """N/2 log 2πσ² + min over m of ‖y − Φm‖²/2σ² + c/2 ‖Vᵀm‖², less c/2 log det(c VᵀH⁻¹V), H = ΦᵀΦ/σ² + c VVᵀ."""
     with mpmath.workdps(60):
         Phi, y, V = (mpmath.matrix(part.tolist()) for part in (problem.Phi, problem.y, basis))
-        variance, r = mpmath.mpf(float(problem.noise_variance)), basis.shape[1]
+        variance = mpmath.mpf(float(problem.noise_variance))
         H_inverse, moment = (Phi.T * Phi / variance + c * V * V.T) ** -1, Phi.T * y / variance
         misfit = (y.T * y)[0] / variance - (moment.T * H_inverse * moment)[0]
         marginal = mpmath.log(mpmath.det(c * (V.T * H_inverse * V)))
