@@ -105,11 +105,10 @@ class Experiment(Reproduction, Generic[Settings]):
         self._settings(quick)
 
     def make(self, workshop: Workshop) -> Outcome:
-        settings, parts = self._settings(workshop.quick), Parts(self.name, workshop)
+        settings, parts, file = self._settings(workshop.quick), Parts(self.name, workshop), self._file()
         laboratory = Laboratory(parts, workshop.resources.data_dir, workshop.quick, workshop.progress.note)
         findings = self.investigate(settings, laboratory)
-        verdicts, stem = self._judge(findings), workshop.stem(self.name)
-        file = self._file()
+        verdicts = self._judge(findings)
         with self._names_of_the_file(findings):
             tables = (*findings.tables, *(spec.of(findings.frames) for spec in file.tables))
         numbers = ExperimentNumbers(
@@ -124,15 +123,9 @@ class Experiment(Reproduction, Generic[Settings]):
             },
             numbers=findings.numbers,
         )
-        written = []
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
-        texts = {".json": json_in_lines(numbers.model_dump_json(), 3), ".csv": as_csv(tables)}
-        if findings.page is not None:
-            texts[".md"] = findings.page(verdicts)
-        for suffix, text in texts.items():
-            path = stem.with_name(stem.name + suffix)
-            write_atomically(path, text.encode())
-            written.append(path)
+        stem = workshop.stem(self.name)
+        written = _write(stem, numbers, findings.page and findings.page(verdicts))
         figure = findings.figure if file.figure is None else self._drawn(file.figure, findings)
         assert figure is not None
         return Outcome(
@@ -190,6 +183,15 @@ class Experiment(Reproduction, Generic[Settings]):
     def _error(self, error: ValidationError) -> InputError:
         first = error.errors()[0]
         return InputError(f"{self._path}: '{'.'.join(map(str, first['loc']))}': {first['msg']}; mend the file")
+
+
+def _write(stem: Path, numbers: ExperimentNumbers, page: str | None) -> list[Path]:
+    """Writes the numbers, the tables and the page, if there is one; where they are."""
+    texts = {".json": json_in_lines(numbers.model_dump_json(), 3), ".csv": as_csv(numbers.tables), ".md": page}
+    paths = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items() if text is not None}
+    for path, text in paths.items():
+        write_atomically(path, text.encode())
+    return list(paths)
 
 
 def _draw_alone(draw: Callable[[Axes], None], axes: Axes) -> None:
