@@ -34,6 +34,7 @@ class Layer(_Spec):
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}` stands for the value of `by`.
+        hollow: points are outlines.
     """
 
     kind: Literal["line", "points", "linepoints", "band", "intervals", "hline", "vline"] = "line"
@@ -52,6 +53,7 @@ class Layer(_Spec):
     width: float = 1.3
     size: float = 4.0
     alpha: float | None = None
+    hollow: bool = False
 
     def draw(self, axes: Axes, frames: Frames) -> None:
         """Raises KeyError for a frame or a column that is not there."""
@@ -86,13 +88,17 @@ class Layer(_Spec):
             ends = [y - rows[self.low], rows[self.high] - y]
             axes.errorbar(x, y, ends, fmt=marker, markersize=self.size, elinewidth=1, capsize=2, **look)
         elif self.kind == "points":
-            axes.plot(x, rows[self.y], linestyle="", markeredgewidth=0, **dot, **look)
+            edge = {"markeredgewidth": 1, "fillstyle": "none"} if self.hollow else {"markeredgewidth": 0}
+            axes.plot(x, rows[self.y], linestyle="", **edge, **dot, **look)
         else:
             axes.plot(x, rows[self.y], **line, **(dot if self.kind == "linepoints" else {}), **look)
 
 
 class Panel(_Spec):
-    """A panel's words, axes and layers; `draw` names what is drawn beside the layers by a function of its own."""
+    """A panel's words, axes and layers; `draw` names what is drawn beside the layers by a function of its own.
+
+    `legend_look` has further arguments of Matplotlib's `legend`.
+    """
 
     title: str = ""
     x: str = ""
@@ -106,6 +112,7 @@ class Panel(_Spec):
     legend: str | None = "best"
     legend_columns: int = 1
     legend_title: str | None = None
+    legend_look: dict[str, Any] = {}
     layers: tuple[Layer, ...] = ()
     draw: str | None = None
 
@@ -123,7 +130,7 @@ class Panel(_Spec):
         if self.legend and axes.get_legend_handles_labels()[0]:
             look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL, "handlelength": 1.6}
             look |= {"loc": self.legend, "ncols": self.legend_columns, "title": self.legend_title}
-            axes.legend(**look)
+            axes.legend(**look | self.legend_look)
 
 
 class FigureSpec(_Spec):
