@@ -68,7 +68,7 @@ class TableSpec(BaseModel):
         frame = select(frames[self.frame], self.where)
         columns = self.columns or {name: name for name in frame.columns}
         rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]
-        return Table(title=self.title.format(**frames[self.frame].attrs), columns=tuple(columns), rows=tuple(rows))
+        return Table(title=self.title.format_map(frames[self.frame].attrs), columns=tuple(columns), rows=tuple(rows))
 
 
 def select(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
