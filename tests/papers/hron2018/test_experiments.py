@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from scipy import integrate
 
 from fsvi_bench.papers.hron2018 import fig5, limits, moments
-from fsvi_bench.papers.hron2018.fig1_3 import around_zero, last_decade_ratio, likelihoods, neighbourhood, tail
+from fsvi_bench.papers.hron2018.fig1_3 import GAUSSIAN, growth, likelihoods, neighbourhood, tell
 from fsvi_bench.papers.hron2018.hyperparameter import prior_scales, regression
 from fsvi_bench.papers.hron2018.pca import Target, at_choice, descend, largest_angle, outer
 from fsvi_bench.papers.registry import REPRODUCTIONS
@@ -34,32 +34,33 @@ def normal_density(w, y=1.0):
 
 def test_mass_around_zero_equals_an_integral_with_many_digits():
     settings = settings_of("hron2018-fig1-3")
-    growth = around_zero(likelihoods(settings)["Gaussian, linear"], 0.5, 0.1, settings)
-    for place in (1, 7, -1):
-        low = mp.mpf(float(growth.log_sizes[place]))
+    grown = growth(likelihoods(settings)[GAUSSIAN], 0.5, 0.1, settings, sides=[1, -1], away=-1)
+    for row in grown.iloc[[1, 7, -1]].itertuples():
+        low = mp.mpf(row.log_size)
         expected = mp.quad(
             lambda t: normal_density(mp.exp(t)) + normal_density(-mp.exp(t)), mp.linspace(low, mp.log(0.5), 9)
         )
-        close(growth.mass[place], f64(float(expected)), rtol=1e-13, atol=0)
-        close(growth.bound[place], f64(0.2 * float(mp.log(0.5) - low)), rtol=1e-13, atol=0)
+        assert row.mass == pytest.approx(float(expected), rel=1e-13)
+        assert row.bound == pytest.approx(0.2 * float(mp.log(0.5) - low), rel=1e-13)
+        assert row.log_density == pytest.approx(float(mp.log(normal_density(mp.exp(low))) - low), rel=1e-13)
 
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_mass_of_a_tail_equals_an_integral_with_many_digits(side):
     settings = settings_of("hron2018-fig1-3")
-    growth = tail(torch.sigmoid, settings, side)
-    for place in (1, 9):
-        high = mp.mpf(float(growth.log_sizes[place]))
+    grown = growth(torch.sigmoid, 1.0, 0.5, settings, sides=[side], away=1)
+    for row in grown.iloc[[1, 9]].itertuples():
+        high = mp.mpf(row.log_size)
         expected = mp.quad(lambda t: 1 / (1 + mp.exp(-side * mp.exp(t))), mp.linspace(0, high, 17))
-        close(growth.mass[place], f64(float(expected)), rtol=1e-12, atol=0)
+        assert row.mass == pytest.approx(float(expected), rel=1e-12)
 
 
 @pytest.mark.parametrize(("power", "ratio"), [(0, 1.0), (1, 0.1), (2, 0.01)])
 def test_a_likelihood_that_vanishes_at_zero_has_finite_mass_there(power, ratio):
     """∫ |w|^(n−1) dw: each decade adds 10^(−n) of what the one before did. So proposition 1's premise is needed."""
     settings = changed(settings_of("hron2018-fig1-3"), decades=4)
-    growth = around_zero(lambda w: w.abs() ** power, 1.0, 0.5, settings)
-    assert last_decade_ratio(growth.mass, settings.per_decade) == pytest.approx(ratio, rel=1e-9)
+    grown = growth(lambda w: w.abs() ** power, 1.0, 0.5, settings, sides=[1, -1], away=-1)
+    assert tell(grown, settings.per_decade)["last_ratio"] == pytest.approx(ratio, rel=1e-9)
 
 
 def test_the_likelihood_exceeds_r_exactly_within_delta():
@@ -74,7 +75,7 @@ def test_softmax_of_three_classes():
     settings = settings_of("hron2018-fig1-3")
     logits = f64([[1.3, 0.0, 0.0], [-0.4, 0.0, 0.0]])
     close(
-        likelihoods(settings)["categorical of 3 classes, linear"](logits[:, 0]),
+        likelihoods(settings)["around 0: categorical of 3 classes, linear"](logits[:, 0]),
         logits.softmax(-1)[:, 0],
         rtol=1e-15,
         atol=0,
@@ -103,8 +104,8 @@ def test_quadrature_moments(a, b, sign):
 def test_intervals_of_floating_point_formats():
     for name, kind in (("single", np.float32), ("double", np.float64)):
         info = np.finfo(kind)
-        ends = [math.log(info.tiny), math.log(info.max)]
-        assert moments.FORMATS[name] == pytest.approx(ends, rel=1e-8)
+        exponents = [math.log2(info.tiny), math.log2(info.max)]
+        assert moments.FORMATS[name] == pytest.approx(exponents, rel=1e-8)
 
 
 # --- Limits -----------------------------------------------------------------------------------------------------------
