@@ -16,6 +16,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import blr_posterior
 from fsvi_bench.maths.features import inducing_tril, nystrom_features
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision, gaussian_log_density
+from fsvi_bench.papers.hron2018.pca import PrincipalSubspace, convolved_pca_kl, pca_optimum, pca_quasi_kl
 from fsvi_bench.papers.hron2018.quasi_kl import (
     gaussian_cross_entropy,
     quasi_kl_affine_gaussian,
@@ -23,7 +24,6 @@ from fsvi_bench.papers.hron2018.quasi_kl import (
     quasi_kl_shared_gaussian_dropout,
     restrict_gaussian,
 )
-from fsvi_bench.papers.hron2018.quasi_kl_pca import convolved_pca_kl, convolved_pca_optimum, pca_optimum, pca_quasi_kl
 from tests import reference
 from tests.maths.draws import close, draw, f64, precision_tril
 
@@ -263,6 +263,12 @@ def pca_problem(rng, D):
     return covariance, precision_tril(torch.linalg.cholesky(covariance)), turn, eigenvalues
 
 
+def convolved_pca_optimum(covariance, K, tau):
+    """Proposition 7: the same subspace with variances γ_k − τ."""
+    basis, eigenvalues = pca_optimum(covariance, K)
+    return PrincipalSubspace(basis, eigenvalues - tau[..., None])
+
+
 def test_pca_objectives_equal_the_general_forms():
     rng = np.random.default_rng(10)
     covariance, C, _, _ = pca_problem(rng, 4)
@@ -357,5 +363,3 @@ def test_bad_input_is_refused():
     for K in (0, 4):
         with pytest.raises(InputError, match=f"K = {K} dimensions, expected 1 to D = 3"):
             pca_optimum(covariance, K)
-    with pytest.raises(InputError, match="at or above the eigenvalue number K = 2"):
-        convolved_pca_optimum(covariance, 2, f64(2.0))
