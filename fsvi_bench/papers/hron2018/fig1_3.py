@@ -103,8 +103,8 @@ def tell(grown: pd.DataFrame, each: int) -> dict[str, float]:
         **{f"decade_{n}": mass[n * each] for n in (1, 2, 3)},
         "in_all": mass.iloc[-1],
         "last_ratio": last / before,
-        "over_bound": (mass / grown["bound"]).min(),
-        "steepest": slope[-each:].min(),
+        "over_bound": (mass / grown["bound"])[1:].min(skipna=False),
+        "steepest": slope[-each:].min(skipna=False),
         "around_zero": grown["log_size"].is_monotonic_decreasing,
     }
 
@@ -119,18 +119,16 @@ def outline(interval: str, a: float, b: float, points: int) -> pd.DataFrame:
     return both.assign(w=w, posterior=expit(w) / (b - a))
 
 
-def truncations(intervals: list[tuple[float, float]]) -> pd.DataFrame:
-    """Each interval's prior, its posterior after (x, y) = (1, 1), and the change from the interval before."""
+def truncations(intervals: list[tuple[float, float]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Each interval's prior and its posterior after (x, y) = (1, 1), and what a step to the next one changes."""
     a, b = torch.tensor(intervals, dtype=torch.float64).T
     mean, variance = truncated_log_uniform_posterior(a, b)
     peak = (-a).exp() / (2 * (b - a))
+    names = [f"[{a:g}, {b:g}]".replace("-", "−") for a, b in intervals]
     columns = {"a": a, "b": b, "gap": 2 * a.exp(), "end": b.exp(), "peak": peak, "mean": mean, "sd": variance.sqrt()}
-    return pd.DataFrame(columns).assign(
-        interval=[f"[{a:g}, {b:g}]".replace("-", "−") for a, b in intervals],
-        widening=lambda each: np.minimum(-each["a"].diff(), each["b"].diff()),
-        peak_rise=lambda each: np.log(each["peak"]).diff(),
-        mean_ratio=lambda each: each["mean"] / each["mean"].shift(),
-    )
+    steps = {"widening": torch.minimum(-a.diff(), b.diff()), "peak_rise": peak.log().diff()}
+    wider = {"interval": names[1:], **steps, "mean_ratio": mean[1:] / mean[:-1]}
+    return pd.DataFrame({"interval": names, **columns}), pd.DataFrame(wider)
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
@@ -143,7 +141,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     w = torch.linspace(-REACH, REACH, settings.points, dtype=torch.float64)
     curves = {"w": w, "prior": 1 / w.abs(), "figure_1": forms[GAUSSIAN](w), "figure_2": w.sigmoid()}
     bounds = {"figure": [1, 1, 2, 2], "w": [-delta, delta, k, REACH], "low": 0.0, "high": [r, r, height, height]}
-    truncated = truncations(settings.intervals)
+    truncated, wider = truncations(settings.intervals)
     named = zip(truncated["interval"], settings.intervals, strict=True)
     outlines = [outline(name, a, b, settings.points) for name, (a, b) in named]
     return Findings(
@@ -154,7 +152,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "bounds": pd.DataFrame(bounds),
             "outlines": pd.concat(outlines),
             "truncated": truncated,
-            "wider": truncated[1:],
+            "wider": wider,
         }
     )
 

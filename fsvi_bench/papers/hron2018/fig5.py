@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl, normal_log_density
+from fsvi_bench.papers.claims import Values
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.pca import Target, at_choice, descend, largest_angle, minimise, outer, pca_optimum
 from fsvi_bench.papers.hron2018.quasi_kl import RestrictedGaussian, quasi_kl_affine_gaussian, restrict_gaussian
@@ -86,15 +86,10 @@ class Plane:
         return {"degrees": math.degrees(angle), "height": height, **fitted, "quasi_kl": quasi_kl}
 
     def best_angle(self, points: int) -> float:
-        """Of least −log Z_S: by a grid, then Brent's method around its best point [radians]."""
+        """Of least −log Z_S: by descent from the best of a grid [radians]."""
         grid = torch.linspace(0, math.pi, points, dtype=torch.float64)
-        middle, step = float(grid[self.restricted(grid).log_mass.argmax()]), math.pi / (points - 1)
-
-        def height(angle: float) -> float:
-            return -float(self.restricted(torch.tensor(angle, dtype=torch.float64)).log_mass)
-
-        bounds = (middle - step, middle + step)
-        return float(minimize_scalar(height, bounds=bounds, method="bounded", options={"xatol": 1e-12}).x) % math.pi
+        start = grid[self.restricted(grid).log_mass.argmax(keepdim=True)]
+        return minimise(lambda angle: -self.restricted(angle).log_mass.sum(), start).item() % math.pi
 
 
 def direction(angle: Tensor) -> Tensor:
@@ -113,28 +108,24 @@ def fitted_lines(plane: Plane, settings: Settings) -> pd.DataFrame:
 
 def segments(lines: pd.DataFrame) -> pd.DataFrame:
     """Ends of the lines as drawn: of the whole, and of two standard deviations about the mean."""
-    ends = [lines.assign(part="whole", t=side * REACH) for side in (-1, 1)]
-    ends += [lines.assign(part="fitted", t=lines["mean"] + side * 2 * lines["sd"]) for side in (-1, 1)]
-    drawn = pd.concat(ends)
-    return drawn.assign(
-        w1=drawn["t"] * np.cos(np.radians(drawn["degrees"])), w2=drawn["t"] * np.sin(np.radians(drawn["degrees"]))
-    )
+    reach = pd.Series(REACH, index=lines.index)
+    ends = {"whole": (-reach, reach), "fitted": (lines["mean"] - 2 * lines["sd"], lines["mean"] + 2 * lines["sd"])}
+    drawn = pd.concat([lines.assign(part=part, t=t) for part, both in ends.items() for t in both])
+    angle = np.radians(drawn["degrees"])
+    return drawn.assign(w1=drawn["t"] * np.cos(angle), w2=drawn["t"] * np.sin(angle))
 
 
 def ellipses(plane: Plane) -> pd.DataFrame:
-    """Of 1, 2 and 3 standard deviations: over w₁ = dL₁₁u between d(L₂₁u ± L₂₂√(1 − u²)), with Σ = LLᵀ."""
-    (across, _), (along, beside) = torch.linalg.cholesky(plane.covariance).tolist()
-    turn = np.linspace(0, np.pi, 200)
-    unit = {
-        "w1": across * np.cos(turn),
-        "low": along * np.cos(turn) - beside * np.sin(turn),
-        "high": along * np.cos(turn) + beside * np.sin(turn),
-    }
-    return pd.concat([(deviations * pd.DataFrame(unit)).assign(deviations=deviations) for deviations in (1, 2, 3)])
+    """Of 1, 2 and 3 standard deviations: their upper and lower halves."""
+    turn, factor = np.linspace(0, np.pi, 200), torch.linalg.cholesky(plane.covariance).numpy()
+    w1, high = factor @ [np.cos(turn), np.sin(turn)]
+    _, low = factor @ [np.cos(turn), -np.sin(turn)]
+    unit = pd.DataFrame({"w1": w1, "low": low, "high": high})
+    return pd.concat([(deviations * unit).assign(deviations=deviations) for deviations in (1, 2, 3)])
 
 
-def equation_9(plane: Plane) -> pd.DataFrame:
-    """Both sides, quasi-KL and KL(Q‖P_S) − log Z_S, for Gaussians on lines at many angles."""
+def equation_9(plane: Plane) -> dict[str, Values]:
+    """Quasi-KL = KL(Q‖P_S) − log Z_S ≥ −log Z_S for Gaussians on lines at many angles."""
     angle, mean, sd = torch.cartesian_prod(
         torch.linspace(0, math.pi, 25, dtype=torch.float64),
         torch.linspace(-3, 3, 7, dtype=torch.float64),
@@ -142,8 +133,11 @@ def equation_9(plane: Plane) -> pd.DataFrame:
     ).T
     restricted = plane.restricted(angle)
     kl = gaussian_kl(mean[:, None], sd[:, None, None], restricted.mean, 1 / restricted.precision_tril)
-    quasi_kl = plane.quasi_kl(angle, mean, sd)
-    return pd.DataFrame({"excess": quasi_kl + restricted.log_mass, "difference": quasi_kl - kl + restricted.log_mass})
+    excess = plane.quasi_kl(angle, mean, sd) + restricted.log_mass
+    return {
+        "equation 9: largest difference between its sides [nats]": float((excess - kl).abs().max()),
+        "section 5: least excess of the quasi-KL over -log Z_S [nats]": float(excess.min()),
+    }
 
 
 # --- Subspaces by descent ---------------------------------------------------------------------------------------------
@@ -214,9 +208,8 @@ def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -
     longest = pca_optimum(torch.cholesky_inverse(precision_tril), 1).basis
     evidence = log_evidence(scaled, y, variance, posterior)
     bound = evidence + restrict_gaussian(mean, longest, mean, precision_tril).log_mass
-    without_weights = normal_log_density(
-        targets, torch.zeros_like(targets), torch.full_like(targets, noise_sd**2)
-    ).sum()
+    nothing = torch.zeros_like(targets)
+    without_weights = normal_log_density(targets, nothing, nothing + noise_sd**2).sum()
     found = pd.DataFrame({"scale": scale, EVIDENCE: evidence, BOUND: bound})
     found.attrs["overtakes"] = float(without_weights - bound.max() - 0.5 * LOG_2PI) / math.log(10)
     return found
@@ -225,7 +218,7 @@ def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Lines in the plane, subspaces by descent, and a hyperparameter by quasi-KL."""
     plane, generator = Plane(settings), torch.Generator().manual_seed(settings.seed)
-    lines, sides = fitted_lines(plane, settings), equation_9(plane)
+    lines = fitted_lines(plane, settings)
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)
     target, shape = Target(settings.eigenvalues, generator), (len(settings.eigenvalues), settings.dimensions)
     *draws, last = (torch.randn(*shape, generator=generator, dtype=torch.float64) for _ in range(settings.starts + 1))
@@ -254,17 +247,16 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "best scales": best,
         },
         statistics={
-            "equation 9: largest difference between its sides [nats]": sides["difference"].abs().max(),
-            "section 5: least excess of the quasi-KL over -log Z_S [nats]": sides["excess"].min(),
+            **equation_9(plane),
             "section 5: most by which the prior scale's bound exceeds the log evidence [nats]": (
                 scales[BOUND] - scales[EVIDENCE]
-            ).max(),
+            ).max(skipna=False),
             "section 5: distance of the bound's best prior scale from the evidence's [log10]": np.ptp(
                 np.log10(best["scale"])
             ),
-            "section 5.1: largest gradient at any choice of eigenvectors": points["slope"].max(),
+            "section 5.1: largest gradient at any choice of eigenvectors": points["slope"].max(skipna=False),
             "section 5.1: least curvature at the other choices of eigenvectors": (
-                points.loc[~points["leading"], "least_curvature"].min()
+                points.loc[~points["leading"], "least_curvature"].min(skipna=False)
             ),
             "proposition 7: distance of the convolved optimum from PCA at the least noise": (
                 distances["Frobenius distance"].iloc[-1]

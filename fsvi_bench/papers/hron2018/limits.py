@@ -106,9 +106,9 @@ def equation_8_gap(limit_of_minimisers: float) -> float:
     """
     if abs(limit_of_minimisers) > 1e-2:
         raise ValueError(f"the minimisers tend to {limit_of_minimisers}, not to 0")
-    log_density = torch.full((2,), -0.5 * LOG_2PI, dtype=torch.float64)
-    apart = quasi_kl_countable(torch.full_like(log_density, 0.5), log_density)
-    return float(quasi_kl_countable(torch.ones_like(log_density[:1]), log_density[:1]) - apart)
+    merged_and_apart = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
+    merged, apart = quasi_kl_countable(merged_and_apart, torch.full_like(merged_and_apart, -0.5 * LOG_2PI)).tolist()
+    return merged - apart
 
 
 class Subspaces(NamedTuple):
@@ -189,7 +189,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     for K, laws in subspaces.items():
         ways.append(approach(f"convolution, K = {K}", noise, convolution_shift(noise, SPACE - K), laws.convolved))
     distances = pd.concat(ways)
-    largest = distances.groupby(["way", "step"], sort=False, as_index=False).max()
+    largest = distances.groupby(["way", "step"], sort=False, as_index=False).max(skipna=False)
     places = [0, settings.steps // 2, settings.steps - 1]
     finest = along[along["width"] == min(settings.line_cells)]
     minimisers = [(tau, one_weight_minimiser(tau)) for tau in (1e-2, 1e-4, 1e-6)]
@@ -218,7 +218,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "lines by convolution: spread over angles of what is left at the end [nats]": np.ptp(finest["convolved"]),
             "lines by discretisation: spread over angles of what is left at the end [nats]": np.ptp(finest["left"]),
             "lines by discretisation: largest distance from our formula at irrational slopes [nats]": (
-                (finest["left"] - finest["formula"])[1:-1].abs().max()
+                (finest["left"] - finest["formula"])[1:-1].abs().max(skipna=False)
             ),
         },
     )

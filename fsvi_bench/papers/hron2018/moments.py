@@ -89,13 +89,13 @@ def end_of(steps: pd.DataFrame) -> pd.Series:
     quadrature = [quadrature_moments(a, b, torch.sigmoid) for a, b in zip(steps["a"], steps["b"], strict=True)]
     closed = np.stack([steps["mean"], steps["variance"] + steps["mean"] ** 2], axis=1)
     mirrored, _ = quadrature_moments(end["a"], end["b"], lambda w: torch.sigmoid(-w))
-    logs = math.log(10) * late[["log_mean", "log_variance"]].diff()
+    logs = math.log(10) * late[["log_mean", "log_variance"]].diff()[1:]
     ratio = late["over_growth"]
     found = {
         "quadrature": np.abs(quadrature / closed - 1).max(),
-        "widening": min(-change["a"].max(), change["b"].min()),
-        "largest_change": logs.max().max(),
-        "least_growth": (logs["log_variance"] / late["b"].diff()).min(),
+        "widening": (change * [-1, 1]).to_numpy().min(),
+        "largest_change": logs.to_numpy().max(),
+        "least_growth": (logs["log_variance"] / late["b"].diff()[1:]).min(skipna=False),
         "spread": (ratio.max() - ratio.min()) / ratio.mean(),
         "distance": end["mean"] / end.get("c", math.nan) - 1,
         "mirrored_distance": mirrored / end.get("c", math.nan) + 1,

@@ -30,18 +30,16 @@ from torch import Tensor
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.linalg import logdet_of_tril
+from fsvi_bench.papers.hron2018.quasi_kl import Batch, Factor, Square
 
-Batch = Float[Tensor, "*B"]
-Basis = Float[Tensor, "*B D K"]
 Variances = Float[Tensor, "*B K"]
-Square = Float[Tensor, "*B D D"]
 SubspaceObjective = Callable[[Tensor, Tensor], Tensor]  #: (basis [D,K], variances [K]) ↦ nats
 
 
 class PrincipalSubspace(NamedTuple):
     """Orthonormal directions and the variances along them, largest first."""
 
-    basis: Basis
+    basis: Factor
     variances: Variances
 
 
@@ -50,7 +48,7 @@ def _energy(basis: Tensor, variances: Tensor, precision_tril: Tensor) -> Batch:
     return (variances * (precision_tril.mT @ basis).square().sum(-2)).sum(-1)
 
 
-def pca_quasi_kl(basis: Basis, variances: Variances, precision_tril: Square) -> Batch:
+def pca_quasi_kl(basis: Factor, variances: Variances, precision_tril: Square) -> Batch:
     """c − ½ Σ_k log v_k + ½ tr(AᵀΣ⁻¹A diag(v)) with c = ½ log det Σ + ½(D − K) log 2π − ½K (proposition 6)."""
     D, K = basis.shape[-2:]
     constant = 0.5 * ((D - K) * LOG_2PI - K - logdet_of_tril(precision_tril))
@@ -58,7 +56,7 @@ def pca_quasi_kl(basis: Basis, variances: Variances, precision_tril: Square) -> 
 
 
 def convolved_pca_kl(
-    basis: Basis,
+    basis: Factor,
     variances: Variances,
     noise_variance: Batch,
     precision_tril: Square,
@@ -107,10 +105,8 @@ def minimise(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     """Where L-BFGS-B on a differentiable loss of a vector ends, from a start."""
 
     def value_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        free = torch.tensor(flat, dtype=torch.float64, requires_grad=True)
-        value = loss(free)
-        (gradient,) = torch.autograd.grad(value, free)
-        return float(value.detach()), gradient.numpy()
+        gradient, value = torch.func.grad_and_value(loss)(torch.tensor(flat))
+        return float(value), gradient.numpy()
 
     options: Any = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-16, "gtol": 1e-11}
     found: Any = minimize(value_and_gradient, start.numpy(), jac=True, method="L-BFGS-B", options=options)
@@ -158,14 +154,13 @@ def at_choice(target: Target, choice: tuple[int, ...], noise_variance: float) ->
     D, gammas = len(target.eigenvalues), target.eigenvalues[list(choice)]
     objective = target.quasi_kl if noise_variance == 0 else target.convolved(noise_variance)
     pairs = [(i, j) for i, j in itertools.combinations(range(D), 2) if i in choice or j in choice]
-    rows, columns = (list(index) for index in zip(*pairs, strict=True))
+    unit = torch.eye(D, dtype=torch.float64)
+    generators = torch.stack([torch.outer(unit[i], unit[j]) - torch.outer(unit[j], unit[i]) for i, j in pairs])
 
     def value(free: Tensor) -> Tensor:
-        skew = torch.zeros(D, D, dtype=torch.float64).index_put(
-            (torch.tensor(rows), torch.tensor(columns)), free[: len(pairs)]
-        )
-        rotated = target.eigenvectors @ torch.linalg.matrix_exp(skew - skew.mT)
-        return objective(rotated[:, list(choice)], (gammas - noise_variance) * free[len(pairs) :].exp())
+        turn, log_scale = torch.split(free, [len(pairs), len(choice)])
+        rotated = target.eigenvectors @ torch.linalg.matrix_exp(torch.tensordot(turn, generators, 1))
+        return objective(rotated[:, list(choice)], (gammas - noise_variance) * log_scale.exp())
 
     origin = torch.zeros(len(pairs) + len(choice), dtype=torch.float64)
     slope, hessian = torch.func.grad(value)(origin), torch.func.hessian(value)(origin)
