@@ -28,9 +28,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.maths.linalg import logdet_of_tril
-from fsvi_bench.papers.hron2018.quasi_kl import Batch, Factor, Square
+from fsvi_bench.papers.hron2018.quasi_kl import Factor, Square, quasi_kl_affine_gaussian
+from fsvi_bench.papers.hron2018.quasi_kl_limits import centred_convolved_affine_kl
 
 Variances = Float[Tensor, "*B K"]
 SubspaceObjective = Callable[[Tensor, Tensor], Tensor]  #: (basis [D,K], variances [K]) ↦ nats
@@ -43,33 +42,8 @@ class PrincipalSubspace(NamedTuple):
     variances: Variances
 
 
-def _energy(basis: Tensor, variances: Tensor, precision_tril: Tensor) -> Batch:
-    """tr(AᵀΣ⁻¹A diag(v))."""
-    return (variances * (precision_tril.mT @ basis).square().sum(-2)).sum(-1)
-
-
-def pca_quasi_kl(basis: Factor, variances: Variances, precision_tril: Square) -> Batch:
-    """c − ½ Σ_k log v_k + ½ tr(AᵀΣ⁻¹A diag(v)) with c = ½ log det Σ + ½(D − K) log 2π − ½K (proposition 6)."""
-    D, K = basis.shape[-2:]
-    constant = 0.5 * ((D - K) * LOG_2PI - K - logdet_of_tril(precision_tril))
-    return constant + 0.5 * (_energy(basis, variances, precision_tril) - variances.log().sum(-1))
-
-
-def convolved_pca_kl(
-    basis: Factor,
-    variances: Variances,
-    noise_variance: Batch,
-    precision_tril: Square,
-) -> Batch:
-    """KL(N(0, A diag(v) Aᵀ + τI) ‖ N(0, Σ)) (proposition 7); log det is Σ log(v_k + τ) + (D − K) log τ."""
-    D, K = basis.shape[-2:]
-    trace = _energy(basis, variances, precision_tril) + noise_variance * precision_tril.square().sum((-2, -1))
-    logdet_q = (variances + noise_variance[..., None]).log().sum(-1) + (D - K) * noise_variance.log()
-    return 0.5 * (trace - D - logdet_of_tril(precision_tril) - logdet_q)
-
-
 def pca_optimum(covariance: Square, K: int) -> PrincipalSubspace:
-    """The minimiser of `pca_quasi_kl`: Σ's K leading eigenvectors and eigenvalues (proposition 6).
+    """The minimiser of the quasi-KL: Σ's K leading eigenvectors and eigenvalues (proposition 6).
 
     Raises:
         InputError: K outside 1..D.
@@ -94,11 +68,15 @@ class Target:
         self.precision_tril = torch.linalg.cholesky(precision)
 
     def quasi_kl(self, basis: Tensor, variances: Tensor) -> Tensor:
-        return pca_quasi_kl(basis, variances, self.precision_tril)
+        zero = torch.zeros_like(self.eigenvalues)
+        return quasi_kl_affine_gaussian(zero, basis * variances.sqrt(), zero, self.precision_tril)
 
     def convolved(self, noise_variance: float) -> SubspaceObjective:
-        tau = torch.tensor(noise_variance, dtype=torch.float64)
-        return lambda basis, variances: convolved_pca_kl(basis, variances, tau, self.precision_tril)
+        """KL(N(0, A diag(v) Aᵀ + τI) ‖ N(0, Σ)) less its part that depends on τ alone."""
+        zero, tau = torch.zeros_like(self.eigenvalues), torch.tensor(noise_variance, dtype=torch.float64)
+        return lambda basis, variances: centred_convolved_affine_kl(
+            zero, basis * variances.sqrt(), tau, zero, self.precision_tril
+        )
 
 
 def minimise(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
