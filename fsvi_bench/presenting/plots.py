@@ -37,6 +37,7 @@ class Layer(_Spec):
         label: in the legend; `{}` stands for the value of `by`.
         shift: how far to the right of x, so that several stand side by side.
         every: of the points of a line, one in so many is marked; if below 1, one each such share of the axes.
+        hollow: points are outlines.
     """
 
     kind: Literal["line", "points", "linepoints", "band", "intervals", "hline", "vline"] = "line"
@@ -57,6 +58,7 @@ class Layer(_Spec):
     alpha: float | None = None
     shift: float = 0.0
     every: int | float | None = None
+    hollow: bool = False
 
     def draw(self, axes: Axes, frames: Frames) -> None:
         """Raises KeyError for a frame or a column that is not there."""
@@ -91,14 +93,18 @@ class Layer(_Spec):
             ends = [y - rows[self.low], rows[self.high] - y]
             axes.errorbar(x, y, ends, fmt=marker, markersize=self.size, elinewidth=1, capsize=2, **look)
         elif self.kind == "points":
-            edge = 0.9 if marker in STROKES else 0
-            axes.plot(x, rows[self.y], linestyle="", markeredgewidth=edge, **dot, **look)
+            edge = {"markeredgewidth": 1.0 if self.hollow or marker in STROKES else 0.0}
+            fill = {"fillstyle": "none"} if self.hollow else {}
+            axes.plot(x, rows[self.y], linestyle="", **edge, **fill, **dot, **look)
         else:
             axes.plot(x, rows[self.y], **line, **(dot if self.kind == "linepoints" else {}), **look)
 
 
 class Panel(_Spec):
-    """A panel's words, axes and layers; `draw` names what is drawn beside the layers by a function of its own."""
+    """A panel's words, axes and layers; `draw` names what is drawn beside the layers by a function of its own.
+
+    `legend_look` has further arguments of Matplotlib's `legend`.
+    """
 
     title: str = ""
     x: str = ""
@@ -113,6 +119,7 @@ class Panel(_Spec):
     legend: str | None = "best"
     legend_columns: int = 1
     legend_title: str | None = None
+    legend_look: dict[str, Any] = {}
     layers: tuple[Layer, ...] = ()
     draw: str | None = None
 
@@ -135,7 +142,7 @@ class Panel(_Spec):
         if self.legend and axes.get_legend_handles_labels()[0]:
             look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL, "handlelength": 1.6}
             look |= {"loc": self.legend, "ncols": self.legend_columns, "title": self.legend_title}
-            axes.legend(**look)
+            axes.legend(**look | self.legend_look)
 
 
 class FigureSpec(_Spec):

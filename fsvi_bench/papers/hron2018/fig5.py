@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
+import numpy as np
+import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from scipy import stats
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from fsvi_bench.maths.gaussian import gaussian_kl
-from fsvi_bench.papers.claims import Statistic
+from fsvi_bench.maths.blr import blr_posterior, log_evidence
+from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl, normal_log_density
+from fsvi_bench.papers.claims import Values
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.hron2018.hyperparameter import (
-    Hyperparameter,
-    draw_scales,
-    prior_scales,
-    regression,
-    scale_table,
-    scale_values,
-)
-from fsvi_bench.papers.hron2018.panels import dress
-from fsvi_bench.papers.hron2018.pca import Stationary, Target, at_choice, descend, largest_angle, minimise, outer
-from fsvi_bench.papers.hron2018.quasi_kl import quasi_kl_affine_gaussian, restrict_gaussian
-from fsvi_bench.papers.hron2018.quasi_kl_pca import pca_optimum
-from fsvi_bench.presenting.figures import BLUE, GREEN, PAGE_WIDTH, PURPLE, SMALL, VERMILLION
-from fsvi_bench.presenting.tables import Table
+from fsvi_bench.papers.hron2018.pca import Target, at_choice, descend, largest_angle, minimise, outer, pca_optimum
+from fsvi_bench.papers.hron2018.quasi_kl import RestrictedGaussian, quasi_kl_affine_gaussian, restrict_gaussian
 
 Positive = Annotated[float, Field(gt=0)]
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
 REACH = 5.3  #: of the drawn lines on both sides
-LINE_COLOURS = (GREEN, PURPLE, "#56B4E9", "#E69F00")  #: of the lines that are not the principal axis
+EVIDENCE, BOUND = "log evidence", "largest -QKL"
 
 
 class Settings(BaseModel):
@@ -43,7 +30,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     covariance: tuple[tuple[float, float], tuple[float, float]]
-    angles: list[float] = Field(min_length=1, max_length=len(LINE_COLOURS))  #: degrees
+    angles: list[float] = Field(min_length=1, max_length=4)  #: degrees
     points: int = Field(ge=5)  #: angles from 0 to 180 degrees
     eigenvalues: list[Positive]  #: falling
     dimensions: int = Field(ge=1)
@@ -58,11 +45,14 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _falling(self) -> Settings:
         for values in (self.eigenvalues, self.noise_variances):
-            if sorted(set(values), reverse=True) != values:
+            if any(np.diff(values) >= 0):
                 raise ValueError(f"got {values}, expected falling values")
         if self.dimensions >= len(self.eigenvalues) or self.noise_variances[0] >= self.eigenvalues[self.dimensions - 1]:
             raise ValueError("expected fewer dimensions than eigenvalues, and noise below the last one kept")
         return self
+
+
+# --- Lines in the plane -----------------------------------------------------------------------------------------------
 
 
 class Plane:
@@ -71,271 +61,209 @@ class Plane:
     def __init__(self, settings: Settings) -> None:
         self.covariance = torch.tensor(settings.covariance, dtype=torch.float64)
         self.precision_tril = torch.linalg.cholesky(torch.linalg.inv(self.covariance))
-        self.principal = pca_optimum(self.covariance, 1)
-        x, y = self.principal.basis[:, 0].tolist()
+        x, y = pca_optimum(self.covariance, 1).basis[:, 0].tolist()
         self.axis = math.atan2(y, x) % math.pi  #: of the principal axis [radians]
 
     def target(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
         return torch.zeros(*shape, 2, dtype=torch.float64), self.precision_tril.expand(*shape, 2, 2)
 
-    def negative_log_mass(self, angle: Tensor) -> Tensor:
-        """−log Z_S of the lines at these angles."""
+    def restricted(self, angle: Tensor) -> RestrictedGaussian:
+        """To the lines at these angles."""
         zero, precision_tril = self.target(angle.shape)
-        return -restrict_gaussian(zero, direction(angle)[..., None], zero, precision_tril).log_mass
+        return restrict_gaussian(zero, direction(angle)[..., None], zero, precision_tril)
 
     def quasi_kl(self, angle: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
         """Of N(mean, sd²) along the line at that angle."""
-        along = direction(angle)
-        return quasi_kl_affine_gaussian(
-            mean[..., None] * along, (sd[..., None] * along)[..., None], *self.target(sd.shape)
-        )
+        offset, factor = mean[..., None] * direction(angle), sd[..., None] * direction(angle)
+        return quasi_kl_affine_gaussian(offset, factor[..., None], *self.target(sd.shape))
 
-    def identity_sides(self, angle: Tensor, mean: Tensor, sd: Tensor) -> tuple[Tensor, Tensor]:
-        """KL(Q‖P_S) and −log Z_S, which add up to the quasi-KL (eq. 9)."""
-        zero, precision_tril = self.target(angle.shape)
-        restricted = restrict_gaussian(zero, direction(angle)[..., None], zero, precision_tril)
-        kl = gaussian_kl(mean[..., None], sd[..., None, None], restricted.mean, 1 / restricted.precision_tril)
-        return kl, -restricted.log_mass
-
-    def fit(self, angle: float) -> tuple[float, float]:
-        """Mean and sd of the best Gaussian on a line, by descent from N(1, 1)."""
+    def fit(self, angle: float) -> dict[str, float]:
+        """The best Gaussian on a line, by descent from N(1, 1), with −log Z_S and the KL term that it leaves."""
         at, start = torch.tensor(angle, dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
-        mean, log_sd = minimise(lambda free: self.quasi_kl(at, free[0], free[1].exp()), start).tolist()
-        return mean, math.exp(log_sd)
+        mean, log_sd = minimise(lambda free: self.quasi_kl(at, free[0], free[1].exp()), start)
+        height, quasi_kl = -float(self.restricted(at).log_mass), float(self.quasi_kl(at, mean, log_sd.exp()))
+        fitted = {"mean": float(mean), "sd": float(log_sd.exp()), "kl": quasi_kl - height}
+        return {"degrees": math.degrees(angle), "height": height, **fitted, "quasi_kl": quasi_kl}
 
     def best_angle(self, points: int) -> float:
-        """Of least −log Z_S: by a grid, then Brent's method around its best point [radians]."""
+        """Of least −log Z_S: by descent from the best of a grid [radians]."""
         grid = torch.linspace(0, math.pi, points, dtype=torch.float64)
-        middle, step = float(grid[self.negative_log_mass(grid).argmin()]), math.pi / (points - 1)
-        bounds = (middle - step, middle + step)
-
-        def height(angle: float) -> float:
-            return float(self.negative_log_mass(torch.tensor(angle, dtype=torch.float64)))
-
-        return float(minimize_scalar(height, bounds=bounds, method="bounded", options={"xatol": 1e-12}).x) % math.pi
-
-
-class Line(NamedTuple):
-    """A drawn line: its angle [radians], −log Z_S, the Gaussian fitted on it, and the KL term that it leaves."""
-
-    angle: float
-    negative_log_mass: float
-    mean: float
-    sd: float
-    kl: float
+        start = grid[self.restricted(grid).log_mass.argmax(keepdim=True)]
+        return minimise(lambda angle: -self.restricted(angle).log_mass.sum(), start).item() % math.pi
 
 
 def direction(angle: Tensor) -> Tensor:
     return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
 
-def draw_lines(plane: Plane, angles: list[float]) -> list[Line]:
-    """The lines with what descent finds on each of them."""
-    lines = []
-    for angle in angles:
-        mean, sd = plane.fit(angle)
-        fitted = [torch.tensor(v, dtype=torch.float64) for v in (angle, mean, sd)]
-        height = float(plane.negative_log_mass(fitted[0]))
-        lines.append(Line(angle, height, mean, sd, float(plane.quasi_kl(*fitted)) - height))
-    return lines
+def fitted_lines(plane: Plane, settings: Settings) -> pd.DataFrame:
+    """The best line and the others that are drawn."""
+    angles = [plane.best_angle(settings.points), *map(math.radians, settings.angles)]
+    lines = pd.DataFrame([plane.fit(angle) for angle in angles])
+    axis, line = math.degrees(plane.axis), ["best"] + ["other"] * len(settings.angles)
+    apart = (lines["degrees"] - axis).abs()
+    excess = lines["height"] - lines["height"][0]
+    return lines.assign(line=line, axis=axis, excess=excess, apart=np.minimum(apart, 180 - apart))
 
 
-class Starts(NamedTuple):
-    """Proposition 6 by descent: where each start ended, as angle to the principal subspace, and the best end."""
+def segments(lines: pd.DataFrame) -> pd.DataFrame:
+    """Ends of the lines as drawn: of the whole, and of two standard deviations about the mean."""
+    reach = pd.Series(REACH, index=lines.index)
+    ends = {"whole": (-reach, reach), "fitted": (lines["mean"] - 2 * lines["sd"], lines["mean"] + 2 * lines["sd"])}
+    drawn = pd.concat([lines.assign(part=part, t=t) for part, both in ends.items() for t in both])
+    angle = np.radians(drawn["degrees"])
+    return drawn.assign(w1=drawn["t"] * np.cos(angle), w2=drawn["t"] * np.sin(angle))
 
-    angles: list[float]
-    best_angle: float
-    variance_error: float
+
+def ellipses(plane: Plane) -> pd.DataFrame:
+    """Of 1, 2 and 3 standard deviations: their upper and lower halves."""
+    turn, factor = np.linspace(0, np.pi, 200), torch.linalg.cholesky(plane.covariance).numpy()
+    w1, high = factor @ [np.cos(turn), np.sin(turn)]
+    _, low = factor @ [np.cos(turn), -np.sin(turn)]
+    unit = pd.DataFrame({"w1": w1, "low": low, "high": high})
+    return pd.concat([(deviations * unit).assign(deviations=deviations) for deviations in (1, 2, 3)])
 
 
-def try_starts(target: Target, settings: Settings, generator: torch.Generator) -> Starts:
-    """Descent on the quasi-KL from random starts."""
-    D, K = len(settings.eigenvalues), settings.dimensions
-    principal = target.eigenvectors[:, :K]
-    ends = [
-        descend(target.quasi_kl, torch.randn(D, K, generator=generator, dtype=torch.float64))
-        for _ in range(settings.starts)
-    ]
-    best = min(ends, key=lambda end: float(target.quasi_kl(*end)))
-    error = (best.variances.sort(descending=True).values / target.eigenvalues[:K] - 1).abs().max()
-    return Starts(
-        [largest_angle(end.basis, principal) for end in ends], largest_angle(best.basis, principal), float(error)
+def equation_9(plane: Plane) -> dict[str, Values]:
+    """Quasi-KL = KL(Q‖P_S) − log Z_S ≥ −log Z_S for Gaussians on lines at many angles."""
+    angle, mean, sd = torch.cartesian_prod(
+        torch.linspace(0, math.pi, 25, dtype=torch.float64),
+        torch.linspace(-3, 3, 7, dtype=torch.float64),
+        torch.logspace(-2, 1, 13, dtype=torch.float64),
+    ).T
+    restricted = plane.restricted(angle)
+    kl = gaussian_kl(mean[:, None], sd[:, None, None], restricted.mean, 1 / restricted.precision_tril)
+    excess = plane.quasi_kl(angle, mean, sd) + restricted.log_mass
+    return {
+        "equation 9: largest difference between its sides [nats]": float((excess - kl).abs().max()),
+        "section 5: least excess of the quasi-KL over -log Z_S [nats]": float(excess.min()),
+    }
+
+
+# --- Subspaces by descent ---------------------------------------------------------------------------------------------
+
+
+def try_start(target: Target, start: Tensor) -> dict[str, float | bool]:
+    """Proposition 6 by descent on the quasi-KL: the end's distances from the principal subspace and its variances."""
+    end, K = descend(target.quasi_kl, start), start.shape[1]
+    angle = largest_angle(end.basis, target.eigenvectors[:, :K])
+    error = (end.variances.sort(descending=True).values / target.eigenvalues[:K] - 1).abs().max()
+    quasi_kl = float(target.quasi_kl(*end))
+    return {"quasi_kl": quasi_kl, "angle": angle, "variance_error": float(error), "missed": angle > MISSED}
+
+
+def convolved_distances(target: Target, noise_variances: list[float], start: Tensor) -> pd.DataFrame:
+    """‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, A and v found by descent; expected is τ√K."""
+    principal = outer(pca_optimum(target.covariance, start.shape[1]))
+    ends = [outer(descend(target.convolved(tau), start)) for tau in noise_variances]
+    distances = pd.DataFrame(
+        {
+            "noise variance": noise_variances,
+            "Frobenius distance": [float(torch.linalg.matrix_norm(end - principal)) for end in ends],
+        }
     )
+    return distances.assign(expected=distances["noise variance"] * math.sqrt(start.shape[1]))
 
 
-def convolved_distances(target: Target, settings: Settings, generator: torch.Generator) -> list[float]:
-    """‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, A and v found by descent from one random start."""
-    D, K = len(settings.eigenvalues), settings.dimensions
-    start = torch.randn(D, K, generator=generator, dtype=torch.float64)
-    principal = outer(pca_optimum(target.covariance, K))
-    ends = [descend(target.convolved(tau), start) for tau in settings.noise_variances]
-    return [float(torch.linalg.matrix_norm(outer(end) - principal)) for end in ends]
-
-
-def stationary_points(target: Target, settings: Settings) -> dict[float, list[Stationary]]:
+def stationary_points(target: Target, settings: Settings) -> pd.DataFrame:
     """All choices of eigenvectors, of the quasi-KL (noise 0) and of the KL at the largest noise that all allow."""
     allowed = [tau for tau in settings.noise_variances if tau < settings.eigenvalues[-1]]
     choices = list(itertools.combinations(range(len(settings.eigenvalues)), settings.dimensions))
-    return {tau: [at_choice(target, choice, tau) for choice in choices] for tau in (0.0, *allowed[:1])}
+    points = [
+        at_choice(target, choice, tau)._asdict() | {"noise": tau} for tau in (0.0, *allowed[:1]) for choice in choices
+    ]
+    frame = pd.DataFrame(points)
+    return frame.assign(
+        name=[f"{{{', '.join(str(i + 1) for i in choice)}}}" for choice in frame["choice"]],
+        leading=frame["choice"] == choices[0],
+    )
+
+
+# --- A hyperparameter -------------------------------------------------------------------------------------------------
+
+
+def regression(observations: int, noise_sd: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Features [N,2] and targets [N] of y = Φw + noise with w drawn from N(0, I)."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    Phi, w = draw(observations, 2), draw(2)
+    return Phi, Phi @ w + noise_sd * draw(observations)
+
+
+def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -> pd.DataFrame:
+    """Log evidence of each prior sd, and the most that −QKL can be over all lines: log evidence + log Z_S.
+
+    The best line goes through the posterior's mean, along its longer axis. As the scale s falls to 0 the evidence tends
+    to that of no weights at all, but log Z_S → −½ log 2πs² → ∞: the bound has no maximum over all s > 0. The frame's
+    attribute `overtakes` is log10 of the s from which on downwards it exceeds those looked at.
+    """
+    # In units of the prior's scale the prior is N(0, I); the quasi-KL depends on units, and is taken in those of w.
+    scaled, y = scale[:, None, None] * Phi, targets.expand(len(scale), -1)
+    variance = torch.full_like(scale, noise_sd**2)
+    posterior = blr_posterior(scaled, y, variance)
+    precision_tril, mean = posterior.precision_tril / scale[:, None, None], scale[:, None] * posterior.mean
+    longest = pca_optimum(torch.cholesky_inverse(precision_tril), 1).basis
+    evidence = log_evidence(scaled, y, variance, posterior)
+    bound = evidence + restrict_gaussian(mean, longest, mean, precision_tril).log_mass
+    nothing = torch.zeros_like(targets)
+    without_weights = normal_log_density(targets, nothing, nothing + noise_sd**2).sum()
+    found = pd.DataFrame({"scale": scale, EVIDENCE: evidence, BOUND: bound})
+    found.attrs["overtakes"] = float(without_weights - bound.max() - 0.5 * LOG_2PI) / math.log(10)
+    return found
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Lines in the plane, subspaces by descent, and a hyperparameter by quasi-KL."""
     plane, generator = Plane(settings), torch.Generator().manual_seed(settings.seed)
-    best = draw_lines(plane, [plane.best_angle(settings.points)])[0]
-    others = draw_lines(plane, [math.radians(angle) for angle in settings.angles])
-    target = Target(settings.eigenvalues, generator)
-    starts, distances = try_starts(target, settings, generator), convolved_distances(target, settings, generator)
-    points, scales = stationary_points(target, settings), _scales(settings)
-    return Findings(
-        figure=_draw(settings, plane, (best, others), (distances, scales)),
-        tables=[*_tables(settings, (best, others), points, distances), scale_table(scales)],
-        statistics={
-            **_exact(_plane_values(plane, best, others) | scale_values(scales)),
-            **_subspace_statistics(starts, points, distances),
-        },
-        numbers={
-            "lines": [line._asdict() for line in (best, *others)],
-            "angles of the starts' ends": starts.angles,
-            "distances": distances,
-            "prior scale": {name: getattr(scales, name).tolist() for name in ("scale", "evidence", "bound")},
-        },
-    )
-
-
-def _exact(values: dict[str, float]) -> dict[str, Statistic]:
-    return {name: Statistic.exact(value) for name, value in values.items()}
-
-
-def _scales(settings: Settings) -> Hyperparameter:
-    lowest, highest = (math.log10(end) for end in settings.prior_scale_range)
-    scale = torch.logspace(lowest, highest, settings.prior_scales, dtype=torch.float64)
-    data = regression(settings.observations, settings.noise_sd, settings.seed)
-    return prior_scales(*data, settings.noise_sd, scale)
-
-
-def _subspace_statistics(
-    starts: Starts, points: dict[float, list[Stationary]], distances: list[float]
-) -> dict[str, Statistic]:
-    missed = stats.binomtest(sum(angle > MISSED for angle in starts.angles), len(starts.angles))
-    interval = missed.proportion_ci(0.95, method="exact")
-    share = Statistic(missed.statistic, float(interval.low), float(interval.high))
-    others = [point for chosen in points.values() for point in chosen[1:]]
-    ratios = [later / earlier for earlier, later in itertools.pairwise(distances)]
-    values = {
-        "proposition 6: largest angle between the best subspace and the principal one [radians]": starts.best_angle,
-        "proposition 6: largest relative distance of the best variances from the eigenvalues": starts.variance_error,
-        "section 5.1: largest gradient at any choice of eigenvectors": max(p.slope for v in points.values() for p in v),
-        "section 5.1: least curvature at the other choices of eigenvectors": min(p.least_curvature for p in others),
-        "proposition 7: distance of the convolved optimum from PCA at the least noise": distances[-1],
-        "proposition 7: largest ratio of distances at successive noises": max(ratios),
-    }
-    return _exact(values) | {"section 5.1: share of starts that do not end at the principal subspace": share}
-
-
-def _plane_values(plane: Plane, best: Line, others: list[Line]) -> dict[str, float]:
-    angle, mean, sd = (
-        v.flatten()
-        for v in torch.meshgrid(
-            torch.linspace(0, math.pi, 25, dtype=torch.float64),
-            torch.linspace(-3, 3, 7, dtype=torch.float64),
-            torch.logspace(-2, 1, 13, dtype=torch.float64),
-            indexing="ij",
-        )
-    )
-    quasi_kl, (kl, floor) = plane.quasi_kl(angle, mean, sd), plane.identity_sides(angle, mean, sd)
-    apart = abs(best.angle - plane.axis)
-    return {
-        "figure 5: largest KL term left on a drawn line [nats]": max(abs(line.kl) for line in (best, *others)),
-        "figure 5: best line's angle to the principal axis [degrees]": math.degrees(min(apart, math.pi - apart)),
-        "figure 5: least excess of the other drawn lines over the best [nats]": min(
-            line.negative_log_mass - best.negative_log_mass for line in others
-        ),
-        "equation 9: largest difference between its sides [nats]": float((quasi_kl - kl - floor).abs().max()),
-        "section 5: least excess of the quasi-KL over -log Z_S [nats]": float((quasi_kl - floor).min()),
-        "section 5: quasi-KL of the best line [nats]": best.negative_log_mass + best.kl,
-    }
-
-
-def _tables(
-    settings: Settings, lines: tuple[Line, list[Line]], points: dict[float, list[Stationary]], distances: list[float]
-) -> list[Table]:
-    best, others = lines
-    drawn = [
-        (name, math.degrees(line.angle), line.negative_log_mass, line.mean, line.sd, line.kl)
-        for name, line in (("best", best), *(("other", line) for line in others))
-    ]
-    choices = [
-        (f"{{{', '.join(str(i + 1) for i in p.choice)}}}", tau, p.slope, p.least_curvature, p.largest_curvature)
-        for tau, chosen in points.items()
-        for p in chosen
-    ]
-    return [
-        Table(
-            title="Figure 5: lines, and the Gaussian fitted on each",
-            columns=("line", "degrees", "-log Z_S [nats]", "mean", "sd", "KL term [nats]"),
-            rows=tuple(drawn),
-        ),
-        Table(
-            title="Section 5.1: choices of eigenvectors (1 the leading one), slope and curvatures there",
-            columns=("choice", "noise variance", "slope", "least curvature", "largest curvature"),
-            rows=tuple(choices),
-        ),
-        Table(
-            title="Proposition 7: distance of the optimum from PCA",
-            columns=("noise variance", "Frobenius distance"),
-            rows=tuple(zip(settings.noise_variances, distances, strict=True)),
-        ),
-    ]
-
-
-def _draw(
-    settings: Settings, plane: Plane, lines: tuple[Line, list[Line]], rest: tuple[list[float], Hyperparameter]
-) -> Figure:
-    figure = Figure(figsize=(PAGE_WIDTH, 5.6), layout="constrained")
-    panels = figure.subplots(2, 2)
-    coloured = [(line, colour) for line, colour in zip(lines[1], LINE_COLOURS, strict=False)]
-    coloured.append((lines[0], VERMILLION))
-    _draw_plane(panels[0, 0], plane, coloured)
+    lines = fitted_lines(plane, settings)
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)
-    panels[0, 1].plot(
-        angles.rad2deg(), plane.negative_log_mass(angles), color="black", linewidth=1.2, label="all lines"
+    target, shape = Target(settings.eigenvalues, generator), (len(settings.eigenvalues), settings.dimensions)
+    *draws, last = (torch.randn(*shape, generator=generator, dtype=torch.float64) for _ in range(settings.starts + 1))
+    starts, points = pd.DataFrame([try_start(target, draw) for draw in draws]), stationary_points(target, settings)
+    distances = convolved_distances(target, settings.noise_variances, last)
+    ratios = distances["Frobenius distance"] / distances["Frobenius distance"].shift()
+    low, high = map(math.log10, settings.prior_scale_range)
+    scale = torch.logspace(low, high, settings.prior_scales, dtype=torch.float64)
+    scales = prior_scales(
+        *regression(settings.observations, settings.noise_sd, settings.seed), settings.noise_sd, scale
     )
-    for line, colour in coloured:
-        panels[0, 1].plot(math.degrees(line.angle), line.negative_log_mass, "o", color=colour, markersize=6)
-    panels[0, 1].axvline(math.degrees(plane.axis), color=BLUE, linewidth=1, linestyle="--", label="principal axis")
-    panels[0, 1].set_xticks(range(0, 181, 45))
-    _draw_convergence(panels[1, 0], settings, rest[0])
-    draw_scales(panels[1, 1], rest[1])
-    dress(panels[0, 1], "What decides between them", "angle of the line [degrees]", r"$-\log Z_S$ [nats]")
-    dress(panels[1, 0], "Proposition 7", "noise variance τ", "distance of optimum from PCA")
-    dress(panels[1, 1], "Section 5: a hyperparameter", "prior sd of the weights", "[nats]")
-    return figure
-
-
-def _draw_plane(axes: Axes, plane: Plane, lines: list[tuple[Line, str]]) -> None:
-    turn = torch.linspace(0, 2 * math.pi, 200, dtype=torch.float64)
-    circle = torch.stack([turn.cos(), turn.sin()])
-    for deviations in (1, 2, 3):
-        x, y = deviations * (torch.linalg.cholesky(plane.covariance) @ circle)
-        axes.fill(x, y, color=BLUE, alpha=0.16, linewidth=0)
-    for line, colour in lines:
-        x, y = math.cos(line.angle), math.sin(line.angle)
-        axes.plot([-REACH * x, REACH * x], [-REACH * y, REACH * y], color=colour, linewidth=0.8)
-        ends = [line.mean - 2 * line.sd, line.mean + 2 * line.sd]
-        label = f"{math.degrees(line.angle):.0f}°"
-        axes.plot([t * x for t in ends], [t * y for t in ends], color=colour, linewidth=3, label=label)
-    axes.set_xlim(-7, 7)
-    axes.set_ylim(-7, 4.4)
-    axes.set_aspect("equal")
-    dress(axes, "Figure 5: lines through a Gaussian", "w₁", "w₂", legend=False)
-    axes.legend(loc="lower center", ncols=5, frameon=False, fontsize=SMALL, handlelength=0.7, columnspacing=0.7)
-
-
-def _draw_convergence(axes: Axes, settings: Settings, distances: list[float]) -> None:
-    axes.loglog(settings.noise_variances, distances, "o-", color=BLUE, markersize=4, linewidth=1.2, label="by descent")
-    expected = [tau * math.sqrt(settings.dimensions) for tau in settings.noise_variances]
-    axes.loglog(settings.noise_variances, expected, color="black", linewidth=1, linestyle=":", label="τ√K")
+    by = scales.melt("scale", var_name="by")
+    best = by.loc[by.groupby("by", sort=False)["value"].idxmax()]
+    best.attrs = scales.attrs
+    return Findings(
+        frames={
+            "lines": lines,
+            "segments": segments(lines),
+            "ellipses": ellipses(plane),
+            "heights": pd.DataFrame({"degrees": angles.rad2deg(), "height": -plane.restricted(angles).log_mass}),
+            "starts": starts,
+            "best start": starts.loc[[starts["quasi_kl"].idxmin()]],
+            "choices": points,
+            "distances": distances,
+            "scales": by,
+            "best scales": best,
+        },
+        statistics={
+            **equation_9(plane),
+            "section 5: most by which the prior scale's bound exceeds the log evidence [nats]": (
+                scales[BOUND] - scales[EVIDENCE]
+            ).max(skipna=False),
+            "section 5: distance of the bound's best prior scale from the evidence's [log10]": np.ptp(
+                np.log10(best["scale"])
+            ),
+            "section 5.1: largest gradient at any choice of eigenvectors": points["slope"].max(skipna=False),
+            "section 5.1: least curvature at the other choices of eigenvectors": (
+                points.loc[~points["leading"], "least_curvature"].min(skipna=False)
+            ),
+            "proposition 7: distance of the convolved optimum from PCA at the least noise": (
+                distances["Frobenius distance"].iloc[-1]
+            ),
+            "proposition 7: largest ratio of distances at successive noises": ratios[1:].to_dict(),
+        },
+    )
 
 
 HRON2018_FIG5 = Experiment("hron2018-fig5", Settings, investigate)

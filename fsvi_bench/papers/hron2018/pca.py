@@ -1,4 +1,17 @@
-"""Propositions 6 and 7 of Hron et al. (2018), without their solutions: optima by descent, curvature by autograd."""
+"""Quasi-KL to a Gaussian is least on the principal subspace (Hron et al. 2018, propositions 6 and 7).
+
+P = N(0, Σ) on R^D is approximated by Q = N(0, A diag(v) Aᵀ), A (D×K) with orthonormal columns, and by its convolution
+with noise, N(0, A diag(v) Aᵀ + τI), which has a KL. Covariances come as the lower factor C of Σ⁻¹ = CCᵀ.
+
+Where this deviates from the paper. The proof of proposition 6 writes P's density on the subspace as that of
+N(0, AᵀΣA); restricted, not projected, P has the covariance (AᵀΣ⁻¹A)⁻¹, with which the stated formula is right. The
+proof of proposition 7 drops τ/γ of the directions left out; with it, replacing a left-out eigenvalue γ by a kept one
+changes the KL by ½[1 − τ/γ + log(τ/γ)] ≤ 0, most for the largest γ, so the claim stands for τ < γ_K. And the other
+choices of K eigenvectors are stationary points but no local optima: rotating a kept eigenvector towards a left-out
+one of larger eigenvalue lowers both objectives.
+
+Optima are found here without these solutions, by descent, and curvatures by automatic differentiation.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +22,37 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fsvi_bench.papers.hron2018.quasi_kl_pca import PrincipalSubspace, convolved_pca_kl, pca_quasi_kl
+from fsvi_bench.errors import InputError
+from fsvi_bench.papers.hron2018.quasi_kl import Factor, Square, quasi_kl_affine_gaussian
+from fsvi_bench.papers.hron2018.quasi_kl_limits import centred_convolved_affine_kl
 
-#: (basis [D,K], variances [K]) ↦ nats.
-SubspaceObjective = Callable[[Tensor, Tensor], Tensor]
+Variances = Float[Tensor, "*B K"]
+SubspaceObjective = Callable[[Tensor, Tensor], Tensor]  #: (basis [D,K], variances [K]) ↦ nats
+
+
+class PrincipalSubspace(NamedTuple):
+    """Orthonormal directions and the variances along them, largest first."""
+
+    basis: Factor
+    variances: Variances
+
+
+def pca_optimum(covariance: Square, K: int) -> PrincipalSubspace:
+    """The minimiser of the quasi-KL: Σ's K leading eigenvectors and eigenvalues (proposition 6).
+
+    Raises:
+        InputError: K outside 1..D.
+    """
+    D = covariance.shape[-1]
+    if not 1 <= K <= D:
+        raise InputError(f"got a subspace of K = {K} dimensions, expected 1 to D = {D}; choose K in that range")
+    eigenvalues, eigenvectors = torch.linalg.eigh(covariance)
+    return PrincipalSubspace(eigenvectors.flip(-1)[..., :K], eigenvalues.flip(-1)[..., :K])
 
 
 class Target:
@@ -32,21 +68,23 @@ class Target:
         self.precision_tril = torch.linalg.cholesky(precision)
 
     def quasi_kl(self, basis: Tensor, variances: Tensor) -> Tensor:
-        return pca_quasi_kl(basis, variances, self.precision_tril)
+        zero = torch.zeros_like(self.eigenvalues)
+        return quasi_kl_affine_gaussian(zero, basis * variances.sqrt(), zero, self.precision_tril)
 
     def convolved(self, noise_variance: float) -> SubspaceObjective:
-        tau = torch.tensor(noise_variance, dtype=torch.float64)
-        return lambda basis, variances: convolved_pca_kl(basis, variances, tau, self.precision_tril)
+        """KL(N(0, A diag(v) Aᵀ + τI) ‖ N(0, Σ)) less its part that depends on τ alone."""
+        zero, tau = torch.zeros_like(self.eigenvalues), torch.tensor(noise_variance, dtype=torch.float64)
+        return lambda basis, variances: centred_convolved_affine_kl(
+            zero, basis * variances.sqrt(), tau, zero, self.precision_tril
+        )
 
 
 def minimise(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     """Where L-BFGS-B on a differentiable loss of a vector ends, from a start."""
 
     def value_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        free = torch.tensor(flat, dtype=torch.float64, requires_grad=True)
-        value = loss(free)
-        (gradient,) = torch.autograd.grad(value, free)
-        return float(value.detach()), gradient.numpy()
+        gradient, value = torch.func.grad_and_value(loss)(torch.tensor(flat))
+        return float(value), gradient.numpy()
 
     options: Any = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-16, "gtol": 1e-11}
     found: Any = minimize(value_and_gradient, start.numpy(), jac=True, method="L-BFGS-B", options=options)
@@ -94,14 +132,13 @@ def at_choice(target: Target, choice: tuple[int, ...], noise_variance: float) ->
     D, gammas = len(target.eigenvalues), target.eigenvalues[list(choice)]
     objective = target.quasi_kl if noise_variance == 0 else target.convolved(noise_variance)
     pairs = [(i, j) for i, j in itertools.combinations(range(D), 2) if i in choice or j in choice]
-    rows, columns = (list(index) for index in zip(*pairs, strict=True))
+    unit = torch.eye(D, dtype=torch.float64)
+    generators = torch.stack([torch.outer(unit[i], unit[j]) - torch.outer(unit[j], unit[i]) for i, j in pairs])
 
     def value(free: Tensor) -> Tensor:
-        skew = torch.zeros(D, D, dtype=torch.float64).index_put(
-            (torch.tensor(rows), torch.tensor(columns)), free[: len(pairs)]
-        )
-        rotated = target.eigenvectors @ torch.linalg.matrix_exp(skew - skew.mT)
-        return objective(rotated[:, list(choice)], (gammas - noise_variance) * free[len(pairs) :].exp())
+        turn, log_scale = torch.split(free, [len(pairs), len(choice)])
+        rotated = target.eigenvectors @ torch.linalg.matrix_exp(torch.tensordot(turn, generators, 1))
+        return objective(rotated[:, list(choice)], (gammas - noise_variance) * log_scale.exp())
 
     origin = torch.zeros(len(pairs) + len(choice), dtype=torch.float64)
     slope, hessian = torch.func.grad(value)(origin), torch.func.hessian(value)(origin)

@@ -20,10 +20,13 @@ from torch import Tensor
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.linalg import logdet_of_tril, tril_of_gram
 
+Batch = Float[Tensor, "*B"]
+Vector = Float[Tensor, "*B D"]
+Square = Float[Tensor, "*B D D"]
+Factor = Float[Tensor, "*B D K"]
 
-def quasi_kl_countable(
-    probabilities: Float[Tensor, "*B S"], log_density_p: Float[Tensor, "*B S"]
-) -> Float[Tensor, "*B"]:
+
+def quasi_kl_countable(probabilities: Float[Tensor, "*B S"], log_density_p: Float[Tensor, "*B S"]) -> Batch:
     """Σ_i q_i [log q_i − log p(x_i)] over the atoms of q; one of probability 0 adds 0, whatever p is there.
 
     The atoms must be distinct: two that coincide have to be merged first, their probabilities added.
@@ -33,11 +36,11 @@ def quasi_kl_countable(
 
 
 def gaussian_cross_entropy(
-    offset_q: Float[Tensor, "*B D"],
-    factor_q: Float[Tensor, "*B D K"],
-    mean_p: Float[Tensor, "*B D"],
-    precision_tril_p: Float[Tensor, "*B D D"],
-) -> Float[Tensor, "*B"]:
+    offset_q: Vector,
+    factor_q: Factor,
+    mean_p: Vector,
+    precision_tril_p: Square,
+) -> Batch:
     """−E log p(offset + F z) = ½[D log 2π − log det Λ + ‖Cᵀ(offset − mean_p)‖² + ‖CᵀF‖²]."""
     columns = torch.cat([factor_q, (offset_q - mean_p)[..., None]], dim=-1)
     quadratic = (precision_tril_p.mT @ columns).square().sum((-2, -1))
@@ -45,11 +48,11 @@ def gaussian_cross_entropy(
 
 
 def quasi_kl_affine_gaussian(
-    offset_q: Float[Tensor, "*B D"],
-    factor_q: Float[Tensor, "*B D K"],
-    mean_p: Float[Tensor, "*B D"],
-    precision_tril_p: Float[Tensor, "*B D D"],
-) -> Float[Tensor, "*B"]:
+    offset_q: Vector,
+    factor_q: Factor,
+    mean_p: Vector,
+    precision_tril_p: Square,
+) -> Batch:
     """QKL(offset + F z ‖ N(mean_p, Λ⁻¹)) on the affine subspace offset + range F; at K = D the KL itself.
 
     By the area formula q has the density exp(−½‖z‖²) (2π)^(−K/2) det(FᵀF)^(−½) there, so that
@@ -65,14 +68,14 @@ class RestrictedGaussian(NamedTuple):
 
     mean: Float[Tensor, "*B K"]
     precision_tril: Float[Tensor, "*B K K"]
-    log_mass: Float[Tensor, "*B"]  #: log Z_S, the integral of p over the subspace
+    log_mass: Batch  #: log Z_S, the integral of p over the subspace
 
 
 def restrict_gaussian(
-    offset: Float[Tensor, "*B D"],
-    basis: Float[Tensor, "*B D K"],
-    mean_p: Float[Tensor, "*B D"],
-    precision_tril_p: Float[Tensor, "*B D D"],
+    offset: Vector,
+    basis: Factor,
+    mean_p: Vector,
+    precision_tril_p: Square,
 ) -> RestrictedGaussian:
     """P_S and log Z_S of eq. 9 for the affine subspace offset + A z, z in R^K, with A = `basis`, AᵀA = I.
 
@@ -95,7 +98,7 @@ def quasi_kl_shared_gaussian_dropout(
     alpha: Float[Tensor, "*B k"],
     mean_p: Float[Tensor, "*B O k"],
     precision_tril_p: Float[Tensor, "*B O k k"],
-) -> Float[Tensor, "*B"]:
+) -> Batch:
     """QKL of Gaussian dropout of type A with O outputs to the exact posterior of O-output BLR.
 
     Noise before the linear map is shared by the outputs: w_oi = θ_oi ε_i, ε_i ~ N(1, α_i). For O > 1 that law lives on

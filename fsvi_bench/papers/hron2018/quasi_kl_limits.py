@@ -22,28 +22,30 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.papers.hron2018.quasi_kl import gaussian_cross_entropy
+from fsvi_bench.papers.hron2018.quasi_kl import Batch, Factor, Square, Vector, gaussian_cross_entropy
 
 _REACH, _STEP = 10.0, 0.125  #: trapezoidal rule against N(0, 1): exp(−½·10²) = 2e-22
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
+_NODES, _WEIGHTS = map(torch.from_numpy, np.polynomial.legendre.leggauss(64))
+
+Atoms = Float[Tensor, "*B D S"]  #: S in each dimension
 
 
-def convolution_shift(noise_variance: Float[Tensor, "*B"], codimension: int) -> Float[Tensor, "*B"]:
+def convolution_shift(noise_variance: Batch, codimension: int) -> Batch:
     """s = −½(D − K) log(2πeτ) of theorems 4 and 5, `codimension` being D − K."""
     return -0.5 * codimension * (1 + LOG_2PI + noise_variance.log())
 
 
-def discretisation_shift(cell_width: Float[Tensor, "*B"], dimension: int) -> Float[Tensor, "*B"]:
+def discretisation_shift(cell_width: Batch, dimension: int) -> Batch:
     """s = −D log Δ of theorem 4."""
     return -dimension * cell_width.log()
 
 
 def atoms_cross_entropy(
-    locations: Float[Tensor, "*B D S"],
-    probabilities: Float[Tensor, "*B D S"],
-    mean_p: Float[Tensor, "*B D"],
-    precision_tril_p: Float[Tensor, "*B D D"],
-) -> Float[Tensor, "*B"]:
+    locations: Atoms,
+    probabilities: Atoms,
+    mean_p: Vector,
+    precision_tril_p: Square,
+) -> Batch:
     """−E log N(x; mean_p, Λ⁻¹) for independent coordinates x_d with atoms `locations` of weight `probabilities`."""
     mean = (probabilities * locations).sum(-1)
     variance = (probabilities * (locations - mean[..., None]).square()).sum(-1)
@@ -51,11 +53,11 @@ def atoms_cross_entropy(
 
 
 def atoms_quasi_kl(
-    locations: Float[Tensor, "*B D S"],
-    probabilities: Float[Tensor, "*B D S"],
-    mean_p: Float[Tensor, "*B D"],
-    precision_tril_p: Float[Tensor, "*B D D"],
-) -> Float[Tensor, "*B"]:
+    locations: Atoms,
+    probabilities: Atoms,
+    mean_p: Vector,
+    precision_tril_p: Square,
+) -> Batch:
     """Theorem 4's limit E log(q/p) for a q with independent coordinates, such as dropout; S^D atoms, none enumerated.
 
     A coordinate's atoms must be distinct, as in `quasi_kl_countable`; one of weight 0 does not count.
@@ -65,19 +67,19 @@ def atoms_quasi_kl(
 
 
 def centred_convolved_kl(
-    locations: Float[Tensor, "*B D S"],
-    probabilities: Float[Tensor, "*B D S"],
-    noise_variance: Float[Tensor, "*B"],
-    mean_p: Float[Tensor, "*B D"],
-    precision_tril_p: Float[Tensor, "*B D D"],
-) -> Float[Tensor, "*B"]:
+    locations: Atoms,
+    probabilities: Atoms,
+    noise_variance: Batch,
+    mean_p: Vector,
+    precision_tril_p: Square,
+) -> Batch:
     """KL(Q * N(0, τI) ‖ P) − s for a Q with independent coordinates on atoms (theorem 4, convolution).
 
     A coordinate's negative entropy is −½ log 2πτ + Σ_i q_i E log Σ_j q_j exp(−½(ξ + (x_i − x_j)/√τ)²), ξ ~ N(0, 1). The
     trapezoidal rule is exact to rounding there: with d = |x_i − x_j|/√τ the logarithm's singularities lie at a distance
     of π/d from the real axis, and where that is small, the weight exp(−d²/8) of their place is smaller still.
     """
-    nodes = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=locations.dtype, device=locations.device)
+    nodes = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=torch.float64)
     weights = torch.exp(-0.5 * nodes.square()) * (_STEP / math.sqrt(2 * math.pi))
     difference = (locations[..., :, None] - locations[..., None, :]) / noise_variance.sqrt()[..., None, None, None]
     exponent = -0.5 * (difference[..., None, :] + nodes[:, None]).square() + probabilities.log()[..., None, None, :]
@@ -89,12 +91,12 @@ def centred_convolved_kl(
 
 
 def centred_convolved_affine_kl(
-    offset_q: Float[Tensor, "*B D"],
-    factor_q: Float[Tensor, "*B D K"],
-    noise_variance: Float[Tensor, "*B"],
-    mean_p: Float[Tensor, "*B D"],
-    precision_tril_p: Float[Tensor, "*B D D"],
-) -> Float[Tensor, "*B"]:
+    offset_q: Vector,
+    factor_q: Factor,
+    noise_variance: Batch,
+    mean_p: Vector,
+    precision_tril_p: Square,
+) -> Batch:
     """KL(N(offset, FFᵀ + τI) ‖ P) − s for a Gaussian Q on an affine subspace (theorem 5), in closed form.
 
     log det(FFᵀ + τI) = Σ_k log(s_k² + τ) + (D − K) log τ with F's singular values s_k; the shift takes the last term.
@@ -106,39 +108,36 @@ def centred_convolved_affine_kl(
     return negative_entropy + gaussian_cross_entropy(offset_q, factor_q, mean_p, precision_tril_p) + noise
 
 
-def log_mean_normal_density(
-    lower: Float[Tensor, "*B"], width: Float[Tensor, "*B"], mean: Float[Tensor, "*B"], scale: Float[Tensor, "*B"]
-) -> Float[Tensor, "*B"]:
-    """log of (1/width)∫ N(x; mean, scale²) dx over [lower, lower + width], for widths up to 30 scales.
+def log_mean_normal_density(lower: Batch, width: Batch) -> Batch:
+    """log of (1/width)∫ N(x; 0, 1) dx over [lower, lower + width], for widths up to 30.
 
     By a Gauss–Legendre rule of 64 nodes: a difference of distribution functions would cancel in narrow cells.
     """
-    nodes = torch.as_tensor((_NODES + 1) / 2, dtype=lower.dtype, device=lower.device)
-    weights = torch.as_tensor(np.log(_WEIGHTS / 2), dtype=lower.dtype, device=lower.device)
-    z = (lower[..., None] + width[..., None] * nodes - mean[..., None]) / scale[..., None]
-    return torch.logsumexp(weights - 0.5 * z.square(), dim=-1) - 0.5 * LOG_2PI - scale.log()
+    x = lower[..., None] + width[..., None] * (_NODES + 1) / 2
+    return torch.logsumexp((_WEIGHTS / 2).log() - 0.5 * x.square(), dim=-1) - 0.5 * LOG_2PI
 
 
 def centred_discretised_kl(
-    locations: Float[Tensor, "*B D S"],
-    probabilities: Float[Tensor, "*B D S"],
-    cell_width: Float[Tensor, "*B"],
-    mean_p: Float[Tensor, "*B D"],
-    scale_p: Float[Tensor, "*B D"],
+    locations: Atoms,
+    probabilities: Atoms,
+    cell_width: Batch,
+    mean_p: Vector,
+    scale_p: Vector,
     *,
     shift: float = 0.5,
-) -> Float[Tensor, "*B"]:
+) -> Batch:
     """KL of the discretised laws less s = −D log Δ (theorem 4, discretisation), P = N(mean_p, diag(scale_p²)).
 
     Along each axis the cells are [(j − shift)Δ, (j + 1 − shift)Δ); halving Δ refines them for shift 0. With the default
     0 is a cell's centre, so that dropout's atom at 0 is met to second order in Δ. Atoms in one cell are merged.
     """
-    width = cell_width[..., None, None].expand_as(locations)
+    width = cell_width[..., None, None]
     cell = torch.floor(locations / width + shift)
     shared = (cell[..., :, None] == cell[..., None, :]).to(locations.dtype)
     merged = (shared * probabilities[..., None, :]).sum(-1)
-    mean, scale = (value[..., None].expand_as(locations) for value in (mean_p, scale_p))
-    log_p = log_mean_normal_density((cell - shift) * width, width, mean, scale)
+    mean, scale = mean_p[..., None], scale_p[..., None]
+    lower = ((cell - shift) * width - mean) / scale
+    log_p = log_mean_normal_density(lower, (width / scale).expand_as(lower)) - scale.log()
     return (torch.xlogy(probabilities, merged) - probabilities * log_p).sum((-2, -1))
 
 
@@ -163,19 +162,18 @@ def centred_discretised_line_kl(
     """
     direction = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
     reach = 9.0 * scale_q
-    cuts = [torch.tensor([-reach, reach], dtype=torch.float64)]
-    for component in direction.tolist():
-        last = math.ceil(reach * abs(component) / cell_width) + 1
-        lines = (torch.arange(-last, last + 1, dtype=torch.float64) - shift) * cell_width
-        cuts.append(lines / component if abs(component) > 1e-15 else lines[:0])
-    t = torch.cat(cuts).clamp(-reach, reach).sort().values
-    length, middle = t.diff(), (t[1:] + t[:-1]) / 2
-    log_q = log_mean_normal_density(t[:-1], length, torch.zeros_like(length), torch.full_like(length, scale_q))
-    cell = torch.floor(middle[:, None] * direction / cell_width + shift)
-    width = torch.full_like(cell, cell_width)
-    log_p = log_mean_normal_density((cell - shift) * width, width, torch.zeros_like(cell), torch.ones_like(cell)).sum(
-        -1
+    last = math.ceil(reach / cell_width) + 1
+    edges = (torch.arange(-last, last + 1, dtype=torch.float64) - shift) * cell_width
+    t = (
+        torch.cat([edges / component for component in direction if component.abs() > 1e-15])
+        .clamp(-reach, reach)
+        .sort()
+        .values
     )
+    length, middle = t.diff(), (t[1:] + t[:-1]) / 2
+    log_q = log_mean_normal_density(t[:-1] / scale_q, length / scale_q) - math.log(scale_q)
+    cell = torch.floor(middle[:, None] * direction / cell_width + shift)
+    log_p = log_mean_normal_density((cell - shift) * cell_width, torch.full_like(cell, cell_width)).sum(-1)
     mass = log_q.exp() * length
     # log(mass/(Δ² p)) + log Δ with mass = length · q.
     return (mass * (log_q - log_p) + torch.xlogy(mass, length / cell_width)).sum()

@@ -16,6 +16,8 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import blr_posterior
 from fsvi_bench.maths.features import inducing_tril, nystrom_features
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision, gaussian_log_density
+from fsvi_bench.maths.linalg import logdet_of_tril
+from fsvi_bench.papers.hron2018.pca import PrincipalSubspace, pca_optimum
 from fsvi_bench.papers.hron2018.quasi_kl import (
     gaussian_cross_entropy,
     quasi_kl_affine_gaussian,
@@ -23,7 +25,7 @@ from fsvi_bench.papers.hron2018.quasi_kl import (
     quasi_kl_shared_gaussian_dropout,
     restrict_gaussian,
 )
-from fsvi_bench.papers.hron2018.quasi_kl_pca import convolved_pca_kl, convolved_pca_optimum, pca_optimum, pca_quasi_kl
+from fsvi_bench.papers.hron2018.quasi_kl_limits import centred_convolved_affine_kl, convolution_shift
 from tests import reference
 from tests.maths.draws import close, draw, f64, precision_tril
 
@@ -263,6 +265,32 @@ def pca_problem(rng, D):
     return covariance, precision_tril(torch.linalg.cholesky(covariance)), turn, eigenvalues
 
 
+def energy(basis, variances, precision_tril):
+    """tr(AᵀΣ⁻¹A diag(v))."""
+    return (variances * (precision_tril.mT @ basis).square().sum(-2)).sum(-1)
+
+
+def pca_quasi_kl(basis, variances, precision_tril):
+    """Proposition 6: c − ½ Σ log v_k + ½ tr(AᵀΣ⁻¹A diag(v)) with c = ½ log det Σ + ½(D − K) log 2π − ½K."""
+    D, K = basis.shape[-2:]
+    constant = 0.5 * ((D - K) * math.log(2 * math.pi) - K - logdet_of_tril(precision_tril))
+    return constant + 0.5 * (energy(basis, variances, precision_tril) - variances.log().sum(-1))
+
+
+def convolved_pca_kl(basis, variances, tau, precision_tril):
+    """Proposition 7: KL(N(0, A diag(v) Aᵀ + τI) ‖ N(0, Σ)); log det is Σ log(v_k + τ) + (D − K) log τ."""
+    D, K = basis.shape[-2:]
+    trace = energy(basis, variances, precision_tril) + tau * precision_tril.square().sum((-2, -1))
+    logdet_q = (variances + tau[..., None]).log().sum(-1) + (D - K) * tau.log()
+    return 0.5 * (trace - D - logdet_of_tril(precision_tril) - logdet_q)
+
+
+def convolved_pca_optimum(covariance, K, tau):
+    """Proposition 7: the same subspace with variances γ_k − τ."""
+    basis, eigenvalues = pca_optimum(covariance, K)
+    return PrincipalSubspace(basis, eigenvalues - tau[..., None])
+
+
 def test_pca_objectives_equal_the_general_forms():
     rng = np.random.default_rng(10)
     covariance, C, _, _ = pca_problem(rng, 4)
@@ -272,6 +300,8 @@ def test_pca_objectives_equal_the_general_forms():
     dense = (basis * variances) @ basis.mT + tau * torch.eye(4, dtype=torch.float64)
     expected = reference.gaussian_kl(zero.numpy(), dense.numpy(), zero.numpy(), covariance.numpy())
     close(convolved_pca_kl(basis, variances, tau, C), expected)
+    convolved = centred_convolved_affine_kl(zero, basis * variances.sqrt(), tau, zero, C) + convolution_shift(tau, 2)
+    close(convolved, expected)
 
 
 def test_pca_optimum_is_the_principal_subspace():
@@ -357,5 +387,3 @@ def test_bad_input_is_refused():
     for K in (0, 4):
         with pytest.raises(InputError, match=f"K = {K} dimensions, expected 1 to D = 3"):
             pca_optimum(covariance, K)
-    with pytest.raises(InputError, match="at or above the eigenvalue number K = 2"):
-        convolved_pca_optimum(covariance, 2, f64(2.0))

@@ -1,4 +1,4 @@
-"""Posterior moments under the truncated log-uniform prior, and the three sequences of Hron et al. 2018, section 3.2."""
+"""The log-uniform prior: masses against closed forms, moments of truncated posteriors, and the paper's sequences."""
 
 import json
 import math
@@ -6,14 +6,16 @@ import math
 import mpmath as mp
 import pytest
 import torch
+from scipy.special import exp1
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.hron2018.truncated_log_uniform import (
+from fsvi_bench.papers.hron2018.log_uniform import (
+    cumulative_log_uniform_mass,
+    log_uniform_mass,
     sequence_to_constant,
     sequence_to_infinity,
     sequence_to_zero,
     truncated_log_uniform_posterior,
-    truncated_log_uniform_posterior_density,
 )
 from tests.maths.draws import close, f64
 from tests.maths.many_digits import largest_relative_error
@@ -55,23 +57,21 @@ def test_moments_equal_the_papers_equations_with_many_digits():
     assert largest_relative_error(moments.variance, [variance for _, variance in expected]) < 1e-12
 
 
-def test_density_has_these_moments():
+def test_the_density_has_these_moments():
+    """σ(w)/(|w| (b − a)) on both sides of 0."""
     a, b = -2.0, 1.5
     moments = truncated_log_uniform_posterior(f64(a), f64(b))
 
     def moment(power):
         def integrand(w):
-            return mp.mpf(float(truncated_log_uniform_posterior_density(f64(float(w)), f64(a), f64(b)))) * w**power
+            return w**power / (abs(w) * (b - a) * (1 + mp.exp(-w)))
 
-        # Smooth inside the support; at its very ends rounding may decide, hence the small step inwards.
-        low, high = math.exp(a) * (1 + 1e-15), math.exp(b) * (1 - 1e-15)
+        low, high = math.exp(a), math.exp(b)
         return float(mp.quad(integrand, [-high, -1, -low]) + mp.quad(integrand, [low, 1, high]))
 
     assert moment(0) == pytest.approx(1, rel=1e-12)
     assert moment(1) == pytest.approx(float(moments.mean), rel=1e-12)
     assert moment(2) - moment(1) ** 2 == pytest.approx(float(moments.variance), rel=1e-12)
-    outside = f64([0.0, 0.1, -0.1, 5.0, -5.0])
-    assert truncated_log_uniform_posterior_density(outside, f64([a] * 5), f64([b] * 5)).tolist() == [0.0] * 5
 
 
 def test_sequence_to_zero():
@@ -112,10 +112,56 @@ def test_bad_intervals_are_refused():
     for a, b in ((1.0, 1.0), (2.0, 1.0), (math.nan, 1.0)):
         with pytest.raises(InputError, match="expected a < b"):
             truncated_log_uniform_posterior(f64([-1.0, a]), f64([1.0, b]))
-    with pytest.raises(InputError, match="limit 0, expected a positive one"):
-        sequence_to_constant(f64(3.0), 0.0)
 
 
 def test_gradients():
     ends = (f64([-5.0, 0.3, 3.5]).requires_grad_(), f64([1.0, 0.9, 4.0]).requires_grad_())
     assert torch.autograd.gradcheck(lambda a, b: tuple(truncated_log_uniform_posterior(a, b)), ends)
+
+
+# --- Masses -----------------------------------------------------------------------------------------------------------
+
+ENDS = [(-30.0, -2.0), (-3.0, 1.0), (-1e-3, 2.5), (0.0, 6.0)]
+
+
+def gaussian(w):
+    return torch.exp(-0.5 * w.square())
+
+
+@pytest.mark.parametrize(("a", "b"), ENDS)
+@pytest.mark.parametrize("side", [1, -1])
+def test_mass_of_a_gaussian_likelihood_is_an_exponential_integral(a, b, side):
+    """∫ exp(−w²/2)/w dw = −½ E₁(w²/2)."""
+    expected = 0.5 * (exp1(0.5 * math.exp(2 * a)) - exp1(0.5 * math.exp(2 * b)))
+    close(log_uniform_mass(gaussian, a, b, side=side), f64(expected), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize(("a", "b"), ENDS)
+def test_both_sides_of_a_logistic_likelihood_make_the_width(a, b):
+    """σ(w) + σ(−w) = 1 (Hron et al. 2018, the normaliser in section 3.2)."""
+    both = sum(log_uniform_mass(torch.sigmoid, a, b, side=side) for side in (1, -1))
+    close(both, f64(b - a), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(("a", "b"), ENDS)
+def test_moments_are_masses(a, b):
+    first = sum(log_uniform_mass(lambda w: w * torch.sigmoid(w), a, b, side=side) for side in (1, -1)) / (b - a)
+    second = sum(log_uniform_mass(lambda w: w * w * torch.sigmoid(w), a, b, side=side) for side in (1, -1)) / (b - a)
+    expected = truncated_log_uniform_posterior(f64(a), f64(b))
+    # The two sides cancel where w is small: their sum is good to a share of each side, of the order e^b/(b − a).
+    close(first, expected.mean, rtol=1e-12, atol=1e-15 * math.exp(b))
+    close(second - first**2, expected.variance, rtol=1e-9, atol=0)
+
+
+def test_cumulative_masses_add_up():
+    ends = torch.linspace(-4, 1.5, 12, dtype=torch.float64)
+    mass = cumulative_log_uniform_mass(gaussian, ends)
+    assert mass[0] == 0
+    for end, value in zip(ends.tolist()[1:], mass[1:], strict=True):
+        close(value, log_uniform_mass(gaussian, -4.0, end), rtol=1e-13, atol=0)
+
+
+def test_masses_towards_zero_are_negative():
+    falling = torch.linspace(1.5, -4, 12, dtype=torch.float64)
+    rising = cumulative_log_uniform_mass(gaussian, falling.flip(0))
+    close(cumulative_log_uniform_mass(gaussian, falling), (rising - rising[-1]).flip(0), rtol=1e-13, atol=0)
