@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict
 
@@ -32,6 +35,7 @@ class Layer(_Spec):
 
     Args:
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
+        shades: of Matplotlib's colour maps the one from whose beginning to near its end these colours are taken instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}` stands for the value of `by`.
     """
@@ -47,6 +51,7 @@ class Layer(_Spec):
     take: str | None = None
     label: str | None = None
     colour: str | list[str] = [*NAMED, "black"]
+    shades: str | None = None
     marker: str | list[str] = "o"
     style: str | list[str] = "-"
     width: float = 1.3
@@ -56,8 +61,12 @@ class Layer(_Spec):
     def draw(self, axes: Axes, frames: Frames) -> None:
         """Raises KeyError for a frame or a column that is not there."""
         rows = select(frames[self.frame], self.where) if self.frame else pd.DataFrame()
-        looks = zip(_cycled(self.colour), _cycled(self.marker), _cycled(self.style), strict=False)
-        for (value, part), (colour, marker, style) in zip(self._parts(rows), looks, strict=False):
+        parts = list(self._parts(rows))
+        colours = _cycled(self.colour)
+        if self.shades is not None:
+            colours = map(to_hex, colormaps[self.shades](np.linspace(0, 0.95, len(parts))))
+        looks = zip(colours, _cycled(self.marker), _cycled(self.style), strict=False)
+        for (value, part), (colour, marker, style) in zip(parts, looks, strict=False):
             label = None if self.label is None else self.label.format(value)
             look = {"color": NAMED.get(colour, colour), "alpha": self.alpha, "label": label}
             self._draw(axes, part, look, marker, style)
@@ -102,6 +111,8 @@ class Panel(_Spec):
     xlim: tuple[float | None, float | None] | None = None
     ylim: tuple[float | None, float | None] | None = None
     xticks: list[float] | None = None
+    yticks: list[float] | None = None
+    minor_ticks: bool = True  #: over many decades they are a grey bar
     equal: bool = False  #: units of x and y are as long
     legend: str | None = "best"
     legend_columns: int = 1
@@ -118,7 +129,10 @@ class Panel(_Spec):
             drawings[self.draw](axes)
         if self.equal:
             axes.set_aspect("equal")
-        axes.set(**_given({"xlim": self.xlim, "ylim": self.ylim, "xticks": self.xticks}))
+        if not self.minor_ticks:
+            axes.minorticks_off()
+        places = {"xlim": self.xlim, "ylim": self.ylim, "xticks": self.xticks, "yticks": self.yticks}
+        axes.set(**_given(places))
         dress(axes, self.title, self.x, self.y)
         if self.legend and axes.get_legend_handles_labels()[0]:
             look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL, "handlelength": 1.6}
