@@ -106,7 +106,7 @@ class Experiment(Reproduction, Generic[Settings]):
         findings = self.investigate(settings, laboratory)
         verdicts, stem = self._judge(findings), workshop.stem(self.name)
         file = self._file()
-        tables = (*findings.tables, *(spec.of(findings.frames, settings.model_dump()) for spec in file.tables))
+        tables = (*findings.tables, *(spec.of(findings.frames) for spec in file.tables))
         numbers = ExperimentNumbers(
             figure=self.name,
             quick=workshop.quick,

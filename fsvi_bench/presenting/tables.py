@@ -6,7 +6,6 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import pandas as pd
@@ -53,7 +52,7 @@ class TableSpec(BaseModel):
     """Which rows and columns of a frame a table shows.
 
     Args:
-        title: may name what `of` is told, as in `means over {repeats} data sets`.
+        title: `{name}` stands for what the frame's `attrs` have by this name.
         where: column -> the value, or the values, that its rows have.
         columns: heading -> column; None: all of the frame's, as they are called.
     """
@@ -64,12 +63,12 @@ class TableSpec(BaseModel):
     where: dict[str, Any] = {}
     columns: dict[str, str] | None = None
 
-    def of(self, frames: Frames, told: Mapping[str, Any] = MappingProxyType({})) -> Table:
-        """Raises KeyError for a frame, a column or a word of the title that is not there."""
+    def of(self, frames: Frames) -> Table:
+        """Raises KeyError for a frame or a column that is not there."""
         frame = select(frames[self.frame], self.where)
         columns = self.columns or {name: name for name in frame.columns}
         rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]
-        return Table(title=self.title.format(**told), columns=tuple(columns), rows=tuple(rows))
+        return Table(title=self.title.format_map(frames[self.frame].attrs), columns=tuple(columns), rows=tuple(rows))
 
 
 def select(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
