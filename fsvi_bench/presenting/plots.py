@@ -35,7 +35,7 @@ class Layer(_Spec):
 
     Args:
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
-        shades: of Matplotlib's colour maps the one from whose beginning to near its end these colours are taken instead.
+        shades: one of Matplotlib's colour maps, of which these colours are taken evenly instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}` stands for the value of `by`.
     """
