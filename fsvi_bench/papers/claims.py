@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
+from fsvi_bench.presenting.tables import Frames, select
 from fsvi_bench.statistics.resampled_t import corrected_interval
 
 TEST_TRAIN_RATIO = 1 / 9  #: of the standard splits, which are 90/10
@@ -90,6 +91,28 @@ Values = ArrayLike | Mapping[Any, ArrayLike]
 _RULES = {"t": Statistic.of_mean, "splits": Statistic.of_splits, "proportion": Statistic.of_proportion}
 
 
+class Place(BaseModel):
+    """Where in the frames a claim's statistic stands: one number, or repetitions, in these rows of a column.
+
+    Args:
+        where: column -> the value, or the values, that the rows have.
+        by: a column that says which case a row is of.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    frame: str
+    column: str
+    where: dict[str, Any] = {}
+    by: str | None = None
+
+    def of(self, frames: Frames) -> Values:
+        """Raises KeyError for a frame or a column that is not there."""
+        rows = select(frames[self.frame], self.where)
+        if self.by is None:
+            return rows[self.column].tolist()
+        return {case: values.tolist() for case, values in rows.groupby(self.by, sort=False)[self.column]}
+
+
 class Claim(BaseModel):
     """It holds if the whole interval of its statistic lies on the claimed side of the threshold.
 
@@ -98,11 +121,13 @@ class Claim(BaseModel):
             of what is true. Without it, a number that is not random.
         geometric: the mean is the geometric one, and the interval that of the logarithms.
         magnitude: the claim is about the size of what was found.
+        at: where the statistic stands in the frames, unless the experiment says it by its name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     statistic: str
     says: str  #: what the paper claims, in our words, with its section, table or figure
+    at: Place | None = Field(default=None, exclude=True)
     interval: Literal["t", "splits", "proportion"] | None = None
     geometric: bool = False
     magnitude: bool = False

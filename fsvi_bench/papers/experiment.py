@@ -32,7 +32,7 @@ class Findings:
 
     figure: Figure | None = None
     tables: Sequence[Table] = ()
-    statistics: Mapping[str, Values] = field(default_factory=dict)  #: one for each claim, by its name
+    statistics: Mapping[str, Values] = field(default_factory=dict)  #: of claims that do not say where theirs stands
     numbers: dict[str, Any] = field(default_factory=dict)
     page: Callable[[Sequence[Verdict]], str] | None = None  #: a page of Markdown about all this, given the verdicts
     frames: Frames = field(default_factory=dict)
@@ -141,8 +141,10 @@ class Experiment(Reproduction, Generic[Settings]):
         )
 
     def _judge(self, findings: Findings) -> tuple[Verdict, ...]:
+        claims = self._file().claims
+        placed = {claim.statistic: claim.at.of(findings.frames) for claim in claims if claim.at is not None}
         try:
-            return judge(self._file().claims, findings.statistics)
+            return judge(claims, {**findings.statistics, **placed})
         except ValueError as error:
             raise InputError(f"{self._path}: {error}; name in the file's claims what the experiment finds") from error
 

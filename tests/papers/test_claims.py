@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
-from fsvi_bench.papers.claims import Claim, Statistic, Worst
+from fsvi_bench.papers.claims import Claim, Place, Statistic, Worst
 
 INF = math.inf
 
@@ -61,3 +62,13 @@ def test_a_verdict_says_which_case_decided():
     assert verdict.statistic == "greatest of all (protein)"
     assert (verdict.value, verdict.low, verdict.high, verdict.holds) == (0.5, 0.25, 2.0, False)
     assert claim.judge(Statistic.exact(0.5)).statistic == "greatest of all"
+
+
+def test_a_claim_may_say_where_its_statistic_stands():
+    frames = {"f": pd.DataFrame({"kind": ["a", "b", "b"], "x": [1.0, 2.0, 4.0]})}
+    assert Place(frame="f", column="x", where={"kind": "b"}).of(frames) == [2.0, 4.0]
+    assert Place(frame="f", column="x", by="kind").of(frames) == {"a": [1.0], "b": [2.0, 4.0]}
+    claim = Claim(statistic="s", says="so", side="below", threshold=0.0, magnitude=True)
+    assert claim.judge([-3.0]).value == 3.0
+    with pytest.raises(ValueError, match="size 1"):
+        claim.judge([2.0, 4.0])
