@@ -14,8 +14,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from scipy.optimize import minimize
+from scipy.special import entr
 from scipy.stats import norm
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -25,6 +26,7 @@ from fsvi_bench.maths.bernoulli_optimum import retain_profile
 from fsvi_bench.seeds import derived_generator
 
 REACH = 12.0  #: standard deviations after which a Gaussian's tail is below 1e-31
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Settings(BaseModel):
@@ -33,24 +35,24 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     inputs: int = Field(ge=2)
     correlation: float = Field(ge=0, lt=1)
-    smallest_scale: float = Field(gt=0)
-    largest_scale: float = Field(gt=0)
-    points: tuple[int, ...] = Field(min_length=3)
+    smallest_scale: PositiveFloat
+    largest_scale: PositiveFloat
+    points: tuple[PositiveInt, ...] = Field(min_length=3)
     repeats: int = Field(ge=2)
     profile_points: int = Field(ge=3)
-    design_points: int = Field(ge=1)
-    lengthscale_points: int = Field(ge=1)
-    spreads: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(min_length=1)
-    lengthscales_per_decade: int = Field(ge=1)
+    design_points: PositiveInt
+    lengthscale_points: PositiveInt
+    spreads: tuple[Share, ...] = Field(min_length=1)
+    lengthscales_per_decade: PositiveInt
     mask_weights: int = Field(ge=1, le=12)
-    mask_points: int = Field(ge=1)
-    mask_starts: int = Field(ge=1)
-    prior_spike: float = Field(gt=0, lt=1)
+    mask_points: PositiveInt
+    mask_starts: PositiveInt
+    prior_spike: Share
 
     @model_validator(mode="after")
     def _ordered(self) -> Settings:
-        if list(self.points) != sorted(set(self.points)) or self.points[0] < 1:
-            raise ValueError(f"points are {self.points}, expected positive numbers in rising order")
+        if list(self.points) != sorted(set(self.points)):
+            raise ValueError(f"points are {self.points}, expected numbers in rising order")
         if self.design_points < self.inputs:
             raise ValueError("design_points are fewer than inputs: their columns cannot be orthogonal")
         return self
@@ -97,9 +99,9 @@ def draw_problems(settings: Settings, N: int, k: int | None = None, compressed: 
 
 def population_covariance(settings: Settings) -> Float[Tensor, "k k"]:
     """Σ = E xxᵀ."""
-    k, scales = settings.inputs, settings.scales(settings.inputs)
-    correlation = torch.full((k, k), settings.correlation, dtype=torch.float64).fill_diagonal_(1.0)
-    return scales[:, None] * correlation * scales
+    scales = settings.scales(settings.inputs)
+    shared = settings.correlation
+    return torch.outer(scales, scales) * (shared + (1 - shared) * torch.eye(len(scales)))
 
 
 def redesign(problems: Problems, design: str) -> Problems:
@@ -153,10 +155,9 @@ def widened_kl(m: float, p: float, spread: float, lengthscale: float = 1.0) -> f
 
 def gridded_kl(m: float, p: float, step: float, lengthscale: float = 1.0) -> float:
     """KL of p δ_m + (1−p) δ_0 to the prior ∝ exp(−½l²w²) on the multiples of the step, its normaliser summed up."""
-    n = np.arange(1, math.ceil(REACH / (step * lengthscale)) + 1)
-    normaliser = 1 + 2 * float(np.exp(-0.5 * (lengthscale * step * n[::-1]) ** 2).sum())
-    negative_entropy = p * math.log(p) + (1 - p) * math.log1p(-p)
-    return negative_entropy + 0.5 * p * (lengthscale * m) ** 2 + math.log(normaliser)
+    reach = math.ceil(REACH / (step * lengthscale))
+    normaliser = np.exp(-0.5 * (lengthscale * step * np.arange(-reach, reach + 1)) ** 2).sum()
+    return float(0.5 * p * (lengthscale * m) ** 2 - entr([p, 1 - p]).sum() + math.log(normaliser))
 
 
 # --- Masks ------------------------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import ChainMap
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,6 +40,7 @@ from fsvi_bench.papers.gal2016.linear_model import (
 )
 from fsvi_bench.seeds import derived_generator
 
+Frames = dict[str, pd.DataFrame]
 SHOWN = 0  #: the data set whose profiles and bounds are drawn
 DROPS = (0.95, 0.9, 0.8, 0.65, *(0.5 * 10 ** -np.arange(0, 6, 0.25)), 0.0)  #: 1 − p at which m* is held against the MAP
 FINENESS = tuple(2.0**-power for power in range(2, 13))  #: widths σ and steps Δ, all of which divide the atoms below
@@ -50,22 +51,19 @@ RARE_SPIKE = 1e-9  #: the f that stands for f → 0
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """All in this process: at the paper's scale it is a matter of seconds."""
     masked = draw_problems(settings, settings.mask_points, settings.mask_weights)
-    found = (
-        follow_growth(settings),
-        compare_with_map(draw_problems(settings, settings.design_points)),
-        compare_prior_kls(),
-        compare_bounds(settings, draw_problems(settings, settings.lengthscale_points)),
-        compare_masks(settings, masked),
-        examine_spike_slab(settings, masked),
-        follow_eq_6_8(settings.prior_spike),
-    )
-    rows = ChainMap(*(dict(each.frames) for each in found))
-    mask_table = pd.DataFrame(_mask_rows(rows["masks"], rows["slabs"]).items(), columns=["what", "value"])
-    for frame in (rows["growth_means"], mask_table):
-        frame.attrs.update(settings.model_dump())
-    return Findings(
-        frames={**rows, "mask_table": mask_table}, statistics=ChainMap(*(dict(each.statistics) for each in found))
-    )
+    frames = {
+        **follow_growth(settings),
+        **compare_with_map(draw_problems(settings, settings.design_points)),
+        **compare_prior_kls(),
+        **compare_bounds(settings, draw_problems(settings, settings.lengthscale_points)),
+        **compare_masks(settings, masked),
+        **examine_spike_slab(settings, masked),
+        **follow_eq_6_8(settings.prior_spike),
+    }
+    frames["mask_table"] = pd.DataFrame(summarise(**frames), columns=["what", "value"])
+    for name in ("growth_means", "mask_table"):
+        frames[name].attrs.update(settings.model_dump())
+    return Findings(frames=frames)
 
 
 # --- §6.3: what happens to dropout's optimum as data are added --------------------------------------------------------
@@ -75,39 +73,34 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
 # for large N: 1 − p* falls exponentially, q's spread with it, whereas the exact posterior's falls like N^(−½).
 
 
-def follow_growth(settings: Settings) -> Findings:
+def follow_growth(settings: Settings) -> Frames:
     """Optimum and profile at every N, and how the profile tends to its limit; p from 0.05 to 1 itself."""
     p = torch.linspace(0.05, 1, settings.profile_points, dtype=torch.float64)
+    ends = {settings.points[0]: "first", settings.points[-1]: "last"}
     optima, profiles = [], []
     for N in settings.points:
         problems = draw_problems(settings, N, compressed=True)
         limit = limit_profile(population_covariance(settings), problems.w, p)
-        values = profile(problems, N, p)
-        optima.append(at_optimum(settings, N, problems).assign(rms=(values - limit).square().mean(-1).sqrt().numpy()))
-        profiles.append(pd.DataFrame({"N": N, "p": p, "value": values[SHOWN] - limit[SHOWN, -1]}))
+        values, end = profile(problems, N, p), ends.get(N, "")
+        rms = (values - limit).square().mean(-1).sqrt().numpy()
+        optima.append(at_optimum(settings, N, problems).assign(rms=rms, end=end))
+        profiles.append(pd.DataFrame({"N": N, "p": p, "value": values[SHOWN] - limit[SHOWN, -1], "end": end}))
     growth, curves = pd.concat(optima), pd.concat(profiles, ignore_index=True)
     by_N = growth.pivot(index="repeat", columns="N")
-    first, last = settings.points[0], settings.points[-1]
-    return Findings(
-        frames={
-            "growth": growth,
-            "growth_means": growth.groupby("N", as_index=False).mean(),
-            "profiles": curves.assign(end=curves["N"].isin([first, last])),
-            "profile_minima": curves.loc[curves.groupby("N")["value"].idxmin()],
-            "profile_limit": pd.DataFrame({"p": p, "value": limit[SHOWN] - limit[SHOWN, -1]}),
-        },
-        statistics={
-            "log10(1 - p*) at the largest N": by_N["log10_drop", last],
-            "least growth of log logit p* from one N to the next": np.diff(np.log(by_N["logit"])).min(axis=1),
-            "objective at p = 1 above that at p*, smallest N [nats]": by_N["at_one", first],
-            "limit of L/N: least rise above its value at p = 1, per unit of 1 - p": (
-                (limit[:, :-1] - limit[:, -1:]) / (1 - p[:-1])
-            ).amin(-1),
-            "slope of log error of L/N over log N": np.polyfit(np.log(settings.points), np.log(by_N["rms"].T), 1)[0],
-            "m* at p*, largest N: distance from the MAP": by_N["distance", last],
-            "sd of q relative to the exact posterior's, largest N": by_N["spread", last],
-        },
-    )
+    rises = (limit[:, :-1] - limit[:, -1:]) / (1 - p[:-1])
+    repeats = {
+        "least_growth": np.diff(np.log(by_N["logit"])).min(axis=1),
+        "least_rise": rises.amin(-1),
+        "error_slope": np.polyfit(np.log(settings.points), np.log(by_N["rms"].T), 1)[0],
+    }
+    return {
+        "growth": growth,
+        "growth_means": growth.groupby("N", as_index=False).mean(numeric_only=True),
+        "growth_repeats": pd.DataFrame(repeats),
+        "profiles": curves,
+        "profile_minima": curves.loc[curves.groupby("N")["value"].idxmin()],
+        "profile_limit": pd.DataFrame({"p": p, "value": limit[SHOWN] - limit[SHOWN, -1]}),
+    }
 
 
 def at_optimum(settings: Settings, N: int, problems: Problems) -> pd.DataFrame:
@@ -144,7 +137,7 @@ def relative_distance(m: Float[Tensor, "*B k"], exact_mean: Float[Tensor, "*B k"
     return (m - exact_mean).norm(dim=-1) / exact_mean.norm(dim=-1)
 
 
-def compare_with_map(problems: Problems) -> Findings:
+def compare_with_map(problems: Problems) -> Frames:
     """‖m*(p) − MAP‖/‖MAP‖ by design, over p."""
     found = []
     for design in ("general", "Λ constant", "Σ diagonal"):
@@ -159,15 +152,7 @@ def compare_with_map(problems: Problems) -> Findings:
     # On logarithmic axes, where a relative distance below 1e-17 is nothing and is drawn there.
     drawn = distances[distances["drop"] > 0].assign(distance=lambda rows: rows["distance"].clip(lower=1e-17))
     ranges = drawn.groupby(["design", "drop"])["distance"].agg(["min", "median", "max"]).reset_index()
-    at = distances.pivot(index="repeat", columns=["design", "drop"], values="distance")
-    return Findings(
-        frames={"distances": distances, "distance_ranges": ranges},
-        statistics={
-            "m* at p = 1: distance from the MAP": at["general", 0.0],
-            "m* at p = 1/2, Λ constant: distance from the MAP": at["Λ constant", 0.5],
-            "m* at p = 1/2, Σ diagonal, Λ not constant: distance from the MAP": at["Σ diagonal", 0.5],
-        },
-    )
+    return {"distances": distances, "distance_ranges": ranges}
 
 
 # --- §6.5: KLs to a continuous and to a discrete prior, and the length-scale that the bound then prefers --------------
@@ -179,47 +164,35 @@ def compare_with_map(problems: Problems) -> Findings:
 # can represent; his normaliser supposes that they are evenly spaced, and so do we.
 
 
-def compare_prior_kls() -> Findings:
+def compare_prior_kls() -> Frames:
     """Of one weight at m = 1, p = 0.9, l = 1 over `FINENESS`, and what holds over all m, p and l; nothing is random."""
     kls = pd.DataFrame({"fineness": FINENESS})
     kls["continuous"] = [widened_kl(1.0, 0.9, spread) for spread in FINENESS]
     kls["discrete"] = [gridded_kl(1.0, 0.9, step) for step in FINENESS]
     last = kls.iloc[-1]
-    slopes = (last - kls.iloc[-2]) / math.log(FINENESS[-2] / FINENESS[-1])
     errors = [
         abs(float(discrete_prior_kl(_double(m)[None], _double(p), step, scale)) - gridded_kl(m, p, step, scale))
         for m, p, step, scale in product(ATOMS, RETAIN, FINENESS, LENGTHSCALES)
     ]
     differences = [widened_kl(*each, FINENESS[-1]) - gridded_kl(*each, FINENESS[-1]) for each in product(ATOMS, RETAIN)]
-    return Findings(
-        frames={"prior_kls": kls},
-        statistics={
-            "KL to the continuous prior: slope over -log σ, per weight": slopes["continuous"],
-            "KL to the discrete prior: largest error of eq. 6.6 [nats]": max(errors),
-            "KL, continuous less discrete: range over m and p [nats]": float(np.ptp(differences)),
-            "KL to the discrete prior: slope over -log step, per weight": slopes["discrete"],
-            "KL, discrete less continuous, at step = σ [nats per weight]": last["discrete"] - last["continuous"],
-        },
-    )
+    slopes = (last - kls.iloc[-2]) / math.log(FINENESS[-2] / FINENESS[-1])
+    summary = slopes.to_frame().T.assign(error=max(errors), range=np.ptp(differences))
+    return {"prior_kls": kls, "prior_summary": summary.assign(gap=last["discrete"] - last["continuous"])}
 
 
 def _double(value: float | list[float]) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def compare_bounds(settings: Settings, problems: Problems) -> Findings:
-    """The length-scale at which either prior's bound is highest, against that at which the evidence is."""
+def compare_bounds(settings: Settings, problems: Problems) -> Frames:
+    """Both priors' bounds over the length-scale, and where they are highest for the smallest σ and Δ."""
     bounds = scan_lengthscales(settings, problems)
-    finest = bounds[bounds["spread"] == settings.spreads[-1]]
     shown = bounds[bounds["repeat"] == SHOWN]
     words = {spread: f"σ = $10^{{{math.log10(spread):.3g}}}$" for spread in settings.spreads}
-    return Findings(
-        frames={"bounds": shown.assign(atoms=shown["spread"].map(words))},
-        statistics={
-            f"length-scale, {prior} prior: log10 of the bound's over the evidence's": log10_from_evidence(finest, prior)
-            for prior in ("continuous", "discrete")
-        },
-    )
+    return {
+        "bounds": shown.assign(atoms=shown["spread"].map(words)),
+        "lengthscales": best_lengthscales(bounds[bounds["spread"] == settings.spreads[-1]]),
+    }
 
 
 def scan_lengthscales(settings: Settings, problems: Problems) -> pd.DataFrame:
@@ -245,21 +218,20 @@ def scan_lengthscales(settings: Settings, problems: Problems) -> pd.DataFrame:
     return pd.concat(rows).rename_axis("repeat").reset_index()
 
 
-def log10_from_evidence(bounds: pd.DataFrame, prior: str) -> np.ndarray:
+def best_lengthscales(bounds: pd.DataFrame) -> pd.DataFrame:
     """By repeat, log₁₀ of the length-scale at a bound's highest over that at the evidence's."""
-    highest, of_evidence = (bounds.groupby("repeat")[each].idxmax() for each in (prior, "evidence"))
-    scale = bounds["lengthscale"]
-    return np.log10(scale[highest].to_numpy() / scale[of_evidence].to_numpy())
+    highest = bounds.groupby("repeat")[["evidence", "continuous", "discrete"]].idxmax()
+    scales = highest.map(np.log10(bounds["lengthscale"]).get)
+    return scales.sub(scales["evidence"], axis=0)
 
 
 # --- §6.6: free-form masks (lemma 1) against enumeration, and spike and slab ------------------------------------------
 
 
-def compare_masks(settings: Settings, problems: Problems) -> Findings:
+def compare_masks(settings: Settings, problems: Problems) -> Frames:
     """CAVI and enumeration on every repeat, m the MAP."""
     found = pd.concat([_masks(settings, problems, repeat) for repeat in range(len(problems.w))], ignore_index=True)
-    gain = found.groupby("repeat")["gain"].first()
-    return Findings(frames={"masks": found}, statistics={"masks: what direct minimisation gains on CAVI [nats]": gain})
+    return {"masks": found, "mask_sets": found.drop_duplicates("repeat")}
 
 
 def _masks(settings: Settings, problems: Problems, repeat: int) -> pd.DataFrame:
@@ -291,7 +263,7 @@ def _masks(settings: Settings, problems: Problems, repeat: int) -> pd.DataFrame:
     return found.assign(found=far.map({False: "CAVI", True: "CAVI's local minima"}))
 
 
-def examine_spike_slab(settings: Settings, problems: Problems) -> Findings:
+def examine_spike_slab(settings: Settings, problems: Problems) -> Frames:
     """Optima on every repeat, and those for rare spikes against the mean-field posterior."""
     found = spike_slab_optimum(*problems.data, settings.prior_spike)
     ranks = [spearmanr(*pair).statistic for pair in zip(found.mean.abs(), -found.log_odds, strict=True)]
@@ -302,16 +274,13 @@ def examine_spike_slab(settings: Settings, problems: Problems) -> Findings:
     mean, scale = spike_slab_moments(rare.spike_weight, rare.mean, rare.scale)
     exact_scale = mean_field_optimum_scale(posterior.precision_tril)
     errors = torch.stack([(mean - posterior.mean).abs() / exact_scale, (scale / exact_scale - 1).abs()])
-    return Findings(
-        frames={"slabs": slabs},
-        statistics={
-            "spike and slab: rank correlation of a weight's size and its slab weight": ranks,
-            "spike and slab, f to 0: largest error of the Gaussian's moments": errors.amax((0, -1)),
-        },
-    )
+    return {
+        "slabs": slabs,
+        "slab_sets": pd.DataFrame({"rank_correlation": ranks, "gaussian_error": errors.amax((0, -1))}),
+    }
 
 
-def follow_eq_6_8(prior_spike: float) -> Findings:
+def follow_eq_6_8(prior_spike: float) -> Frames:
     """α/(1+α) of eq. 6.8 for one weight. As σ → 0 it tends to 0 for every m ≠ 0, to 1 for m = 0.
 
     The exponent −m²/2σ² beats the factor 1/σ. So Gal's "dropout probability, which tends towards 1" (§6.6.5) should
@@ -320,21 +289,20 @@ def follow_eq_6_8(prior_spike: float) -> Findings:
     m, sigma = torch.cartesian_prod(_double([0.0, 0.1, 0.5, 1.0]), torch.logspace(1, -3, 33, dtype=torch.float64)).T
     probability = spike_slab_row(m[:, None], sigma, prior_spike).log_odds.sigmoid()
     rows = pd.DataFrame({"m": m, "sigma": sigma, "probability": probability})
-    smallest = rows.loc[(rows["m"] > 0) & (rows["sigma"] == rows["sigma"].min()), "probability"]
-    name = "spike and slab, σ to 0: dropout probability of a weight that is not 0"
-    return Findings(frames={"eq_6_8": rows}, statistics={name: smallest.max()})
+    nonzero = rows[(rows["m"] > 0) & (rows["sigma"] == rows["sigma"].min())]
+    return {"eq_6_8": rows, "eq_6_8_limit": nonzero.nlargest(1, "probability")}
 
 
-def _mask_rows(masks: pd.DataFrame, slabs: pd.DataFrame) -> dict[str, float]:
-    of_each = masks.groupby("repeat").first()
-    return {
-        "KL of CAVI's masks from the enumerated posterior, mean": of_each["kl"].mean(),
-        "the same, largest": of_each["kl"].max(),
-        "what the best of several random starts takes off it, largest": of_each["best_start"].max(),
-        "share of data sets where that is more than 1e-6 nats": (of_each["best_start"] > 1e-6).mean(),
-        "CAVI's retain probability less the enumerated, largest": (masks["retain"] - masks["enumerated"]).abs().max(),
-        "spike and slab: smallest slab weight": slabs["slab_weight"].min(),
-    }
+def summarise(masks: pd.DataFrame, mask_sets: pd.DataFrame, slabs: pd.DataFrame, **others: pd.DataFrame) -> list[Any]:
+    """What is said of masks and slabs, and a number."""
+    return [
+        ("KL of CAVI's masks from the enumerated posterior, mean", mask_sets["kl"].mean()),
+        ("the same, largest", mask_sets["kl"].max()),
+        ("what the best of several random starts takes off it, largest", mask_sets["best_start"].max()),
+        ("share of data sets where that is more than 1e-6 nats", (mask_sets["best_start"] > 1e-6).mean()),
+        ("CAVI's retain probability less the enumerated, largest", (masks["retain"] - masks["enumerated"]).abs().max()),
+        ("spike and slab: smallest slab weight", slabs["slab_weight"].min()),
+    ]
 
 
 GAL2016_63 = Experiment("gal2016-6.3", Settings, investigate)

@@ -29,13 +29,13 @@ from fsvi_bench.papers.gal2016.linear_model import (
 from fsvi_bench.papers.gal2016.section_6_3 import (
     GAL2016_63,
     at_optimum,
+    best_lengthscales,
     compare_masks,
     compare_prior_kls,
     compare_with_map,
     examine_spike_slab,
     follow_eq_6_8,
     follow_growth,
-    log10_from_evidence,
     scan_lengthscales,
 )
 from tests import reference_dropout as slow
@@ -177,17 +177,18 @@ def test_how_the_profile_tends_to_its_limit(small):
     p = torch.linspace(0.05, 1, small.profile_points, dtype=torch.float64)
     limit = limit_profile(population_covariance(small), draw_problems(small, 4).w, p).numpy()
     rises = [min((row[i] - row[-1]) / (1 - float(p[i])) for i in range(len(p) - 1)) for row in limit]
-    close(found.statistics["limit of L/N: least rise above its value at p = 1, per unit of 1 - p"], rises, rtol=1e-11)
+    repeats = found["growth_repeats"]
+    np.testing.assert_allclose(repeats.least_rise, rises, rtol=1e-11)
     errors = []
     for N in small.points:
         left = profile(draw_problems(small, N, compressed=True), N, p).numpy() - limit
         errors.append([math.sqrt(math.fsum(row**2) / len(row)) for row in left])
-    growth = found.frames["growth"].pivot(index="N", columns="repeat")
+    growth = found["growth"].pivot(index="N", columns="repeat")
     np.testing.assert_allclose(growth["rms"], errors, rtol=1e-11)
     x, y = np.log(small.points) - np.log(small.points).mean(), np.log(errors)
-    np.testing.assert_allclose(found.statistics["slope of log error of L/N over log N"], x @ y / (x @ x), rtol=1e-9)
+    np.testing.assert_allclose(repeats.error_slope, x @ y / (x @ x), rtol=1e-9)
     steps = [min(math.log(b / a) for a, b in itertools.pairwise(growth["logit"][repeat])) for repeat in range(3)]
-    assert found.statistics["least growth of log logit p* from one N to the next"] == pytest.approx(steps, rel=1e-12)
+    np.testing.assert_allclose(repeats.least_growth, steps, rtol=1e-12)
 
 
 def test_limit_profile_of_orthogonal_inputs_is_linear_in_p():
@@ -198,7 +199,7 @@ def test_limit_profile_of_orthogonal_inputs_is_linear_in_p():
 
 def test_distance_from_the_map_is_that_of_eq_6_5(small):
     problems = draw_problems(small, small.design_points)
-    found = compare_with_map(problems).frames["distances"]
+    found = compare_with_map(problems)["distances"]
     for row in found.itertuples():
         X, y, _ = numpy(redesign(problems, row.design), row.repeat)
         gram, p = X.T @ X, 1 - row.drop
@@ -243,14 +244,14 @@ def test_gridded_kl_is_the_sum_over_its_points(step, scale):
 
 def test_the_two_constants_grow_alike_and_differ_by_an_entropy():
     found = compare_prior_kls()
-    kls, values = found.frames["prior_kls"], list(found.statistics.values())
+    kls, summary = found["prior_kls"], found["prior_summary"].iloc[0]
     for column in ("continuous", "discrete"):
         assert kls[column].diff().iloc[-1] == pytest.approx(math.log(2), abs=1e-6)
-    gap = 0.5 * math.log(2 * math.pi * math.e)  # of a Gaussian of unit variance, over a cell of unit length
-    assert values[4] == pytest.approx(gap, abs=1e-6)
-    assert values[1] < 1e-12
-    assert values[2] < 1e-10
-    assert (values[0], values[3]) == pytest.approx((1, 1), abs=1e-6)
+        assert summary[column] == pytest.approx(1, abs=1e-6)
+    # The entropy of a Gaussian of unit variance, over a cell of unit length.
+    assert summary.gap == pytest.approx(0.5 * math.log(2 * math.pi * math.e), abs=1e-6)
+    assert summary.error < 1e-12
+    assert summary.range < 1e-10
 
 
 def test_bounds_lie_below_their_evidences_by_enumeration(small):
@@ -287,7 +288,8 @@ def test_length_scales_are_compared_where_each_is_highest(small):
         assert np.isfinite(found).all(axis=None)
     finest = bounds[bounds.spread == small.spreads[-1]]
     planted = sorted(finest.lengthscale.unique())[5]
-    found = log10_from_evidence(finest.assign(curve=(finest.lengthscale == planted).astype(float)), "curve")
+    curve = (finest.lengthscale == planted).astype(float)
+    found = best_lengthscales(finest.assign(continuous=curve)).continuous
     for repeat, rows in finest.groupby("repeat"):
         highest = rows.lengthscale.iloc[int(rows.evidence.to_numpy().argmax())]
         assert found[repeat] == pytest.approx(math.log10(planted / highest), abs=1e-12)
@@ -312,7 +314,7 @@ def test_direct_minimisation_would_show_a_cavi_that_stops_early(small):
     target = enumerate_masks(X, y, w)
     unfinished = torch.zeros(4, dtype=torch.float64)
     assert float(target.kl(unfinished)) - target.descend(unfinished) > 0.1
-    found = compare_masks(small, draw_problems(small, 10, 4)).frames["masks"]
+    found = compare_masks(small, draw_problems(small, 10, 4))["masks"]
     assert found.gain.abs().max() < 1e-8
     assert (found.kl > 0).all()
     assert (found.best_start > -1e-9).all()
@@ -321,9 +323,9 @@ def test_direct_minimisation_would_show_a_cavi_that_stops_early(small):
 def test_spike_slab_findings(small):
     problems = draw_problems(small, 10, 4)
     found = examine_spike_slab(small, problems)
-    correlations = found.statistics["spike and slab: rank correlation of a weight's size and its slab weight"]
+    correlations = found["slab_sets"].rank_correlation
     optimum = spike_slab_optimum(*problems.data, small.prior_spike)
-    slabs = found.frames["slabs"].to_numpy().reshape(small.repeats, 4, 2)
+    slabs = found["slabs"].to_numpy().reshape(small.repeats, 4, 2)
     for repeat in range(small.repeats):
         X = problems.X[repeat].numpy()
         # No ties, so that Spearman's is 1 − 6 Σd²/(n³ − n).
@@ -340,10 +342,9 @@ def test_spike_slab_findings(small):
 
 def test_the_gaussian_limit_of_spike_and_slab_is_seen_to_fail_where_spikes_are_not_rare(small, monkeypatch):
     problems = draw_problems(small, 10, 4)
-    name = "spike and slab, f to 0: largest error of the Gaussian's moments"
-    assert examine_spike_slab(small, problems).statistics[name].max() < 1e-5
+    assert examine_spike_slab(small, problems)["slab_sets"].gaussian_error.max() < 1e-5
     monkeypatch.setattr(section_6_3, "RARE_SPIKE", 0.3)
-    found = examine_spike_slab(small, problems).statistics[name]
+    found = examine_spike_slab(small, problems)["slab_sets"].gaussian_error
     optimum = spike_slab_optimum(*problems.data, 0.3)
     for repeat in range(small.repeats):
         X, y, _ = numpy(problems, repeat)
@@ -358,11 +359,11 @@ def test_the_gaussian_limit_of_spike_and_slab_is_seen_to_fail_where_spikes_are_n
 
 def test_dropout_probability_is_eq_6_8_as_printed():
     found = follow_eq_6_8(0.3)
-    rows = found.frames["eq_6_8"]
+    rows = found["eq_6_8"]
     for row in rows[::4].itertuples():
         expected = slow.spike_slab_row([row.m], row.sigma, 0.3, 1.0)[3]
         assert row.probability == pytest.approx(expected, rel=1e-10, abs=1e-300)
     at_last = rows[rows.sigma == rows.sigma.min()].set_index("m").probability
     assert at_last[0.0] > 0.99  # dropped ever more surely
-    assert list(found.statistics.values()) == [at_last[at_last.index > 0].max()]
+    assert found["eq_6_8_limit"].probability.tolist() == [at_last[at_last.index > 0].max()]
     assert at_last[at_last.index > 0].max() < 1e-100  # kept
