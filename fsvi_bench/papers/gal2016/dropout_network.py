@@ -68,8 +68,8 @@ class DropoutNetwork(nn.Module):
             thetas.append(nn.Parameter(scale * torch.randn(K, L, generator=generator)))
         self.thetas = nn.ParameterList(thetas)
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(L)) for L in sizes[1:])
-        log_odds = torch.tensor([math.log(p) - math.log1p(-p) if p else -math.inf for p in drop_rates])
-        self.log_odds = nn.Parameter(log_odds, requires_grad=learn_rates)
+        log_odds = torch.tensor(drop_rates, dtype=torch.float64).logit()
+        self.log_odds = nn.Parameter(log_odds.float(), requires_grad=learn_rates)
 
     def forward(
         self,

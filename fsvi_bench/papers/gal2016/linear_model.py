@@ -169,11 +169,6 @@ class Target(NamedTuple):
     masks: Float[Tensor, "S k"]
     log_mass: Float[Tensor, " S"]
 
-    @property
-    def retain(self) -> Float[Tensor, " k"]:
-        """The exact P(ε_i = 1)."""
-        return self.log_mass.exp() @ self.masks
-
     def kl(self, logit: Float[Tensor, " k"]) -> Float[Tensor, ""]:
         """KL of Π Bernoulli(ε_i; σ(logit_i)) to it."""
         log_q = (self.masks * logsigmoid(logit) + (1 - self.masks) * logsigmoid(-logit)).sum(-1)

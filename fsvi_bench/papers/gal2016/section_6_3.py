@@ -44,7 +44,7 @@ Frames = dict[str, pd.DataFrame]
 SHOWN = 0  #: the data set whose profiles and bounds are drawn
 DROPS = (0.95, 0.9, 0.8, 0.65, *(0.5 * 10 ** -np.arange(0, 6, 0.25)), 0.0)  #: 1 − p at which m* is held against the MAP
 FINENESS = tuple(2.0**-power for power in range(2, 13))  #: widths σ and steps Δ, all of which divide the atoms below
-ATOMS, RETAIN, LENGTHSCALES = (0.5, 1.0, 2.0), (0.5, 0.9, 0.99), (0.5, 1.0, 2.0)
+ATOMS, RETAIN, LENGTHSCALES = np.array([(0.5, 1.0, 2.0), (0.5, 0.9, 0.99), (0.5, 1.0, 2.0)])
 RARE_SPIKE = 1e-9  #: the f that stands for f → 0
 
 
@@ -171,7 +171,7 @@ def compare_prior_kls() -> Frames:
     kls["discrete"] = [gridded_kl(1.0, 0.9, step) for step in FINENESS]
     last = kls.iloc[-1]
     errors = [
-        abs(float(discrete_prior_kl(_double(m)[None], _double(p), step, scale)) - gridded_kl(m, p, step, scale))
+        abs(float(discrete_prior_kl(torch.tensor([m]), torch.tensor(p), step, scale)) - gridded_kl(m, p, step, scale))
         for m, p, step, scale in product(ATOMS, RETAIN, FINENESS, LENGTHSCALES)
     ]
     differences = [widened_kl(*each, FINENESS[-1]) - gridded_kl(*each, FINENESS[-1]) for each in product(ATOMS, RETAIN)]
@@ -180,17 +180,12 @@ def compare_prior_kls() -> Frames:
     return {"prior_kls": kls, "prior_summary": summary.assign(gap=last["discrete"] - last["continuous"])}
 
 
-def _double(value: float | list[float]) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)
-
-
 def compare_bounds(settings: Settings, problems: Problems) -> Frames:
     """Both priors' bounds over the length-scale, and where they are highest for the smallest σ and Δ."""
     bounds = scan_lengthscales(settings, problems)
     shown = bounds[bounds["repeat"] == SHOWN]
-    words = {spread: f"σ = $10^{{{math.log10(spread):.3g}}}$" for spread in settings.spreads}
     return {
-        "bounds": shown.assign(atoms=shown["spread"].map(words)),
+        "bounds": shown.assign(power=np.log10(shown["spread"])),
         "lengthscales": best_lengthscales(bounds[bounds["spread"] == settings.spreads[-1]]),
     }
 
@@ -210,7 +205,7 @@ def scan_lengthscales(settings: Settings, problems: Problems) -> pd.DataFrame:
         evidence = log_evidence(features, y, unit, blr_posterior(features, y, unit))
         fitted = -0.5 * N * LOG_2PI - optimal_shared_retain(X, y, unit, float(scale)).objective
         for spread in settings.spreads:
-            width = _double(scale * spread)  # as if l were 1
+            width = torch.tensor(scale * spread)  # as if l were 1
             constants = {"continuous": continuous_prior_constant(width, 1), "discrete": 0.5 * LOG_2PI - width.log()}
             bounds = {prior: fitted - k * constant for prior, constant in constants.items()}
             if width <= 1 + 1e-9:
@@ -253,7 +248,7 @@ def _masks(settings: Settings, problems: Problems, repeat: int) -> pd.DataFrame:
             "repeat": repeat,
             "size": m.abs() / mean_field_optimum_scale(posterior.precision_tril),
             "retain": logit.sigmoid(),
-            "enumerated": target.retain,
+            "enumerated": target.log_mass.exp() @ target.masks,
             "kl": kl,
             "gain": kl - target.descend(nearby),
             "best_start": kl - min(float(target.kl(coordinate_ascent_masks(X, y, one, m, start))) for start in starts),
@@ -286,7 +281,9 @@ def follow_eq_6_8(prior_spike: float) -> Frames:
     The exponent −m²/2σ² beats the factor 1/σ. So Gal's "dropout probability, which tends towards 1" (§6.6.5) should
     read retain probability: it is kept ever more surely.
     """
-    m, sigma = torch.cartesian_prod(_double([0.0, 0.1, 0.5, 1.0]), torch.logspace(1, -3, 33, dtype=torch.float64)).T
+    m, sigma = torch.cartesian_prod(
+        torch.from_numpy(np.array([0.0, 0.1, 0.5, 1.0])), torch.logspace(1, -3, 33, dtype=torch.float64)
+    ).T
     probability = spike_slab_row(m[:, None], sigma, prior_spike).log_odds.sigmoid()
     rows = pd.DataFrame({"m": m, "sigma": sigma, "probability": probability})
     nonzero = rows[(rows["m"] > 0) & (rows["sigma"] == rows["sigma"].min())]
