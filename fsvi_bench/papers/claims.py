@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
@@ -86,7 +87,7 @@ class Worst(Statistic):
 
 
 #: What was found: one number, or one for each repetition; or these by case, for a claim that is about every case.
-Values = float | Sequence[float] | Mapping[Any, float | Sequence[float]]
+Values = ArrayLike | Mapping[Any, ArrayLike]
 _RULES = {"t": Statistic.of_mean, "splits": Statistic.of_splits, "proportion": Statistic.of_proportion}
 
 
@@ -153,7 +154,7 @@ class Claim(BaseModel):
         holds = low > self.threshold if self.side == "above" else high < self.threshold
         return Verdict(**{**self.model_dump(), "statistic": told}, **judged[decisive]._asdict(), holds=bool(holds))
 
-    def _statistic(self, found: float | Sequence[float]) -> Statistic:
+    def _statistic(self, found: ArrayLike) -> Statistic:
         if isinstance(found, Statistic):
             return found
         if self.interval is None:

@@ -12,7 +12,7 @@ from fsvi_bench.papers.burt2020.theory.experiment import BURT2020_THEORY
 from fsvi_bench.papers.burt2020.toy_and_scores import draw_figure_1, draw_figure_2
 from fsvi_bench.papers.from_records import FromRecords
 from fsvi_bench.papers.gal2016.elbo import GAL2016_ELBO
-from fsvi_bench.papers.gal2016.section_6_3.experiment import GAL2016_63
+from fsvi_bench.papers.gal2016.section_6_3 import GAL2016_63
 from fsvi_bench.papers.gal2016.uncertainty import GAL2016_UNCERTAINTY
 from fsvi_bench.papers.hron2018.fig1_3 import HRON2018_FIG1_3
 from fsvi_bench.papers.hron2018.fig5 import HRON2018_FIG5

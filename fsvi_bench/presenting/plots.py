@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict
 
@@ -33,6 +36,7 @@ class Layer(_Spec):
 
     Args:
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
+        shades: one of Matplotlib's colour maps, of which these colours are taken evenly instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}` stands for the value of `by`.
         shift: how far to the right of x, so that several stand side by side.
@@ -51,6 +55,7 @@ class Layer(_Spec):
     take: str | None = None
     label: str | None = None
     colour: str | list[str] = [*NAMED, "black"]
+    shades: str | None = None
     marker: str | list[str] = "o"
     style: str | list[str] = "-"
     width: float = 1.3
@@ -63,8 +68,12 @@ class Layer(_Spec):
     def draw(self, axes: Axes, frames: Frames) -> None:
         """Raises KeyError for a frame or a column that is not there."""
         rows = select(frames[self.frame], self.where) if self.frame else pd.DataFrame()
-        looks = zip(_cycled(self.colour), _cycled(self.marker), _cycled(self.style), strict=False)
-        for (value, part), (colour, marker, style) in zip(self._parts(rows), looks, strict=False):
+        parts = list(self._parts(rows))
+        colours = _cycled(self.colour)
+        if self.shades is not None:
+            colours = map(to_hex, colormaps[self.shades](np.linspace(0, 0.95, len(parts))))
+        looks = zip(colours, _cycled(self.marker), _cycled(self.style), strict=False)
+        for (value, part), (colour, marker, style) in zip(parts, looks, strict=False):
             label = None if self.label is None else self.label.format(value)
             look = {"color": NAMED.get(colour, colour), "alpha": self.alpha, "label": label}
             self._draw(axes, part, look, marker, style)
@@ -93,9 +102,9 @@ class Layer(_Spec):
             ends = [y - rows[self.low], rows[self.high] - y]
             axes.errorbar(x, y, ends, fmt=marker, markersize=self.size, elinewidth=1, capsize=2, **look)
         elif self.kind == "points":
-            edge = {"markeredgewidth": 1.0 if self.hollow or marker in STROKES else 0.0}
-            fill = {"fillstyle": "none"} if self.hollow else {}
-            axes.plot(x, rows[self.y], linestyle="", **edge, **fill, **dot, **look)
+            dot |= {"markeredgewidth": 1.0 if self.hollow or marker in STROKES else 0.0}
+            dot |= {"fillstyle": "none"} if self.hollow else {}
+            axes.plot(x, rows[self.y], linestyle="", **dot, **look)
         else:
             axes.plot(x, rows[self.y], **line, **(dot if self.kind == "linepoints" else {}), **look)
 
@@ -115,6 +124,7 @@ class Panel(_Spec):
     ylim: tuple[float | None, float | None] | None = None
     xticks: list[float] | None = None  #: written as numbers on any scale; those beside what is drawn are left out
     yticks: list[float] | None = None
+    minor_ticks: bool = True  #: over many decades they are a grey bar
     equal: bool = False  #: units of x and y are as long
     legend: str | None = "best"
     legend_columns: int = 1
@@ -137,6 +147,8 @@ class Panel(_Spec):
             axes.set_xticks(self.xticks, [f"{tick:g}" for tick in self.xticks])
             axes.set_xticks([], minor=True)
             axes.set_xlim(shown)
+        if not self.minor_ticks:
+            axes.minorticks_off()
         axes.set(**_given({"yticks": self.yticks, "xlim": self.xlim, "ylim": self.ylim}))
         dress(axes, self.title, self.x, self.y)
         if self.legend and axes.get_legend_handles_labels()[0]:

@@ -8,15 +8,31 @@ not depend on p; then (1 − p)‖m‖² = ‖θ‖²/(1 − p). Biases are neve
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.maths.bernoulli_dropout import bernoulli_entropy
+from fsvi_bench.papers.gal2016.regression_data import RegressionData
+from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.streams import stream
+
+
+class NetworkSettings(Plain):
+    """What both experiments choose. Gal gives the sizes; steps, rate, minibatch and draws are declared choices."""
+
+    width: PositiveInt = 1024
+    hidden_layers: PositiveInt
+    length_scale: PositiveFloat
+    steps: NonNegativeInt = 20_000
+    minibatch: PositiveInt = 128
+    lr: PositiveFloat = 1e-3
+    draws: PositiveInt = 1000
+    seed: int = 0
 
 
 def concrete_keep(
@@ -26,62 +42,13 @@ def concrete_keep(
 
     z̃ = sigmoid((log p − log(1 − p) + log u − log(1 − u))/t). As t → 0 it becomes Bernoulli: z̃ > ½ iff u > 1 − p.
     """
-    check_temperature(temperature)
     return torch.sigmoid(-(log_odds + uniform.logit()) / temperature)
-
-
-def check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise InputError(f"got temperature {temperature}, expected a positive one, such as Gal's 0.1")
-
-
-def binary_entropy(p: Tensor) -> Tensor:
-    """−p log p − (1 − p) log(1 − p), 0 at both ends."""
-    return torch.special.entr(p) + torch.special.entr(1 - p)
-
-
-class PriorKL(NamedTuple):
-    """KL(q ‖ p) to N(0, l⁻²I) in nats without its constant: weights − entropy (Gal 2016, eq. 6.6)."""
-
-    weights: Tensor
-    entropy: Tensor
-
-    @property
-    def total(self) -> Tensor:
-        return self.weights - self.entropy
-
-
-def discrete_constant(weights: int, length_scale: float, interval: float) -> float:
-    """What eq. 6.6 adds: log Z of the prior on a grid, ½ log 2π − log l − log Δ for each weight.
-
-    Gal's |Δw| is the volume of a cell, Δ^K in K dimensions.
-    """
-    return weights * (0.5 * math.log(2 * math.pi) - math.log(length_scale) - math.log(interval))
-
-
-def mixture_constant(weights: int, length_scale: float, sigma: float) -> float:
-    """What the continuous prior adds where points are widened to N(·, σ²): ½(l²σ² − 1 − log l²σ²) for each weight.
-
-    From the entropy of well separated components; it diverges as σ → 0 (Gal 2016, section 6.5).
-    """
-    scaled = (length_scale * sigma) ** 2
-    return 0.5 * weights * (scaled - 1 - math.log(scaled))
-
-
-@dataclass(frozen=True)
-class Relaxation:
-    """Masks of a Concrete distribution instead of Bernoulli ones, through which probabilities can be learnt."""
-
-    temperature: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_temperature(self.temperature)
 
 
 class DropoutNetwork(nn.Module):
     """ReLU layers of any widths; `sizes` runs from the inputs to the outputs, with one drop rate per weight matrix.
 
-    Learnt rates live as log odds; fixed ones may be 0. Raises InputError unless rates are in [0, 1), learnt ones not 0.
+    Rates, below 1, live as log odds; fixed ones may be 0.
     """
 
     log_odds: Tensor
@@ -92,70 +59,106 @@ class DropoutNetwork(nn.Module):
         drop_rates: Sequence[float],
         learn_rates: bool,
         generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        _check_rates(sizes, drop_rates, learn_rates)
         thetas = []
         for K, L, p in zip(sizes[:-1], sizes[1:], drop_rates, strict=True):
             # He's scale for the second moment of θ z/(1 − p), which is θ²/(1 − p).
             scale = math.sqrt(2 * (1 - p) / K)
-            thetas.append(nn.Parameter(scale * torch.randn(K, L, generator=generator, dtype=dtype)))
+            thetas.append(nn.Parameter(scale * torch.randn(K, L, generator=generator)))
         self.thetas = nn.ParameterList(thetas)
-        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(L, dtype=dtype)) for L in sizes[1:])
-        log_odds = torch.tensor([math.log(p) - math.log1p(-p) if p else -math.inf for p in drop_rates], dtype=dtype)
-        if learn_rates:
-            self.log_odds = nn.Parameter(log_odds)
-        else:
-            self.register_buffer("log_odds", log_odds)
-
-    @property
-    def drop_rates(self) -> Float[Tensor, " layers"]:
-        return self.log_odds.sigmoid()
-
-    @property
-    def weights(self) -> int:
-        return sum(theta.numel() for theta in self.thetas) + sum(bias.numel() for bias in self.biases)
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(L)) for L in sizes[1:])
+        log_odds = torch.tensor(drop_rates, dtype=torch.float64).logit()
+        self.log_odds = nn.Parameter(log_odds.float(), requires_grad=learn_rates)
 
     def forward(
         self,
         x: Float[Tensor, "M D"],
         generator: torch.Generator,
-        relaxation: Relaxation | None = None,
+        temperature: float | None = None,
         one_function: bool = False,
     ) -> Float[Tensor, "M outputs"]:
-        """A mask for every row, or one mask for all, which makes the rows values of one function."""
-        last = len(self.thetas) - 1
+        """A mask for every row, or one mask for all, which makes the rows values of one function.
+
+        With a temperature, masks are of the Concrete distribution, through which probabilities can be learnt.
+        """
         for i, (theta, bias) in enumerate(zip(self.thetas, self.biases, strict=True)):
+            x = x.relu() if i else x
             rows = x[:1] if one_function else x
-            x = torch.addmm(bias, x * self._mask(i, rows, generator, relaxation), theta)
-            x = x if i == last else x.relu()
+            x = torch.addmm(bias, x * self._mask(i, rows, generator, temperature), theta)
         return x
 
-    def _mask(self, layer: int, like: Tensor, generator: torch.Generator, relaxation: Relaxation | None) -> Tensor:
+    def _mask(self, layer: int, like: Tensor, generator: torch.Generator, temperature: float | None) -> Tensor:
         uniform = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
         p = self.log_odds[layer].sigmoid()
-        if relaxation is None:
+        if temperature is None:
             return (uniform < 1 - p).to(like.dtype) / (1 - p)
-        keep = concrete_keep(self.log_odds[layer].expand_as(uniform), uniform, relaxation.temperature)
-        return keep / (1 - p)
+        return concrete_keep(self.log_odds[layer].expand_as(uniform), uniform, temperature) / (1 - p)
 
-    def kl(self, length_scale: float) -> PriorKL:
-        """Over all weight rows and biases, the latter as point masses."""
-        p = self.drop_rates
+    def kl(self, length_scale: float) -> tuple[Tensor, Tensor]:
+        """KL(q ‖ p) to N(0, l⁻²I) in nats without its constant (Gal 2016, eq. 6.6), as (weights, entropy) to subtract.
+
+        Over all weight rows and biases, the latter as point masses.
+        """
+        p = self.log_odds.sigmoid()
         squares = torch.stack([theta.square().sum() for theta in self.thetas])
         biases = torch.stack([bias.square().sum() for bias in self.biases]).sum()
         rows = torch.tensor([len(theta) for theta in self.thetas], dtype=p.dtype, device=p.device)
         weights = 0.5 * length_scale**2 * ((squares / (1 - p)).sum() + biases)
-        return PriorKL(weights, (rows * binary_entropy(p)).sum())
+        return weights, (rows * bernoulli_entropy(p)).sum()
+
+    @torch.no_grad()
+    def functions(
+        self, x: Float[Tensor, "N D"], draws: int, generator: torch.Generator, temperature: float | None = None
+    ) -> Float[Tensor, "T N outputs"]:
+        """Values at all rows of x of `draws` functions drawn from q."""
+        return torch.stack([self(x, generator, temperature, one_function=True) for _ in range(draws)])
 
 
-def _check_rates(sizes: Sequence[int], drop_rates: Sequence[float], learn_rates: bool) -> None:
-    if len(drop_rates) != len(sizes) - 1 or min(sizes) < 1:
-        raise InputError(
-            f"got {len(drop_rates)} drop rates for layer sizes {tuple(sizes)}, expected one per weight matrix and"
-            " positive sizes"
-        )
-    for p in drop_rates:
-        if not 0 <= p < 1 or (learn_rates and p == 0):
-            raise InputError(f"got a drop rate of {p}, expected one in [0, 1), and above 0 where it is learnt")
+def fit(
+    data: RegressionData,
+    settings: NetworkSettings,
+    purpose: tuple[str, int],
+    outputs: int,
+    drop_rates: Sequence[float],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    temperature: float | None = None,
+    lr_of_rates: float = 0.0,
+) -> tuple[DropoutNetwork, list[float]]:
+    """A network that minimises loss(outputs, y) + KL/N by Adam, on minibatches if N is larger than these.
+
+    Args:
+        purpose: what random streams are named after.
+        drop_rates: by weight matrix; learnt if there is a temperature.
+        loss: the mean over points of −log p(y | outputs).
+
+    Returns:
+        The network, and the objective at every hundredth step.
+    """
+    device = data.x.device
+    sizes = [data.x.shape[1], *[settings.width] * settings.hidden_layers, outputs]
+    network = DropoutNetwork(sizes, drop_rates, temperature is not None, stream("cpu", *purpose, "start")).to(device)
+    noise, rows = stream(device, *purpose, "noise"), stream("cpu", *purpose, "rows")
+    groups: list[dict[str, Any]] = [
+        {"params": [*network.thetas, *network.biases]},
+        {"params": [network.log_odds], "lr": lr_of_rates},
+    ]
+    optimizer = torch.optim.Adam(groups, lr=settings.lr)
+    N, trace = len(data.x), []
+    for step in range(settings.steps):
+        drawn = settings.minibatch < N
+        batch = torch.randint(N, (settings.minibatch,), generator=rows) if drawn else torch.arange(N)
+        batch = batch.to(device)
+        weights, entropy = network.kl(settings.length_scale)
+        objective = loss(network(data.x[batch], noise, temperature), data.y[batch]) + (weights - entropy) / N
+        optimizer.zero_grad()
+        objective.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if step % 100 == 0:
+            trace.append(float(objective.detach()))
+    return network, trace
+
+
+def mean_log_density(log_densities: Float[Tensor, "T N"]) -> float:
+    """Mean over points of the log of the mean density over draws."""
+    return float((log_densities.double().logsumexp(0) - math.log(len(log_densities))).mean())

@@ -1,40 +1,56 @@
-"""Gal (2016), section 6.7: what a network knows and what it cannot know, over the number of data."""
+"""Gal (2016), section 6.7: what a network knows and what it cannot know, over the number of data.
+
+y = 2x + 8 + N(0, 1). Three hidden layers of 1,024 ReLU units give the mean and the log precision of y at x; the drop
+probability of every layer is learnt through Concrete masks of temperature 0.1. Minimised per training point:
+mean [½ τ(x)(y − f(x))² − ½ log τ(x)] + KL/N, the KL with its entropy term −K H(p) for each layer of K inputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
-from typing import Annotated
 
 import numpy as np
+import pandas as pd
+from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from scipy.stats import spearmanr
+from torch import Tensor
 
-from fsvi_bench.papers.claims import Statistic
+from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.gal2016.concrete import ConcreteResult, ConcreteSettings, UncertaintySettings, concrete_dropout
-from fsvi_bench.papers.gal2016.regression_data import line
-from fsvi_bench.papers.intervals import greatest, least, magnitude, of_difference, of_ratio, rank_correlation
+from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density
+from fsvi_bench.papers.gal2016.regression_data import LINE
 from fsvi_bench.papers.parts import Plain
-from fsvi_bench.presenting.figures import BLUE, LARGE, NORMAL, PAGE_WIDTH, PALETTE, SMALL, tidy
-from fsvi_bench.presenting.tables import Table
-from fsvi_bench.running.executors import use_one_thread
+from fsvi_bench.papers.streams import stream
+from fsvi_bench.presenting.figures import BLUE, SMALL
+from fsvi_bench.seeds import derive_seed
+from fsvi_bench.threads import use_one_thread
 
-NOISE = 1.0  # the standard deviation in y = 2x + 8 + N(0, 1)
+MEASURED = {"epistemic": "epistemic sd", "aleatoric": "aleatoric sd", "predictive": "predictive sd"}
+SCORED = {**MEASURED, "test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE"}
 
-BySize = Mapping[int, Sequence[ConcreteResult]]  # repeats in order
+
+class ConcreteSettings(NetworkSettings):
+    """`hard_masks`: functions are drawn from the Bernoulli posterior with the learnt p, else with the relaxed masks."""
+
+    hidden_layers: PositiveInt = 3
+    length_scale: PositiveFloat = 1.0
+    draws: int = Field(1000, ge=2)
+    temperature: PositiveFloat = 0.1
+    start_rate: float = Field(0.1, gt=0, lt=1)
+    lr_of_rates: PositiveFloat = 1e-2
+    hard_masks: bool = True
 
 
 class Settings(BaseModel):
     """`repeats` data sets and networks at every N of `sizes`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=2)
-    repeats: int = Field(ge=1)
-    N_test: int = Field(ge=1)
+    sizes: tuple[PositiveInt, ...] = Field(min_length=2)
+    repeats: PositiveInt
+    N_test: PositiveInt
     network: ConcreteSettings
 
 
@@ -43,187 +59,107 @@ class Training(Plain):
 
     N: int
     N_test: int
+    repeat: int
+    device: str
     network: ConcreteSettings
 
 
 class Trained(Plain):
-    result: ConcreteResult
+    """Standard deviations are roots of variances averaged over the test inputs, so that their squares add up."""
 
-
-def train_and_measure(training: Training) -> Trained:
-    use_one_thread()
-    data = line(training.N, training.N_test, training.network.seed)
-    return Trained(result=concrete_dropout(data, training.network))
+    epistemic: float  #: of f over functions
+    aleatoric: float  #: τ^−½, over functions too
+    drop_rates: list[float]  #: by layer, from the inputs up
+    test_log_likelihood: float  #: per test point, of the mean density over draws
+    test_rmse: float
+    objective: list[float]  #: at every hundredth step
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
-    network = replace(settings.network, device=laboratory.device)
-    grid = UncertaintySettings(tuple(sorted(settings.sizes)), settings.repeats, settings.N_test, network)
-    trainings = [Training(N=N, N_test=settings.N_test, network=point) for N, point in grid.points()]
-    trained = laboratory.parts.compute(train_and_measure, trainings, Trained)
-    by_size: dict[int, list[ConcreteResult]] = {}
-    for part in trained:
-        by_size.setdefault(part.result.N, []).append(part.result)
-    tables = [_uncertainties(by_size), _drop_rates(by_size)]
-    networks = [{**asdict(part.result), "seconds": None} for part in trained]  # a clock's reading is no result
-    return Findings(_draw(by_size), tables, statistics(by_size), {"networks": networks})
+    trainings = [
+        Training(N=N, N_test=settings.N_test, repeat=repeat, device=laboratory.device, network=settings.network)
+        for N, repeat in product(sorted(settings.sizes), range(settings.repeats))
+    ]
+    results = laboratory.parts.compute(train_and_measure, trainings, Trained)
+    networks = pd.DataFrame(
+        {"N": of.N, "repeat": of.repeat, **found.model_dump()} for of, found in zip(trainings, results, strict=True)
+    )
+    networks["predictive"] = np.hypot(networks["epistemic"], networks["aleatoric"])
+    return Findings(frames=frames(networks), drawings={column: partial(cut, networks, column) for column in MEASURED})
 
 
-# --- Statistics -------------------------------------------------------------------------------------------------------
+def train_and_measure(training: Training) -> Trained:
+    """The same seed gives the same numbers on one device."""
+    use_one_thread()
+    settings = training.network
+    purpose = "concrete dropout", derive_seed(settings.seed, training.repeat) % 2**31
+    data = LINE.draw(training.N, training.N_test, purpose[1], training.device)
+    rates = [settings.start_rate] * (settings.hidden_layers + 1)
+    learning = settings.temperature, settings.lr_of_rates
+    network, objective = fit(data, settings, purpose, 2, rates, heteroscedastic_loss, *learning)
+    noise = stream(training.device, *purpose, "draws")
+    temperature = None if settings.hard_masks else settings.temperature
+    outputs = network.functions(data.x_test, settings.draws, noise, temperature).double()
+    f, variance, y = outputs[..., 0], (-outputs[..., 1]).exp(), data.y_test.double()
+    return Trained(
+        epistemic=float(f.var(0).mean().sqrt()),
+        aleatoric=float(variance.mean().sqrt()),
+        drop_rates=network.log_odds.sigmoid().tolist(),
+        test_log_likelihood=mean_log_density(normal_log_density(y.expand_as(f), f, variance)),
+        test_rmse=float((f.mean(0) - y).square().mean().sqrt()),
+        objective=objective,
+    )
 
 
-def statistics(by_size: BySize) -> dict[str, Statistic]:
-    """Intervals are over repeats; "least" and "greatest" are over layers or sizes, the worst case for its claim."""
-    smallest, largest = by_size[min(by_size)], by_size[max(by_size)]
-    hidden = range(1, len(largest[0].drop_rates))
+def heteroscedastic_loss(outputs: Float[Tensor, "M 2"], y: Float[Tensor, " M"]) -> Tensor:
+    """Mean of ½ τ (y − f)² − ½ log τ with outputs (f, log τ): −log N(y; f, 1/τ) without ½ log 2π."""
+    f, log_precision = outputs.unbind(-1)
+    return 0.5 * (log_precision.exp() * (y - f).square() - log_precision).mean()
 
-    def rates(of: Sequence[ConcreteResult], layer: int) -> list[float]:
-        return [result.drop_rates[layer] for result in of]
 
-    def errors(of: Sequence[ConcreteResult]) -> list[float]:
-        return [abs(result.aleatoric - NOISE) for result in of]
-
-    at_most = [Statistic.of_mean(rates(largest, layer)) for layer in hidden]
+def frames(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Networks, their scores over repeats, what each repeat shows over N, and drop probabilities by layer."""
+    first, last = networks["N"].min(), networks["N"].max()
+    networks = networks.assign(end=networks["N"].map({first: "first", last: "last"}))
+    by_N = networks.pivot(index="repeat", columns="N")
+    scores = by_N[list(SCORED)].rename(columns=SCORED, level=0).T.swaplevel().sort_index(level=0, sort_remaining=False)
+    taken = {take: getattr(scores, take)(axis=1, skipna=False) for take in ("median", "mean", "min", "max")}
+    epistemic, error, predictive = by_N["epistemic"], by_N["aleatoric"] - LINE.noise, by_N["predictive"]
+    late = predictive.loc[:, 10 * predictive.columns >= last].to_numpy()
+    repeats = {
+        "rank_correlation": [spearmanr(epistemic.columns, row).statistic for row in epistemic.to_numpy()],
+        "epistemic_ratio": epistemic[last] / epistemic[first],
+        "last_error": error[last],
+        "error_change": error[last].abs() - error[first].abs(),
+        "late_range": np.ptp(late, axis=1) / late.mean(axis=1),
+    }
     return {
-        "rank correlation of N and epistemic sd": Statistic.of_mean(_over_sizes(by_size)),
-        "epistemic sd at the largest N over that at the smallest": of_ratio(
-            [result.epistemic for result in largest], [result.epistemic for result in smallest]
-        ),
-        "largest N: error of the aleatoric sd": magnitude(
-            Statistic.of_mean([result.aleatoric - NOISE for result in largest])
-        ),
-        "error of the aleatoric sd at the largest N less that at the smallest": of_difference(
-            errors(largest), errors(smallest)
-        ),
-        "predictive sd: relative range over the last decade of N": Statistic.of_mean(_last_decade(by_size)),
-        "smallest N: p of the hidden layers, least": least(
-            [Statistic.of_mean(rates(smallest, layer)) for layer in hidden]
-        ),
-        "p at the largest N less that at the smallest, hidden layers, greatest": greatest(
-            [of_difference(rates(largest, layer), rates(smallest, layer)) for layer in hidden]
-        ),
-        "largest N: p of the hidden layers, least": least(at_most),
-        "largest N: p of the hidden layers, greatest": greatest(at_most),
-        "p of the first layer, greatest over N": greatest(
-            [Statistic.of_mean(rates(results, 0)) for results in by_size.values()]
-        ),
+        "networks": networks,
+        "scores": pd.DataFrame(taken).rename_axis(["N", "what"]).reset_index(),
+        "repeats": pd.DataFrame(repeats),
+        **drop_rates(networks),
     }
 
 
-def _over_sizes(by_size: BySize) -> list[float]:
-    """For each repeat, the rank correlation of N and the epistemic standard deviation."""
-    sizes, repeats = list(by_size), zip(*by_size.values(), strict=True)
-    return [rank_correlation(sizes, [result.epistemic for result in repeat]) for repeat in repeats]
+def drop_rates(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """p by layer, counted from the inputs up, and its change since the smallest N."""
+    rates = networks[["N", "end", "repeat", "drop_rates"]].explode("drop_rates").rename(columns={"drop_rates": "p"})
+    layer = rates.groupby(["N", "repeat"]).cumcount() + 1
+    rates = rates.assign(p=rates["p"].astype(float), layer="layer " + layer.astype(str), hidden=layer > 1)
+    change = rates["p"] - rates.groupby(["repeat", "layer"])["p"].transform("first")
+    means = rates.groupby(["N", "layer"])["p"].mean(skipna=False).unstack("layer").reset_index()
+    return {"drop_rates": rates.assign(change=change), "mean_rates": means}
 
 
-def _last_decade(by_size: BySize) -> list[float]:
-    """For each repeat, (largest − smallest) over mean of the predictive standard deviations from a tenth of N up."""
-    late = [results for N, results in by_size.items() if max(by_size) <= 10 * N]
-    deviations = np.array([[result.predictive for result in results] for results in late])
-    return list((deviations.max(0) - deviations.min(0)) / deviations.mean(0))
-
-
-# --- Tables and figure ------------------------------------------------------------------------------------------------
-
-MEASURED: dict[str, Callable[[ConcreteResult], float]] = {
-    "epistemic sd": lambda result: result.epistemic,
-    "aleatoric sd": lambda result: result.aleatoric,
-    "predictive sd": lambda result: result.predictive,
-}
-SCORED: dict[str, Callable[[ConcreteResult], float]] = {
-    **MEASURED,
-    "test log likelihood": lambda result: result.test_log_likelihood,
-    "test RMSE": lambda result: result.test_rmse,
-}
-
-
-def _uncertainties(by_size: BySize) -> Table:
-    rows = []
-    for (N, results), (name, measure) in product(by_size.items(), SCORED.items()):
-        values = [measure(result) for result in results]
-        rows.append((N, name, float(np.median(values)), float(np.mean(values)), min(values), max(values)))
-    return Table(
-        title="Uncertainties and RMSE [units of y], log likelihood per point [nats], over repeats",
-        columns=("N", "of the test points", "median", "mean", "least", "greatest"),
-        rows=tuple(rows),
-    )
-
-
-def _drop_rates(by_size: BySize) -> Table:
-    layers = range(len(next(iter(by_size.values()))[0].drop_rates))
-    rates = {N: np.mean([result.drop_rates for result in results], axis=0) for N, results in by_size.items()}
-    return Table(
-        title="Learnt drop probability by layer, from the inputs up: mean over repeats",
-        columns=("N", *(f"layer {layer + 1}" for layer in layers)),
-        rows=tuple((N, *map(float, each)) for N, each in rates.items()),
-    )
-
-
-def _draw(by_size: BySize) -> Figure:
-    """One dot per network, and lines through their medians."""
-    figure = Figure(figsize=(PAGE_WIDTH, 4.6), layout="constrained")
-    axes = figure.subplots(2, 2)
-    titles = ("Epistemic", "Aleatoric", "Predictive")
-    for at, title, (name, measure) in zip(axes.flat[:3], titles, MEASURED.items(), strict=True):
-        _dots(at, by_size, measure, BLUE)
-        if name != "epistemic sd":
-            at.axhline(NOISE, color="black", linewidth=0.8, linestyle=(0, (4, 3)))
-            at.annotate(
-                "sd of the noise", (0, NOISE), (3, -10), ("axes fraction", "data"), "offset points", fontsize=SMALL
-            )
-        _label(at, title, f"{name} [units of y]")
-        _cut(at, by_size, measure)
-    axes[0, 0].text(0.98, 0.97, "dots: networks\nlines: medians", transform=axes[0, 0].transAxes, fontsize=SMALL,
-                    ha="right", va="top")  # fmt: skip
-    for layer, (colour, marker) in enumerate(zip(PALETTE, "osD^", strict=True)):
-        if layer < len(next(iter(by_size.values()))[0].drop_rates):
-            name = "1 (inputs)" if layer == 0 else str(layer + 1)
-            _dots(axes[1, 1], by_size, partial(_rate_of, layer), colour, name, marker)
-    _label(axes[1, 1], "Learnt dropout", "drop probability p")
-    axes[1, 1].set_ylim(0, 0.75)
-    axes[1, 1].legend(title="layer", fontsize=SMALL, title_fontsize=SMALL, frameon=False, ncols=4, loc="upper center")
-    return figure
-
-
-def _cut(axes: Axes, by_size: BySize, measure: Callable[[ConcreteResult], float]) -> None:
+def cut(networks: pd.DataFrame, column: str, axes: Axes) -> None:
     """From 0 to what most networks need; a variance that grows without bounds off the data is named at the edge."""
-    values = [(N, measure(result)) for N, results in by_size.items() for result in results]
-    limit = 4 * float(np.median([value for _, value in values]))
-    axes.set_ylim(0, 1.1 * max([NOISE, *(value for _, value in values if value <= limit)]))
-    for N in by_size:
-        beyond = [value for n, value in values if n == N and not value <= limit]
-        if beyond:
-            words = "▲ " + ", ".join(f"{value:.2g}" for value in beyond)
-            axes.annotate(words, (N, 1), (-3, -1), ("data", "axes fraction"), "offset points", fontsize=SMALL, va="top",
-                          color=BLUE)  # fmt: skip
-
-
-def _rate_of(layer: int, result: ConcreteResult) -> float:
-    return result.drop_rates[layer]
-
-
-def _dots(
-    axes: Axes,
-    by_size: BySize,
-    measure: Callable[[ConcreteResult], float],
-    colour: str,
-    name: str = "",
-    marker: str = "o",
-) -> None:
-    medians = [np.median([measure(result) for result in results]) for results in by_size.values()]
-    axes.plot(list(by_size), medians, color=colour, linewidth=1.3, marker=marker, markersize=4, label=name)
-    for N, results in by_size.items():
-        values = [measure(result) for result in results]
-        axes.plot([N] * len(values), values, marker, color=colour, alpha=0.35, markersize=4, markeredgewidth=0)
-
-
-def _label(axes: Axes, title: str, y: str) -> None:
-    axes.set_xscale("log")
-    axes.set_title(title)
-    axes.set_xlabel("number of training points N", fontsize=NORMAL)
-    axes.set_ylabel(y, fontsize=NORMAL)
-    tidy(axes, SMALL)
-    axes.title.set_fontsize(LARGE)
+    values = networks[column]
+    kept = values <= 4 * values.median()
+    axes.set_ylim(0, 1.1 * max(LINE.noise, values[kept].max()))
+    for N, beyond in values[~kept].groupby(networks["N"]):
+        words = "▲ " + ", ".join(f"{value:.2g}" for value in beyond)
+        text = axes.annotate(words, (N, 1), (-3, -1), ("data", "axes fraction"), "offset points", color=BLUE)
+        text.set(fontsize=SMALL, va="top")
 
 
 GAL2016_UNCERTAINTY = Experiment("gal2016-uncertainty", Settings, investigate)

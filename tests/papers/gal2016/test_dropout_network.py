@@ -1,40 +1,23 @@
-"""Gal's dropout posterior on networks: masks, relaxation, KL and its constants; then his two experiments, small."""
+"""Gal's dropout posterior on networks: masks, relaxation, KL and its constant; then his two experiments, small."""
 
 import math
-from dataclasses import replace
+from pathlib import Path
 
 import mpmath
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
-from fsvi_bench.errors import InputError
-from fsvi_bench.papers.gal2016.concrete import (
-    ConcreteSettings,
-    UncertaintySettings,
-    concrete_dropout,
-    heteroscedastic_loss,
-    uncertainty_over_size,
-)
-from fsvi_bench.papers.gal2016.dropout_network import (
-    DropoutNetwork,
-    Relaxation,
-    binary_entropy,
-    concrete_keep,
-    discrete_constant,
-    mixture_constant,
-)
-from fsvi_bench.papers.gal2016.mc_dropout import (
-    ElboGridSettings,
-    McDropoutSettings,
-    elbo_grid,
-    function_draws,
-    log_likelihood,
-    log_mean_exp,
-    mc_dropout,
-    negative_elbo,
-)
-from fsvi_bench.papers.gal2016.regression_data import RegressionData, line, waves
+from fsvi_bench.papers.base import Workshop
+from fsvi_bench.papers.experiment import Laboratory
+from fsvi_bench.papers.gal2016 import elbo, uncertainty
+from fsvi_bench.papers.gal2016.dropout_network import DropoutNetwork, concrete_keep, fit, mean_log_density
+from fsvi_bench.papers.gal2016.elbo import GAL2016_ELBO, McDropoutSettings, log_likelihood
+from fsvi_bench.papers.gal2016.regression_data import LINE, WAVES
+from fsvi_bench.papers.gal2016.uncertainty import GAL2016_UNCERTAINTY, ConcreteSettings, heteroscedastic_loss
+from fsvi_bench.running.progress import Silent
+from fsvi_bench.running.runner import Resources
 
 
 def generator(seed=0):
@@ -42,7 +25,28 @@ def generator(seed=0):
 
 
 def network(rates=(0.2, 0.4), sizes=(3, 5, 2), learnt=False):
-    return DropoutNetwork(sizes, rates, learnt, generator(), torch.float64)
+    return DropoutNetwork(sizes, rates, learnt, generator()).double()
+
+
+class Given:
+    """Parts that are found at once, made by hand."""
+
+    workshop = Workshop(Path("nowhere"), True, Resources(), Silent())
+
+    def __init__(self, find):
+        self.find = find
+
+    def compute(self, function, arguments, result):
+        self.arguments = arguments
+        return [result(**self.find(argument)) for argument in arguments]
+
+
+def found(experiment, parts, **settings):
+    """Findings of an experiment from such parts, with claims' values, and (low, high)."""
+    settings = experiment.settings.model_validate({**experiment._settings(True).model_dump(), **settings})
+    findings = experiment.investigate(settings, Laboratory(parts, None, True, print))
+    verdicts = experiment._judge(findings)
+    return findings, [v.value for v in verdicts], [(v.low, v.high) for v in verdicts]
 
 
 # --- Masks ----------------------------------------------------------------------------------------------------------------
@@ -77,7 +81,7 @@ def test_gradients_pass_through_the_relaxation():
 
     def outputs(log_odds, theta):
         values = {"log_odds": log_odds, "thetas.0": theta}
-        return torch.func.functional_call(net, values, (x, generator(2), Relaxation(0.5)))
+        return torch.func.functional_call(net, values, (x, generator(2), 0.5))
 
     assert torch.autograd.gradcheck(outputs, (net.log_odds, net.thetas[0]), rtol=1e-6)
 
@@ -112,7 +116,7 @@ def test_no_dropout_draws_no_noise():
     net = network(rates=(0.0, 0.0))
     x = torch.randn(4, 3, dtype=torch.float64, generator=generator(1))
     assert torch.equal(net(x, generator(2)), net(x, generator(3)))
-    assert net.kl(1.0).entropy == 0
+    assert net.kl(1.0)[1] == 0
 
 
 # --- The KL ----------------------------------------------------------------------------------------------------------------
@@ -129,60 +133,34 @@ def test_the_kl_is_a_sum_over_weight_rows():
             weights += length_scale**2 * (1 - p) / 2 * m @ m
             entropy += -p * math.log(p) - (1 - p) * math.log(1 - p)
         weights += length_scale**2 / 2 * float(bias.detach().square().sum())
-    kl = net.kl(length_scale)
-    assert (kl.weights.item(), kl.entropy.item()) == pytest.approx((weights, entropy), rel=1e-12)
-    assert kl.total.item() == pytest.approx(weights - entropy, rel=1e-12)
-
-
-def test_the_entropy_is_zero_at_its_ends():
-    p = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
-    assert binary_entropy(p).tolist() == pytest.approx([0.0, math.log(2), 0.0], abs=1e-15)
-
-
-def test_the_continuous_constant_equals_quadrature_for_one_weight():
-    # KL of p N(0, σ²) + (1 − p) N(m, σ²) to N(0, l⁻²), the components 20 σ apart.
-    p, m, sigma, length_scale = 0.3, 1.0, 0.05, 0.8
-
-    def normal(w, mean, deviation):
-        return mpmath.npdf(w, mean, deviation)
-
-    def integrand(w):
-        q = p * normal(w, 0, sigma) + (1 - p) * normal(w, m, sigma)
-        return q * mpmath.log(q / normal(w, 0, 1 / length_scale))
-
-    exact = float(mpmath.quad(integrand, [-0.6, -0.2, 0, 0.2, 0.5, 0.8, 1, 1.2, 1.6]))
-    entropy = float(binary_entropy(torch.tensor(p, dtype=torch.float64)))
-    ours = length_scale**2 * (1 - p) / 2 * m**2 - entropy + mixture_constant(1, length_scale, sigma)
-    assert ours == pytest.approx(exact, abs=1e-9)
-    assert mixture_constant(1, length_scale, 1e-30) > 60  # diverges with σ → 0
+    assert [each.item() for each in net.kl(length_scale)] == pytest.approx(
+        [weights, entropy], rel=1e-7
+    )  # log odds' own
 
 
 def test_the_discrete_constant_equals_the_sum_over_a_grid():
-    p, length_scale, interval = 0.3, 0.8, 0.01
-    grid = interval * np.arange(-2000, 2001)
-    log_prior = -0.5 * (length_scale * grid) ** 2
-    log_prior -= np.logaddexp.reduce(log_prior)
-    m = 150  # grid steps
-    exact = p * (math.log(p) - log_prior[2000]) + (1 - p) * (math.log(1 - p) - log_prior[2000 + m])
-    entropy = float(binary_entropy(torch.tensor(p, dtype=torch.float64)))
-    weights = length_scale**2 * (1 - p) / 2 * (m * interval) ** 2
-    # The sum over a grid much finer than 1/l is its integral to rounding.
-    assert weights - entropy + discrete_constant(1, length_scale, interval) == pytest.approx(exact, abs=1e-11)
-    assert discrete_constant(7, length_scale, interval) == 7 * discrete_constant(1, length_scale, interval)
+    """Of one of the network's weights; the sum over a grid much finer than 1/l is its integral to rounding."""
+    length_scale, interval = 0.8, 0.01
+    log_prior = -0.5 * (length_scale * interval * np.arange(-2000, 2001)) ** 2
+    result = trained_mc(steps=0, length_scale=length_scale, interval=interval)
+    weights = 16 + 16 + 16 * 16 + 16 + 16 + 1
+    assert result.discrete_constant / weights == pytest.approx(np.logaddexp.reduce(log_prior), abs=1e-11)
 
 
 # --- Section 6.4 -----------------------------------------------------------------------------------------------------------
 
 
-def small_mc(**changes):
-    return McDropoutSettings(**({"width": 16, "hidden_layers": 2, "steps": 150, "draws": 50, "lr": 1e-2} | changes))
+def trained_mc(drop_rate=0.1, precision=50.0, N=100, N_test=50, repeat=0, **changes):
+    network = {"width": 16, "hidden_layers": 2, "steps": 150, "draws": 50, "lr": 1e-2} | changes
+    sizes = {"N": N, "N_test": N_test, "repeat": repeat, "device": "cpu"}
+    return elbo.train_and_measure(elbo.Training(drop_rate=drop_rate, precision=precision, network=network, **sizes))
 
 
-def test_log_mean_exp_keeps_its_digits_far_out():
+def test_the_log_of_the_mean_density_keeps_its_digits_far_out():
     values = [[-1000.0, -3.0], [-1001.0, -5.0], [-1002.5, 700.0]]
     with mpmath.workdps(40):
         expected = [float(mpmath.log(mpmath.fsum(mpmath.exp(row[k]) for row in values) / 3)) for k in range(2)]
-    assert log_mean_exp(torch.tensor(values, dtype=torch.float64)).tolist() == pytest.approx(expected, rel=1e-14)
+    assert mean_log_density(torch.tensor(values, dtype=torch.float64)) == pytest.approx(np.mean(expected), rel=1e-14)
 
 
 def test_the_log_likelihood_is_the_normal_density():
@@ -192,68 +170,114 @@ def test_the_log_likelihood_is_the_normal_density():
 
 
 def test_what_is_minimised_is_minus_the_elbo_per_point():
-    net, settings = network(), small_mc(precision=7.0, length_scale=0.6)
-    f, y = (torch.randn(5, generator=generator(k), dtype=torch.float64) for k in (1, 2))
-    likelihood = torch.distributions.Normal(f, 7.0**-0.5).log_prob(y).sum()
+    settings, seen = McDropoutSettings(width=4, hidden_layers=1, length_scale=0.6, steps=1, minibatch=5), []
+
+    def loss(outputs, y):
+        seen.append(torch.distributions.Normal(outputs[:, 0].detach(), 7.0**-0.5).log_prob(y).sum())
+        return -log_likelihood(outputs[:, 0], y, 7.0).mean()
+
+    data, rates = WAVES.draw(20), [0.2, 0.4]
+    _, objective = fit(data, settings, ("test", 0), 1, rates, loss)
+    start, _ = fit(data, settings.model_copy(update={"steps": 0}), ("test", 0), 1, rates, loss)
+    weights, entropy = start.kl(0.6)
     # Five points stand for twenty.
-    expected = -(4 * likelihood - net.kl(0.6).total) / 20
-    torch.testing.assert_close(negative_elbo(f, y, net, 20, settings), expected, rtol=1e-12, atol=0)
+    assert objective == pytest.approx([-(4 * seen[0] - (weights - entropy)).item() / 20], rel=1e-5)
 
 
 def test_draws_are_functions():
     x = torch.randn(4, 3, generator=generator(1), dtype=torch.float64)
-    draws = function_draws(network(), torch.cat([x, x]), 6, generator(2))
-    assert draws.shape == (6, 8)
+    draws = network().functions(torch.cat([x, x]), 6, generator(2))
+    assert draws.shape == (6, 8, 2)
     torch.testing.assert_close(draws[:, :4], draws[:, 4:], rtol=1e-13, atol=1e-13)
     assert draws.std(0).min() > 0
 
 
 def test_the_elbo_is_likelihood_less_kl_and_repeats_itself():
-    data = waves(100, 50)
-    settings = small_mc(drop_rate=0.25)
-    result = mc_dropout(data, settings)
+    result = trained_mc(drop_rate=0.25)
     kl = result.kl_weights - result.kl_entropy
     assert result.elbo == pytest.approx(result.expected_log_likelihood - kl / 100, rel=1e-12)
-    entropy = float(binary_entropy(torch.tensor(0.25, dtype=torch.float64)))
+    entropy = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
     assert result.kl_entropy == pytest.approx(32 * entropy, rel=1e-6)  # 16 rows of two matrices; the input is kept
-    assert result == mc_dropout(data, settings)
-    assert result != mc_dropout(data, replace(settings, seed=1))
-    dropped = mc_dropout(data, replace(settings, drop_inputs=True, steps=1))
+    assert result == trained_mc(drop_rate=0.25)
+    assert result != trained_mc(drop_rate=0.25, repeat=1)
+    dropped = trained_mc(drop_rate=0.25, drop_inputs=True, steps=1)
     assert dropped.kl_entropy == pytest.approx(33 * entropy, rel=1e-6)
 
 
 def test_without_dropout_the_predictive_density_is_one_gaussian():
     tau = 20.0
-    result = mc_dropout(waves(100, 50), small_mc(drop_rate=0.0, precision=tau))
+    result = trained_mc(drop_rate=0.0, precision=tau)
     expected = 0.5 * math.log(tau / (2 * math.pi)) - 0.5 * tau * result.test_rmse**2
     assert result.test_log_likelihood == pytest.approx(expected, rel=1e-5)
 
 
 def test_training_raises_the_elbo():
-    data = waves(200, 50)
-    start, end = (mc_dropout(data, small_mc(steps=steps, precision=10.0)) for steps in (0, 300))
+    start, end = (trained_mc(N=200, steps=steps, precision=10.0) for steps in (0, 300))
     assert end.elbo > start.elbo + 1
     assert end.test_rmse < 0.75 * start.test_rmse
 
 
 def test_the_grid_has_every_point():
-    network_settings = small_mc(steps=2, draws=3)
-    settings = ElboGridSettings((0.0, 0.5), (10.0, 50.0), repeats=2, N=20, N_test=5, network=network_settings)
-    results = elbo_grid(settings)
-    assert [(r.precision, r.drop_rate) for r in results] == [
-        (t, p) for t in (10.0, 50.0) for p in (0.0, 0.5) for _ in "ab"
-    ]
-    assert results[0].seed != results[1].seed
-    paper = ElboGridSettings()
-    assert (len(paper.points()), paper.network.width, paper.network.hidden_layers) == (54, 1024, 4)
-    assert len(ElboGridSettings.quick().points()) < 54
+    nothing = dict.fromkeys(elbo.Trained.model_fields, 0.0)
+    parts = Given(lambda training: nothing)
+    found(GAL2016_ELBO, parts, drop_rates=(0.5, 0.0, 0.75, 0.9), repeats=2, N=20)
+    points = [(each.precision, each.drop_rate, each.repeat, each.N) for each in parts.arguments]
+    assert points == [(t, p, r, 20) for t in (10.0, 20.0, 50.0) for p in (0.0, 0.5, 0.75, 0.9) for r in range(2)]
+    paper = GAL2016_ELBO._settings(False)
+    assert (len(paper.drop_rates), paper.repeats, paper.network.width, paper.network.hidden_layers) == (6, 3, 1024, 4)
+
+
+def test_elbo_and_test_likelihood():
+    """Two repeats, alike, so that intervals are points; the test targets' deviation is that of the waves."""
+    rates = (0.0, 0.5, 0.75, 0.9)
+    elbos = {10.0: (1.0, 3.0, 2.5, 0.0), 20.0: (1.0, 2.8, 2.0, 0.0), 50.0: (1.0, 2.0, 1.8, 0.5)}
+    likelihoods = {10.0: (-1.0, -1.4, -2.0, -3.0), 20.0: (-2.0, -1.0, -1.5, -3.0), 50.0: (-9.0, -2.0, -3.0, -8.0)}
+    rmses = {10.0: (0.3, 0.31, 0.32, 0.33), 20.0: (0.3, 0.31, 0.32, 0.33), 50.0: (0.3, 0.4, 0.5, 0.6)}
+
+    def find(of):
+        at = of.precision, rates.index(of.drop_rate)
+        measured = {"elbo": elbos, "test_log_likelihood": likelihoods, "test_rmse": rmses}
+        return dict.fromkeys(elbo.Trained.model_fields, 0.0) | {k: v[at[0]][at[1]] for k, v in measured.items()}
+
+    findings, values, intervals = found(GAL2016_ELBO, Given(find), drop_rates=rates, repeats=2, N=20, N_test=30)
+    deviation = findings.frames["targets"]["deviation"].item()
+    assert deviation == pytest.approx(WAVES.draw(20, 30).y_test.numpy().std(ddof=1), rel=1e-6)
+    assert values == pytest.approx(
+        [
+            0.8,  # ranks 2 4 3 1 against 1 4 3 2: 1 − 6·2/60
+            1.0,
+            -0.4,
+            2.0,
+            0.4,  # 2 4 3 1 against 1 2 3 4: 1 − 6·14/60 = −0.4
+            7.0,
+            1.25,
+            0.6 / deviation,
+            0.2,  # 2.0 − 1.8, at τ = 50 and p = 0.75
+            0.2,  # 3.0 − 2.8, to τ = 20
+        ]
+    )
+    assert np.array(intervals) == pytest.approx(np.array([values, values]).T)
+
+
+def test_a_network_that_diverged_settles_no_claim_about_it():
+    nothing = dict.fromkeys(elbo.Trained.model_fields, math.nan)
+    _, values, _ = found(GAL2016_ELBO, Given(lambda training: nothing), repeats=2, N=20)
+    assert np.isnan(values).all()
+
+
+def test_claims_about_a_grid_need_its_points():
+    sound = GAL2016_ELBO._settings(True).model_dump()
+    with pytest.raises(ValueError, match=r"the claims need drop_rates \[0\.0, 0\.5, 0\.75, 0\.9\]"):
+        elbo.Settings.model_validate({**sound, "drop_rates": (0.0, 0.5)})
 
 
 # --- Section 6.7 -----------------------------------------------------------------------------------------------------------
 
 
-def small_concrete(**changes):
-    return ConcreteSettings(**({"width": 16, "hidden_layers": 2, "steps": 400, "draws": 50, "lr": 1e-2} | changes))
+def trained_concrete(N=50, N_test=20, repeat=0, **changes):
+    network = {"width": 16, "hidden_layers": 2, "steps": 400, "draws": 50, "lr": 1e-2} | changes
+    sizes = {"N": N, "N_test": N_test, "repeat": repeat, "device": "cpu"}
+    return uncertainty.train_and_measure(uncertainty.Training(network=network, **sizes))
 
 
 def test_the_heteroscedastic_loss_is_that_of_torch():
@@ -264,11 +288,9 @@ def test_the_heteroscedastic_loss_is_that_of_torch():
 
 
 @pytest.mark.slow
-def test_noise_and_line_are_found():
-    data = line(500, 300)
-    halved = RegressionData(data.x, data.y / 2, data.x_test, data.y_test / 2)
-    result = concrete_dropout(halved, small_concrete(width=64, steps=1200, lr=5e-3))
-    assert result.predictive**2 == pytest.approx(result.epistemic**2 + result.aleatoric**2)
+def test_noise_and_line_are_found(monkeypatch):
+    monkeypatch.setattr(uncertainty, "LINE", LINE._replace(f=lambda x: x + 4, noise=0.5))
+    result = trained_concrete(500, 300, width=64, steps=1200, lr=5e-3)
     assert result.test_rmse < 0.6  # 0.5 is the noise; the mean of y would give 1.1
     assert 0.42 < result.aleatoric < 0.65
     assert result.epistemic < 0.4
@@ -276,44 +298,103 @@ def test_noise_and_line_are_found():
 
 
 def test_few_data_push_the_probabilities_to_one_half_and_many_do_not():
-    few, many = (concrete_dropout(line(N, 50), small_concrete(width=64)) for N in (5, 2000))
+    few, many = (trained_concrete(N, 50, width=64) for N in (5, 2000))
     assert all(0.35 < p < 0.65 for p in few.drop_rates[1:])
     assert max(many.drop_rates) < min(few.drop_rates[1:])
 
 
 def test_learnt_probabilities_repeat_themselves_and_masks_may_be_soft():
-    data, settings = line(50, 20), small_concrete(steps=30)
-    result = concrete_dropout(data, settings)
-    assert result == concrete_dropout(data, settings)
-    soft = concrete_dropout(data, replace(settings, hard_masks=False))
+    result, again, other = (trained_concrete(steps=30, repeat=repeat) for repeat in (0, 0, 1))
+    assert result == again
+    assert result != other
+    soft = trained_concrete(steps=30, hard_masks=False)
     assert soft.drop_rates == result.drop_rates
     assert soft.epistemic != result.epistemic
 
 
-def test_uncertainty_is_measured_at_every_size():
-    settings = UncertaintySettings((5, 20), repeats=2, N_test=10, network=small_concrete(steps=2, draws=3))
-    results = uncertainty_over_size(settings)
-    assert [r.N for r in results] == [5, 5, 20, 20]
-    assert len({r.seed for r in results}) == 2
-    paper = UncertaintySettings()
-    assert (paper.sizes[0], paper.sizes[-1], paper.repeats, paper.network.width) == (10, 10_000, 3, 1024)
-    assert UncertaintySettings.quick().network.width < 1024
+def test_uncertainties():
+    """Two repeats, alike, so that intervals are points; epistemic ranks 1, 3, 2 of N ranks 3, 1, 2 make ρ −1."""
+    by_N = {
+        10: (2.0, 0.5, [0.01, 0.45, 0.5]),
+        200: (0.6, 0.8, [0.04, 0.3, 0.35]),
+        1000: (0.5, 1.2, [0.02, 0.15, 0.2]),
+    }
+
+    def find(of):
+        measured = dict(zip(("epistemic", "aleatoric", "drop_rates"), by_N[of.N], strict=True))
+        return measured | {"test_log_likelihood": -of.N, "test_rmse": 1.0 + of.repeat, "objective": []}
+
+    parts = Given(find)
+    findings, values, intervals = found(GAL2016_UNCERTAINTY, parts, sizes=(200, 10, 1000), repeats=2)
+    assert [(each.N, each.repeat) for each in parts.arguments] == [(N, r) for N in (10, 200, 1000) for r in range(2)]
+    assert values == pytest.approx(
+        [
+            -1,
+            0.25,
+            0.2,
+            -0.3,
+            0.3 / 1.15,  # √(0.36 + 0.64) = 1 and √(0.25 + 1.44) = 1.3; N = 10 is more than a decade below
+            0.45,
+            -0.3,
+            0.15,
+            0.2,
+            0.04,
+        ]
+    )
+    assert np.array(intervals) == pytest.approx(np.array([values, values]).T)
+    scores, rates = (spec.of(findings.frames).rows for spec in GAL2016_UNCERTAINTY._file().tables)
+    assert [row[:2] for row in scores[:5]] == [(10, name) for name in uncertainty.SCORED.values()]
+    assert scores[4] == (10, "test RMSE", 1.5, 1.5, 1.0, 2.0)
+    assert scores[12][:2] == (1000, "predictive sd")
+    assert scores[12][2:] == pytest.approx((1.3, 1.3, 1.3, 1.3))
+    assert np.array(rates) == pytest.approx(np.array([(N, *of_layers) for N, (_, _, of_layers) in by_N.items()]))
+
+
+# --- Data and settings -----------------------------------------------------------------------------------------------------
+
+
+def test_regression_problems_have_the_noise_they_say():
+    n = 20_000
+    data = LINE.draw(n, 10)
+    residual = data.y - (2 * data.x[:, 0] + 8)
+    assert abs(float(residual.mean())) < 4 / math.sqrt(n)
+    assert abs(float(residual.var()) - 1) < 4 * math.sqrt(2 / n)
+    assert abs(float((residual * data.x[:, 0]).mean())) < 4 / math.sqrt(n)
+    wavy = WAVES.draw(n, 10)
+    x = wavy.x[:, 0]
+    residual = wavy.y - (0.8 * torch.sin(1.5 * x) + 0.5 * torch.sin(3.1 * x + 0.5))
+    assert abs(float(residual.var()) - 0.28**2) < 4 * 0.28**2 * math.sqrt(2 / n)
+    assert x.abs().max() <= 3
+
+
+def test_more_data_begin_with_the_fewer():
+    # The same stream serves every N, but inputs and noise come one after the other, so only the inputs are nested.
+    assert torch.equal(LINE.draw(10, 5, 3).x, LINE.draw(100, 5, 3).x[:10])
+    assert torch.equal(LINE.draw(10, 5, 3).x_test, LINE.draw(100, 5, 3).x_test)
+    assert not torch.equal(LINE.draw(10, 5, 3).x, LINE.draw(10, 5, 4).x)
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Relaxation(0.0), "temperature"),
         (lambda: ConcreteSettings(temperature=-0.1), "temperature"),
+        (lambda: ConcreteSettings(temperature=0.0), "temperature"),
         (lambda: ConcreteSettings(length_scale=0.0), "length_scale"),
-        (lambda: ConcreteSettings(draws=1), "2 draws"),
-        (lambda: McDropoutSettings(precision=0.0), "precision"),
-        (lambda: McDropoutSettings(width=0), "width 0"),
-        (lambda: network(rates=(0.2, 1.0)), "drop rate of 1.0"),
-        (lambda: network(rates=(0.0, 0.5), learnt=True), "above 0"),
-        (lambda: network(rates=(0.2,)), "one per weight matrix"),
+        (lambda: ConcreteSettings(draws=1), "draws"),
+        (lambda: ConcreteSettings(start_rate=0.0), "start_rate"),
+        (lambda: McDropoutSettings(width=0), "width"),
+        (lambda: McDropoutSettings(steps=-1), "steps"),
+        (lambda: trained_mc(precision=0.0), "precision"),
+        (lambda: trained_mc(drop_rate=1.0), "drop_rate"),
+        (lambda: found(GAL2016_ELBO, None, N=0), "N\n"),
+        (lambda: found(GAL2016_UNCERTAINTY, None, sizes=(0, 10)), "sizes"),
     ],
 )
 def test_impossible_settings_are_refused(make, said):
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(ValidationError, match=said):
         make()
+
+
+def test_there_is_a_rate_for_each_weight_matrix():
+    with pytest.raises(ValueError, match="zip"):
+        network(rates=(0.2,))

@@ -1,5 +1,6 @@
 """Every statistic of `gal2016-6.3` against loops, quadrature, enumeration and limits that are known."""
 
+import itertools
 import math
 
 import mpmath
@@ -12,33 +13,31 @@ from scipy.stats import multivariate_normal
 
 from fsvi_bench.maths.bernoulli_dropout import bernoulli_objective
 from fsvi_bench.maths.spike_slab import spike_slab_optimum
-from fsvi_bench.papers.gal2016.section_6_3 import masks
-from fsvi_bench.papers.gal2016.section_6_3.data import (
+from fsvi_bench.papers.gal2016 import section_6_3
+from fsvi_bench.papers.gal2016.linear_model import (
     Problems,
     draw_problem,
     draw_problems,
-    growing_problems,
-    population_covariance,
-    redesign,
-)
-from fsvi_bench.papers.gal2016.section_6_3.experiment import GAL2016_63
-from fsvi_bench.papers.gal2016.section_6_3.growth import (
-    compare_with_map,
-    follow_growth,
-    follow_profiles,
-    limit_profile,
-    slope,
-)
-from fsvi_bench.papers.gal2016.section_6_3.masks import (
-    ATOMS,
-    WIDTHS,
-    compare_masks,
-    descend,
-    dropout_probability,
     enumerate_masks,
-    examine_spike_slab,
+    gridded_kl,
+    limit_profile,
+    population_covariance,
+    profile,
+    redesign,
+    widened_kl,
 )
-from fsvi_bench.papers.gal2016.section_6_3.priors import compare_prior_kls, gridded_kl, scan_lengthscales, widened_kl
+from fsvi_bench.papers.gal2016.section_6_3 import (
+    GAL2016_63,
+    at_optimum,
+    best_lengthscales,
+    compare_masks,
+    compare_prior_kls,
+    compare_with_map,
+    examine_spike_slab,
+    follow_eq_6_8,
+    follow_growth,
+    scan_lengthscales,
+)
 from tests import reference_dropout as slow
 from tests.maths.draws import close, f64
 
@@ -84,7 +83,8 @@ def test_inputs_and_noise_have_the_stated_moments(small):
 
 
 def test_compressed_rows_keep_every_inner_product(small):
-    for N, problems in growing_problems(small).items():
+    for N in small.points:
+        problems = draw_problems(small, N, compressed=True)
         for repeat in range(small.repeats):
             X, y, _ = draw_problem(small, repeat, N)
             full, kept = torch.cat([X, y[:, None]], 1), torch.cat([problems.X, problems.y[..., None]], -1)[repeat]
@@ -119,8 +119,7 @@ def test_settings_that_contradict_themselves_are_refused(change):
 
 def test_growth_is_that_of_a_scan_over_p(small):
     """Gal's eq. 6.5 solved weight by weight, the objective scanned by SciPy, covariances by inversion."""
-    found = follow_growth(small, growing_problems(small))
-    for repeat in range(small.repeats):
+    for repeat, found in at_optimum(small, 20, draw_problems(small, 20, compressed=True)).iterrows():
         X, y, w = (each.numpy() for each in draw_problem(small, repeat, 20))
         gram = X.T @ X
 
@@ -130,7 +129,7 @@ def test_growth_is_that_of_a_scan_over_p(small):
             data = torch.from_numpy(X), torch.from_numpy(y), f64(1.0), m
             return float(bernoulli_objective(*data, p.view(1))), m.numpy()
 
-        at = float(found.logit[1, repeat])
+        at = found.logit
         local = minimize_scalar(lambda logit: least(logit)[0], bounds=(at - 3, at + 3), options={"xatol": 1e-10})
         value, m = least(at)
         assert value <= local.fun + 1e-11
@@ -138,44 +137,58 @@ def test_growth_is_that_of_a_scan_over_p(small):
         p, drop = 1 / (1 + math.exp(-at)), 1 / (1 + math.exp(at))
         spread = math.sqrt(p * drop * (m @ m) / np.trace(np.linalg.inv(gram + np.eye(3))))
         entropy_free = 0.5 * np.sum((y - X @ exact) ** 2) + 0.5 * exact @ exact
-        assert float(found.spread[1, repeat]) == pytest.approx(spread, rel=1e-9)
-        assert float(found.at_one[1, repeat]) == pytest.approx(entropy_free - value, rel=1e-9, abs=1e-11)
+        assert found.spread == pytest.approx(spread, rel=1e-9)
+        assert found.at_one == pytest.approx(entropy_free - value, rel=1e-9, abs=1e-11)
         distance = np.linalg.norm(m - exact) / np.linalg.norm(exact)
-        assert float(found.distance[1, repeat]) == pytest.approx(distance, rel=1e-9, abs=1e-12)
-        assert float(found.log10_drop[1, repeat]) == pytest.approx(math.log10(drop), rel=1e-12)
-        assert float(found.law[1, repeat]) == pytest.approx(10 * np.mean(w**2 * [0.25, 1, 4]), rel=1e-12)
-        assert 0.3 < float(found.spike_slab_spread[1, repeat]) < 1
+        assert found.distance == pytest.approx(distance, rel=1e-9, abs=1e-12)
+        assert found.log10_drop == pytest.approx(math.log10(drop), rel=1e-12)
+        assert found.law == pytest.approx(10 * np.mean(w**2 * [0.25, 1, 4]), rel=1e-12)
+        assert 0.3 < found.spike_slab_spread < 1
 
 
 def test_growth_stays_finite_where_p_rounds_to_one(small):
-    found = follow_growth(small, growing_problems(small.model_copy(update={"points": (4, 20, 20_000)})))
-    assert (found.logit[-1] > 40).all()
-    assert found.log10_drop.isfinite().all()
-    close(found.logit[-1] / found.law[-1], torch.ones(3).double(), rtol=0.1, atol=0)
+    found = at_optimum(small, 20_000, draw_problems(small, 20_000, compressed=True))
+    assert (found.logit > 40).all()
+    assert np.isfinite(found.log10_drop).all()
+    assert (found.logit / found.law).to_numpy() == pytest.approx(1, rel=0.1)
 
 
 def test_limit_is_that_of_exact_moments(small):
     """X with XᵀX = NΣ and noise orthogonal to it: then 𝓛/N differs from the limit by O(1/N) alone."""
-    N, covariance = 1e10, population_covariance(small)
+    N, covariance = 10**10, population_covariance(small)
     factor = torch.linalg.cholesky(N * covariance).mT
     X = torch.cat([factor, torch.zeros(1, 3).double()]).expand(3, 4, 3)
-    w = draw_problems(small, 5).w
+    w, p = draw_problems(small, 5).w, torch.linspace(0.05, 1, 20, dtype=torch.float64)
     y = (X @ w[..., None])[..., 0]
     y[:, 3] = N**0.5
-    profiles = follow_profiles(small, {10**10: Problems(X, y, w)})
-    close(profiles.values[0], profiles.limit, rtol=1e-8, atol=1e-8)
+    limit = limit_profile(covariance, w, p)
+    close(profile(Problems(X, y, w), N, p), limit, rtol=1e-8, atol=1e-8)
     S, L = covariance.numpy(), np.diag(np.diag(covariance.numpy()))
     for repeat, weights in enumerate(w.numpy()):
         b = S @ weights
-        for i, p in enumerate(profiles.p.numpy()):
-            expected = weights @ b + 1 - b @ np.linalg.inv(S + (1 / p - 1) * L) @ b
-            assert float(profiles.limit[repeat, i]) == pytest.approx(expected, rel=1e-11)
-    close(profiles.limit[:, -1], torch.ones(3).double(), rtol=1e-11)  # at p = 1 only the noise is left
-    rises = [(row[:-1] - row[-1]) / (1 - profiles.p.numpy()[:-1]) for row in profiles.limit.numpy()]
-    close(profiles.least_rise, [rise.min() for rise in rises], rtol=1e-12)
-    errors = (profiles.values[0] - profiles.limit).numpy()
-    left = [math.log(math.sqrt(math.fsum(row**2) / len(row))) for row in errors]
-    close(profiles.log_error[0], left, rtol=1e-12)
+        for i, each in enumerate(p.numpy()):
+            expected = weights @ b + 1 - b @ np.linalg.inv(S + (1 / each - 1) * L) @ b
+            assert float(limit[repeat, i]) == pytest.approx(expected, rel=1e-11)
+    close(limit[:, -1], torch.ones(3).double(), rtol=1e-11)  # at p = 1 only the noise is left
+
+
+def test_how_the_profile_tends_to_its_limit(small):
+    found = follow_growth(small)
+    p = torch.linspace(0.05, 1, small.profile_points, dtype=torch.float64)
+    limit = limit_profile(population_covariance(small), draw_problems(small, 4).w, p).numpy()
+    rises = [min((row[i] - row[-1]) / (1 - float(p[i])) for i in range(len(p) - 1)) for row in limit]
+    repeats = found["growth_repeats"]
+    np.testing.assert_allclose(repeats.least_rise, rises, rtol=1e-11)
+    errors = []
+    for N in small.points:
+        left = profile(draw_problems(small, N, compressed=True), N, p).numpy() - limit
+        errors.append([math.sqrt(math.fsum(row**2) / len(row)) for row in left])
+    growth = found["growth"].pivot(index="N", columns="repeat")
+    np.testing.assert_allclose(growth["rms"], errors, rtol=1e-11)
+    x, y = np.log(small.points) - np.log(small.points).mean(), np.log(errors)
+    np.testing.assert_allclose(repeats.error_slope, x @ y / (x @ x), rtol=1e-9)
+    steps = [min(math.log(b / a) for a, b in itertools.pairwise(growth["logit"][repeat])) for repeat in range(3)]
+    np.testing.assert_allclose(repeats.least_growth, steps, rtol=1e-12)
 
 
 def test_limit_profile_of_orthogonal_inputs_is_linear_in_p():
@@ -186,25 +199,16 @@ def test_limit_profile_of_orthogonal_inputs_is_linear_in_p():
 
 def test_distance_from_the_map_is_that_of_eq_6_5(small):
     problems = draw_problems(small, small.design_points)
-    found = compare_with_map(small, problems)
-    for design, distances in found.by_design.items():
-        data = redesign(problems, design)
-        for repeat in range(small.repeats):
-            X, y, _ = numpy(data, repeat)
-            gram = X.T @ X
-            exact = np.linalg.solve(gram + np.eye(3), X.T @ y)
-            for i, p in enumerate(found.p.tolist()):
-                m = np.linalg.solve(p * gram + (1 - p) * np.diag(np.diag(gram)) + np.eye(3), X.T @ y)  # as printed
-                expected = np.linalg.norm(m - exact) / np.linalg.norm(exact)
-                assert float(distances[repeat, i]) == pytest.approx(expected, rel=1e-8, abs=1e-13)
-    assert found.p[-1] == 1.0
-    assert (found.p == 0.5).any()
-    assert (found.by_design["Λ constant"][:, 4] > 0.01).all()
-
-
-def test_slope():
-    x, y = f64([0.0, 1.0, 3.0, 7.0]), torch.from_numpy(np.random.default_rng(0).standard_normal((4, 2)))
-    close(slope(x, y), np.polyfit(x.numpy(), y.numpy(), 1)[0], rtol=1e-12)
+    found = compare_with_map(problems)["distances"]
+    for row in found.itertuples():
+        X, y, _ = numpy(redesign(problems, row.design), row.repeat)
+        gram, p = X.T @ X, 1 - row.drop
+        exact = np.linalg.solve(gram + np.eye(3), X.T @ y)
+        m = np.linalg.solve(p * gram + (1 - p) * np.diag(np.diag(gram)) + np.eye(3), X.T @ y)  # as printed
+        expected = np.linalg.norm(m - exact) / np.linalg.norm(exact)
+        assert row.distance == pytest.approx(expected, rel=1e-8, abs=1e-13)
+    assert len(found) == 3 * small.repeats * len(section_6_3.DROPS)
+    assert (found.distance[(found.design == "Λ constant") & (found["drop"] == 0.5)] > 0.01).all()
 
 
 # --- §6.5 -------------------------------------------------------------------------------------------------------------
@@ -240,24 +244,25 @@ def test_gridded_kl_is_the_sum_over_its_points(step, scale):
 
 def test_the_two_constants_grow_alike_and_differ_by_an_entropy():
     found = compare_prior_kls()
-    for column in (found.continuous, found.discrete):
-        assert column[-1] - column[-2] == pytest.approx(math.log(2), abs=1e-6)
-    gap = 0.5 * math.log(2 * math.pi * math.e)  # of a Gaussian of unit variance, over a cell of unit length
-    assert found.discrete[-1] - found.continuous[-1] == pytest.approx(gap, abs=1e-6)
-    assert found.error < 1e-12
-    assert found.dependence < 1e-10
+    kls, summary = found["prior_kls"], found["prior_summary"].iloc[0]
+    for column in ("continuous", "discrete"):
+        assert kls[column].diff().iloc[-1] == pytest.approx(math.log(2), abs=1e-6)
+        assert summary[column] == pytest.approx(1, abs=1e-6)
+    # The entropy of a Gaussian of unit variance, over a cell of unit length.
+    assert summary.gap == pytest.approx(0.5 * math.log(2 * math.pi * math.e), abs=1e-6)
+    assert summary.error < 1e-12
+    assert summary.range < 1e-10
 
 
 def test_bounds_lie_below_their_evidences_by_enumeration(small):
     """At l = 1: Σ over masks of q (log joint − log q), then what each prior's constant makes of it."""
     problems = draw_problems(small, small.lengthscale_points)
-    found = scan_lengthscales(small, problems)
-    at = int((found.lengthscale - 1).abs().argmin())
-    assert float(found.lengthscale[at]) == pytest.approx(1.0, rel=1e-12)
+    bounds = scan_lengthscales(small, problems)
+    at_one = bounds[np.isclose(bounds.lengthscale, 1.0, rtol=1e-12)].set_index(["spread", "repeat"])
     for repeat in range(small.repeats):
         X, y, _ = numpy(problems, repeat)
         marginal = multivariate_normal(np.zeros(len(y)), X @ X.T + np.eye(len(y)))
-        assert float(found.evidence[repeat, at]) == pytest.approx(marginal.logpdf(y), rel=1e-11)
+        assert at_one.evidence[small.spreads[0], repeat] == pytest.approx(marginal.logpdf(y), rel=1e-11)
 
         def loss(logit, X=X, y=y):
             p = np.full(3, 1 / (1 + math.exp(-logit)))
@@ -265,26 +270,29 @@ def test_bounds_lie_below_their_evidences_by_enumeration(small):
 
         near = min(range(26), key=loss)
         best = -minimize_scalar(loss, bounds=(near - 1, near + 1), options={"xatol": 1e-7}).fun
-        for i, fineness in enumerate(small.spreads):
+        for fineness in small.spreads:
             # On a grid of step Δ the prior's mass is its density times Δ; widened atoms have 1.419 nats of entropy more.
             on_grid = best + 3 * math.log(fineness)
-            assert float(found.discrete[i, repeat, at]) == pytest.approx(on_grid, abs=1e-10)
+            assert at_one.discrete[fineness, repeat] == pytest.approx(on_grid, abs=1e-10)
             widened = on_grid + 3 * (0.5 * math.log(2 * math.pi * math.e) - 0.5 * fineness**2)
-            assert float(found.continuous[i, repeat, at]) == pytest.approx(widened, abs=1e-10)
-            assert (found.continuous[i, repeat] < found.evidence[repeat])[: at + 1].all()
+            assert at_one.continuous[fineness, repeat] == pytest.approx(widened, abs=1e-10)
+    shorter = bounds[bounds.lengthscale < 1.1]
+    assert (shorter.continuous < shorter.evidence).all()
 
 
 def test_length_scales_are_compared_where_each_is_highest(small):
-    found = scan_lengthscales(small, draw_problems(small, small.lengthscale_points))
-    assert found.lengthscale[0] == pytest.approx(0.01)
-    for i, fineness in enumerate(small.spreads):
-        valid = found.lengthscale <= 1.0001 / fineness
-        assert found.continuous[i][:, valid].isfinite().all()
-        assert (found.continuous[i][:, ~valid] == -math.inf).all()
-    curve = torch.zeros_like(found.evidence)
-    curve[:, 5] = 1.0
-    ratios = [math.log10(found.lengthscale[5] / found.lengthscale[int(row.argmax())]) for row in found.evidence.numpy()]
-    close(found.log10_ratio(curve), ratios, rtol=1e-12, atol=1e-12)
+    bounds = scan_lengthscales(small, draw_problems(small, small.lengthscale_points))
+    assert bounds.lengthscale.min() == pytest.approx(0.01)
+    for fineness, found in bounds.groupby("spread"):
+        assert found.lengthscale.max() == pytest.approx(1 / fineness)
+        assert np.isfinite(found).all(axis=None)
+    finest = bounds[bounds.spread == small.spreads[-1]]
+    planted = sorted(finest.lengthscale.unique())[5]
+    curve = (finest.lengthscale == planted).astype(float)
+    found = best_lengthscales(finest.assign(continuous=curve)).continuous
+    for repeat, rows in finest.groupby("repeat"):
+        highest = rows.lengthscale.iloc[int(rows.evidence.to_numpy().argmax())]
+        assert found[repeat] == pytest.approx(math.log10(planted / highest), abs=1e-12)
 
 
 # --- §6.6 -------------------------------------------------------------------------------------------------------------
@@ -295,7 +303,7 @@ def test_masks_are_weighted_by_the_joint_density(small):
     target = enumerate_masks(X, y, w)
     _, log_posterior = slow.log_restricted_evidence(X.numpy(), y.numpy(), 1.0, w.numpy())
     close(target.log_mass, log_posterior, rtol=1e-11)
-    close(target.retain, np.exp(log_posterior) @ slow.masks(4), rtol=1e-11)
+    close(target.masks, slow.masks(4))
     logit = f64([0.3, -1.0, 2.0, 0.0])
     log_q = slow.log_masses(slow.masks(4), logit.sigmoid().numpy())
     close(target.kl(logit), np.exp(log_q) @ (log_q - log_posterior), rtol=1e-11)
@@ -305,8 +313,12 @@ def test_direct_minimisation_would_show_a_cavi_that_stops_early(small):
     X, y, w = draw_problem(small, 0, 10, 4)
     target = enumerate_masks(X, y, w)
     unfinished = torch.zeros(4, dtype=torch.float64)
-    assert float(target.kl(unfinished) - descend(target, unfinished)) > 0.1
-    found = compare_masks(small, draw_problems(small, 10, 4))
+    assert float(target.kl(unfinished)) - target.descend(unfinished) > 0.1
+    problems = draw_problems(small, 10, 4)
+    found = compare_masks(small, problems)["masks"]
+    X, y, _ = numpy(problems, 0)
+    _, log_posterior = slow.log_restricted_evidence(X, y, 1.0, np.linalg.solve(X.T @ X + np.eye(4), X.T @ y))
+    assert found.enumerated[:4].to_numpy() == pytest.approx(np.exp(log_posterior) @ slow.masks(4), rel=1e-9)
     assert found.gain.abs().max() < 1e-8
     assert (found.kl > 0).all()
     assert (found.best_start > -1e-9).all()
@@ -315,28 +327,29 @@ def test_direct_minimisation_would_show_a_cavi_that_stops_early(small):
 def test_spike_slab_findings(small):
     problems = draw_problems(small, 10, 4)
     found = examine_spike_slab(small, problems)
-    optimum = spike_slab_optimum(problems.X, problems.y, problems.unit, small.prior_spike)
+    correlations = found["slab_sets"].rank_correlation
+    optimum = spike_slab_optimum(*problems.data, small.prior_spike)
+    slabs = found["slabs"].to_numpy().reshape(small.repeats, 4, 2)
     for repeat in range(small.repeats):
         X = problems.X[repeat].numpy()
         # No ties, so that Spearman's is 1 − 6 Σd²/(n³ − n).
         pair = optimum.mean[repeat].abs().numpy(), -optimum.log_odds[repeat].numpy()
         ranks = [values.argsort().argsort() for values in pair]
         expected = 1 - 6 * np.sum((ranks[0] - ranks[1]) ** 2) / (4**3 - 4)
-        assert float(found.rank_correlation[repeat]) == pytest.approx(expected, abs=1e-12)
+        assert correlations[repeat] == pytest.approx(expected, abs=1e-12)
         precision = X.T @ X + np.eye(4)
         for i in range(4):
-            assert float(found.size[repeat, i]) == pytest.approx(
-                abs(float(optimum.mean[repeat, i])) * math.sqrt(precision[i, i]), rel=1e-12
-            )
-    close(found.slab_weight, (-optimum.log_odds).sigmoid(), rtol=1e-12)
+            size = abs(float(optimum.mean[repeat, i])) * math.sqrt(precision[i, i])
+            assert slabs[repeat, i, 0] == pytest.approx(size, rel=1e-12)
+    np.testing.assert_allclose(slabs[..., 1], (-optimum.log_odds).sigmoid(), rtol=1e-12)
 
 
 def test_the_gaussian_limit_of_spike_and_slab_is_seen_to_fail_where_spikes_are_not_rare(small, monkeypatch):
     problems = draw_problems(small, 10, 4)
-    assert examine_spike_slab(small, problems).gaussian_error.max() < 1e-5
-    monkeypatch.setattr(masks, "RARE_SPIKE", 0.3)
-    found = examine_spike_slab(small, problems).gaussian_error
-    optimum = spike_slab_optimum(problems.X, problems.y, problems.unit, 0.3)
+    assert examine_spike_slab(small, problems)["slab_sets"].gaussian_error.max() < 1e-5
+    monkeypatch.setattr(section_6_3, "RARE_SPIKE", 0.3)
+    found = examine_spike_slab(small, problems)["slab_sets"].gaussian_error
+    optimum = spike_slab_optimum(*problems.data, 0.3)
     for repeat in range(small.repeats):
         X, y, _ = numpy(problems, repeat)
         precision, s = X.T @ X + np.eye(4), optimum.spike_weight[repeat].numpy()
@@ -349,10 +362,12 @@ def test_the_gaussian_limit_of_spike_and_slab_is_seen_to_fail_where_spikes_are_n
 
 
 def test_dropout_probability_is_eq_6_8_as_printed():
-    found = dropout_probability(0.3)
-    for i, m in enumerate(ATOMS):
-        for j in range(0, len(WIDTHS), 4):
-            expected = slow.spike_slab_row([m], WIDTHS[j], 0.3, 1.0)[3]
-            assert float(found[i, j]) == pytest.approx(expected, rel=1e-10, abs=1e-300)
-    assert found[0, -1] > 0.99  # m = 0: dropped ever more surely
-    assert found[1:, -1].max() < 1e-100  # m ≠ 0: kept
+    found = follow_eq_6_8(0.3)
+    rows = found["eq_6_8"]
+    for row in rows[::4].itertuples():
+        expected = slow.spike_slab_row([row.m], row.sigma, 0.3, 1.0)[3]
+        assert row.probability == pytest.approx(expected, rel=1e-10, abs=1e-300)
+    at_last = rows[rows.sigma == rows.sigma.min()].set_index("m").probability
+    assert at_last[0.0] > 0.99  # dropped ever more surely
+    assert found["eq_6_8_limit"].probability.tolist() == [at_last[at_last.index > 0].max()]
+    assert at_last[at_last.index > 0].max() < 1e-100  # kept
