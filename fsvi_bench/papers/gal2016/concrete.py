@@ -20,7 +20,7 @@ from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.papers.gal2016.dropout_network import DropoutNetwork, Relaxation, check_temperature
 from fsvi_bench.papers.gal2016.mc_dropout import log_mean_exp
 from fsvi_bench.papers.gal2016.regression_data import RegressionData, line
-from fsvi_bench.papers.ksw2015.train import stream
+from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 
 

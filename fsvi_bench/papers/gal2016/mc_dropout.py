@@ -20,7 +20,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.papers.gal2016.dropout_network import DropoutNetwork, discrete_constant
 from fsvi_bench.papers.gal2016.regression_data import RegressionData, waves
-from fsvi_bench.papers.ksw2015.train import stream
+from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 
 

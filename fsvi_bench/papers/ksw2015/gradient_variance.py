@@ -23,7 +23,8 @@ from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.papers.ksw2015.data import Images
 from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, NoiseSettings
 from fsvi_bench.papers.ksw2015.network import Classifier, NetworkSettings
-from fsvi_bench.papers.ksw2015.train import Averaged, TrainingRun, TrainSettings, build, stream, train
+from fsvi_bench.papers.ksw2015.train import Averaged, TrainingRun, TrainSettings, build, train
+from fsvi_bench.papers.streams import stream
 
 SAMPLINGS = ("with-replacement", "without-replacement", "fixed")
 NO_NOISE = "no-noise"

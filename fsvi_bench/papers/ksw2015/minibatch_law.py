@@ -36,7 +36,7 @@ from fsvi_bench.papers.ksw2015.gradient_variance import (
     with_estimator,
 )
 from fsvi_bench.papers.ksw2015.network import Classifier
-from fsvi_bench.papers.ksw2015.train import stream
+from fsvi_bench.papers.streams import stream
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.papers.ksw2015.data import Images
 from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, NoiseSettings
 from fsvi_bench.papers.ksw2015.network import Classifier, NetworkSettings
-from fsvi_bench.papers.ksw2015.train import build, stream
+from fsvi_bench.papers.ksw2015.train import build
+from fsvi_bench.papers.streams import stream
 
 NO_DROPOUT = "no-dropout"
 

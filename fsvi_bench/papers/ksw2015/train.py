@@ -20,6 +20,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.papers.ksw2015.data import Images
 from fsvi_bench.papers.ksw2015.layers import NoiseSettings
 from fsvi_bench.papers.ksw2015.network import Classifier, NetworkSettings, variant
+from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 
 
@@ -93,11 +94,6 @@ class Averaged:
         averaged = self.parameters()
         for name, value in network.named_parameters():
             value.copy_(averaged[name])
-
-
-def stream(device: str | torch.device, *parts: str | int) -> torch.Generator:
-    """A generator for one purpose."""
-    return torch.Generator(device).manual_seed(derive_seed(*parts) % 2**63)
 
 
 def build(images: Images, settings: NetworkSettings, seed: int, device: str = "cpu") -> Classifier:

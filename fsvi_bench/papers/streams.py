@@ -1,0 +1,12 @@
+"""Streams of random numbers for networks, each for one purpose."""
+
+from __future__ import annotations
+
+import torch
+
+from fsvi_bench.seeds import derive_seed
+
+
+def stream(device: str | torch.device, *parts: str | int) -> torch.Generator:
+    """A generator for one purpose."""
+    return torch.Generator(device).manual_seed(derive_seed(*parts) % 2**63)
