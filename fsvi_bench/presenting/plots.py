@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.presenting.figures import BLUE, GREEN, LARGE, NORMAL, PAGE_WIDTH, PURPLE, SMALL, VERMILLION, tidy
-from fsvi_bench.presenting.tables import Frames, select
+from fsvi_bench.presenting.tables import Frames, select, worded
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
 Scale = Literal["linear", "log"]
@@ -92,7 +92,10 @@ class Layer(_Spec):
 
 
 class Panel(_Spec):
-    """A panel's words, axes and layers; `draw` names what is drawn beside the layers by a function of its own."""
+    """A panel's words, axes and layers; `draw` names what is drawn beside the layers by a function of its own.
+
+    `{column}` in title, x and y stands for that column's value in the first row of the first layer's frame.
+    """
 
     title: str = ""
     x: str = ""
@@ -119,7 +122,8 @@ class Panel(_Spec):
         if self.equal:
             axes.set_aspect("equal")
         axes.set(**_given({"xlim": self.xlim, "ylim": self.ylim, "xticks": self.xticks}))
-        dress(axes, self.title, self.x, self.y)
+        first = next((frames[layer.frame] for layer in self.layers if layer.frame), pd.DataFrame())
+        dress(axes, *(worded(words, first) for words in (self.title, self.x, self.y)))
         if self.legend and axes.get_legend_handles_labels()[0]:
             look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL, "handlelength": 1.6}
             look |= {"loc": self.legend, "ncols": self.legend_columns, "title": self.legend_title}

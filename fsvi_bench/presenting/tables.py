@@ -52,6 +52,7 @@ class TableSpec(BaseModel):
     """Which rows and columns of a frame a table shows.
 
     Args:
+        title: `{column}` in it stands for that column's value in the frame's first row.
         where: column -> the value, or the values, that its rows have.
         columns: heading -> column; None: all of the frame's, as they are called.
     """
@@ -67,7 +68,7 @@ class TableSpec(BaseModel):
         frame = select(frames[self.frame], self.where)
         columns = self.columns or {name: name for name in frame.columns}
         rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]
-        return Table(title=self.title, columns=tuple(columns), rows=tuple(rows))
+        return Table(title=worded(self.title, frame), columns=tuple(columns), rows=tuple(rows))
 
 
 def select(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
@@ -75,6 +76,13 @@ def select(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
     for name, value in where.items():
         frame = frame[frame[name].isin(value if isinstance(value, list) else [value])]
     return frame
+
+
+def worded(text: str, frame: pd.DataFrame) -> str:
+    """With the first row's value in the place of each column's name in braces."""
+    for column in frame.columns:
+        text = text.replace(f"{{{column}}}", f"{frame[column].iloc[0]}")
+    return text
 
 
 def in_words(value: Cell) -> str:
