@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fsvi_bench.papers.claims import Statistic, Values
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
@@ -33,10 +33,9 @@ VARIANTS: dict[str, tuple[Kind, float]] = {  # noise and scale of the KL; A2 is 
 }
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """Every variant with every width, `repeats` times."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     widths: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=2)
     repeats: int = Field(ge=1)
     granularity: Granularity
@@ -85,7 +84,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     results = laboratory.parts.compute(train_and_test, jobs, Trained)
     networks = pd.DataFrame(
         [
-            {"variant": job.variant, "width": job.width, "repeat": job.repeat, **trained.model_dump()}
+            job.model_dump(include={"variant", "width", "repeat"}) | trained.model_dump()
             for job, trained in zip(jobs, results, strict=True)
         ]
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from scipy.stats import chi2, gmean
 
 from fsvi_bench.papers.claims import Statistic, Values
@@ -23,6 +23,7 @@ from fsvi_bench.papers.ksw2015.minibatch_law import MinibatchLawSettings
 from fsvi_bench.papers.ksw2015.network import NetworkSettings
 from fsvi_bench.papers.ksw2015.timing import Timed, Timing, TimingSettings, time_steps
 from fsvi_bench.papers.ksw2015.train import TrainSettings
+from fsvi_bench.papers.parts import Plain
 from fsvi_bench.seeds import derive_seed
 
 NOISES = {  # one α for each weight, or input
@@ -33,10 +34,9 @@ CELL = ["table", "parameter", "epochs", "layer"]
 LOCAL, POINT, BATCH = "local", "per-point", "per-minibatch"
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """`networks` of each kind, trained for as many epochs as the last checkpoint asks for; what the paper printed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     networks: int = Field(ge=1)
     width: int
     hidden_layers: int
@@ -88,7 +88,7 @@ def _trainings(settings: Settings, images: ImageSource, device: str) -> Iterator
 def tidy(trainings: list[Training], measured: list[Measured]) -> dict[str, pd.DataFrame]:
     """What was measured, by table and network: gradients' variances, laws, and the laws by minibatch size."""
     found = [
-        {"table": training.table, "network": training.network, **each.model_dump()}
+        training.model_dump(include={"table", "network"}) | each.model_dump()
         for training, each in zip(trainings, measured, strict=True)
     ]
     place: Any = ["table", "network"]
