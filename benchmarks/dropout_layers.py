@@ -12,11 +12,12 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
-from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, GRANULARITIES, NoiseSettings, NoisyLinear
+from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, Granularity, NoiseSettings, NoisyLinear
 from fsvi_bench.running.executors import use_one_thread
 
 LOCAL_LIMIT, PER_POINT_LIMIT = 3.5, 10.0
@@ -33,11 +34,11 @@ def forward_and_backward(layer: Callable[[Tensor], Tensor], width: int, minibatc
     return call
 
 
-def layers(width: int, minibatch: int, granularity: str) -> dict[str, Callable[[], None]]:
+def layers(width: int, minibatch: int, granularity: Granularity) -> dict[str, Callable[[], None]]:
     plain = nn.Linear(width, width)
     calls = {"plain": forward_and_backward(plain, width, minibatch)}
     for estimator in ESTIMATORS:
-        noise = NoiseSettings("variational-b", estimator, granularity)
+        noise = NoiseSettings(kind="variational-b", estimator=estimator, granularity=granularity)
         layer = NoisyLinear(width, width, noise, 0.5, torch.Generator().manual_seed(0))
         generator = torch.Generator().manual_seed(2)
 
@@ -60,7 +61,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1200)
     parser.add_argument("--minibatch", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--granularity", choices=GRANULARITIES, default="layer")
+    parser.add_argument("--granularity", choices=get_args(Granularity), default="layer")
     options = parser.parse_args()
     use_one_thread()
     calls = layers(options.width, options.minibatch, options.granularity)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict
 
 from fsvi_bench.presenting.figures import BLUE, GREEN, LARGE, NORMAL, PAGE_WIDTH, PURPLE, SMALL, VERMILLION, tidy
-from fsvi_bench.presenting.tables import Frames, select
+from fsvi_bench.presenting.tables import Frames, select, worded
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
 STROKES = ("|", "_", "+", "x")  #: markers that are nothing but an edge
@@ -112,6 +112,7 @@ class Layer(_Spec):
 class Panel(_Spec):
     """A panel's words, axes and layers; `draw` names what is drawn beside the layers by a function of its own.
 
+    `{column}` in title, x and y stands for that column's value in the first row of the first layer's frame.
     `legend_look` has further arguments of Matplotlib's `legend`.
     """
 
@@ -150,7 +151,8 @@ class Panel(_Spec):
         if not self.minor_ticks:
             axes.minorticks_off()
         axes.set(**_given({"yticks": self.yticks, "xlim": self.xlim, "ylim": self.ylim}))
-        dress(axes, self.title, self.x, self.y)
+        first = next((frames[layer.frame] for layer in self.layers if layer.frame), pd.DataFrame())
+        dress(axes, *(worded(words, first) for words in (self.title, self.x, self.y)))
         if self.legend and axes.get_legend_handles_labels()[0]:
             look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL, "handlelength": 1.6}
             look |= {"loc": self.legend, "ncols": self.legend_columns, "title": self.legend_title}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -52,7 +53,7 @@ class TableSpec(BaseModel):
     """Which rows and columns of a frame a table shows.
 
     Args:
-        title: `{name}` stands for what the frame's `attrs` have by this name.
+        title: `{name}` stands for what the frame's `attrs` have by this name, or a column in its first row.
         where: column -> the value, or the values, that its rows have.
         columns: heading -> column; None: all of the frame's, as they are called.
     """
@@ -70,7 +71,7 @@ class TableSpec(BaseModel):
         frame = frame.assign(**words.where(words.notna(), None))
         columns = self.columns or {name: name for name in frame.columns}
         rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]
-        return Table(title=self.title.format_map(frames[self.frame].attrs), columns=tuple(columns), rows=tuple(rows))
+        return Table(title=worded(self.title, frame), columns=tuple(columns), rows=tuple(rows))
 
 
 def select(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
@@ -78,6 +79,20 @@ def select(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
     for name, value in where.items():
         frame = frame[frame[name].isin(value if isinstance(value, list) else [value])]
     return frame
+
+
+def worded(text: str, frame: pd.DataFrame) -> str:
+    """Text in which `{name}` stands for what the frame's `attrs` have by this name, or for a column's first value.
+
+    What names neither stays, such as TeX.
+    """
+    known = {**(frame.iloc[0].to_dict() if len(frame) else {}), **frame.attrs}
+
+    def value(found: re.Match[str]) -> str:
+        name, form = found.groups(default="")
+        return format(known[name], form) if name in known else found[0]
+
+    return re.sub(r"\{(\w+)(?::([^{}]*))?\}", value, text)
 
 
 def in_words(value: Cell) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pandas as pd
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.parts import Plain
 
 FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "exact": gaussian_dropout_kl,
@@ -21,10 +22,9 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """Drop rates between which α = p/(1−p) runs, and how many values of it there are, evenly in log α."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     lowest_rate: float = Field(gt=0, lt=0.5)
     highest_rate: float = Field(gt=0, le=0.5)
     points: int = Field(ge=2)

@@ -1,7 +1,7 @@
 """Linear layers with multiplicative noise: every dropout of Kingma, Salimans and Welling (2015), called KSW here.
 
 A layer maps a [M,K] to b [M,L] by weights θ [K,L], which stand as in KSW's B = Aθ, and a bias without noise. Unlike the
-rest of the package these modules compute in float32 by default, as networks usually do; `dtype` says otherwise.
+rest of the package these modules compute in PyTorch's default precision, float32, as networks usually do.
 
 | kind | noise | estimator `local` | `per-point` | `per-minibatch` |
 |---|---|---|---|---|
@@ -18,22 +18,24 @@ input of the layer: it is the unit that dropout would drop), or per weight (inde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
+from fsvi_bench.papers.parts import Plain
 
-KINDS = ("none", "bernoulli", "gaussian-a", "gaussian-b", "variational-a", "variational-b")
-ESTIMATORS = ("local", "per-point", "per-minibatch")
-GRANULARITIES = ("layer", "unit", "weight")
-KL_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+Kind = Literal["none", "bernoulli", "gaussian-a", "gaussian-b", "variational-a", "variational-b"]
+Estimator = Literal["local", "per-point", "per-minibatch"]
+Granularity = Literal["layer", "unit", "weight"]
+ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
+Kl = Literal["exact", "cubic", "lower-bound", "molchanov"]
+KL_FUNCTIONS: dict[Kl, Callable[[Tensor], Tensor]] = {
     "exact": gaussian_dropout_kl,
     "cubic": ksw_cubic_kl,
     "lower-bound": ksw_lower_bound_kl,
@@ -43,32 +45,22 @@ KL_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 CHUNK = 2**24  # entries of the per-point noise that are held at a time
 
 
-@dataclass(frozen=True)
-class NoiseSettings:
-    """What noise a layer carries. `estimator` changes gradients, never the distribution of a single output.
+class NoiseSettings(Plain):
+    """What noise a layer carries. `estimator` changes gradients, never the distribution of a single output."""
 
-    Raises InputError for an unknown name, and for an α per weight where the noise sits on the inputs.
-    """
+    kind: Kind
+    estimator: Estimator = "local"
+    granularity: Granularity = "layer"
+    kl: Kl = "cubic"
 
-    kind: str = "variational-b"
-    estimator: str = "local"
-    granularity: str = "layer"
-    kl: str = "cubic"
-
-    def __post_init__(self) -> None:
-        for what, value, known in (
-            ("kind of noise", self.kind, KINDS),
-            ("estimator", self.estimator, ESTIMATORS),
-            ("granularity", self.granularity, GRANULARITIES),
-            ("KL function", self.kl, KL_FUNCTIONS),
-        ):
-            if value not in known:
-                raise unknown_name(what, value, known)
+    @model_validator(mode="after")
+    def _inputs_have_no_weights(self) -> NoiseSettings:
         if self.kind == "variational-a" and self.granularity == "weight":
-            raise InputError(
+            raise ValueError(
                 "got an α per weight for variational-a, expected one per layer or unit because its noise sits on the"
                 " inputs; choose granularity layer or unit, or kind variational-b"
             )
+        return self
 
     @property
     def is_variational(self) -> bool:
@@ -83,46 +75,27 @@ class NoiseSettings:
 class NoisyLinear(nn.Module):
     """One layer. Called with a generator it draws noise, called without one it uses the mean weights.
 
-    `drop_rate` p in [0, 1) gives α = p/(1 − p), where learning starts if α is learnt (then 0 < p ≤ 1/2).
+    `drop_rate` p in (0, 1) gives α = p/(1 − p), where learning starts if α is learnt (then p ≤ 1/2).
     """
 
-    log_alpha: Tensor | None
+    log_alpha: Tensor  #: [1,1], [K,1] or [K,L]
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        noise: NoiseSettings,
-        drop_rate: float,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
+        self, inputs: int, outputs: int, noise: NoiseSettings, drop_rate: float, generator: torch.Generator
     ) -> None:
         super().__init__()
-        _check_drop_rate(drop_rate, noise)
         self.noise, self.drop_rate = noise, drop_rate
-        he = math.sqrt(2 / inputs)
-        self.theta = nn.Parameter(he * torch.randn(inputs, outputs, generator=generator, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(outputs, dtype=dtype))
-        shape = {"layer": (1, 1), "unit": (inputs, 1), "weight": (inputs, outputs)}[noise.granularity]
+        self.theta = nn.Parameter(math.sqrt(2 / inputs) * torch.randn(inputs, outputs, generator=generator))  # He's
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        start = math.log(drop_rate / (1 - drop_rate)) if noise.kind != "none" else -math.inf
         if noise.is_variational:
-            self.log_alpha = nn.Parameter(torch.full(shape, self.start_of_log_alpha, dtype=dtype))
-        elif noise.kind.startswith("gaussian") and drop_rate > 0:
-            self.register_buffer("log_alpha", torch.full((1, 1), self.start_of_log_alpha, dtype=dtype))
+            shape = {"layer": (1, 1), "unit": (inputs, 1), "weight": (inputs, outputs)}[noise.granularity]
+            self.log_alpha = nn.Parameter(torch.full(shape, start))
         else:
-            self.log_alpha = None
-
-    @property
-    def start_of_log_alpha(self) -> float:
-        return math.log(self.drop_rate / (1 - self.drop_rate))
-
-    @property
-    def alpha(self) -> Tensor:
-        """[1,1], [K,1] or [K,L]; only where the noise is Gaussian."""
-        assert self.log_alpha is not None
-        return self.log_alpha.exp()
+            self.register_buffer("log_alpha", torch.full((1, 1), start))
 
     def forward(self, a: Float[Tensor, "M K"], generator: torch.Generator | None = None) -> Float[Tensor, "M L"]:
-        if generator is None or self.drop_rate == 0 or self.noise.kind == "none":
+        if generator is None or self.noise.kind == "none":
             return torch.addmm(self.bias, a, self.theta)
         if not self.noise.is_on_weights:
             return torch.addmm(self.bias, a * self._input_noise(a, generator), self.theta)
@@ -136,12 +109,10 @@ class NoisyLinear(nn.Module):
 
     def _local(self, a: Tensor, generator: torch.Generator) -> Tensor:
         """b = γ + √δ ζ with the moments of KSW's eq. 10."""
-        assert self.log_alpha is not None
-        square = self.theta.square()
-        if self.noise.granularity == "weight" and self.noise.is_variational:
-            delta = a.square() @ (self.alpha * square)
-        else:  # per layer or unit, α scales the inputs: M×K products instead of K×L ones
-            delta = (self.alpha.mT * a.square()) @ square
+        alpha, square = self.log_alpha.exp(), self.theta.square()
+        # Per layer or unit, α scales the inputs: M×K products instead of K×L ones.
+        per_weight = alpha.shape == square.shape
+        delta = a.square() @ (alpha * square) if per_weight else (alpha.mT * a.square()) @ square
         # Where all inputs are 0 so is δ, and the root's derivative there is infinite: ∞ · 0 is NaN. The smallest normal
         # number keeps it finite, hence the product 0, and moves no other δ.
         deviation = (delta + torch.finfo(delta.dtype).tiny).sqrt()
@@ -149,7 +120,6 @@ class NoisyLinear(nn.Module):
 
     def _scale(self) -> Float[Tensor, "K L"]:
         """Standard deviations of the weights, up to signs, which a symmetric noise does not mind: √α θ."""
-        assert self.log_alpha is not None
         return (0.5 * self.log_alpha).exp() * self.theta
 
     def _input_noise(self, a: Tensor, generator: torch.Generator) -> Float[Tensor, "rows K"]:
@@ -158,7 +128,6 @@ class NoisyLinear(nn.Module):
             keep = 1 - self.drop_rate
             uniform = torch.rand(rows.shape, generator=generator, dtype=a.dtype, device=a.device)
             return (uniform < keep).to(a.dtype) / keep
-        assert self.log_alpha is not None
         return 1 + (0.5 * self.log_alpha).exp().mT * normal_like(rows, generator)
 
     def kl(self) -> Tensor:
@@ -168,9 +137,8 @@ class NoisyLinear(nn.Module):
         """
         if not self.noise.is_variational:
             return self.theta.new_zeros(())
-        alpha = self.alpha
         terms = self.theta.numel() if self.noise.is_on_weights else len(self.theta)
-        return KL_FUNCTIONS[self.noise.kl](alpha).sum() * (terms / alpha.numel())
+        return KL_FUNCTIONS[self.noise.kl](self.log_alpha.exp()).sum() * (terms / self.log_alpha.numel())
 
     @torch.no_grad()
     def project(self) -> None:
@@ -178,14 +146,12 @@ class NoisyLinear(nn.Module):
 
         A clamp within the forward pass would have no gradient beyond the bound, and α could never come back.
         """
-        if self.noise.is_variational and self.log_alpha is not None:
+        if self.noise.is_variational:
             self.log_alpha.clamp_(max=0.0)
 
     @torch.no_grad()
     def mean_drop_rate(self) -> float:
         """Mean of α/(1 + α), the dropout rate that has the same relative variance as α."""
-        if self.log_alpha is None:
-            return 0.0 if self.noise.kind == "none" else self.drop_rate
         return float(self.log_alpha.sigmoid().mean())
 
 
@@ -220,7 +186,7 @@ class PerPointNoise(torch.autograd.Function):
         return grad_a, grad_scale, None
 
     @staticmethod
-    def draws(a: Tensor, scale: Tensor, generator: torch.Generator) -> Any:
+    def draws(a: Tensor, scale: Tensor, generator: torch.Generator) -> Iterator[tuple[slice, Tensor]]:
         """Pairs of a slice of points and its noise [m,K,L]."""
         step = max(1, CHUNK // max(1, scale.numel()))
         for start in range(0, len(a), step):
@@ -231,12 +197,3 @@ class PerPointNoise(torch.autograd.Function):
 
 def normal_like(x: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-
-
-def _check_drop_rate(drop_rate: float, noise: NoiseSettings) -> None:
-    if not 0 <= drop_rate < 1:
-        raise InputError(f"got a drop rate of {drop_rate}, expected one in [0, 1); 1 would drop everything")
-    if noise.is_variational and not 0 < drop_rate <= 0.5:
-        raise InputError(
-            f"got a drop rate of {drop_rate} as the start of a learnt one, expected one in (0, 0.5], which is 0 < α ≤ 1"
-        )

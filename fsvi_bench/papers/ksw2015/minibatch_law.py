@@ -16,61 +16,36 @@ network is certain of most images and very wrong about a few. The bound becomes 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from pydantic import Field
+from scipy.stats import kurtosis
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.ksw2015.data import Images
-from fsvi_bench.papers.ksw2015.gradient_variance import (
-    Estimate,
-    Minibatches,
-    check_sampling,
-    mean_variance,
-    with_estimator,
-)
+from fsvi_bench.papers.ksw2015.gradient_variance import Sampling, draw_rows, mean_variance
+from fsvi_bench.papers.ksw2015.layers import Estimator
 from fsvi_bench.papers.ksw2015.network import Classifier
+from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
 
+Sizes = Any  #: a minibatch size M, or an array of them, and what goes with each
 
-@dataclass(frozen=True)
-class MinibatchLawSettings:
+
+class MinibatchLawSettings(Plain):
     """`repetitions` minibatches per size; `passes` over all training data for the prediction."""
 
-    sizes: tuple[int, ...] = (1, 3, 10, 30, 100, 300, 1000)
-    repetitions: int = 1000
-    passes: int = 1000
-    estimators: tuple[str, ...] = ("local", "per-minibatch")
-    sampling: str = "with-replacement"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_sampling(self.sampling)
-        if len(set(self.sizes)) < 2 or min(self.sizes) < 1 or self.repetitions < 3 or self.passes < 3:
-            raise InputError(
-                f"got sizes {self.sizes}, {self.repetitions} repetitions and {self.passes} passes, expected at least"
-                " two different positive sizes and at least 3 of each"
-            )
-        if self.sampling == "fixed":
-            raise InputError("got sampling 'fixed', expected minibatches that are drawn: with- or without-replacement")
-
-    @classmethod
-    def paper(cls, sampling: str = "with-replacement") -> MinibatchLawSettings:
-        return cls(sampling=sampling)
-
-    @classmethod
-    def quick(cls, sampling: str = "with-replacement") -> MinibatchLawSettings:
-        return cls(sizes=(1, 3, 10, 30, 100, 300), repetitions=300, passes=300, sampling=sampling)
+    sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=2)
+    repetitions: int = Field(ge=3)
+    passes: int = Field(ge=3)
 
 
-@dataclass(frozen=True)
-class Law:
+class Law(Plain):
     """What one estimator's variance is made of, from passes over all training data. See the module's docstring."""
 
     N: int
@@ -90,74 +65,68 @@ class Law:
         """mean over i ≠ j of Cov_ε[L_i, L_j]."""
         return (self.N * self.shared - self.mean_variance) / (self.N - 1) if self.shared else 0.0
 
-    def with_replacement(self, M: int) -> float:
-        return self.V / M + (1 - 1 / M) * self.shared
-
-    def without_replacement(self, M: int) -> float:
+    def predicted(self, M: Sizes, sampling: Sampling) -> Sizes:
+        """Variance of the mean of M log likelihoods."""
+        if sampling == "with-replacement":
+            return self.V / M + (1 - 1 / M) * self.shared
         between = (self.N - M) / (self.N - 1) * self.variance_of_means
         return (between + self.mean_variance) / M + (1 - 1 / M) * self.covariance_of_pairs
 
-    def predicted(self, M: int, sampling: str) -> float:
-        return self.with_replacement(M) if sampling == "with-replacement" else self.without_replacement(M)
-
-    def error_of_a_variance(self, M: int, R: int, sampling: str) -> float:
+    def error_of_a_variance(self, M: Sizes, R: int, sampling: Sampling) -> Sizes:
         """Standard error to expect of the variance of R estimates, the shared part taken as Gaussian."""
-        return self.predicted(M, sampling) * math.sqrt(2 / (R - 1) + max(self.excess_kurtosis, 0.0) / (M * R))
+        return self.predicted(M, sampling) * np.sqrt(2 / (R - 1) + max(self.excess_kurtosis, 0.0) / (M * R))
 
-    def paper_bound(self, M: int) -> float:
-        return self._bound(self.mean_log_likelihood**2, M)
-
-    def corrected_bound(self, M: int) -> float:
-        return self._bound(self.second_moment, M)
-
-    def _bound(self, of_the_data: float, M: int) -> float:
+    def bound(self, of_the_data: float, M: Sizes) -> Sizes:
+        """Appendix F's, as printed with (mean_n l_n)² for the data, and corrected with mean_n l_n²."""
         return (of_the_data + self.mean_variance) / M + (1 - 1 / self.N) * self.covariance_of_pairs
 
 
-@dataclass(frozen=True)
-class MinibatchLaw:
-    """One estimator: variances by minibatch size, V and C of eq. 5 fitted to them, and the prediction beside."""
+class MinibatchLaw(Plain):
+    """Of one estimator.
 
-    estimator: str
-    sampling: str
-    sizes: tuple[int, ...]
-    variances: tuple[Estimate, ...]
-    fitted_V: Estimate
-    fitted_C: Estimate
-    chi_square: float  # of the fit, on len(sizes) − 2 degrees of freedom
+    `sizes` has columns for M, the `variance` measured there and its standard `error`, what the law has `predicted`, and
+    appendix F's bounds; `fit` has V and C of eq. 5 with their errors, and χ².
+    """
+
+    estimator: Estimator
+    sampling: Sampling
+    sizes: dict[str, list[float]]
+    fit: dict[str, float]
     law: Law
 
-    @property
-    def predicted(self) -> tuple[float, ...]:
-        return tuple(self.law.predicted(M, self.sampling) for M in self.sizes)
 
-
-def minibatch_law(network: Classifier, images: Images, settings: MinibatchLawSettings) -> tuple[MinibatchLaw, ...]:
+def minibatch_law(
+    noisy: Classifier, images: Images, settings: MinibatchLawSettings, sampling: Sampling, seed: int
+) -> MinibatchLaw:
     """For a fixed network with noise. Sizes, estimators and the prediction have random streams of their own."""
-    images = images.to(next(network.parameters()).device)
-    return tuple(_one_estimator(network, images, settings, estimator) for estimator in settings.estimators)
+    images, estimator = images.to(next(noisy.parameters()).device), noisy.noisy_layers[0].noise.estimator
+    N, device, parts = len(images.x_train), images.x_train.device, ("minibatch law", seed, estimator)
 
+    def measured(M: int) -> tuple[float, float]:
+        noise, rows = stream(device, *parts, M, "noise"), stream("cpu", *parts, M, "rows")
+        batches = (draw_rows(N, M, sampling, rows).to(device) for _ in range(settings.repetitions))
+        means = [log_likelihoods(noisy, images, batch, noise).mean() for batch in batches]
+        return mean_variance(torch.stack(means)[:, None])
 
-def _one_estimator(network: Classifier, images: Images, settings: MinibatchLawSettings, estimator: str) -> MinibatchLaw:
-    noisy = with_estimator(network, estimator)
-    variances = tuple(_variance_at(noisy, images, settings, M) for M in settings.sizes)
-    generator = stream(images.x_train.device, "minibatch law", settings.seed, estimator, "passes")
-    everything = torch.arange(len(images.x_train), device=images.x_train.device)
-    passes = torch.stack([log_likelihoods(noisy, images, everything, generator) for _ in range(settings.passes)])
-    law = law_of(passes, shares_noise=estimator == "per-minibatch")
-    errors = [law.error_of_a_variance(M, settings.repetitions, settings.sampling) for M in settings.sizes]
-    V, C, chi_square = fit_law(settings.sizes, [v.value for v in variances], errors)
-    return MinibatchLaw(estimator, settings.sampling, settings.sizes, variances, V, C, chi_square, law)
-
-
-def _variance_at(network: Classifier, images: Images, settings: MinibatchLawSettings, M: int) -> Estimate:
-    device, parts = images.x_train.device, ("minibatch law", settings.seed, network.settings.noise.estimator, M)
-    noise = stream(device, *parts, "noise")
-    batches = Minibatches(len(images.x_train), M, settings.sampling, stream("cpu", *parts, "rows"))
-    estimates = [
-        log_likelihoods(network, images, next(batches).to(device), noise).mean() for _ in range(settings.repetitions)
-    ]
-    return mean_variance(torch.stack(estimates)[:, None])
+    passing, everything = stream(device, *parts, "passes"), torch.arange(N, device=device)
+    passes = torch.stack([log_likelihoods(noisy, images, everything, passing) for _ in range(settings.passes)])
+    law, M = law_of(passes, shares_noise=estimator == "per-minibatch"), np.array(settings.sizes)
+    variance, error = np.transpose([measured(size) for size in settings.sizes])
+    sizes = {
+        "M": M,
+        "variance": variance,
+        "error": error,
+        "predicted": law.predicted(M, sampling),
+        "paper_bound": law.bound(law.mean_log_likelihood**2, M),
+        "corrected_bound": law.bound(law.second_moment, M),
+    }
+    return MinibatchLaw(
+        estimator=estimator,
+        sampling=sampling,
+        sizes={name: values.tolist() for name, values in sizes.items()},
+        fit=fit_law(M, variance, law.error_of_a_variance(M, settings.repetitions, sampling)),
+        law=law,
+    )
 
 
 @torch.no_grad()
@@ -172,43 +141,32 @@ def log_likelihoods(
 def law_of(passes: Float[Tensor, "R N"], shares_noise: bool) -> Law:
     """The parts of the law from R draws of all N log likelihoods, freed from the bias of R draws."""
     R, N = passes.shape
-    means, variances = passes.mean(0), passes.var(0)
-    mean_of_variances = float(variances.mean())
+    means, mean_variance = passes.mean(0), float(passes.var(0).mean())
     shared = float(passes.mean(1).var()) if shares_noise else 0.0
     # A mean over R passes carries noise of its own: v_n / R in its square, and in its variance over n that, less the
     # part that all n share.
-    excess = mean_of_variances / R
+    excess = mean_variance / R
     own = excess - (shared / R if shares_noise else excess / N)
     return Law(
-        N,
-        float(means.mean()),
-        float(means.square().mean()) - excess,
-        float(means.var(correction=0)) - own,
-        mean_of_variances,
-        shared,
-        float(_excess_kurtosis(passes)),
+        N=N,
+        mean_log_likelihood=float(means.mean()),
+        second_moment=float(means.square().mean()) - excess,
+        variance_of_means=float(means.var(correction=0)) - own,
+        mean_variance=mean_variance,
+        shared=shared,
+        excess_kurtosis=float(kurtosis(passes.numpy(), axis=None)),
     )
 
 
-def _excess_kurtosis(values: Tensor) -> Tensor:
-    centred = values - values.mean()
-    return centred.pow(4).mean() / centred.square().mean().square() - 3
-
-
-def fit_law(
-    sizes: Sequence[int], variances: Sequence[float], errors: Sequence[float]
-) -> tuple[Estimate, Estimate, float]:
-    """Weighted least squares of V/M + (1 − 1/M) C; returns V, C and χ².
+def fit_law(M: Sizes, variances: Sizes, errors: Sizes) -> dict[str, float]:
+    """Weighted least squares of V/M + (1 − 1/M) C.
 
     The errors must not come from the same draws as the variances: a heavy tail raises both at once, so that weights
     from the draws themselves would favour the variances that came out low.
     """
-    if not all(error > 0 for error in errors):
+    if not (errors > 0).all():
         raise InputError("got a variance without an error, expected noise in every minibatch; choose a noisy network")
-    inverse, scale = 1 / np.array(sizes, dtype=float), np.array(errors)
-    design = np.column_stack([inverse, 1 - inverse]) / scale[:, None]
-    target = np.array(variances) / scale
-    covariance = np.linalg.inv(design.T @ design)
-    coefficients = covariance @ design.T @ target
-    V, C = (Estimate(float(c), float(e)) for c, e in zip(coefficients, np.sqrt(np.diag(covariance)), strict=True))
-    return V, C, float(np.square(target - design @ coefficients).sum())
+    design = np.column_stack([1 / M, 1 - 1 / M]) / errors[:, None]
+    (V, C), residual, *_ = np.linalg.lstsq(design, variances / errors)
+    V_error, C_error = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
+    return {"V": V, "V_error": V_error, "C": C, "C_error": C_error, "chi_square": residual.sum()}

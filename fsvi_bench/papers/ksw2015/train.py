@@ -1,76 +1,59 @@
 """Training a classifier with noise: Adam, temporal averaging, test error after every epoch, the same from a seed.
 
 As in Kingma, Salimans and Welling (2015), section 5: Adam with its default rates and momenta, temporal averaging
-(Kingma and Ba 2015, section 7.2), dropout rates as in `NetworkSettings`, the number of epochs chosen on a validation
-set. The paper gives no minibatch size for training, and no size of the validation set: those here are declared choices.
+(Kingma and Ba 2015, section 7.2), the number of epochs chosen on a validation set. The paper gives no minibatch size
+for training, and no size of the validation set: those here are declared choices.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from fsvi_bench.errors import InputError
 from fsvi_bench.papers.ksw2015.data import Images
-from fsvi_bench.papers.ksw2015.layers import NoiseSettings
-from fsvi_bench.papers.ksw2015.network import Classifier, NetworkSettings, variant
+from fsvi_bench.papers.ksw2015.network import Classifier
+from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
-from fsvi_bench.seeds import derive_seed
 
 
-@dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(Plain):
     """`kl_scale` multiplies the KL (KSW's A2 has 1/3); `averaging` is the decay of the weights' moving average."""
 
-    epochs: int = 100
-    minibatch: int = 100
-    lr: float = 1e-3
-    kl_scale: float = 1.0
-    averaging: float = 0.999
-    validation_share: float = 0.1
+    epochs: int = Field(default=100, ge=0)
+    minibatch: int = Field(default=100, ge=1)
+    lr: float = Field(default=1e-3, gt=0)
+    kl_scale: float = Field(default=1.0, ge=0)
+    averaging: float = Field(default=0.999, ge=0, lt=1)
+    validation_share: float = Field(default=0.1, ge=0, lt=1)
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.epochs < 0 or self.minibatch < 1 or not self.lr > 0:
-            raise InputError(
-                f"got {self.epochs} epochs of minibatches of {self.minibatch} at rate {self.lr}, expected at least 0"
-                " epochs, minibatches of at least 1 and a positive rate"
-            )
-        if not 0 <= self.averaging < 1 or not 0 <= self.validation_share < 1 or not self.kl_scale >= 0:
-            raise InputError(
-                f"got averaging {self.averaging}, validation share {self.validation_share}, KL scale {self.kl_scale},"
-                " expected the first two in [0, 1) and the last not negative"
-            )
 
+class TrainingRun(NamedTuple):
+    """After each epoch; errors are shares of wrongly classified images, of the averaged weights without noise."""
 
-@dataclass(frozen=True)
-class TrainingRun:
-    """Errors are shares of wrongly classified images, of the averaged weights without noise, after each epoch."""
-
-    objective: tuple[
-        float, ...
-    ]  # nats per training image: mean cross entropy plus scaled KL / N, over the epoch's steps
-    validation_error: tuple[float, ...]  # empty without a validation set
-    test_error: tuple[float, ...]
-    drop_rates: tuple[float, ...]  # by layer, at the end
-    best_epoch: int  # counted from 1; by validation error, the last one without a validation set
-    steps: int
-    seconds: float = field(compare=False)  # of the steps alone
+    objective: list[float]  # nats per training image: mean cross entropy plus scaled KL / N, over the epoch's steps
+    validation_error: list[float]  # empty without a validation set
+    test_error: list[float]
 
     @property
-    def best_test_error(self) -> float:
-        """Test error after the epoch that the validation set chose; NaN if nothing was trained."""
-        return self.test_error[self.best_epoch - 1] if self.test_error else float("nan")
+    def best_epoch(self) -> int:
+        """Counted from 1; by validation error, the last one without a validation set."""
+        return int(np.argmin(self.validation_error)) + 1 if self.validation_error else len(self.test_error)
 
 
 class Averaged:
-    """Exponential moving average of a network's parameters, corrected for its start at zero."""
+    """Exponential moving average of a network's parameters, corrected for its start at zero.
+
+    That of `torch.optim.swa_utils` starts at the first step's parameters instead.
+    """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.network, self.decay, self.weight = network, decay, 0.0
@@ -85,160 +68,75 @@ class Averaged:
     def parameters(self) -> dict[str, Tensor]:
         """The network's own before the first step."""
         if self.weight == 0:
-            return {name: value.detach().clone() for name, value in self.network.named_parameters()}
+            return {name: value.detach() for name, value in self.network.named_parameters()}
         return {name: value / self.weight for name, value in self.sums.items()}
 
-    @torch.no_grad()
     def install(self, network: nn.Module) -> None:
         """Puts the average into a network of the same kind."""
-        averaged = self.parameters()
-        for name, value in network.named_parameters():
-            value.copy_(averaged[name])
+        network.load_state_dict(self.parameters(), strict=False)  # a fixed α is no parameter, and stays
 
-
-def build(images: Images, settings: NetworkSettings, seed: int, device: str = "cpu") -> Classifier:
-    """A fresh network for these images, in their precision; drawn on the CPU, so that every device starts alike."""
-    generator = stream("cpu", "networks", "start", seed)
-    return Classifier(images.inputs, images.classes, settings, generator, images.x_train.dtype).to(device)
+    @torch.no_grad()
+    def error(self, x: Tensor, y: Tensor) -> float:
+        """Share of images that the mean of the averaged weights classifies wrongly."""
+        logits = functional_call(self.network, self.parameters(), (x,))
+        return float((logits.argmax(-1) != y).double().mean())
 
 
 def train(
     network: Classifier,
     images: Images,
     settings: TrainSettings,
-    after_epoch: Callable[[int, Averaged], None] | None = None,
+    after_epoch: Callable[[int, Averaged], None] = lambda epoch, averaged: None,
 ) -> TrainingRun:
     """Minimises mean cross entropy + kl_scale · KL / N; the network ends with its averaged weights.
 
     `after_epoch` is called with 0 before the first epoch and then after each one. On one device the same seed gives the
     same run.
     """
-    images, validation = _split(images.to(next(network.parameters()).device), settings)
-    descent = _Descent(network, images, settings)
-    averaged, tell = descent.averaged, after_epoch or (lambda epoch, averaged: None)
-    objectives, validation_errors, test_errors = [], [], []
-    tell(0, averaged)
-    for epoch in range(1, settings.epochs + 1):
-        objectives.append(descent.epoch())
-        test_errors.append(error(averaged, images.x_test, images.y_test))
-        if validation is not None:
-            validation_errors.append(error(averaged, *validation))
-        tell(epoch, averaged)
+    images, validation = split(images.to(next(network.parameters()).device), settings)
+    averaged, run = Averaged(network, settings.averaging), TrainingRun([], [], [])
+    after_epoch(0, averaged)
+    for epoch, objective in enumerate(islice(_epochs(averaged, network, images, settings), settings.epochs), start=1):
+        run.objective.append(objective)
+        run.test_error.append(averaged.error(images.x_test, images.y_test))
+        if len(validation[1]):
+            run.validation_error.append(averaged.error(*validation))
+        after_epoch(epoch, averaged)
     averaged.install(network)
-    best = validation_errors.index(min(validation_errors)) + 1 if validation_errors else len(test_errors)
-    errors = tuple(validation_errors), tuple(test_errors)
-    return TrainingRun(tuple(objectives), *errors, network.drop_rates(), best, descent.steps, descent.seconds)
+    return run
 
 
-class _Descent:
-    """Adam on one network, epoch by epoch, with streams of its own for noise and order."""
-
-    def __init__(self, network: Classifier, images: Images, settings: TrainSettings) -> None:
-        self.network, self.images, self.settings = network, images, settings
-        self.noise = stream(images.x_train.device, "networks", "noise", settings.seed)
-        self.order = stream("cpu", "networks", "order", settings.seed)
-        self.optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
-        self.averaged = Averaged(network, settings.averaging)
-        self.steps, self.seconds = 0, 0.0
-
-    def epoch(self) -> float:
-        """Each image once; the mean objective over the epoch's steps, in nats per image."""
-        started, x = time.perf_counter(), self.images.x_train
-        total = torch.zeros((), dtype=torch.float64, device=x.device)
-        shuffled = torch.randperm(len(x), generator=self.order).to(x.device)
-        for rows in shuffled.split(self.settings.minibatch):  # type: ignore[no-untyped-call]
-            total += self.step(rows) * len(rows)
-        mean = float(total) / len(x)  # waits for a GPU
-        self.seconds += time.perf_counter() - started
-        return mean
-
-    def step(self, rows: Tensor) -> Tensor:
-        logits = self.network(self.images.x_train[rows], self.noise)
-        penalty = self.settings.kl_scale / len(self.images.x_train) * self.network.kl()
-        objective = cross_entropy(logits, self.images.y_train[rows]) + penalty
-        self.optimizer.zero_grad()
-        objective.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.network.project()
-        self.averaged.update()
-        self.steps += 1
-        return objective.detach()
-
-
-def _split(images: Images, settings: TrainSettings) -> tuple[Images, tuple[Tensor, Tensor] | None]:
+def split(images: Images, settings: TrainSettings) -> tuple[Images, tuple[Tensor, Tensor]]:
     """Training images without the validation set, and the validation set."""
-    N = len(images.x_train)
-    held_out = round(settings.validation_share * N)
-    if not held_out:
-        return images, None
-    order = torch.randperm(N, generator=stream("cpu", "networks", "validation", settings.seed)).to(
-        images.x_train.device
-    )
-    kept, out = order[held_out:], order[:held_out]
-    validation = images.x_train[out], images.y_train[out]
-    return replace(images, x_train=images.x_train[kept], y_train=images.y_train[kept]), validation
+    x, y = images.x_train, images.y_train
+    order = torch.randperm(len(x), generator=stream("cpu", "networks", "validation", settings.seed)).to(x.device)
+    out, kept = order.tensor_split([round(settings.validation_share * len(x))])
+    return images._replace(x_train=x[kept], y_train=y[kept]), (x[out], y[out])
 
 
-@torch.no_grad()
-def error(averaged: Averaged, x: Tensor, y: Tensor) -> float:
-    """Share of images that the mean of the averaged weights classifies wrongly."""
-    logits = functional_call(averaged.network, averaged.parameters(), (x,))
-    return float((logits.argmax(-1) != y).double().mean())
+def _epochs(averaged: Averaged, network: Classifier, images: Images, settings: TrainSettings) -> Iterator[float]:
+    """Each image once; yields the mean objective over the epoch's steps, in nats per image. Never ends."""
+    x, y = images.x_train, images.y_train
+    noise = stream(x.device, "networks", "noise", settings.seed)
+    order = stream("cpu", "networks", "order", settings.seed)
+    optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
+    while True:
+        total = torch.zeros((), dtype=torch.float64, device=x.device)
+        shuffled = torch.randperm(len(x), generator=order).to(x.device)
+        for rows in shuffled.split(settings.minibatch):  # type: ignore[no-untyped-call]
+            total += step(network, optimizer, x[rows], y[rows], noise, settings.kl_scale / len(x)) * len(rows)
+            averaged.update()
+        yield float(total) / len(x)
 
 
-# --- KSW's figure 1: test error over width ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class WidthSweepSettings:
-    """KSW's figure 1a averages five runs of each variant and width."""
-
-    variants: tuple[str, ...] = (
-        "no-dropout",
-        "binary",
-        "gaussian-a",
-        "gaussian-b",
-        "variational-a",
-        "variational-b",
-        "variational-a2",
-    )
-    widths: tuple[int, ...] = (150, 300, 450, 600, 750, 900, 1050, 1200)
-    repeats: int = 5
-    granularity: str = "layer"
-    kl: str = "cubic"
-    training: TrainSettings = field(default_factory=TrainSettings)
-    device: str = "cpu"
-
-    @classmethod
-    def quick(cls) -> WidthSweepSettings:
-        """Minutes on two cores, for the bundled digits."""
-        training = TrainSettings(epochs=60, averaging=0.98)
-        return cls(widths=(25, 100, 300), repeats=2, training=training)
-
-
-@dataclass(frozen=True)
-class WidthSweepPoint:
-    variant: str
-    width: int
-    run: TrainingRun
-
-
-def width_sweep_point(
-    images: Images, settings: WidthSweepSettings, name: str, width: int, repeat: int
-) -> WidthSweepPoint:
-    """One trained network; a sweep is a loop over these, in any order."""
-    kind, kl_scale = variant(name)
-    noise = NoiseSettings(kind, "local", settings.granularity, settings.kl)
-    seed = derive_seed("width sweep", settings.training.seed, repeat) % 2**31  # the same start for every variant
-    network = build(images, NetworkSettings(width, noise=noise), seed, settings.device)
-    training = replace(settings.training, kl_scale=kl_scale, seed=seed)
-    return WidthSweepPoint(name, width, train(network, images, training))
-
-
-def width_sweep(images: Images, settings: WidthSweepSettings) -> tuple[WidthSweepPoint, ...]:
-    return tuple(
-        width_sweep_point(images, settings, name, width, repeat)
-        for name in settings.variants
-        for width in settings.widths
-        for repeat in range(settings.repeats)
-    )
+def step(
+    network: Classifier, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, noise: torch.Generator, kl_scale: float
+) -> Tensor:
+    """One step down the objective, which is returned: mean cross entropy plus scaled KL."""
+    objective = cross_entropy(network(x, noise), y) + kl_scale * network.kl()
+    optimizer.zero_grad()
+    objective.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    for layer in network.noisy_layers:
+        layer.project()
+    return objective.detach()

@@ -2,323 +2,259 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import product
-from typing import Annotated
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
+from scipy.stats import chi2, gmean
 
-from fsvi_bench.papers.claims import Statistic
+from fsvi_bench.papers.claims import Statistic, Values
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.ksw2015.gradient_variance import NO_NOISE, GradientVarianceSettings, gradient_variance
-from fsvi_bench.papers.ksw2015.image_source import ImageSource
+from fsvi_bench.papers.ksw2015.data import ImageSource
+from fsvi_bench.papers.ksw2015.gradient_variance import NO_NOISE, VarianceSettings
 from fsvi_bench.papers.ksw2015.layers import NoiseSettings
-from fsvi_bench.papers.ksw2015.minibatch_law import MinibatchLaw, MinibatchLawSettings, minibatch_law
+from fsvi_bench.papers.ksw2015.measuring import Measured, Training, train_and_measure
+from fsvi_bench.papers.ksw2015.minibatch_law import MinibatchLawSettings
 from fsvi_bench.papers.ksw2015.network import NetworkSettings
-from fsvi_bench.papers.ksw2015.timing import StepTimeSettings, step_times
+from fsvi_bench.papers.ksw2015.timing import Timed, Timing, TimingSettings, time_steps
 from fsvi_bench.papers.ksw2015.train import TrainSettings
-from fsvi_bench.papers.ksw2015.variance_claims import (
-    BATCH,
-    LAYERS,
-    LOCAL,
-    PAPER_TIME_RATIO,
-    PARAMETERS,
-    POINT,
-    Measured,
-    Tables,
-    Timed,
-    bounds,
-    cells,
-    paper_ratio,
-    ratio,
-    statistics,
-    typical,
-)
 from fsvi_bench.papers.parts import Plain
-from fsvi_bench.presenting.figures import BLUE, GREEN, LARGE, NORMAL, PAGE_WIDTH, SMALL, VERMILLION, tidy
-from fsvi_bench.presenting.tables import Table
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.seeds import derive_seed
 
-KINDS = {"table 1": ("variational-b", "weight"), "table 2": ("variational-a", "unit")}  # noise, one α for each of what
+NOISES = {  # one α for each weight, or input
+    "table 1": NoiseSettings(kind="variational-b", granularity="weight"),
+    "table 2": NoiseSettings(kind="variational-a", granularity="unit"),
+}
+CELL = ["table", "parameter", "epochs", "layer"]
+LOCAL, POINT, BATCH = "local", "per-point", "per-minibatch"
 
 
-class TimingSettings(BaseModel):
-    """Every repeat is a ratio; it is the median of some rounds, each of which takes every estimator in turn."""
+class Settings(Plain):
+    """`networks` of each kind, trained for as many epochs as the last checkpoint asks for; what the paper printed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    width: int = Field(ge=1)
-    minibatch: int = Field(ge=1)
-    rounds: int = Field(ge=1)
-    repeats: int = Field(ge=1)
-
-
-class Settings(BaseModel):
-    """`networks` of each kind; `minibatch` and `repetitions` are those of measuring, not of training."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
     networks: int = Field(ge=1)
     width: int
     hidden_layers: int
-    checkpoints: tuple[Annotated[int, Field(ge=0)], ...]
-    minibatch: int
-    repetitions: int
-    coordinates: int
-    training: TrainSettings  # for as many epochs as the last checkpoint asks for
+    training: TrainSettings
+    variance: VarianceSettings
     law: MinibatchLawSettings
     timing: TimingSettings
-
-    @model_validator(mode="after")
-    def _early_and_late(self) -> Settings:
-        if sum(epochs > 0 for epochs in set(self.checkpoints)) < 2:
-            raise ValueError("checkpoints need two numbers of epochs above 0, since a claim compares early with late")
-        return self
-
-
-# --- Parts ------------------------------------------------------------------------------------------------------------
-
-
-class Training(Plain):
-    """A network to be trained and measured; the laws are those of the trained network."""
-
-    table: str
-    network: int
-    images: ImageSource
-    variance: GradientVarianceSettings
-    laws: tuple[MinibatchLawSettings, ...]
-
-
-class Timing(Plain):
-    images: ImageSource
-    repeats: int
-    settings: StepTimeSettings
-
-
-def train_and_measure(training: Training) -> Measured:
-    use_one_thread()
-    images = training.images.load()
-    found = gradient_variance(images, training.variance)
-    laws = tuple(law for settings in training.laws for law in minibatch_law(found.network, images, settings))
-    return Measured(entries=found.entries, laws=laws, test_error=found.run.test_error[-1])
-
-
-def time_steps(timing: Timing) -> Timed:
-    use_one_thread()
-    images = timing.images.load()
-    times = [step_times(images, timing.settings) for _ in range(timing.repeats)]
-    names = timing.settings.estimators
-    return Timed(
-        seconds={name: tuple(each.seconds[name] for each in times) for name in names},
-        ratio_to_local={name: tuple(each.ratio_to_local[name] for each in times) for name in names},
-    )
+    published: list[dict[str, str | int | float]]
+    published_seconds: dict[str, float]
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     images, device = ImageSource.find(laboratory), laboratory.device
     trainings = list(_trainings(settings, images, device))
-    results = laboratory.parts.compute(train_and_measure, trainings, Measured)
-    tables: Tables = {
-        name: [result for training, result in zip(trainings, results, strict=True) if training.table == name]
-        for name in KINDS
-    }
-    network, of = NetworkSettings(settings.timing.width, settings.hidden_layers), settings.timing
-    timing = Timing(
-        images=images,
-        repeats=of.repeats,
-        settings=StepTimeSettings(network, of.minibatch, of.rounds, device=device),
-    )
+    measured = laboratory.parts.compute(train_and_measure, trainings, Measured)
+    timing = Timing(settings=settings.timing, images=images, hidden_layers=settings.hidden_layers, device=device)
     (timed,) = laboratory.parts.compute(time_steps, [timing], Timed)  # alone, so that no other part disturbs it
+    frames = {**tidy(trainings, measured), "rounds": rounds_of(timed)}
+    cells = ratios(frames["variances"], pd.DataFrame(settings.published)).assign(images=images.name)
+    summaries = {
+        "ratios": cells,
+        "relative": _relative(frames["sizes"]),
+        "bounds": _bounds(frames["sizes"]),
+        "times": _times(frames["rounds"], settings.published_seconds),
+    }
     return Findings(
-        _draw(tables),
-        [*(_table(tables, name, images.name) for name in KINDS), _eq_5(tables), _appendix_f(tables), _times(timed)],
-        statistics(tables, timed),
-        {"images": images.name, **{name: [network.model_dump() for network in tables[name]] for name in KINDS}},
+        frames=frames | summaries, statistics=statistics(frames), drawings={"columns": partial(_columns, at=cells)}
     )
 
 
-def _trainings(settings: Settings, images: ImageSource, device: str) -> Iterable[Training]:
-    checkpoints = tuple(sorted(set(settings.checkpoints)))
-    for table, network in product(KINDS, range(settings.networks)):
-        kind, granularity = KINDS[table]
+def _trainings(settings: Settings, images: ImageSource, device: str) -> Iterator[Training]:
+    for table, network in product(NOISES, range(settings.networks)):
         seed = derive_seed("ksw2015-variance", network) % 2**31
-        variance = GradientVarianceSettings(
-            NetworkSettings(settings.width, settings.hidden_layers, NoiseSettings(kind, granularity=granularity)),
-            replace(settings.training, epochs=checkpoints[-1], seed=seed),
-            checkpoints,
-            settings.minibatch,
-            settings.repetitions,
-            coordinates=settings.coordinates,
+        yield Training(
+            table=table,
+            network=network,
+            images=images,
+            settings=NetworkSettings(noise=NOISES[table], width=settings.width, hidden_layers=settings.hidden_layers),
+            training=settings.training.model_copy(update={"seed": seed}),
+            variance=settings.variance,
+            law=settings.law if table == "table 1" else None,
             device=device,
         )
-        samplings = ("with-replacement", "without-replacement") if table == "table 1" else ()
-        laws = tuple(replace(settings.law, sampling=sampling, seed=seed) for sampling in samplings)
-        yield Training(table=table, network=network, images=images, variance=variance, laws=laws)
 
 
-# --- Tables -----------------------------------------------------------------------------------------------------------
+# --- Frames -----------------------------------------------------------------------------------------------------------
 
 
-def _table(tables: Tables, name: str, images: str) -> Table:
-    networks, rows = tables[name], []
-    for parameter in PARAMETERS:
-        estimators = (LOCAL, POINT, BATCH, NO_NOISE) if parameter == "theta" else (LOCAL, POINT, BATCH)
-        for cell, estimator in product(cells(networks[0], parameter, after_training=False), estimators):
-            variance = float(np.exp(np.mean(np.log(typical(networks, [cell], estimator)))))
-            to_local = ratio(networks, [cell], estimator, LOCAL)
-            rows.append((*cell, estimator, variance, *to_local, paper_ratio(name, cell, estimator)))
-    return Table(
-        title=f"{name.capitalize()}: variance of gradients on {images}, geometric mean over networks; ratio to local"
-        " with its 95% interval, and the paper's",
-        columns=("epochs", "layer", "parameter", "estimator", "variance", "to local", "low", "high", "paper"),
-        rows=tuple(rows),
-    )
-
-
-def _eq_5(tables: Tables) -> Table:
-    fits = [(number, law) for number, measured in enumerate(tables["table 1"]) for law in measured.laws]
-    rows = [
-        (
-            number,
-            law.sampling,
-            law.estimator,
-            law.fitted_V.value,
-            law.fitted_V.standard_error,
-            law.law.V,
-            law.fitted_C.value,
-            law.fitted_C.standard_error,
-            law.law.shared,
-            law.chi_square,
-        )
-        for number, law in fits
-        if law.sampling == "with-replacement"
+def tidy(trainings: list[Training], measured: list[Measured]) -> dict[str, pd.DataFrame]:
+    """What was measured, by table and network: gradients' variances, laws, and the laws by minibatch size."""
+    found = [
+        training.model_dump(include={"table", "network"}) | each.model_dump()
+        for training, each in zip(trainings, measured, strict=True)
     ]
-    return Table(
-        title=f"Eq. 5: V and C of V/M + (1 - 1/M) C, fitted to {len(fits[0][1].sizes)} sizes M and from passes over all"
-        " data [nats^2]",
-        columns=("network", "sampling", "estimator", "V", "error", "V of passes", "C", "error", "C of passes", "chi^2"),
-        rows=tuple(rows),
+    place: Any = ["table", "network"]
+    variances, laws = (pd.json_normalize(found, name, place) for name in ("variances", "laws"))
+    # θ before log α; estimators stay in their order, of which local is the first.
+    variances = variances.sort_values(["table", "parameter", "layer", "epochs"], ascending=[True, False, True, True])
+    local = variances.groupby([*CELL, "network"])["variance"].transform("first")
+    by_size = [name for name in map(str, laws) if name.startswith("sizes.")]
+    laws["V"] = laws["law.variance_of_means"] + laws["law.mean_variance"]
+    return {
+        "networks": pd.DataFrame(found)[[*place, "test_error"]],
+        "variances": variances.assign(to_local=variances["variance"] / local),
+        "laws": laws.drop(columns=by_size).assign(sizes=laws["sizes.M"].str.len()),
+        "sizes": laws.explode(by_size).infer_objects().rename(columns=lambda name: name.removeprefix("sizes.")),
+    }
+
+
+def rounds_of(timed: Timed) -> pd.DataFrame:
+    """Seconds: a row for each round of each repeat, a column for each estimator."""
+    return pd.DataFrame([{"repeat": n, **each} for n, repeat in enumerate(timed.repeats) for each in repeat])
+
+
+def time_ratios(rounds: pd.DataFrame) -> pd.DataFrame:
+    """Seconds over those of local, medians of rounds: a row for each repeat."""
+    seconds = rounds.set_index("repeat")
+    return seconds.div(seconds[LOCAL], axis=0).groupby("repeat").median()
+
+
+def bound_ratios(sizes: pd.DataFrame) -> dict[str, Any]:
+    """Appendix F's bound, as printed and corrected, over the exact variance: a row for each estimator and M < N/2, for
+    which the paper states its bound, and a column for each network."""
+    stated = sizes[(sizes["sampling"] == "without-replacement") & (2 * sizes["M"] < sizes["law.N"])]
+    exact, printed, corrected = (
+        stated.pivot(index=["estimator", "M"], columns="network", values=name)
+        for name in ("predicted", "paper_bound", "corrected_bound")
     )
+    return {"printed": printed / exact, "corrected": corrected / exact}
 
 
-def _appendix_f(tables: Tables) -> Table:
-    return Table(
-        title="Appendix F: bound over exact variance without replacement, as printed (48) and corrected (ours), with"
-        " 95% intervals over networks",
-        columns=("estimator", "M", "printed", "low", "high", "corrected", "low", "high"),
-        rows=tuple((row.estimator, row.M, *row.printed, *row.corrected) for row in bounds(tables["table 1"])),
-    )
+# --- Statistics -------------------------------------------------------------------------------------------------------
 
 
-def _times(timed: Timed) -> Table:
-    paper = {LOCAL: 1.0, POINT: PAPER_TIME_RATIO}
-    return Table(
-        title="Seconds per training step, median over repeats; ratio to local, mean with its 95% interval, and the"
-        " paper's",
-        columns=("estimator", "seconds", "to local", "low", "high", "paper"),
-        rows=tuple(
-            (name, float(np.median(seconds)), *Statistic.of_mean(timed.ratio_to_local[name]), paper.get(name))
-            for name, seconds in timed.seconds.items()
+def statistics(frames: Mapping[str, pd.DataFrame]) -> dict[str, Values]:
+    """For each network (repeat for times); by layer and epochs, or by M and estimator, where all of these count."""
+    bounds = bound_ratios(frames["sizes"])
+    return {
+        **_of_gradients(frames["variances"]),
+        **_of_laws(frames["laws"]),
+        "appendix F: bound (48) over the variance, least": _cases(bounds["printed"], "{}, M = {}"),
+        "appendix F, corrected: bound over the variance, least": _cases(bounds["corrected"], "{}, M = {}"),
+        "seconds per step: per point over local": list(time_ratios(frames["rounds"])[POINT]),
+    }
+
+
+def _of_gradients(variances: pd.DataFrame) -> dict[str, Values]:
+    at: Any = variances.pivot(index=CELL, columns=["estimator", "network"], values="variance")
+    trained = at[at.index.get_level_values("epochs") > 0]
+
+    def ratio(table: str, parameter: str, above: str, below: str, since: int = 1) -> Any:
+        """By epochs and layer; the start counts with `since` 0 only."""
+        cells = at.loc[table, parameter].loc[since:]
+        return cells[above] / cells[below]
+
+    def least(table: str, parameter: str, above: str, below: str, since: int = 1) -> Values:
+        return _cases(ratio(table, parameter, above, below, since), "{1} layer after {0} epochs")
+
+    by_layer = ratio("table 1", "theta", BATCH, POINT).groupby("layer")  # in the order of epochs
+    local, same = trained[LOCAL], at.loc["table 2"]
+    return {
+        "table 1, log alpha: per point over local, least": least("table 1", "log_alpha", POINT, LOCAL, 0),
+        "table 1, log alpha: per minibatch over per point, least": least("table 1", "log_alpha", BATCH, POINT, 0),
+        "table 1, theta: per point over local, least": least("table 1", "theta", POINT, LOCAL),
+        "table 1, theta: per minibatch over per point, least": least("table 1", "theta", BATCH, POINT),
+        "table 1, theta: per point over local, mean": list(gmean(ratio("table 1", "theta", POINT, LOCAL))),
+        "table 1, log alpha: per point over local, mean after training": list(
+            gmean(ratio("table 1", "log_alpha", POINT, LOCAL))
         ),
-    )
+        "table 1, theta: per minibatch over per point, first checkpoint over last, least": _cases(
+            by_layer.first() / by_layer.last(), "{}"
+        ),
+        "table 1, theta: local over no noise, least": least("table 1", "theta", LOCAL, NO_NOISE),
+        "table 2: distance of log(per point / local) from 0": list(np.log(same[POINT] / same[LOCAL]).mean()),
+        "table 2, theta: per minibatch over local, least": least("table 2", "theta", BATCH, LOCAL),
+        "table 2, theta: local over no noise, least": least("table 2", "theta", LOCAL, NO_NOISE),
+        "table 2 over table 1, theta, local: mean": list(
+            gmean(local.loc["table 2", "theta"] / local.loc["table 1", "theta"])
+        ),
+    }
 
 
-# --- Figure -----------------------------------------------------------------------------------------------------------
-
-COLOURS = {POINT: VERMILLION, BATCH: BLUE, NO_NOISE: GREEN, LOCAL: "black"}
-NAMES = {POINT: "sample per point", BATCH: "sample per minibatch", NO_NOISE: "no noise", LOCAL: "local"}
-BOUNDS = (("printed", "--", "eq. 48 as printed"), ("corrected", "-", "corrected (ours)"))
-MARKERS = {"theta": "o", "log_alpha": "^"}
-
-
-def _draw(tables: Tables) -> Figure:
-    figure = Figure(figsize=(PAGE_WIDTH, 6.0), layout="constrained")
-    (first, second), (law, bound) = figure.subplots(2, 2)
-    second.sharey(first)
-    for axes, name, title in ((first, "table 1", "independent"), (second, "table 2", "correlated")):
-        _ratios(axes, tables, name)
-        axes.set_title(f"{name.capitalize()}: {title} weight noise")
-    _label(first, "epochs of training, by layer", "gradient variance / that of local")
-    _label(second, "epochs of training, by layer", "")
-    _draw_law(law, tables["table 1"])
-    _draw_bounds(bound, tables["table 1"])
-    handles = [Line2D([], [], color=COLOURS[e], marker="s", linestyle="", label=NAMES[e]) for e in COLOURS]
-    for marker, name in ((MARKERS["theta"], "θ"), (MARKERS["log_alpha"], "log α"), ("x", "θ, the paper's (MNIST)")):
-        handles.append(Line2D([], [], color="0.4", marker=marker, linestyle="", label=name))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)
-    return figure
+def _of_laws(laws: pd.DataFrame) -> dict[str, Values]:
+    drawn = laws[laws["sampling"] == "with-replacement"]
+    local, shared = (drawn[drawn["estimator"] == name] for name in (LOCAL, BATCH))
+    probability = chi2.sf(drawn["fit.chi_square"].sum(), (drawn["sizes"] - 2).sum())
+    return {
+        "eq. 5: chi-square probability of the law V/M + (1 - 1/M) C": float(probability),
+        "eq. 5, local: size of C over V": list(local["fit.C"] / local["fit.V"]),
+        "eq. 5, per minibatch: M at which the covariance takes over": list(
+            (shared["V"] + shared["law.shared"]) / shared["law.shared"]
+        ),
+    }
 
 
-def _ratios(axes: Axes, tables: Tables, name: str) -> None:
-    """One column for each layer and checkpoint; bars are 95% intervals over networks."""
-    columns = [(cell.layer, cell.epochs) for cell in cells(tables[name][0], "theta", after_training=False)]
-    for (estimator, at), parameter in product(((POINT, -0.27), (BATCH, 0.0), (NO_NOISE, 0.27)), PARAMETERS):
-        if (estimator, parameter) == (NO_NOISE, "log_alpha"):
-            continue
-        for column, cell in enumerate(cells(tables[name][0], parameter, after_training=False)):
-            found, x = ratio(tables[name], [cell], estimator, LOCAL), column + at
-            if parameter == "log_alpha":
-                x += 0.09
-            axes.plot([x], [found.value], MARKERS[parameter], color=COLOURS[estimator], markersize=4.5)
-            if np.isfinite(found.high):
-                axes.vlines(x, found.low, found.high, color=COLOURS[estimator], linewidth=1)
-            printed = paper_ratio(name, cell, estimator)
-            if printed is not None:
-                axes.plot([x - 0.09], [printed], "x", color=COLOURS[estimator], markersize=5, alpha=0.7)
-    axes.set_yscale("log")
-    axes.axhline(1, color="black", linewidth=0.8)
-    half = len(columns) // len(LAYERS)
-    axes.axvline(half - 0.5, color="0.8", linewidth=0.8)
+def _cases(rows: Any, words: str) -> dict[str, list[float]]:
+    """What is in each row, by its index in words."""
+    return {words.format(*np.atleast_1d(index)): list(row) for index, row in rows.iterrows()}
+
+
+# --- Tables and figure ------------------------------------------------------------------------------------------------
+
+PLACES = {POINT: -0.27, BATCH: 0.0, NO_NOISE: 0.27}  #: within a column of the figure, one for each layer and checkpoint
+
+
+def ratios(variances: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """Each cell's geometric mean over networks, and its ratio to local with a 95% interval beside the paper's."""
+    cells = variances.groupby([*CELL, "estimator"], sort=False)
+    found: Any = cells["variance"].agg(gmean).to_frame()
+    found[["to_local", "low", "high"]] = [
+        np.exp(Statistic.of_mean(np.log(list(ratio)).tolist())) for _, ratio in cells["to_local"]
+    ]
+    printed = published.set_index(["table", "epochs", "layer"])
+    printed = printed.div(printed[LOCAL], axis=0).melt(ignore_index=False, var_name="estimator", value_name="paper")
+    found = found.reset_index().merge(printed.assign(parameter="theta").reset_index(), how="left")
+    column = found.groupby(["layer", "epochs"]).ngroup() + found["estimator"].map(PLACES)
+    place = column + 0.09 * (found["parameter"] == "log_alpha")
+    return found.assign(place=place, place_of_paper=place - 0.09).replace({"paper": {np.nan: None}})
+
+
+def _relative(sizes: pd.DataFrame) -> pd.DataFrame:
+    """To the variance of one point; means over networks, and their standard errors of what was measured."""
+    drawn = sizes[sizes["sampling"] == "with-replacement"]
+    each = drawn.assign(seen=drawn["variance"] / drawn["V"], law=drawn["predicted"] / drawn["V"])
+    groups = each.groupby(["estimator", "M"], sort=False)
+    means, error = groups[["seen", "law"]].mean(), groups["seen"].sem()
+    return means.assign(low=means["seen"] - error, high=means["seen"] + error).reset_index()
+
+
+def _bounds(sizes: pd.DataFrame) -> pd.DataFrame:
+    found: Any = [np.exp(_intervals(np.log(of))).add_prefix(f"{name}_") for name, of in bound_ratios(sizes).items()]
+    return pd.concat(found, axis=1).reset_index()
+
+
+def _times(rounds: pd.DataFrame, published: Mapping[str, float]) -> pd.DataFrame:
+    """Medians over repeats, and the ratio to local beside the paper's."""
+    times: Any = _intervals(time_ratios(rounds).T).assign(seconds=rounds.groupby("repeat").median().median())
+    times = times.rename_axis("estimator").reset_index()
+    times["paper"] = times["estimator"].map(published) / published[LOCAL]
+    return times.replace({"paper": {np.nan: None}})
+
+
+def _intervals(repetitions: Any) -> Any:
+    """Of the mean over columns."""
+    return pd.DataFrame([Statistic.of_mean(row) for row in repetitions.to_numpy().tolist()], repetitions.index)
+
+
+def _columns(axes: Axes, at: pd.DataFrame) -> None:
+    """Epochs below each column, and the layer below the middle one of its half."""
+    columns = at[["layer", "epochs"]].drop_duplicates().to_numpy().tolist()
+    half = len(columns) // 2
     words = [
         f"{epochs}\n{layer if place % half == half // 2 else ' '}" for place, (layer, epochs) in enumerate(columns)
     ]
     axes.set_xticks(range(len(columns)), words)
-
-
-def _draw_law(axes: Axes, networks: Sequence[Measured]) -> None:
-    """Relative to the variance of one point; means over networks with their standard errors."""
-    for estimator, marker in ((LOCAL, "o"), (BATCH, "s")):
-        laws = [network.law(estimator, "with-replacement") for network in networks]
-        sizes, colour = laws[0].sizes, COLOURS[estimator]
-        seen = np.array([[v.value / law.law.V for v in law.variances] for law in laws])
-        error = seen.std(0, ddof=1) / len(laws) ** 0.5 if len(laws) > 1 else None
-        axes.errorbar(sizes, seen.mean(0), yerr=error, fmt=marker, color=colour, markersize=4, elinewidth=1)
-        expected = [_relative(law) for law in laws]
-        axes.plot(sizes, np.mean(expected, axis=0), color=colour, linewidth=1.2)
-    axes.loglog()
-    axes.set_title("Eq. 5: dots measured, lines predicted")
-    _label(axes, "minibatch size M", "Var[mean log likelihood] / V")
-
-
-def _relative(law: MinibatchLaw) -> list[float]:
-    return [value / law.law.V for value in law.predicted]
-
-
-def _draw_bounds(axes: Axes, networks: Sequence[Measured]) -> None:
-    rows = bounds(networks)
-    for (kind, style, words), (estimator, marker) in product(BOUNDS, ((LOCAL, "o"), (BATCH, "s"))):
-        mine = [row for row in rows if row.estimator == estimator]
-        M, values = [row.M for row in mine], [getattr(row, kind).value for row in mine]
-        axes.plot(M, values, style, color=COLOURS[estimator], marker=marker, markersize=4, linewidth=1.2)
-        if estimator == LOCAL:
-            away = 8 if kind == "corrected" else -14
-            axes.annotate(words, (M[0], values[0]), (0, away), textcoords="offset points", fontsize=SMALL)
-    axes.set_xscale("log")
-    axes.margins(y=0.2)
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_title("Appendix F: without replacement")
-    _label(axes, "minibatch size M", "bound / exact variance")
-
-
-def _label(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x, fontsize=NORMAL)
-    axes.set_ylabel(y, fontsize=NORMAL)
-    tidy(axes, SMALL)
-    axes.title.set_fontsize(LARGE)
+    axes.axvline(half - 0.5, color="0.8", linewidth=0.8)
+    axes.sharey(axes.figure.axes[0])
+    axes.autoscale(axis="y")
 
 
 KSW2015_VARIANCE = Experiment("ksw2015-variance", Settings, investigate)

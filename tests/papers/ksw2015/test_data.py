@@ -1,14 +1,17 @@
 """Images from the bundled digits and from local MNIST files; the regression problems."""
 
 import gzip
+import math
 import struct
 
 import numpy as np
 import pytest
+import sklearn.datasets
 import torch
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.ksw2015.data import IDX_FILES, find_mnist, load_digits, load_images, load_mnist
+from fsvi_bench.papers.gal2016.regression_data import line, waves
+from fsvi_bench.papers.ksw2015.data import IDX_FILES, find_mnist, load_digits, load_images
 
 
 def arrays(rng, shape=(28, 28)):
@@ -29,17 +32,13 @@ def write_npz(folder, values):
 
 
 def test_digits_are_split_once_and_the_same_way():
-    digits, again, other = load_digits(), load_digits(), load_digits(seed=1)
-    assert (len(digits.x_train), len(digits.x_test), digits.inputs, digits.classes) == (1438, 359, 64, 10)
+    digits, again = load_digits(), load_digits()
+    assert (digits.x_train.shape, len(digits.x_test), len(digits.y_train.unique())) == ((1438, 64), 359, 10)
     assert torch.equal(digits.x_train, again.x_train)
-    assert not torch.equal(digits.y_train, other.y_train)
     # Every image once: the sums over both parts do not depend on the split.
-    for part in ("x", "y"):
-        sums = [
-            float(getattr(d, f"{part}_train").double().sum() + getattr(d, f"{part}_test").sum())
-            for d in (digits, other)
-        ]
-        assert sums[0] == sums[1]
+    bundled = sklearn.datasets.load_digits()
+    assert float(digits.x_train.double().sum() + digits.x_test.double().sum()) == bundled.data.sum() / 16
+    assert int(digits.y_train.sum() + digits.y_test.sum()) == bundled.target.sum()
     assert (float(digits.x_train.min()), float(digits.x_train.max())) == (0.0, 1.0)
 
 
@@ -52,19 +51,17 @@ def test_mnist_reads_alike_from_both_formats(tmp_path):
         packed = i % 2 == 0
         path = tmp_path / "idx" / "MNIST" / "raw" / (f"{name}.gz" if packed else name)
         path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
-    one, two = load_mnist(tmp_path / "npz"), load_mnist(tmp_path / "idx")
+    one, two = load_images(tmp_path / "npz"), load_images(tmp_path / "idx")
     for part in ("x_train", "y_train", "x_test", "y_test"):
         assert torch.equal(getattr(one, part), getattr(two, part))
-    assert (one.inputs, one.classes, one.name) == (784, 6, "mnist")
+    assert (one.x_train.shape[1], one.name) == (784, "mnist")
     assert torch.equal(one.x_test, torch.from_numpy(values[2].reshape(3, -1) / np.float32(255)))
     assert one.y_test.tolist() == [5, 4, 0]
 
 
 def test_mnist_is_used_where_it_is_and_never_fetched(tmp_path):
-    assert find_mnist(tmp_path) is None
+    assert find_mnist(tmp_path) == []
     assert load_images(tmp_path).name == load_images(None).name == "digits"
-    with pytest.raises(InputError, match="no MNIST in"):
-        load_mnist(tmp_path)
     write_npz(tmp_path, arrays(np.random.default_rng(0)))
     assert load_images(tmp_path).name == "mnist"
 
@@ -79,7 +76,7 @@ def test_a_damaged_archive_is_refused(tmp_path, damage):
     else:
         (tmp_path / "mnist.npz").write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(InputError, match=r"mnist\.npz"):
-        load_mnist(tmp_path)
+        load_images(tmp_path)
 
 
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"\x00\x00\x0d" + raw[3:], lambda raw: raw[:3]])
@@ -89,9 +86,30 @@ def test_a_damaged_idx_file_is_refused(tmp_path, damage):
     path = tmp_path / IDX_FILES[2]
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match=IDX_FILES[2]):
-        load_mnist(tmp_path)
+        load_images(tmp_path)
+
+
+def test_regression_problems_have_the_noise_they_say():
+    n = 20_000
+    data = line(n, 10, 0, torch.float64)
+    residual = data.y - (2 * data.x[:, 0] + 8)
+    assert abs(float(residual.mean())) < 4 / math.sqrt(n)
+    assert abs(float(residual.var()) - 1) < 4 * math.sqrt(2 / n)
+    assert abs(float((residual * data.x[:, 0]).mean())) < 4 / math.sqrt(n)
+    wavy = waves(n, 10, 0, torch.float64)
+    x = wavy.x[:, 0]
+    residual = wavy.y - (0.8 * torch.sin(1.5 * x) + 0.5 * torch.sin(3.1 * x + 0.5))
+    assert abs(float(residual.var()) - 0.28**2) < 4 * 0.28**2 * math.sqrt(2 / n)
+    assert x.abs().max() <= 3
+
+
+def test_more_data_begin_with_the_fewer():
+    # The same stream serves every N, but inputs and noise come one after the other, so only the inputs are nested.
+    assert torch.equal(line(10, 5, 3).x, line(100, 5, 3).x[:10])
+    assert torch.equal(line(10, 5, 3).x_test, line(100, 5, 3).x_test)
+    assert not torch.equal(line(10, 5, 3).x, line(10, 5, 4).x)
 
 
 def test_no_data_are_refused():
-    with pytest.raises(InputError, match="test share"):
-        load_digits(test_share=1.0)
+    with pytest.raises(InputError, match="at least one of each"):
+        line(0)

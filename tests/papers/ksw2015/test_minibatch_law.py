@@ -4,16 +4,17 @@ import itertools
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.ksw2015.data import load_digits
-from fsvi_bench.papers.ksw2015.gradient_variance import Estimate
+from fsvi_bench.papers.ksw2015.gradient_variance import draw_rows, with_estimator
 from fsvi_bench.papers.ksw2015.layers import NoiseSettings
 from fsvi_bench.papers.ksw2015.minibatch_law import Law, MinibatchLawSettings, fit_law, law_of, minibatch_law
-from fsvi_bench.papers.ksw2015.network import NetworkSettings
-from fsvi_bench.papers.ksw2015.train import build
+from fsvi_bench.papers.ksw2015.network import NetworkSettings, build
 
 N, STATES = 4, 3
 
@@ -26,7 +27,15 @@ def population():
 def exact_law(values, shares_noise):
     means = values.mean(0)
     shared = values.mean(1).var() if shares_noise else 0.0
-    return Law(N, means.mean(), np.mean(means**2), means.var(), values.var(0).mean(), shared, 0.0)
+    return Law(
+        N=N,
+        mean_log_likelihood=means.mean(),
+        second_moment=np.mean(means**2),
+        variance_of_means=means.var(),
+        mean_variance=values.var(0).mean(),
+        shared=shared,
+        excess_kurtosis=0.0,
+    )
 
 
 def enumerated_variance(values, M, sampling, shares_noise):
@@ -56,8 +65,10 @@ def test_the_printed_bound_of_appendix_f_can_be_broken_and_the_corrected_one_not
         law = exact_law(values, shares_noise)
         for M in (1, 2, 3):
             exact = enumerated_variance(values, M, "without-replacement", shares_noise)
-            assert law.corrected_bound(M) > exact
-        assert law.paper_bound(1) < 0.5 * enumerated_variance(values, 1, "without-replacement", shares_noise)
+            assert law.bound(law.second_moment, M) > exact
+        assert law.bound(law.mean_log_likelihood**2, 1) < 0.5 * enumerated_variance(
+            values, 1, "without-replacement", shares_noise
+        )
 
 
 def test_the_parts_of_the_law_are_estimated_without_bias():
@@ -75,62 +86,71 @@ def test_the_parts_of_the_law_are_estimated_without_bias():
 
 
 def test_the_fit_recovers_the_law_and_its_errors():
-    sizes, V, C = (1, 3, 10, 100), 2.0, 0.3
-    exact = [V / M + (1 - 1 / M) * C for M in sizes]
-    errors = [0.1 * v for v in exact]
-    fitted_V, fitted_C, chi_square = fit_law(sizes, exact, errors)
-    assert (fitted_V.value, fitted_C.value) == pytest.approx((V, C), rel=1e-12)
-    assert chi_square < 1e-20
+    M, V, C = np.array([1, 3, 10, 100]), 2.0, 0.3
+    exact = V / M + (1 - 1 / M) * C
+    errors = 0.1 * exact
+    fit = fit_law(M, exact, errors)
+    assert (fit["V"], fit["C"]) == pytest.approx((V, C), rel=1e-12)
+    assert fit["chi_square"] < 1e-20
     rng = np.random.default_rng(0)
-    fits = [fit_law(sizes, list(exact + errors * rng.standard_normal(4)), errors) for _ in range(2000)]
-    for k, claimed in ((0, fitted_V), (1, fitted_C)):
-        seen = np.std([fit[k].value for fit in fits])
-        assert claimed.standard_error == pytest.approx(seen, rel=4 / math.sqrt(2 * 2000))
-    assert np.mean([fit[2] for fit in fits]) == pytest.approx(2, rel=0.15)  # χ² on two degrees of freedom
+    fits = [fit_law(M, exact + errors * rng.standard_normal(4), errors) for _ in range(2000)]
+    for name in ("V", "C"):
+        seen = np.std([each[name] for each in fits])
+        assert fit[f"{name}_error"] == pytest.approx(seen, rel=4 / math.sqrt(2 * 2000))
+    assert np.mean([each["chi_square"] for each in fits]) == pytest.approx(2, rel=0.15)  # on two degrees of freedom
 
 
 def test_the_error_of_a_variance_counts_heavy_tails():
     # Means of M exponentials: excess kurtosis 6/M.
-    law, M, R = Law(1000, 0.0, 0.0, 0.0, 1.0, 0.0, 6.0), 3, 50
+    law, M, R = exact_law(population(), False), 3, 50
+    law = law.model_copy(update={"variance_of_means": 0.0, "mean_variance": 1.0, "excess_kurtosis": 6.0})
     draws = np.random.default_rng(0).exponential(size=(4000, R, M)).mean(-1)
     seen = draws.var(axis=1, ddof=1).std()
     assert law.error_of_a_variance(M, R, "with-replacement") == pytest.approx(seen, rel=0.06)
 
 
+def network(width):
+    images = load_digits()
+    return build(images, NetworkSettings(noise=NoiseSettings(kind="variational-b"), width=width), 0), images
+
+
 @pytest.mark.parametrize("sampling", ["with-replacement", "without-replacement"])
 def test_measured_variances_follow_the_law_on_a_network(sampling):
-    images = load_digits()
-    net = build(images, NetworkSettings(16, noise=NoiseSettings("variational-b")), 0)
-    settings = MinibatchLawSettings((1, 10, 100), 150, 150, sampling=sampling)
-    local, shared = minibatch_law(net, images, settings)
-    for law in (local, shared):
-        errors = [law.law.error_of_a_variance(M, 150, sampling) for M in law.sizes]
-        for variance, predicted, error in zip(law.variances, law.predicted, errors, strict=True):
-            assert isinstance(variance, Estimate)
-            assert abs(variance.value - predicted) < 4 * error
-    assert abs(local.fitted_C.value) < 4 * local.fitted_C.standard_error
+    net, images = network(16)
+    settings = MinibatchLawSettings(sizes=(1, 10, 100), repetitions=150, passes=150)
+    local, shared = (
+        minibatch_law(with_estimator(net, name), images, settings, sampling, 0) for name in ("local", "per-minibatch")
+    )
+    for found in (local, shared):
+        at = pd.DataFrame(found.sizes)
+        errors = found.law.error_of_a_variance(at["M"].to_numpy(), 150, sampling)
+        assert ((at["variance"] - at["predicted"]).abs() < 4 * errors).all()
+    assert abs(local.fit["C"]) < 4 * local.fit["C_error"]
     assert local.law.shared == 0
-    assert shared.fitted_C.value > 4 * shared.fitted_C.standard_error
-    assert abs(shared.fitted_V.value - shared.law.V) < 4 * shared.fitted_V.standard_error
+    assert shared.fit["C"] > 4 * shared.fit["C_error"]
+    assert abs(shared.fit["V"] - shared.law.V) < 4 * shared.fit["V_error"]
 
 
 def test_the_same_seed_measures_the_same():
-    images = load_digits()
-    net = build(images, NetworkSettings(8, noise=NoiseSettings("variational-b")), 0)
-    settings = [MinibatchLawSettings((1, 10), 10, 10, seed=seed) for seed in (0, 0, 1)]
-    one, again, other = (minibatch_law(net, images, s) for s in settings)
+    net, images = network(8)
+    settings = MinibatchLawSettings(sizes=(1, 10), repetitions=10, passes=10)
+    one, again, other = (minibatch_law(net, images, settings, "with-replacement", seed) for seed in (0, 0, 1))
     assert one == again
     assert one != other
+    assert one.fit["chi_square"] == 0  # two sizes leave no degree of freedom
 
 
-@pytest.mark.parametrize(
-    "changes", [{"sizes": (5,)}, {"repetitions": 2}, {"passes": 1}, {"sampling": "fixed"}, {"sampling": "x"}]
-)
+@pytest.mark.parametrize("changes", [{"sizes": (5,)}, {"sizes": (0, 1)}, {"repetitions": 2}, {"passes": 1}])
 def test_impossible_measurements_are_refused(changes):
-    with pytest.raises(InputError):
-        MinibatchLawSettings(**changes)
+    with pytest.raises(ValidationError):
+        MinibatchLawSettings(**{"sizes": (1, 2), "repetitions": 3, "passes": 3, **changes})
+
+
+def test_minibatches_without_replacement_are_no_larger_than_the_data():
+    with pytest.raises(InputError, match="at most 10"):
+        draw_rows(10, 11, "without-replacement", torch.Generator())
 
 
 def test_a_variance_without_an_error_cannot_be_fitted():
     with pytest.raises(InputError, match="noisy network"):
-        fit_law((1, 2), [1.0, 1.0], [0.1, 0.0])
+        fit_law(np.array([1, 2]), np.array([1.0, 1.0]), np.array([0.1, 0.0]))
