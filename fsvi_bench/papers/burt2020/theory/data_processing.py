@@ -27,6 +27,7 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.papers.burt2020.theory.f_divergence import Relative, generators, kl, relative
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import Values
+from fsvi_bench.papers.experiment import Findings
 
 CELLS = (1.0, 1e-1, 1e-2, 1e-4, 1e-8, 0.0)
 
@@ -158,3 +159,20 @@ def data_processing_statistics(settings: Settings, nested: pd.DataFrame) -> dict
             share[others_full].abs().to_dict()
         ),
     }
+
+
+def of_data_processing(settings: Settings) -> Findings:
+    """On propositions 2, 3 and 6."""
+    nested = measure_nested(settings)
+    means = nested.pivot_table("share", "divergence", "inputs", sort=False)
+    groups = nested[nested["inputs"].str.startswith("M")].groupby(["divergence", "points"], sort=False)["share"]
+    cells = [(cell, *indicator_kls(cell)) for cell in CELLS]
+    return Findings(
+        frames={
+            "nested": nested,
+            "shares": means.assign(weights=nested.groupby("divergence")["weights"].mean()).reset_index(),
+            "bands": groups.agg(["min", "median", "max"]).reset_index(),
+            "indicators": pd.DataFrame(cells, columns=["width", "functional", "weight"]),
+        },
+        statistics=data_processing_statistics(settings, nested),
+    )
