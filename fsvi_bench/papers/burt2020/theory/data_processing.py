@@ -147,17 +147,15 @@ def data_processing_statistics(settings: Settings, nested: pd.DataFrame) -> dict
         "proposition 2: largest fall of the functional KL as points are added [nats]": {
             f"M = {M}": fall for M, fall in (-in_turn.diff(axis=1)).iloc[:, 1:].max(skipna=False).items()
         },
-        "proposition 3: largest difference of the two where the features' rank is k [nats]": (
-            excess[kls_full].abs().to_dict()
-        ),
+        "proposition 3: largest difference of the two where the features' rank is k [nats]": excess[kls_full].to_dict(),
         "proposition 3: least shortfall where the rank is below k [nats]": (-excess[~kls_full]).to_dict(),
         "proposition 3: shortfall of g = |theta|, not injective [nats]": folded_shortfall(settings.folded_mean, 1.0),
         "proposition 3: shortfall of g = |theta| between symmetric laws [nats]": abs(folded_shortfall(0.0, 0.5)),
         "proposition 3 as written: shortfall of g = 1[x = theta], injective [nats]": weight - functional,
         "proposition 6: largest excess of a functional over its weight f-divergence, share": share.to_dict(),
-        "proposition 6: largest difference of the two where the features' rank is k, share": (
-            share[others_full].abs().to_dict()
-        ),
+        "proposition 6: largest difference of the two where the features' rank is k, share": share[
+            others_full
+        ].to_dict(),
     }
 
 

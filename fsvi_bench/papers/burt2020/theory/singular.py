@@ -147,7 +147,7 @@ def singular_statistics(settings: Settings, along: pd.DataFrame, bare: pd.DataFr
         "proposition 4: largest KL without noise where points are as many as parameters [nats]": {
             f"k = M = {k}": float(torch.stack([q.kl(0.0), q.reverse_kl(0.0)]).max()) for k, q in square.items()
         },
-        "proposition 8 as written: distance of total variation without noise from its f'(infinity)": abs(
+        "proposition 8 as written: distance of total variation without noise from its f'(infinity)": (
             total_variation["found"] - total_variation["slope_at_infinity"]
         ),
     }
