@@ -149,7 +149,7 @@ def of_networks(settings: Settings) -> Findings:
             .value_counts(normalize=True)
             .rename("share")
             .reset_index(),
-            "widths": spread.loc[PLAIN].join(spread.loc[BARE], rsuffix=" without biases").reset_index(),
+            "widths": spread.loc[PLAIN].join(spread.loc[BARE].add_suffix(" without biases")).reset_index(),
             "seen": seen,
             "shown": events.reset_index(),
         },
