@@ -31,8 +31,9 @@ class _Spec(BaseModel):
 class Layer(_Spec):
     """One kind of mark over the rows of a frame.
 
-    A `line`, `points` or both (`linepoints`) at (x, y); a `band` or `intervals` from `low` to `high`; a level across
-    the panel (`hline` at y, `vline` at x), whose place is a number or a column.
+    A `line`, `points` or both (`linepoints`) at (x, y); a `bar` up to there, `width` wide in units of x; a `band` or
+    `intervals` from `low` to `high`; a level across the panel (`hline` at y, `vline` at x), whose place is a number or
+    a column.
 
     Args:
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
@@ -44,7 +45,7 @@ class Layer(_Spec):
         hollow: points are outlines.
     """
 
-    kind: Literal["line", "points", "linepoints", "band", "intervals", "hline", "vline"] = "line"
+    kind: Literal["line", "points", "linepoints", "bar", "band", "intervals", "hline", "vline"] = "line"
     frame: str | None = None
     where: dict[str, Any] = {}
     x: str | float = "x"
@@ -97,6 +98,8 @@ class Layer(_Spec):
         x = rows[self.x] + self.shift if self.shift else rows[self.x]
         if self.kind == "band":
             axes.fill_between(x, rows[self.low], rows[self.high], linewidth=0, **{"alpha": 0.15} | _given(look))
+        elif self.kind == "bar":
+            axes.bar(x, rows[self.y], width=self.width, **look)
         elif self.kind == "intervals":
             y = rows[self.y]
             ends = [y - rows[self.low], rows[self.high] - y]

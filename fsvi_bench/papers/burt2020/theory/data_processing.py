@@ -27,6 +27,7 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.papers.burt2020.theory.f_divergence import Relative, generators, kl, relative
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import Values
+from fsvi_bench.papers.experiment import Findings
 
 CELLS = (1.0, 1e-1, 1e-2, 1e-4, 1e-8, 0.0)
 
@@ -146,15 +147,30 @@ def data_processing_statistics(settings: Settings, nested: pd.DataFrame) -> dict
         "proposition 2: largest fall of the functional KL as points are added [nats]": {
             f"M = {M}": fall for M, fall in (-in_turn.diff(axis=1)).iloc[:, 1:].max(skipna=False).items()
         },
-        "proposition 3: largest difference of the two where the features' rank is k [nats]": (
-            excess[kls_full].abs().to_dict()
-        ),
+        "proposition 3: largest difference of the two where the features' rank is k [nats]": excess[kls_full].to_dict(),
         "proposition 3: least shortfall where the rank is below k [nats]": (-excess[~kls_full]).to_dict(),
         "proposition 3: shortfall of g = |theta|, not injective [nats]": folded_shortfall(settings.folded_mean, 1.0),
         "proposition 3: shortfall of g = |theta| between symmetric laws [nats]": abs(folded_shortfall(0.0, 0.5)),
         "proposition 3 as written: shortfall of g = 1[x = theta], injective [nats]": weight - functional,
         "proposition 6: largest excess of a functional over its weight f-divergence, share": share.to_dict(),
-        "proposition 6: largest difference of the two where the features' rank is k, share": (
-            share[others_full].abs().to_dict()
-        ),
+        "proposition 6: largest difference of the two where the features' rank is k, share": share[
+            others_full
+        ].to_dict(),
     }
+
+
+def of_data_processing(settings: Settings) -> Findings:
+    """On propositions 2, 3 and 6."""
+    nested = measure_nested(settings)
+    means = nested.pivot_table("share", "divergence", "inputs", sort=False)
+    groups = nested[nested["inputs"].str.startswith("M")].groupby(["divergence", "points"], sort=False)["share"]
+    cells = [(cell, *indicator_kls(cell)) for cell in CELLS]
+    return Findings(
+        frames={
+            "nested": nested,
+            "shares": means.assign(weights=nested.groupby("divergence")["weights"].mean()).reset_index(),
+            "bands": groups.agg(["min", "median", "max"]).reset_index(),
+            "indicators": pd.DataFrame(cells, columns=["width", "functional", "weight"]),
+        },
+        statistics=data_processing_statistics(settings, nested),
+    )

@@ -8,14 +8,12 @@ that takes finitely many inputs. KL(narrow, wide) is at least −log(1 − p), a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 
 from fsvi_bench.papers.burt2020.theory.f_divergence import generators
 from fsvi_bench.papers.burt2020.theory.relu_pieces import (
@@ -27,11 +25,11 @@ from fsvi_bench.papers.burt2020.theory.relu_pieces import (
 )
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import Statistic, Values
-from fsvi_bench.presenting.plots import NAMED
+from fsvi_bench.papers.experiment import Findings
 
 PRUNED = 6  #: width whose outgoing weights may be 0
+BOUNDS = ["value", "low", "high"]
 PLAIN, WHOLE, BARE, ZEROS = "as they are", "the same, without zeros", "no hidden biases", "weights may be 0"
-BAR = 0.2  #: a bar's width, of the distance between ticks
 
 
 def draw_network(
@@ -83,7 +81,7 @@ def see(settings: Settings, narrow: int, wide: int) -> pd.DataFrame:
     refuted = sum(pieces_seen(X, values) > narrow + 1 for X, values in narrow_ones)
     by_level = zip(levels, np.transpose(found), strict=True)
     shares = [(2**level - 1, *Statistic.of_proportion(of_level)) for level, of_level in by_level]
-    return pd.DataFrame(shares, columns=["points", "value", "low", "high"]).assign(
+    return pd.DataFrame(shares, columns=["points", *BOUNDS]).assign(
         pair=f"{narrow} and {wide}", narrow=narrow, wide=wide, refuted=refuted
     )
 
@@ -94,14 +92,14 @@ def shown_by_events(seen: pd.DataFrame) -> pd.DataFrame:
     NaN where narrow networks show the event, which then proves nothing. Both ways, as f-divergences are not symmetric.
     """
     finest = seen[seen["points"] == seen["points"].max()].set_index("pair")
-    shares = finest[["value", "low", "high"]].where(finest["refuted"] == 0)
+    shares = finest[BOUNDS].where(finest["refuted"] == 0)
     rows = [
-        (f.name, words, f"widths {pair}", *map(bound, share), f.between_singular)
+        (f"{f.name}, {words}", f"widths {pair}", *map(bound, share), f.between_singular)
         for f in generators()
         for words, bound in (("Q wide, P narrow", f.shown_of_q), ("Q narrow, P wide", f.shown_of_p))
         for pair, *share in shares.itertuples(name=None)
     ]
-    return pd.DataFrame(rows, columns=["divergence", "way", "pair", "value", "low", "high", "limit"])
+    return pd.DataFrame(rows, columns=["law", "pair", *BOUNDS, "limit"])
 
 
 def pieces_statistics(pieces: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Values]:
@@ -109,27 +107,21 @@ def pieces_statistics(pieces: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Va
     case = "width " + pieces["width"].astype(str)
     plain, bare, zeros = (pieces[pieces["law"] == law] for law in (PLAIN, BARE, ZEROS))
     excess = plain["pieces"] - plain["width"] - 1
-    bounds = shown[["value", "low", "high"]]
-    one_way = {
-        name: bounds[(shown["divergence"] == name) & (shown["way"] == "Q wide, P narrow")].set_axis(
-            shown["pair"].unique()
-        )
-        for name in ("total variation", "KL(Q, P)")
-    }
-    finite = shown["limit"] < math.inf
-    shares = bounds[finite].div(shown["limit"][finite], axis=0)
-    shares.index = pd.Index(shown["divergence"] + " of " + shown["way"] + ", " + shown["pair"])[finite]
+    by_pair, named = shown.set_index("pair"), shown.set_axis(shown["law"] + ", " + shown["pair"])
+    finite = named[named["limit"] < math.inf]
     return {
         "proposition 9: least share of networks with exactly width + 1 pieces": (
             (excess == 0).groupby(case).agg(list).to_dict()
         ),
         "proposition 9: most pieces in excess of width + 1": excess.groupby(case).max().to_dict(),
-        "proposition 9: least total variation that finitely many values show between two widths": _statistics(
-            one_way["total variation"]
+        "proposition 9: least total variation that finitely many values show between two widths": _bounds(
+            by_pair[by_pair["law"] == "total variation, Q wide, P narrow"]
         ),
-        "proposition 7: least KL(wide, narrow) that finitely many values show [nats]": _statistics(one_way["KL(Q, P)"]),
-        "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show": _statistics(
-            shares
+        "proposition 7: least KL(wide, narrow) that finitely many values show [nats]": _bounds(
+            by_pair[by_pair["law"] == "KL(Q, P), Q wide, P narrow"]
+        ),
+        "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show": _bounds(
+            finite[BOUNDS].div(finite["limit"], axis=0)
         ),
         "proposition 9: most pieces of any width without hidden biases": bare["pieces"].groupby(case).max().to_dict(),
         "proposition 9: share of networks that pass for one neuron less if outgoing weights may be 0": (
@@ -138,27 +130,28 @@ def pieces_statistics(pieces: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Va
     }
 
 
-def _statistics(bounds: pd.DataFrame) -> dict[str, Statistic]:
-    return {name: Statistic(*row) for name, *row in bounds.itertuples(name=None)}
+def _bounds(of: pd.DataFrame) -> dict[str, Statistic]:
+    return {name: Statistic(*row) for name, *row in of[BOUNDS].itertuples(name=None)}
 
 
-def bars(counts: pd.DataFrame) -> Callable[[Axes], None]:
-    """Where the condition holds all is in one place; where it does not, laws of different width overlap."""
-    labels = {
-        (WHOLE, PRUNED): f"width {PRUNED}",
-        (PLAIN, PRUNED - 1): f"width {PRUNED - 1}",
-        (BARE, PRUNED - 1): f"{PRUNED - 1}, no hidden biases",
-        (ZEROS, PRUNED): f"{PRUNED}, weights may be 0",
-    }
-
-    def draw(axes: Axes) -> None:
-        present = counts.set_index(["law", "width"])
-        groups = [(label, present.loc[[law]]) for law, label in labels.items() if law in present.index]
-        shown = pd.concat(dict(groups), names=["label"]).reset_index()
-        # Those that share a number stand side by side, and their middle on its tick.
-        beside = shown.groupby("pieces")["pieces"]
-        at = shown["pieces"] + BAR * (beside.cumcount() - (beside.transform("size") - 1) / 2)
-        for (label, part), colour in zip(shown.groupby("label", sort=False), NAMED.values(), strict=False):
-            axes.bar(at[part.index], part["networks"] / part["networks"].sum(), width=BAR, color=colour, label=label)
-
-    return draw
+def of_networks(settings: Settings) -> Findings:
+    """On propositions 7 and 9."""
+    pieces = count_pieces(settings)
+    seen = pd.concat([see(settings, *pair) for pair in settings.pairs], ignore_index=True)
+    shown = shown_by_events(seen)
+    spread = pieces.groupby(["law", "width"])["pieces"].agg(["size", "min", "max"])
+    events = shown.pivot_table("low", "law", "pair", sort=False).rename_axis("divergence")
+    events["in the limit"] = shown.groupby("law")["limit"].first()
+    events.attrs["M"] = seen["points"].max()
+    return Findings(
+        frames={
+            "pieces": pieces.groupby(["law", "width"])["pieces"]
+            .value_counts(normalize=True)
+            .rename("share")
+            .reset_index(),
+            "widths": spread.loc[PLAIN].join(spread.loc[BARE].add_suffix(" without biases")).reset_index(),
+            "seen": seen,
+            "shown": events.reset_index(),
+        },
+        statistics=pieces_statistics(pieces, shown),
+    )

@@ -38,11 +38,6 @@ class Network(NamedTuple):
     output_weights: tuple[Fraction, ...]
     output_bias: Fraction
 
-    def value(self, x: Fraction) -> Fraction:
-        """f(x)."""
-        units = zip(self.input_weights, self.input_biases, self.output_weights, strict=True)
-        return self.output_bias + sum((v * max(w * x + b, Fraction(0)) for w, b, v in units), Fraction(0))
-
 
 def exact_network(
     input_weights: Float[Tensor, " width"],

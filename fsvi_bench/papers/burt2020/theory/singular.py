@@ -20,6 +20,7 @@ from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.burt2020.theory.smoothed_curve import smoothed_curve_kl_constant, smoothed_curve_log_ratio
 from fsvi_bench.papers.burt2020.theory.space_filling import hilbert_cells, rounded_kl
 from fsvi_bench.papers.claims import Statistic, Values
+from fsvi_bench.papers.experiment import Findings
 
 ALPHAS = (0.25, 0.5, 0.75, 2.0)
 CURVE_NOISE = (1e-6, 1e-12)
@@ -102,18 +103,6 @@ def follow_rounded(settings: Settings) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["n", "hilbert", "diagonal"])
 
 
-def rounded_statistics(rounded: pd.DataFrame) -> dict[str, Values]:
-    """On what proposition 4 asks of g."""
-    rise = rounded.diff().iloc[-1]
-    return {
-        "proposition 4, rounded to cells: rise of KL over the last halving, Hilbert's curve, not Lipschitz [nats]": (
-            rise["hilbert"]
-        ),
-        "proposition 4, rounded to cells: rise of KL over the last halving, a Lipschitz curve, distance from log 2, "
-        "share": abs(rise["diagonal"] / math.log(2) - 1),
-    }
-
-
 def singular_statistics(settings: Settings, along: pd.DataFrame, bare: pd.DataFrame) -> dict[str, Values]:
     """On propositions 4 and 8, by case."""
     end, rise = ends(along)
@@ -158,7 +147,7 @@ def singular_statistics(settings: Settings, along: pd.DataFrame, bare: pd.DataFr
         "proposition 4: largest KL without noise where points are as many as parameters [nats]": {
             f"k = M = {k}": float(torch.stack([q.kl(0.0), q.reverse_kl(0.0)]).max()) for k, q in square.items()
         },
-        "proposition 8 as written: distance of total variation without noise from its f'(infinity)": abs(
+        "proposition 8 as written: distance of total variation without noise from its f'(infinity)": (
             total_variation["found"] - total_variation["slope_at_infinity"]
         ),
     }
@@ -170,3 +159,46 @@ def ends(along: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     at_end = numbers["noise"] == numbers["noise"].min()
     rise = numbers.groupby(level="case").diff()[at_end]
     return numbers[at_end], rise.div(rise["time"], axis=0)
+
+
+def of_singular(settings: Settings) -> Findings:
+    """On propositions 4 and 8."""
+    along, bare = (
+        pd.concat([of(settings, k, M) for k, M in settings.cases], ignore_index=True) for of in (follow, without_noise)
+    )
+    (curve, slope), rounded = follow_curve(settings), follow_rounded(settings)
+    last, slopes = ends(along)
+    cases = last.assign(half=0.5 * last["missing"], rise=slopes["kl"], scaled=last["noise"] * last["reverse_kl"])
+    infinite = bare.pivot(index="case", columns="divergence", values="found")[["KL(Q, P)", "KL(P, Q)"]]
+    laws = bare.groupby(["divergence", "at_zero", "slope_at_infinity", "largest"], sort=False)["found"]
+    drawn = {
+        "log_noise": -np.log10(along["noise"]),
+        "kl_share": along["kl"] / along["missing"],
+        "asymptote_share": along["asymptote"] / along["missing"],
+        "below_hellinger": np.exp(along["alpha = 0.5"]),
+        "below_event": 1 - along["event"],
+        "below_total_variation": np.exp(along["log_overlap"]),
+    }
+    rise = rounded.diff().iloc[-1]
+    by_halving = {
+        "proposition 4, rounded to cells: rise of KL over the last halving, Hilbert's curve, not Lipschitz [nats]": (
+            rise["hilbert"]
+        ),
+        "proposition 4, rounded to cells: rise of KL over the last halving, a Lipschitz curve, distance from log 2, "
+        "share": rise["diagonal"] / math.log(2) - 1,
+    }
+    return Findings(
+        frames={
+            "along": along.assign(**drawn),
+            "cases": cases.join(infinite).reset_index(),
+            "bare": bare,
+            "curve": curve,
+            "rounded": rounded,
+            "singular": laws.agg(["min", "max"]).reset_index(),
+        },
+        statistics={
+            **singular_statistics(settings, along, bare),
+            "proposition 4: a nonlinear model with one parameter, distance of its slope from (M - 1)/2, share": slope,
+            **by_halving,
+        },
+    )

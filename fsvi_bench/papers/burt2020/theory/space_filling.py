@@ -18,8 +18,6 @@ each from an interval of a θ on the line, joined by continuous paths without ma
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -50,8 +48,3 @@ def rounded_kl(cells: Int[Tensor, "steps 2"], order: int) -> Float[Tensor, ""]:
     q = torch.bincount(cells[:, 0] * number + cells[:, 1], minlength=number**2).double() / len(cells)
     log_p = (log_mass[:, None] + log_mass).ravel()
     return (torch.xlogy(q, q) - q * log_p).sum()
-
-
-def uniform_square_kl() -> float:
-    """KL of the uniform law on the unit square to N(0, I₂): log 2π + ½(⅓ + ⅓)."""
-    return math.log(2 * math.pi) + 1 / 3
