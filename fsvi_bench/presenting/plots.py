@@ -117,7 +117,8 @@ class Panel(_Spec):
         """Raises KeyError for a frame, a column or a drawing that is not there."""
         for layer in self.layers:
             layer.draw(axes, frames)
-        axes.set(xscale=self.xscale, yscale=self.yscale)
+        scales = {"xscale": self.xscale, "yscale": self.yscale}
+        axes.set(**{axis: scale for axis, scale in scales.items() if scale != "linear"})  # which would take words away
         if self.draw is not None:
             drawings[self.draw](axes)
         if self.equal:
@@ -151,11 +152,12 @@ class FigureSpec(_Spec):
         """Raises KeyError for a frame, a column or a drawing that is not there."""
         figure = Figure(figsize=(self.width, self.height), layout="constrained")
         panels = self.panels if self.each is None else self._repeated(self.each, frames)
-        rows = math.ceil(len(panels) / self.columns)
-        grid = figure.subplots(rows, self.columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat
+        columns = min(self.columns, len(panels))
+        rows = math.ceil(len(panels) / columns)
+        grid = list(figure.subplots(rows, columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat)
         for axes, panel in zip(grid, panels, strict=False):
             panel.draw_on(axes, frames, drawings or {})
-        for axes in list(grid)[len(panels) :]:
+        for axes in grid[len(panels) :]:
             axes.set_visible(False)
         if self.legend:
             entries = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
