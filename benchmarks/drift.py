@@ -9,12 +9,13 @@ traces.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from fsvi_bench.papers.burt2020.study.curves import moved_apart
 from fsvi_bench.presenting.cell_files import load_traces
 from fsvi_bench.presenting.figures import BLUE, VERMILLION, new_figure
 from fsvi_bench.running.cell import Record
@@ -30,6 +31,19 @@ STYLES = {
     ("ffg", 80): (VERMILLION, "-"),
     ("ffg", 20): (VERMILLION, "--"),
 }
+
+
+def moved_apart(places: Sequence[float], least: float) -> list[float]:
+    """Places at least so far apart, in the same order, none above 1 unless all would not fit, and moved little."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    moved = list(places)
+    for below, index in pairwise(order):
+        moved[index] = max(moved[index], moved[below] + least)
+    ceiling = 1.0
+    for index in reversed(order):
+        moved[index] = min(moved[index], ceiling)
+        ceiling = moved[index] - least
+    return moved
 
 
 def curves(records: list[Record], store: Store) -> dict[tuple[str, str, int], np.ndarray]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -88,7 +89,11 @@ class Worst(Statistic):
 
 #: What was found: one number, or one for each repetition; or these by case, for a claim that is about every case.
 Values = ArrayLike | Mapping[Any, ArrayLike]
-_RULES = {"t": Statistic.of_mean, "splits": Statistic.of_splits, "proportion": Statistic.of_proportion}
+_RULES: dict[str, Callable[..., Statistic]] = {
+    "t": Statistic.of_mean,
+    "splits": Statistic.of_splits,
+    "proportion": Statistic.of_proportion,
+}
 
 
 class Place(BaseModel):
@@ -162,7 +167,10 @@ class Claim(BaseModel):
             return exact.magnitude if self.magnitude else exact
         values = np.asarray(found, dtype=float)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # infinite ends are said so, not warned of
-            statistic = _RULES[self.interval]((np.log(values) if self.geometric else values).tolist())
+            rule = _RULES[self.interval]
+            if self.interval == "splits":
+                rule = partial(rule, about=np.log(self.threshold) if self.geometric else self.threshold)
+            statistic = rule((np.log(values) if self.geometric else values).tolist())
             statistic = statistic.magnitude if self.magnitude else statistic
             return Statistic(*np.exp(statistic).tolist()) if self.geometric else statistic
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from matplotlib.figure import Figure
-from pydantic import BaseModel
+from pydantic import ConfigDict, RootModel
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import write_atomically
@@ -26,7 +26,13 @@ class Draw(Protocol):
 
     def __call__(
         self, records: Sequence[Record], store: Store, quick: bool, missing: Sequence[Place] = ()
-    ) -> tuple[Figure, BaseModel]: ...
+    ) -> tuple[Figure, dict[str, Any]]: ...
+
+
+class _Numbers(RootModel[dict[str, Any]]):
+    """A figure's JSON file."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
 
 class FromRecords(Reproduction):
@@ -73,7 +79,7 @@ class FromRecords(Reproduction):
             figure, numbers = self.draw(records, store, workshop.quick, missing)
             stem = workshop.stem(self.name)
             path = stem.with_name(stem.name + ".json")
-            write_atomically(path, (numbers.model_dump_json(indent=2) + "\n").encode())
+            write_atomically(path, (_Numbers(numbers).model_dump_json(indent=2) + "\n").encode())
             files = [*write_figure(figure, stem), path]
         return Outcome(
             name=self.name,

@@ -43,6 +43,8 @@ class Layer(_Spec):
         shift: how far to the right of x, so that several stand side by side.
         every: of the points of a line, one in so many is marked; if below 1, one each such share of the axes.
         hollow: points are outlines.
+        colour: of the values of `by` in turn, or by value.
+        alpha: a number, or a column that holds one for each value of `by`.
     """
 
     kind: Literal["line", "points", "linepoints", "bar", "band", "intervals", "hline", "vline"] = "line"
@@ -55,13 +57,13 @@ class Layer(_Spec):
     by: str | None = None
     take: str | None = None
     label: str | None = None
-    colour: str | list[str] = [*NAMED, "black"]
+    colour: str | list[str] | dict[str, str] = [*NAMED, "black"]
     shades: str | None = None
     marker: str | list[str] = "o"
     style: str | list[str] = "-"
     width: float = 1.3
     size: float = 4.0
-    alpha: float | None = None
+    alpha: float | str | None = None
     shift: float = 0.0
     every: int | float | None = None
     hollow: bool = False
@@ -76,7 +78,9 @@ class Layer(_Spec):
         looks = zip(colours, _cycled(self.marker), _cycled(self.style), strict=False)
         for (value, part), (colour, marker, style) in zip(parts, looks, strict=False):
             label = None if self.label is None else self.label.format(value)
-            look = {"color": NAMED.get(colour, colour), "alpha": self.alpha, "label": label}
+            alpha = part[self.alpha].iloc[0] if isinstance(self.alpha, str) else self.alpha
+            colour = self.colour[value] if isinstance(self.colour, dict) else colour
+            look = {"color": NAMED.get(colour, colour), "alpha": alpha, "label": label}
             self._draw(axes, part, look, marker, style)
 
     def _parts(self, rows: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
@@ -141,7 +145,8 @@ class Panel(_Spec):
         """Raises KeyError for a frame, a column or a drawing that is not there."""
         for layer in self.layers:
             layer.draw(axes, frames)
-        axes.set(xscale=self.xscale, yscale=self.yscale)
+        scales = {"xscale": self.xscale, "yscale": self.yscale}
+        axes.set(**{axis: scale for axis, scale in scales.items() if scale != "linear"})  # which would take words away
         if self.draw is not None:
             drawings[self.draw](axes)
         if self.equal:
@@ -163,7 +168,11 @@ class Panel(_Spec):
 
 
 class FigureSpec(_Spec):
-    """Panels row by row; a legend of all of them below, if `legend` is how many columns it has."""
+    """Panels row by row; a legend of all of them below, if `legend` is how many columns it has.
+
+    Args:
+        each: a column; the one panel is drawn for each of its values in its first layer's frame, with it as title.
+    """
 
     height: float
     width: float = PAGE_WIDTH
@@ -172,16 +181,19 @@ class FigureSpec(_Spec):
     sharey: Literal["none", "all", "row", "col"] = "none"
     title: str = ""
     legend: int = 0
+    each: str | None = None
     panels: tuple[Panel, ...]
 
     def of(self, frames: Frames, drawings: Drawings | None = None) -> Figure:
         """Raises KeyError for a frame, a column or a drawing that is not there."""
         figure = Figure(figsize=(self.width, self.height), layout="constrained")
-        rows = math.ceil(len(self.panels) / self.columns)
-        grid = figure.subplots(rows, self.columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flatten()
-        for axes, panel in zip(grid, self.panels, strict=False):
+        panels = self.panels if self.each is None else self._repeated(self.each, frames)
+        columns = min(self.columns, len(panels))
+        rows = math.ceil(len(panels) / columns)
+        grid = list(figure.subplots(rows, columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat)
+        for axes, panel in zip(grid, panels, strict=False):
             panel.draw_on(axes, frames, drawings or {})
-        for axes in list(grid)[len(self.panels) :]:
+        for axes in grid[len(panels) :]:
             axes.set_visible(False)
         if self.legend:
             entries = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
@@ -192,6 +204,18 @@ class FigureSpec(_Spec):
             figure.suptitle(self.title, fontsize=NORMAL)
         return figure
 
+    def _repeated(self, column: str, frames: Frames) -> tuple[Panel, ...]:
+        """Axes are labelled at the figure's left and at the foot of each column."""
+        (panel,) = self.panels
+        values = list(frames[panel.layers[0].frame or ""][column].unique())
+        panels = []
+        for place, value in enumerate(values):
+            layers = [layer.model_copy(update={"where": {**layer.where, column: value}}) for layer in panel.layers]
+            labels = {"x": panel.x if place + self.columns >= len(values) else ""}
+            labels["y"] = "" if place % self.columns else panel.y
+            panels.append(panel.model_copy(update={"title": str(value), "layers": tuple(layers), **labels}))
+        return tuple(panels)
+
 
 def dress(axes: Axes, title: str, x: str, y: str) -> None:
     """Title to the left and axis labels."""
@@ -201,7 +225,7 @@ def dress(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_ylabel(y, fontsize=NORMAL)
 
 
-def _cycled(given: str | list[str]) -> Iterator[str]:
+def _cycled(given: str | list[str] | dict[str, str]) -> Iterator[str]:
     """What a layer gives, round and round."""
     return cycle([given] if isinstance(given, str) else given)
 

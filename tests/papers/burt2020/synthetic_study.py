@@ -1,19 +1,22 @@
-"""A study's table made up from formulas, whole or with holes."""
+"""A study's tables made up from formulas, whole or with holes."""
 
 from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
-from fsvi_bench.papers.burt2020.study.claims import judge_study, load_study_file
+import pandas as pd
+
+from fsvi_bench.papers.burt2020.study.claims import judge_study
 from fsvi_bench.papers.burt2020.study.page import render
-from fsvi_bench.papers.burt2020.study.table import CurvePoint, StudyCell, Tables
+from fsvi_bench.papers.burt2020.study.settings import load_study_file
+from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, SPECTRUM, Tables
 from fsvi_bench.papers.places import places
 from fsvi_bench.running.plan import Request, make_plan
 
 DATASETS, SPLITS = ("boston", "power"), "0-2"
-CLAIMS = load_study_file().claims
+FILE = load_study_file()
+CLAIMS = FILE.claims
 LEVEL = {"exact": 0.5, "fixed-a": 60.0, "rand-a": 11.0, "rand-a-ngd": 9.0, "ssge": 300.0}
 
 
@@ -25,10 +28,14 @@ def kl(place):
     return LEVEL[place.method] * (2.0 if place.family == "ffg" else 1.0) * (1 + 0.1 * place.split) * 80 / size
 
 
+def without(place, status, reason=""):
+    settings = {name: place.hyperparameters.get(name) for name in ("M", "kl_jitter", "max_steps")}
+    own = {name: getattr(place, name) for name in ("dataset", "split", "method", "family", "seed")}
+    return {**own, **settings, "status": status, "reason": reason}
+
+
 def cell(place, **changes):
     value, jitter = kl(place), place.hyperparameters.get("kl_jitter")
-    settings = {name: place.hyperparameters.get(name) for name in ("M", "kl_jitter", "max_steps")}
-    spectrum = {f"spectrum_{percent}": 0.01 * (1 + percent) for percent in (0, 5, 25, 50, 75, 95, 100)}
     numbers = {
         "kl": value * (1.25 if jitter else 1.0), "kl_mean_term": value / 2, "kl_cov_term": value / 2,
         "reverse_kl": value / 4, "predictive_kl_test": value / 100, "predictive_kl_box": value / 50,
@@ -36,68 +43,73 @@ def cell(place, **changes):
         "kl_at_objective_optimum": math.inf if place.method == "fixed-a" else value / 3, "objective_gap": 0.7,
         "log_likelihood_excess": 5.0 + place.split, "mean_log_likelihood_excess": 2.0 + place.split,
         "log_variance_ratio": -0.3 + 0.01 * place.split,
-    }  # fmt: skip
-    fields = {
-        "dataset": place.dataset, "split": place.split, "method": place.method, "family": place.family, "seed": 0,
-        "status": "ok", "cell": f"{place.split:024x}", "code": f"{len(place.method):012x}", "task": f"{place.split:012x}",
+        "cell": f"{place.split:024x}", "code": f"{len(place.method):012x}", "task": f"{place.split:012x}",
         "hardware": "a machine", "gradients": 300, "train_seconds": 1.5,
     }  # fmt: skip
-    return StudyCell.model_validate({**fields, **settings, **numbers, **spectrum, **changes})
+    spectrum = {f"spectrum_{percent}": 0.01 * (1 + percent) for percent in SPECTRUM}
+    return without(place, "ok") | numbers | spectrum | changes
 
 
-def without(place, status, reason=""):
-    settings = {name: place.hyperparameters.get(name) for name in ("M", "kl_jitter", "max_steps")}
-    own = {name: getattr(place, name) for name in ("dataset", "split", "method", "family", "seed")}
-    return StudyCell(**own, **settings, status=status, reason=reason)
+def frame(rows):
+    words = {name: "" for name, kind in CELLS.items() if kind == "str"}
+    return pd.DataFrame([words | row for row in rows], columns=list(CELLS)).astype(CELLS)
 
 
 def study_places():
     return list(places(make_plan(Request(protocol="burt2020", datasets=DATASETS, splits=SPLITS))))
 
 
-def curve(dataset, method, family, M, kls):
-    settings = {"dataset": dataset, "method": method, "family": family, "M": M, "kl_jitter": 0.0}
-    return [
-        CurvePoint(
-            **settings,
-            steps=steps,
-            cells=3,
-            seconds=0.01 * steps,
-            kl_lower_quartile=v / 2,
-            kl=v,
-            kl_upper_quartile=2 * v,
-        )
-        for steps, v in zip((0, 1, 10, 100), kls, strict=True)
+def curve(dataset, method, family, M, kls, cells=3):
+    line = {"dataset": dataset, "method": method, "family": family, "M": M, "kl_jitter": 0.0, "cells": cells}
+    rows = [
+        line | {"steps": n, "seconds": 0.01 * n, "kl_lower_quartile": v / 2, "kl": v, "kl_upper_quartile": 2 * v}
+        for n, v in zip((0, 1, 10, 100), kls, strict=True)
     ]
+    return pd.DataFrame(rows, columns=list(CURVES)).astype(CURVES)
+
+
+def curves_of(dataset):
+    ends = [(method, family) for method in ("fixed-a", "rand-a") for family in ("full", "ffg")]
+    return pd.concat(
+        [curve(dataset, m, family, 80, (1000.0, 500.0, 10.0, 40.0 if m == "fixed-a" else 11.0)) for m, family in ends],
+        ignore_index=True,
+    )
 
 
 def whole():
-    curves = [
-        point
-        for dataset in DATASETS
-        for family in ("full", "ffg")
-        for method, end in (("fixed-a", 40.0), ("rand-a", 11.0))
-        for point in curve(dataset, method, family, 80, (1000.0, 500.0, 10.0, end))
-    ]
-    return Tables([cell(place) for place in study_places()], curves)
+    curves = pd.concat([curves_of(dataset) for dataset in DATASETS], ignore_index=True)
+    return Tables(frame([cell(place) for place in study_places()]), curves)
+
+
+def nothing_yet():
+    return Tables(frame([without(place, "missing") for place in study_places()]), whole().curves.iloc[:0])
 
 
 def with_holes():
     """RANDA full on power has one split, SSGE full on boston diverged on split 2, EXACT is all there."""
-    cells = []
+    rows = []
     for place in study_places():
         what = (place.dataset, place.method, place.family)
         if what == ("power", "rand-a", "full") and place.split > 0:
-            cells.append(without(place, "missing"))
+            rows.append(without(place, "missing"))
         elif what == ("boston", "ssge", "full") and place.split == 2:
-            cells.append(without(place, "diverged", "the loss is | nan"))
+            rows.append(without(place, "diverged", f"the loss is | nan at step {place.hyperparameters['M']}"))
         else:
-            cells.append(cell(place))
-    return Tables(cells, whole().curves)
+            rows.append(cell(place))
+    return Tables(frame(rows), whole().curves)
 
 
-def page_of(tables, folder=Path("nowhere/study")):
-    return render(tables, judge_study(tables.cells, CLAIMS), [], folder, False)
+def changed(where, tables=None, **changes):
+    """The whole study with other values in some cells; `where` tells them from the frame of all."""
+    cells, curves = tables or whole()
+    cells = cells.copy()
+    for name, value in changes.items():
+        cells.loc[where(cells), name] = value
+    return Tables(cells, curves)
+
+
+def page_of(tables, figures=()):
+    return render(tables, judge_study(tables.cells, CLAIMS), FILE, list(figures), "study", False)
 
 
 def rows_of(text, *columns):

@@ -6,14 +6,15 @@ import math
 from statistics import median
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.text import Annotation, Text
 
+from fsvi_bench.papers.burt2020.cells import SETTINGS
 from fsvi_bench.papers.burt2020.sizes import BESIDE, MEAN, TIED, TINTS, draw_size_panels, fence
 from fsvi_bench.papers.places import places
 from fsvi_bench.presenting.figures import FAINT
-from fsvi_bench.presenting.summary import Row, estimate
 from fsvi_bench.running.plan import Request, make_plan
 
 PLANNED = 4
@@ -21,18 +22,14 @@ PLANNED = 4
 
 def panels(lines):
     """Both panels of boston, from method, family, M, KLs and NLPDs by split; of four planned."""
-    values, rows = {}, []
+    rows = []
     for method, family, size, kl, nlpd in lines:
         settings = {} if method == "exact" else {"M": size, "kl_jitter": 0.0, "max_steps": 500}
-        scores = {name: estimate(of) for name, of in (("kl", kl), ("nlpd", nlpd)) if of}
-        row = Row("boston", method, family, settings, len(kl), len(kl), len(kl), scores)
-        rows.append((row, max(PLANNED - len(kl), 0)))
-        values[method, family, size] = {"kl": kl, "nlpd": nlpd}
-
-    def scores_of(row, score):
-        return values[row.method, row.family, row.hyperparameters.get("M")][score]
-
-    figure = draw_size_panels(rows, scores_of, "some cells", False)
+        own = {"dataset": "boston", "method": method, "family": family, **settings}
+        rows += [own | {"status": "ok", "kl": a, "nlpd": b} for a, b in zip(kl, nlpd, strict=True)]
+        rows += [own | {"status": "missing"}] * (PLANNED - len(kl))
+    columns = ["dataset", "method", "family", *SETTINGS, "status", "kl", "nlpd"]
+    figure = draw_size_panels(pd.DataFrame(rows, columns=columns).astype(SETTINGS), "some cells", False)
     figure.draw_without_rendering()
     return figure, *figure.axes
 
@@ -62,12 +59,13 @@ def bars(axes):
 
 
 def test_outliers_that_would_flatten_the_rest_are_cut_off():
-    rest = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
-    q1, q3 = np.quantile([*rest, 90.0], [0.25, 0.75])
-    assert fence([*rest, 90.0]) == pytest.approx(q3 + 3 * (q3 - q1), rel=1e-15)
-    assert fence([*rest, 22.0]) == math.inf  # far out, but six units of 21 are left to the rest
-    assert fence(rest) == fence([]) == fence([1.0]) == math.inf
-    assert fence([1.0] * 7 + [1.1]) == math.inf  # the rest is one point, which nothing flattens
+    rest = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    far, nearer = np.append(rest, 90.0), np.append(rest, 22.0)
+    q1, q3 = np.quantile(far, [0.25, 0.75])
+    assert fence(far) == pytest.approx(q3 + 3 * (q3 - q1), rel=1e-15)
+    assert fence(nearer) == math.inf  # far out, but six units of 21 are left to the rest
+    assert fence(rest) == fence(rest[:1]) == math.inf
+    assert fence(np.append(np.ones(7), 1.1)) == math.inf  # the rest is one point, which nothing flattens
 
 
 def test_a_cut_off_mark_is_an_arrow_with_its_number():
@@ -127,12 +125,10 @@ def test_an_axis_ends_where_its_values_do_and_not_in_the_room_for_what_lies_beyo
     assert whole.spines["left"].get_bounds() is None
 
 
-def test_two_families_means_beyond_the_axis_are_told_side_by_side_or_in_one():
+def test_means_beyond_the_axis_are_told_once_for_each_method():
     far, nearer = (([10.0] * 8 + [carried], [1.0] * 9) for carried in (9e7, 9e6))
     _, of_kl, _ = panels([("rand-a", "full", 80, *far), ("rand-a", "ffg", 80, *far), line("ssge", 300.0)])
-    assert words_in(of_kl) == ["1e7", "1e7"]
-    _, of_kl, _ = panels([("rand-a", "full", 160, *far), ("rand-a", "ffg", 20, *far), line("ssge", 300.0)])
-    assert words_in(of_kl) == ["1e7"]  # nearer than two numbers are wide
+    assert words_in(of_kl) == ["1e7"]
     sizes = [("rand-a", family, m, *(far if m == 80 else nearer)) for family in ("full", "ffg") for m in (20, 80)]
     _, of_kl, _ = panels([*sizes, line("ssge", 300.0)])
     assert words_in(of_kl) == ["1e6 to\n1e7"]

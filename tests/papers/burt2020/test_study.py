@@ -1,75 +1,97 @@
-"""The study's page: made from its table alone, its numbers those of the table, nothing averaged unseen."""
+"""The study's page: made from its tables alone, its numbers those of the tables, nothing averaged unseen."""
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.base import Workshop
-from fsvi_bench.papers.burt2020.study import summary
-from fsvi_bench.papers.burt2020.study.claims import StudyClaim, judge_study
-from fsvi_bench.papers.burt2020.study.page import EXPERIMENTS, markdown, render
+from fsvi_bench.papers.burt2020.study.claims import StudyClaim, judge_study, verdict_table
+from fsvi_bench.papers.burt2020.study.page import is_published, render
 from fsvi_bench.papers.burt2020.study.reproduction import BURT2020_STUDY
-from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, CURVES_FILE, StudyCell, Tables, read_tables, write_tables
-from fsvi_bench.papers.burt2020.study.verdicts import verdict_table
+from fsvi_bench.papers.burt2020.study.summary import courses, frames_of, number, page_tables
+from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, CURVES_FILE, Tables, read_tables, write_tables
+from fsvi_bench.presenting.figures import FAINT
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 from fsvi_bench.statistics.resampled_t import corrected_interval
 from tests.papers.burt2020.synthetic_study import (
     CLAIMS,
-    cell,
+    FILE,
+    changed,
+    curve,
+    nothing_yet,
     page_of,
     rows_of,
     study_places,
     whole,
     with_holes,
-    without,
 )
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
+def line(method, family="full", dataset="boston", M=80, jitter=0.0):
+    def where(cells):
+        own = (cells["method"] == method) & (cells["family"] == family) & (cells["dataset"] == dataset)
+        return own & cells["M"].fillna(80).eq(M) & cells["kl_jitter"].fillna(0.0).eq(jitter)
+
+    return where
+
+
 def test_tables_survive_their_files_and_writing_again_changes_no_byte(tmp_path):
     tables = with_holes()
-    first, second = tmp_path / "a", tmp_path / "b"
-    write_tables(tables, first)
-    back = read_tables(first)
-    write_tables(back, second)
+    write_tables(tables, tmp_path / "a")
+    back = read_tables(tmp_path / "a")
+    write_tables(back, tmp_path / "b")
     for name in (CELLS_FILE, CURVES_FILE):
-        assert (first / name).read_bytes() == (second / name).read_bytes()
-    assert len(back.cells) == len(tables.cells)
-    for one, other in zip(tables.cells, back.cells, strict=True):
-        for name in StudyCell.model_fields:
-            value, read = getattr(one, name), getattr(other, name)
-            # Ten digits are kept.
-            assert read == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), name
-    assert any(each.kl_at_objective_optimum == math.inf for each in back.cells)
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    pd.testing.assert_frame_equal(back.cells, tables.cells, rtol=1e-9)  # ten digits are kept
+    pd.testing.assert_frame_equal(back.curves, tables.curves, rtol=1e-5)
+    assert (back.cells["kl_at_objective_optimum"] == math.inf).any()
+
+
+def rewrite(path, change):
+    path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()).decode()).encode()))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda text: text.replace("kl_mean_term", "kl_mean", 1), "its columns are others"),
-        (lambda text: text.replace(",ok,", ",fine,", 1), "is not a study's table"),
-        (lambda text: text.replace(",full,", ",half,", 1), "is not a study's table"),
-        (lambda text: text.rsplit(",", 60)[0], "a line has too few or too many columns"),
-        (lambda text: text.rsplit(",", 4)[0], "a line has too few or too many columns"),
-        (lambda text: text.replace(",ok,", ",ok,more,", 1), "a line has too few or too many columns"),
-        (lambda text: text.replace(",0.7,", ",nan,", 1), "objective_gap is not a number"),
+        (lambda text: text.replace(",ok,", ",fine,", 1), "status is 'fine'"),
+        (lambda text: text.replace(",full,", ",half,", 1), "family is 'half'"),
+        (lambda text: text.rsplit(",", 4)[0], "a cell that is ok has no spectrum_"),
+        (lambda text: text.replace("a machine,", "a machine,more,", 1), "is not a study's table"),
+        (lambda text: text.replace(",0.7,", ",nan,", 1), "is not a study's table"),
         (lambda text: text.replace(",0.01,0.06,", ",0.01,,", 1), "a cell that is ok has no spectrum_5"),
     ],
 )
 def test_a_damaged_table_is_refused_in_one_sentence(tmp_path, change, message):
     path, _ = write_tables(whole(), tmp_path)
-    path.write_text(change(path.read_text()))
+    rewrite(path, change)
     with pytest.raises(InputError, match=message) as caught:
         read_tables(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"no archive", gzip.compress(b"a,b\n" * 99)[:-9]])
+def test_what_is_no_archive_is_refused(tmp_path, content):
+    path, curves = write_tables(whole(), tmp_path)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="is not a study's table"):
+        read_tables(tmp_path)
+    write_tables(whole(), tmp_path)
+    curves.unlink()
+    with pytest.raises(InputError, match=r"there is no .*curves"):
+        read_tables(tmp_path)
 
 
 def reproduce(root):
@@ -77,20 +99,17 @@ def reproduce(root):
 
 
 @pytest.mark.slow
-def test_the_page_is_made_from_the_table_alone_byte_for_byte(tmp_path):
+def test_the_page_is_made_from_the_tables_alone_byte_for_byte(tmp_path):
     for name in ("a", "b"):
         write_tables(with_holes(), tmp_path / name / "study")
         outcome = reproduce(tmp_path / name)
         assert outcome.missing == 2
         assert (tmp_path / name / "study.md") in outcome.files
-    for path in (
-        "study.md",
-        "study/scores-1.png",
-        "study/spectrum.png",
-        "study/steps.png",
-        "study/time.png",
-        "study/drift.png",
-    ):
+    names = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert {"tables.csv", "time.png", "drift.png", "steps.png", "spectrum.png", "scores-1.png"} <= {
+        p.name for p in names
+    }
+    for path in names:
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
     page = (tmp_path / "a" / "study.md").read_text()
     for link in re.findall(r"\]\((study/[^)]*)\)", page):
@@ -98,191 +117,134 @@ def test_the_page_is_made_from_the_table_alone_byte_for_byte(tmp_path):
     assert "{{" not in page
 
 
-def test_the_committed_page_is_that_of_the_committed_table():
-    """Without a table there is no page, and the other way round: no number stands there that nobody can make again."""
-    table, page = DOCS / "study" / CELLS_FILE, DOCS / "study.md"
-    assert table.is_file() == page.is_file()
-    if page.is_file():
-        tables = read_tables(table.parent)
-        figures = re.findall(r"\]\(study/([a-z0-9-]+)\.png\)", page.read_text(encoding="utf-8"))
-        own = [name for name in figures if not name.startswith("burt2020-")]
-        text = render(tables, judge_study(tables.cells, CLAIMS), own, table.parent, False)
-        assert text == page.read_text(encoding="utf-8")
+def test_the_committed_page_is_that_of_the_committed_tables():
+    """And its sentences are about these tables; its pictures are all there."""
+    page, tables = (DOCS / "study.md").read_text(encoding="utf-8"), read_tables(DOCS / "study")
+    assert is_published(tables, FILE)
+    links = re.findall(r"\]\(study/([a-z0-9-]+)\.png\)", page)
+    assert all((DOCS / "study" / f"{name}.png").is_file() for name in links)
+    figures = [name for name in links if not name.startswith("burt2020-")]
+    assert render(tables, judge_study(tables.cells, CLAIMS), FILE, sorted(figures), "study", False) == page
+    assert page.count("\n") <= 250
 
 
-def test_every_block_of_numbers_has_its_command_beside_it():
+def test_sentences_about_what_came_out_are_of_the_published_tables_alone():
     page = page_of(whole())
-    tables = [match.end() for match in re.finditer(r"(?m)^\|.*\n(?!\|)", page)]
-    assert len(tables) >= 9
-    for place in tables[1:]:  # the first is introduced by the command
-        following = page[place:].lstrip().split("\n")[0]
-        assert following.startswith("`fsvi-bench reproduce burt2020-study --out DIR`"), following
-    for name in EXPERIMENTS:
-        section = page[page.index(f"### {EXPERIMENTS[name]}") :].splitlines()
-        assert section[2] == f"Everything in this section is made by `fsvi-bench reproduce {name} --out DIR/study`."
+    assert not is_published(whole(), FILE)
+    assert "In short" not in page
+    assert "did not, as counterexamples show" not in page
 
 
 def test_what_is_missing_is_said_and_stands_in_no_mean():
     tables = with_holes()
     page = page_of(tables)
     assert f"2 of {len(tables.cells)} cells are missing" in page
-    counts = {row["data set"]: row for row in rows_of(page, "planned", "diverged")}
-    planned = sum(c.dataset == "boston" for c in tables.cells)
-    assert [counts["boston"][c] for c in ("planned", "ok", "diverged", "missing")] == [
-        str(planned), str(planned - 5), "5", "0",
-    ]  # fmt: skip
-    results = {(row["data set"], row["method"]): row for row in rows_of(page, "KL, mean ± s.e.")}
-    assert results["power", "RANDA full"]["splits"] == "1 of 3"
-    assert results["power", "RANDA full"]["KL, mean ± s.e."] == "11"  # split 0 alone, and so no standard error
-    assert results["boston", "SSGE full"]["splits"] == "2 of 3"
-    lacking = {(row["data set"], row["method"], row["M"], row["jitter"]): row for row in rows_of(page, "reasons")}
-    assert lacking["power", "RANDA full", "80", "0"]["missing"] == "2"
-    assert lacking["boston", "SSGE full", "80", "1e-6"]["diverged or failed"] == "1"
-    assert lacking["boston", "SSGE full", "20", "0"]["reasons"] == "the loss is ¦ nan"
-    assert len(lacking) == 6
+    lacking = {(row["data set"], row["method"]): row for row in rows_of(page, "data set", "reason")}
+    assert set(lacking) == {("boston", "SSGE full"), ("power", "RANDA full")}
+    assert (lacking["power", "RANDA full"]["missing"], lacking["boston", "SSGE full"]["diverged"]) == ("2", "5")
+    assert lacking["boston", "SSGE full"]["reason"] == "the loss is \\| nan at some step"
+    overview = {row["method"]: row for row in rows_of(page, "method", "boston")}
+    assert overview["RANDA full"]["power"] == "11 (of 1)"
+    assert page_of(whole()).rstrip().endswith("Nothing.")
 
 
 def test_results_are_medians_and_means_of_the_tables_cells():
-    tables = whole()
-    rows = {(row["data set"], row["method"]): row for row in rows_of(page_of(tables), "KL, mean ± s.e.")}
+    overview = page_tables(whole())["overview"].set_index("method")
+    assert overview.loc["FIXEDA full", "boston"] == "66"
+    assert "EXACT full" not in overview.index
+    largest = page_tables(whole())["largest"].set_index("method")
+    assert (largest.loc["RANDA full", "boston"], list(largest)) == ("6.05", ["boston"])
+    spreads = frames_of(whole(), judge_study(whole().cells, CLAIMS))["spreads"]
+    (row,) = spreads[line("fixed-a")(spreads) & (spreads["score"] == "kl")].to_dict("records")
     values = [60.0, 66.0, 72.0]
-    error = np.std(values, ddof=1) / math.sqrt(3)
-    assert rows["boston", "FIXEDA full"]["KL, median [quartiles]"] == "66 [63, 69]"
-    assert rows["boston", "FIXEDA full"]["KL, mean ± s.e."] == f"66 ± {error:.3g}"
-    assert len(rows) == 2 * 10  # lines at M = 80 without jitter
-    sizes = {(row["data set"], row["method"]): row for row in rows_of(page_of(tables), "M = 160")}
-    assert [sizes["boston", "RANDA full"][f"M = {size}"] for size in (20, 40, 80, 160)] == [
-        "48.4",
-        "24.2",
-        "12.1",
-        "6.05",
-    ]
-    assert not [name for name, _ in sizes if name == "power"]  # which has one size
-    rounding = [c.model_copy(update={"kl": -3e-15}) if c.method == "exact" else c for c in tables.cells]
-    rows = {(row["data set"], row["method"]): row for row in rows_of(page_of(Tables(rounding, [])), "KL, mean ± s.e.")}
-    assert rows["boston", "EXACT full"]["KL, mean ± s.e."] == "0 ± 0"
+    assert [row[name] for name in ("median", "lower", "upper", "mean")] == pytest.approx([66.0, 63.0, 69.0, 66.0])
+    assert row["error"] == pytest.approx(np.std(values, ddof=1) / math.sqrt(3))
+
+
+def test_medians_count_what_diverged_as_infinite_and_rounding_as_nothing():
+    tables = changed(lambda c: line("ssge", "ffg", "power")(c) & (c["split"] > 0), status="diverged", kl=np.nan)
+    tables = changed(line("exact", "ffg", "power"), tables, kl=-3e-15)
+    overview = page_tables(tables)["overview"].set_index("method")
+    assert (overview.loc["SSGE ffg", "power"], overview.loc["EXACT ffg", "power"]) == ("∞", "0")
+
+
+def test_optima_are_medians_of_the_splits_where_they_are_known():
+    tables = changed(lambda c: line("rand-a")(c) & (c["split"] > 0), kl_at_objective_optimum=np.nan)
+    optimum = page_tables(tables)["optimum"].set_index("method")
+    assert optimum.loc["RANDA full", "boston"] == "3.67 (of 1)"  # 11 / 3
+    assert optimum.loc["FIXEDA ffg", "boston"] == "∞"
+
+
+def test_courses_are_told_by_their_least_and_last_kl_after_the_first_step():
+    def course(*kls):
+        (row,) = courses(curve("boston", "rand-a", "full", 80, kls).assign(line="RANDA full")).to_dict("records")
+        return [row[name] for name in ("least_kl", "at_step", "last_kl", "last_step", "rise", "fall")]
+
+    assert course(5.0, 50.0, 10.0, 40.0) == [10.0, 10, 40.0, 100, 4.0, 0.25]
+    assert course(99.0, 12.0, 4.0, math.inf) == [4.0, 10, math.inf, 100, math.inf, 3.0]
+    assert math.isnan(course(0.5, 8.0, 1e-12, 3.0)[4])  # of a rise from nothing there is no ratio
+    assert course(*[math.inf] * 4)[0] == math.inf
+
+
+def test_jitter_is_paired_by_split():
+    tables = changed(lambda c: line("ssge", jitter=1e-6)(c) & (c["split"] == 0), kl=1e9, code="f" * 12)
+    table = page_tables(tables)["jitter"].set_index("method")
+    assert list(table) == ["boston"]
+    assert set(table["boston"]) == {"1.25"}
+    pairs = frames_of(tables, judge_study(tables.cells, CLAIMS))["jitter"].set_index("line")
+    assert pairs.loc["SSGE full", "ratio_max"] == pytest.approx(1e9 / 300)
+    assert pairs.loc["SSGE full", "alike_mean"] == pytest.approx(2 / 3)
+    assert pairs.loc["RANDA full", "alike_mean"] == 1.0
 
 
 def claim(statistic, side="above"):
-    return StudyClaim(statistic=statistic, says="it is so", side=side, threshold=0.0)
+    return StudyClaim(statistic=statistic, says="it is so", side=side, threshold=0.0, interval="splits")
 
 
-def outcomes(judged):
-    return {(each.dataset, each.kl_jitter): each.outcome for each in judged}
+def judged(tables, statistic, side="above"):
+    found = judge_study(tables.cells, [claim(statistic, side)])
+    return {(row.dataset, row.kl_jitter): row for row in found.itertuples()}
+
+
+def outcomes(*args):
+    return {place: row.outcome for place, row in judged(*args).items()}
+
+
+PLACES = [("boston", 0.0), ("boston", 1e-6), ("power", 0.0)]
+SSGE_LAST = "log KL: ssge full - rand-a full"
 
 
 def test_claims_are_judged_by_paired_differences_with_the_corrected_interval():
-    tables = whole()
-    statistic = "log KL: ssge full - rand-a full"
-    (boston, jittered, power) = judge_study(tables.cells, [claim(statistic)])
-    assert [(e.dataset, e.kl_jitter, e.splits, e.planned) for e in (boston, jittered, power)] == [
-        ("boston", 0.0, 3, 3), ("boston", 1e-6, 3, 3), ("power", 0.0, 3, 3),
-    ]  # fmt: skip
-    assert boston.verdict is not None
-    assert boston.verdict.value == pytest.approx(math.log(300 / 11), rel=1e-12)
-    assert set(outcomes(judge_study(tables.cells, [claim(statistic)])).values()) == {"held"}
-    assert set(outcomes(judge_study(tables.cells, [claim(statistic, "below")])).values()) == {"did not hold"}
-
-    excess = judge_study(tables.cells, [claim("training log likelihood above exact's: ssge ffg")])[0]
-    assert excess.verdict is not None
-    assert (excess.verdict.value, excess.verdict.low, excess.verdict.high) == corrected_interval([5.0, 6.0, 7.0], 1 / 9)
+    found = judged(whole(), SSGE_LAST)
+    assert list(found) == PLACES
+    assert all((row.splits, row.planned, row.outcome) == (3, 3, "held") for row in found.values())
+    assert found["boston", 0.0].value == pytest.approx(math.log(300 / 11), rel=1e-12)
+    assert set(outcomes(whole(), SSGE_LAST, "below").values()) == {"did not hold"}
+    excess = judged(whole(), "training log likelihood above exact's: ssge ffg")["boston", 0.0]
+    assert (excess.value, excess.low, excess.high) == corrected_interval([5.0, 6.0, 7.0], 1 / 9)
     assert excess.agreeing == 3
-    on_power = claim(statistic).model_copy(update={"datasets": ("power",)})
-    assert [each.dataset for each in judge_study(tables.cells, [on_power])] == ["power"]
+    on_power = claim(SSGE_LAST).model_copy(update={"datasets": ("power",)})
+    assert judge_study(whole().cells, [on_power])["dataset"].tolist() == ["power"]
 
 
 def test_a_claim_whose_interval_holds_its_threshold_is_undecided():
-    cells = [
-        each.model_copy(update={"log_variance_ratio": 0.1 * (each.split - 1)})
-        if each.method == "ssge" and each.family == "full"
-        else each
-        for each in whole().cells
-    ]
-    (boston, *_) = judge_study(cells, [claim("log variance ratio in the box: ssge full", "below")])
+    cells = whole().cells.assign(log_variance_ratio=lambda c: 0.1 * (c["split"] - 1))
+    boston = judged(Tables(cells, whole().curves), "log variance ratio in the box: ssge full", "below")["boston", 0.0]
     assert (boston.outcome, boston.agreeing, boston.splits) == ("undecided", 1, 3)
 
 
 def test_no_verdict_stands_on_survivors():
     """What is missing leaves a claim open; what diverged is infinitely far, or tells nothing."""
-    judged = judge_study(with_holes().cells, [claim("log KL: ssge full - rand-a full")])
-    by_place = {(each.dataset, each.kl_jitter): each for each in judged}
-    power, boston = by_place["power", 0.0], by_place["boston", 0.0]
-    assert (power.splits, power.finished, power.planned, power.outcome) == (1, 1, 3, "incomplete")
+    found = judged(with_holes(), SSGE_LAST)
+    power, boston = found["power", 0.0], found["boston", 0.0]
+    assert (power.splits, power.planned, power.outcome) == (1, 3, "incomplete")
+    assert math.isnan(power.value)
     assert (boston.splits, boston.agreeing, boston.outcome) == (3, 3, "held")  # one of three is infinite
-    assert boston.verdict is not None
-    assert (boston.verdict.value, boston.verdict.low, boston.verdict.high) == (math.inf, math.inf, math.inf)
-    likelihood = judge_study(with_holes().cells, [claim("training log likelihood above exact's: ssge full")])
-    assert outcomes(likelihood)["boston", 0.0] == "not judged"
-    page = page_of(with_holes())
-    row = next(
-        row
-        for row in rows_of(page, "held, of data sets", "incomplete")
-        if "worse than" in row["claim"] or "SSGE ends" in row["claim"]
-    )
-    assert "power 1/1 of 3" in row["incomplete"]
-
-
-def test_what_diverged_everywhere_is_not_called_missing():
-    cells = [
-        c.model_copy(update={"status": "diverged", "log_likelihood_excess": None}) if c.method == "ssge" else c
-        for c in whole().cells
-    ]
-    rows = rows_of(page_of(Tables(cells, [])), "held, of data sets", "not judged")
-    row = next(r for r in rows if "E_q[log p" in r["claim"] and "SSGE, full" in r["claim"])
-    assert (row["not judged"], row["held, of data sets"]) == ("boston 0/0, power 0/0", "–")
-    boston = [c.model_copy(update={"log_likelihood_excess": 1.0}) if c.dataset == "power" else c for c in cells]
-    rows = rows_of(page_of(Tables(boston, [])), "held, of data sets", "not judged")
-    assert next(r for r in rows if r["claim"] == row["claim"])["held, of data sets"] == "1 of 1"
-    assert "incomplete" not in row
-
-
-def test_a_data_set_counts_once_and_jitter_is_told_where_the_outcome_is_another():
-    """With jitter RANDA's KL is put above SSGE's on one split of boston: one infinite difference of three is below 0."""
-
-    def moved(c):
-        return (c.dataset, c.method, c.split, c.kl_jitter) == ("boston", "rand-a", 1, 1e-6)
-
-    cells = [c.model_copy(update={"kl": math.inf}) if moved(c) else c for c in whole().cells]
-    rows = {row["claim"]: row for row in rows_of(page_of(Tables(cells, [])), "another outcome with jitter")}
-    turned = rows["section 4, of methods in general: SSGE ends further from the posterior than RANDA (full)"]
-    assert (turned["held, of data sets"], turned["held"]) == ("2 of 2", "boston 3/3, power 3/3")
-    assert turned["another outcome with jitter"] == "boston (1e-6) 2/3: undecided"
-    page = page_of(Tables(cells, []))
-    assert "those of boston,\nwhich were run with jitter too" in page
-    others = [row for row in rows.values() if "log p" in row["claim"]]
-    assert {row["another outcome with jitter"] for row in others} == {"–"}
-    plain = [c for c in whole().cells if not c.kl_jitter]
-    assert "with jitter too" not in page_of(Tables(plain, []))
-    assert "another outcome with jitter" not in page_of(Tables(plain, []))
-    for part in (lambda c: c.kl_jitter, lambda c: c.kl_jitter == 0):  # what is not all there has no outcome to compare
-        some = [
-            without(place, "missing") if part(c) and c.method == "rand-a" and c.split else c
-            for c, place in zip(whole().cells, study_places(), strict=True)
-        ]
-        table = verdict_table(judge_study(some, CLAIMS))
-        assert {row[-1] for row in table.rows} == {"–"}
-        assert ("incomplete" in table.columns) == any(not c.kl_jitter and c.status == "missing" for c in some)
-
-
-def test_a_factorised_variance_is_judged_against_the_best_factorised_one_too():
-    """Its own is a tenth of the exact one's logarithm lower on every split than EXACT ffg's."""
-    values = {"exact": -0.5, "rand-a": -0.6}
-    cells = [
-        c.model_copy(update={"log_variance_ratio": values[c.method] - 0.01 * c.split}) if c.method in values else c
-        for c in whole().cells
-    ]
-    judged = judge_study(cells, [claim("log variance ratio in the box: rand-a ffg - exact ffg", "below")])
-    assert outcomes(judged) == {("boston", 0.0): "held", ("boston", 1e-6): "held", ("power", 0.0): "held"}
-    assert [each.verdict and each.verdict.value for each in judged] == pytest.approx([-0.1] * 3, rel=1e-9)
-    against = judge_study(cells, [claim("log variance ratio in the box: ssge ffg - exact ffg", "below")])
-    assert set(outcomes(against).values()) == {"did not hold"}
-
-
-def test_a_variance_ratio_beneath_rounding_is_said_to_be_so():
-    cells = [c.model_copy(update={"spectrum_0": 1.7e-36}) if c.method == "ssge" else c for c in whole().cells]
-    rows = {(r["data set"], r["method"]): r for r in rows_of(page_of(Tables(cells, [])), "0 %", "95 %")}
-    assert rows["boston", "SSGE full"]["0 %"] == "< 1e−30"
-    assert rows["boston", "RANDA full"]["0 %"] == "0.01"
+    assert (boston.value, boston.low, boston.high) == (math.inf, math.inf, math.inf)
+    assert outcomes(with_holes(), "training log likelihood above exact's: ssge full")["boston", 0.0] == "not judged"
+    table = verdict_table(judge_study(with_holes().cells, CLAIMS)).set_index("claim")
+    ends = next(says for says in table.index if "SSGE ends" in says and "(full)" in says)
+    assert table.loc[ends, "incomplete"] == "power 1/1"
 
 
 @pytest.mark.parametrize(
@@ -291,86 +253,82 @@ def test_a_variance_ratio_beneath_rounding_is_said_to_be_so():
 )
 def test_infinite_divergences_are_judged_by_their_signs(ssge, rand_a, outcome):
     """Where both are infinite there is no difference, and a claim of one is refuted."""
-    kls = {"ssge": ssge, "rand-a": rand_a}
-    cells = [c.model_copy(update={"kl": kls[c.method]}) if c.method in kls else c for c in whole().cells]
-    assert set(outcomes(judge_study(cells, [claim("log KL: ssge full - rand-a full")])).values()) == {outcome}
-    ratio = "KL over that without: median [quartiles]"
-    jitter = rows_of(page_of(Tables(cells, whole().curves)), ratio)
-    told = {row["method"]: row[ratio] for row in jitter}
-    assert told["SSGE full"] == ("–" if ssge == math.inf else "1 [1, 1]")
+    tables = changed(lambda c: c["method"] == "ssge", kl=ssge)
+    tables = changed(lambda c: c["method"] == "rand-a", tables, kl=rand_a)
+    assert set(outcomes(tables, SSGE_LAST).values()) == {outcome}
 
 
 def test_a_diverged_cell_outweighs_the_others_however_they_stand():
     """RANDA is ahead by a little on two splits, SSGE diverged on the third: SSGE is not the nearer one."""
-    cells = []
-    for c in whole().cells:
-        if c.method == "ssge" and c.split == 2:
-            cells.append(c.model_copy(update={"status": "diverged", "kl": None}))
-        else:
-            cells.append(c.model_copy(update={"kl": 1.0 if c.method == "ssge" else 1.1}))
-    (boston, *_) = judge_study(cells, [claim("log KL: ssge full - rand-a full")])
+    tables = changed(lambda c: c["method"] == "ssge", kl=1.0)
+    tables = changed(lambda c: c["method"] == "rand-a", tables, kl=1.1)
+    tables = changed(lambda c: (c["method"] == "ssge") & (c["split"] == 2), tables, status="diverged", kl=np.nan)
+    boston = judged(tables, SSGE_LAST)["boston", 0.0]
     assert (boston.outcome, boston.agreeing, boston.splits) == ("undecided", 1, 3)
 
 
-def test_versions_of_the_code_are_counted():
-    cells = [
-        c.model_copy(update={"code": "f" * 12}) if c.method == "ssge" and c.split == 0 else c for c in whole().cells
-    ]
-    rows = {row["method"]: row for row in rows_of(page_of(Tables(cells, [])), "sources (cells)")}
-    assert rows["SSGE full"]["sources (cells)"] == f"{4:012x} (12), {'f' * 12} (6)"
-    assert rows["RANDA full"]["sources (cells)"] == f"{6:012x} (18)"
+def test_a_data_set_counts_once_and_jitter_is_told_where_the_outcome_is_another():
+    """With jitter RANDA's KL is put above SSGE's on one split of boston: one infinite difference of three is below 0."""
+    tables = changed(lambda c: line("rand-a", jitter=1e-6)(c) & (c["split"] == 1), kl=math.inf)
+    table = verdict_table(judge_study(tables.cells, CLAIMS)).set_index("claim")
+    ends = table.loc["section 4, of methods in general: SSGE ends further from the posterior than RANDA (full)"]
+    assert (ends["held"], ends["another outcome with jitter"]) == (
+        "boston 3/3, power 3/3", "boston (1e-6) 2/3: undecided",
+    )  # fmt: skip
+    assert {*table["another outcome with jitter"]} - {"–"} <= {"boston (1e-6) 2/3: undecided"}
+    plain = whole().cells[~(whole().cells["kl_jitter"] > 0)]
+    assert "another outcome with jitter" not in verdict_table(judge_study(plain, CLAIMS))
+
+
+def test_a_factorised_variance_is_judged_against_the_best_factorised_one_too():
+    """Its own is a tenth of the exact one's logarithm lower on every split than EXACT ffg's."""
+    tables = changed(lambda c: c["method"] == "exact", log_variance_ratio=-0.5)
+    tables = changed(lambda c: c["method"] == "rand-a", tables, log_variance_ratio=-0.6)
+    found = judged(tables, "log variance ratio in the box: rand-a ffg - exact ffg", "below")
+    assert [row.outcome for row in found.values()] == ["held"] * 3
+    assert [row.value for row in found.values()] == pytest.approx([-0.1] * 3, rel=1e-9)
 
 
 def test_every_claim_of_the_file_is_planned_somewhere_and_an_unknown_one_refused():
-    judged = judge_study(whole().cells, CLAIMS)
-    assert {each.claim.statistic for each in judged} == {each.statistic for each in CLAIMS}
-    by_size = [each for each in judged if "M = 160" in each.claim.statistic]
-    assert {(each.dataset, each.kl_jitter) for each in by_size} == {("boston", 0.0)}
-    assert {each.kl_jitter for each in judged if ": exact ffg" in each.claim.statistic} == {None}
-    for name in ("log kl: ssge full - rand-a full", "log KL: ssge full", "something: ssge full"):
+    found = judge_study(whole().cells, CLAIMS)
+    assert {*found["statistic"]} == {each.statistic for each in CLAIMS}
+    by_size = found[found["statistic"].str.contains("M = 160")]
+    assert {*zip(by_size["dataset"], by_size["kl_jitter"], strict=True)} == {("boston", 0.0)}
+    assert found.loc[found["statistic"].str.contains(": exact ffg"), "kl_jitter"].isna().all()
+    for name in ("log kl: ssge full - rand-a full", "something: ssge full"):
         with pytest.raises(InputError, match=f"there is no statistic '{name}'"):
             judge_study(whole().cells, [claim(name)])
 
 
-def test_a_table_with_a_cell_twice_is_refused(tmp_path):
-    tables = whole()
-    write_tables(Tables([*tables.cells, tables.cells[0]], tables.curves), tmp_path / "study")
-    with pytest.raises(InputError, match="holds boston split 0 exact twice"):
-        reproduce(tmp_path)
-
-
-@pytest.mark.parametrize("change", [{"max_steps": 500}, {"seed": 1}])
+@pytest.mark.parametrize("change", [{}, {"max_steps": 500}, {"seed": 1}])
 def test_splits_are_not_counted_twice_by_other_steps_or_seeds(tmp_path, change):
-    tables = whole()
-    again = next(c for c in tables.cells if c.method == "rand-a").model_copy(update=change)
-    write_tables(Tables([*tables.cells, again], tables.curves), tmp_path / "study")
+    cells, curves = whole()
+    again = cells[cells["method"] == "rand-a"].iloc[:1].assign(**change)
+    write_tables(Tables(pd.concat([cells, again]), curves), tmp_path / "study")
     with pytest.raises(InputError, match="holds boston split 0 rand-a twice"):
         reproduce(tmp_path)
 
 
 def test_a_split_on_two_tasks_is_refused(tmp_path):
-    (first, *others), curves = whole()
-    write_tables(Tables([first.model_copy(update={"task": "f" * 12}), *others], curves), tmp_path / "study")
+    write_tables(changed(lambda c: c.index == 0, task="f" * 12), tmp_path / "study")
     with pytest.raises(InputError, match="holds boston split 0 on two tasks"):
         reproduce(tmp_path)
 
 
 def test_a_folder_with_neither_records_nor_tables_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"holds neither records nor study/scores\.csv"):
+    with pytest.raises(InputError, match=r"holds neither records nor study/scores\.csv\.gz"):
         reproduce(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_study_of_which_nothing_is_there_still_has_a_page(tmp_path):
-    cells = [without(place, "missing") for place in study_places()]
-    write_tables(Tables(cells, []), tmp_path / "study")
+    tables = nothing_yet()
+    write_tables(tables, tmp_path / "study")
     reproduce(tmp_path)
     page = (tmp_path / "study.md").read_text()
-    assert f"{len(cells)} of {len(cells)} cells are missing" in page
-    assert {tuple(row.values())[1:] for row in rows_of(page, "held, of data sets", "held")} == {("–",) * 4}
-    assert "- boston, power: all\n" in page
-    with pytest.raises(StopIteration):
-        rows_of(page, "M = 160", "method")
+    assert f"{len(tables.cells)} of {len(tables.cells)} cells are missing" in page
+    assert {row["incomplete"] for row in rows_of(page, "claim", "held")} <= {"boston 0/0", "boston 0/0, power 0/0"}
+    assert not list((tmp_path / "study").glob("*.png"))
 
 
 @pytest.mark.parametrize(
@@ -381,16 +339,44 @@ def test_a_study_of_which_nothing_is_there_still_has_a_page(tmp_path):
     ],
 )  # fmt: skip
 def test_numbers_in_words(value, words):
-    assert summary.number(value) == words
-
-
-def test_markdown_keeps_a_bar_within_its_cell_and_infinities_numbers():
-    table = summary.Table(title="t", columns=("a", "b"), rows=(("x|y", None), (1.5, 2), (math.inf, -math.inf)))
-    table = summary.Table.model_validate_json(table.model_dump_json())  # as an experiment's table is read
-    assert markdown(table) == "| a | b |\n| --- | --- |\n| x\\|y | – |\n| 1.5 | 2 |\n| ∞ | −∞ |"
+    assert number(value) == words
 
 
 def test_cells_of_a_study_are_the_protocols():
-    places = study_places()
-    assert len(places) == 3 * (10 + 24 + 8) + 3 * 10  # boston with sizes and jitter, power without
-    assert cell(places[0]).entry.method == "exact"
+    assert len(study_places()) == 3 * (10 + 24 + 8) + 3 * 10  # boston with sizes and jitter, power without
+
+
+def figure_of(tables, name):
+    """A figure's panels by their titles."""
+    figure = FILE.figures[name].of(frames_of(tables, judge_study(tables.cells, CLAIMS)))
+    figure.draw_without_rendering()
+    return figure, {axes.get_title("left"): axes for axes in figure.axes if axes.get_visible()}
+
+
+def test_panels_say_of_how_many_splits_they_are_and_what_lacks_some_is_faint():
+    _, panels = figure_of(with_holes(), "spectrum")
+    assert list(panels) == ["boston, 2–3 of 3", "power, 1–3 of 3"]
+    opacities = {each.get_alpha() for each in panels["power, 1–3 of 3"].lines if each.get_marker() == "o"}
+    assert opacities == {FAINT, 1.0}
+    labels = [text.get_text() for text in panels["boston, 2–3 of 3"].get_yticklabels()]
+    assert labels[:3] == ["EXACT full", "EXACT ffg", "FIXEDA full"]
+    assert "RANDA n.g. ffg" in labels
+
+
+def test_what_lies_beyond_an_axis_is_a_triangle_at_its_end():
+    tables = changed(line("ssge"), spectrum_0=0.0, spectrum_100=1e9)
+    _, panels = figure_of(tables, "spectrum")
+    beyond = {each.get_marker(): [*each.get_xdata()] for each in panels["boston"].lines}
+    assert (beyond["<"], beyond[">"]) == ([1e-5], [1e3])
+    endless = Tables(whole().cells, curve("boston", "rand-a", "full", 80, (1e4, 100.0, 1e-8, math.inf)))
+    _, panels = figure_of(endless, "time")
+    marks = {each.get_marker(): (*each.get_xdata(), *each.get_ydata()) for each in panels["boston"].lines}
+    assert (marks["^"], marks["v"]) == ((1.0, 100.0), (0.1, 0.1))
+
+
+def test_a_method_keeps_its_colour_where_others_are_missing():
+    curves = pd.concat([curve("boston", m, "full", 80, (9.0, 8.0, 7.0, 6.0)) for m in ("fixed-a", "ssge")])
+    both = Tables(whole().cells, pd.concat([curves, curve("power", "ssge", "full", 80, (9.0, 8.0, 7.0, 6.0))]))
+    _, panels = figure_of(both, "steps")
+    colours = [{each.get_label(): each.get_color() for each in panels[name].lines} for name in ("boston", "power")]
+    assert colours[0]["SSGE full"] == colours[1]["SSGE full"] != colours[0]["FIXEDA full"]

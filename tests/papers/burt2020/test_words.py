@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsvi_bench.papers.burt2020.numbers import budget
+from fsvi_bench.papers.burt2020.cells import budget, frame_of
 from fsvi_bench.papers.places import places
 from fsvi_bench.running.plan import Request, make_plan
 from tests.presenting.studies import record
@@ -23,10 +23,10 @@ from tests.presenting.studies import record
     ],
 )
 def test_titles_say_what_m_is_and_who_takes_other_steps(protocol, words):
-    assert budget(list(places(make_plan(Request(protocol=protocol)))), quick=False) == words
+    assert budget(frame_of([], list(places(make_plan(Request(protocol=protocol))))), quick=False) == words
 
 
 def test_without_settings_nothing_is_said_of_them():
-    exact = [record("exact", 0, 0.0)]
-    assert budget(exact, quick=False) == budget(exact, quick=True) == ""
-    assert budget([*exact, record("rand-a", 0, 1.0, M=20)], quick=True).startswith("M = 20 (quick look")
+    exact = record("exact", 0, 0.0)
+    assert budget(frame_of([exact]), quick=False) == budget(frame_of([exact]), quick=True) == ""
+    assert budget(frame_of([exact, record("rand-a", 0, 1.0, M=20)]), quick=True).startswith("M = 20 (quick look")

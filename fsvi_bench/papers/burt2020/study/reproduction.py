@@ -6,15 +6,14 @@ from pathlib import Path
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.base import Outcome, Reproduction, Workshop
-from fsvi_bench.papers.burt2020.study.claims import NAME, judge_study, load_study_file
+from fsvi_bench.papers.burt2020.study.claims import judge_study, verdict_table
 from fsvi_bench.papers.burt2020.study.collect import collect
 from fsvi_bench.papers.burt2020.study.page import write_page
-from fsvi_bench.papers.burt2020.study.sittings import continued, kept_words
-from fsvi_bench.papers.burt2020.study.summary import require_one_cell_each
-from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, Tables, read_tables, write_tables
-from fsvi_bench.papers.burt2020.study.verdicts import verdict_table
+from fsvi_bench.papers.burt2020.study.settings import load_study_file
+from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, continued, kept_words, read_tables, write_tables
 from fsvi_bench.papers.from_records import run_or_find
 from fsvi_bench.papers.places import holds_records
+from fsvi_bench.presenting.tables import TableSpec
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Plan, Request, make_plan
 from fsvi_bench.running.prepare import require_data
@@ -26,14 +25,14 @@ PAGE = "study"  #: `study.md` and the folder `study` beside it
 class Study(Reproduction):
     """The whole protocol as a page.
 
-    A folder with records gives `study/scores.csv` and `curves.csv` from these; in one without, such as `docs`, they are
-    read. `study.md` and its figures are made from these two files alone. Where there are both, cells without a record
-    keep their lines: a study goes on elsewhere once both files are copied there, by `fsvi-bench run` (`--compute`
-    would compute all of it). To publish it, copy them into `docs`, and what other experiments have to say:
-    `reproduce burt2020-roots --out docs/study`.
+    A folder with records gives `study/scores.csv.gz` and `curves.csv.gz` from these; in one without, such as `docs`,
+    they are read. `study.md` and its figures are made from these two files alone. Where there are both, cells without
+    a record keep their lines: a study goes on elsewhere once both files are copied there, by `fsvi-bench run`
+    (`--compute` would compute all of it). To publish it, copy them into `docs`, and write what came out into
+    `study.md.j2` and the table's hash into `burt2020-study.yaml`.
     """
 
-    name, shows_unfinished, takes_days = NAME, True, True
+    name, shows_unfinished, takes_days = "burt2020-study", True, True
 
     @property
     def summary(self) -> str:
@@ -49,38 +48,36 @@ class Study(Reproduction):
             InputError: the folder holds neither records nor tables of the study, or tables that do not go with its
                 records.
         """
-        stem = workshop.stem(PAGE)
-        folder = workshop.root / stem.name
+        file, stem = load_study_file(), workshop.stem(PAGE)
         written, records, computed, reused = [], list[Record](), 0, 0
         if workshop.compute or holds_records(workshop.root):
-            store, plan = Store(workshop.root), self.plan(workshop.quick)
-            records, missing, computed, reused = run_or_find(plan, store, workshop, self.name)
-            resources = workshop.resources
+            plan, resources = self.plan(workshop.quick), workshop.resources
+            records, missing, computed, reused = run_or_find(plan, Store(workshop.root), workshop, self.name)
+            found = collect(records, missing, workshop.root, resources.data_dir, workshop.progress)
             # What is whole needs no earlier table, and writes over a damaged one.
-            earlier = read_tables(folder) if missing and (folder / CELLS_FILE).is_file() else Tables([], [])
-            found = collect(records, missing, store.root, resources.data_dir, workshop.progress)
-            both = continued(found, earlier)
-            if (told := kept_words(found, both, earlier)) is not None:
-                workshop.progress.note(f"{folder / CELLS_FILE}: {told}")
-            written = write_tables(both, folder)
-        elif not (folder / CELLS_FILE).is_file():
+            if missing and (stem / CELLS_FILE).is_file():
+                earlier = read_tables(stem)
+                if (told := kept_words(found, earlier)) is not None:
+                    workshop.progress.note(f"{stem / CELLS_FILE}: {told}")
+                found = continued(found, earlier)
+            written = write_tables(found, stem)
+        elif not (stem / CELLS_FILE).is_file():
             raise InputError(
                 f"{workshop.root} holds neither records nor {stem.name}/{CELLS_FILE}; name the folder of the study's "
                 "runs with --out, or let --compute compute it"
             )
-        tables = read_tables(folder)
-        require_one_cell_each(tables.cells)
-        judged = judge_study(tables.cells, load_study_file().claims)
-        written += write_page(tables, judged, stem, folder, workshop.quick)
+        tables = read_tables(stem)
+        judged = judge_study(tables.cells, file.claims)
+        written += write_page(tables, judged, file, stem, workshop.quick)
         return Outcome(
             name=self.name,
             quick=workshop.quick,
             files=written,
             computed=computed,
             reused=reused,
-            tables=(verdict_table(judged),),
+            tables=(TableSpec(title="Claims", frame="claims").of({"claims": verdict_table(judged)}),),
             records=records,
-            missing=sum(cell.status == "missing" for cell in tables.cells),
+            missing=int(tables.cells["status"].eq("missing").sum()),
         )
 
     def plan(self, quick: bool) -> Plan:

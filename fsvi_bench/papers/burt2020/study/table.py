@@ -1,200 +1,162 @@
-"""The study's table, `scores.csv`: a line per planned cell, finished or not, from which all else is made.
+"""The study's two tables, from which all else is made: `scores.csv.gz`, a row per planned cell, finished or not, and
+`curves.csv.gz`, the medians of the traces.
 
-With `curves.csv`, the medians of the traces, it is small enough to be committed: ten digits of each number (six of a
-curve's), infinity as a word, nothing where a score does not apply.
+They are small enough to be committed: ten digits of each number (six of a curve's), nothing where a score does not
+apply. Continuing a study in several sittings, or on several machines, puts two pairs of tables together.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+import gzip
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, TypeVar
+from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+import pandas as pd
 
 from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import write_atomically
-from fsvi_bench.posteriors.base import Family
+from fsvi_bench.papers.burt2020.cells import LINE
 
-SPECTRUM = (0, 5, 25, 50, 75, 95, 100)  #: percent: the quantiles that are kept
+SPECTRUM = (0, 5, 25, 50, 75, 95, 100)  #: percent: the quantiles of S*^(-1/2) S S*^(-1/2) that are kept
+#: As in `scoring.scores`.
 SCORES = (
     "kl", "kl_mean_term", "kl_cov_term", "reverse_kl", "predictive_kl_test", "predictive_kl_box", "nlpd", "nlpd_gap",
     "rmse", "kl_at_objective_optimum", "objective_gap",
 )  # fmt: skip
+CLOSENESS = ("log_likelihood_excess", "mean_log_likelihood_excess", "log_variance_ratio")  #: see `study.closeness`
+RATIOS = tuple(f"spectrum_{percent}" for percent in SPECTRUM)
 #: What every Gaussian that was scored has.
-ALWAYS = ("kl", "kl_mean_term", "nlpd", "rmse", "log_likelihood_excess", "mean_log_likelihood_excess",
-          "log_variance_ratio", *(f"spectrum_{percent}" for percent in SPECTRUM))  # fmt: skip
-
-
-class Entry(NamedTuple):
-    """What makes one line of the page's tables on a data set; None for what a method does not have."""
-
-    method: str
-    family: Family
-    M: int | None
-    kl_jitter: float | None
-
-
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-
-    @model_validator(mode="after")
-    def _no_nan(self) -> Self:
-        unknown = [name for name, value in self if isinstance(value, float) and math.isnan(value)]
-        if unknown:
-            raise ValueError(f"{unknown[0]} is not a number")
-        return self
-
-
-class StudyCell(_Line):
-    """One planned cell. Scores as in `scoring.scores`; what it has none of is None."""
-
-    dataset: str
-    split: int
-    method: str
-    family: Family
-    M: int | None
-    kl_jitter: float | None
-    max_steps: int | None
-    seed: int
-    status: Literal["ok", "diverged", "failed", "missing"]
-    reason: str = ""
-    cell: str = ""  #: the record's cell key, its first 24 digits
-    code: str = ""  #: of the hash of the sources that decide its numbers, the first 12 digits
-    task: str = ""  #: of its task's hash, likewise
-    hardware: str = ""
-    gradients: int | None = None  #: that were computed; a line search takes more than one for a step
-    train_seconds: float | None = None  #: the batch's, over its size
-    kl: float | None = None
-    kl_mean_term: float | None = None
-    kl_cov_term: float | None = None
-    reverse_kl: float | None = None
-    predictive_kl_test: float | None = None
-    predictive_kl_box: float | None = None
-    nlpd: float | None = None
-    nlpd_gap: float | None = None
-    rmse: float | None = None
-    kl_at_objective_optimum: float | None = None
-    objective_gap: float | None = None
-    log_likelihood_excess: float | None = None  #: see `study.closeness`
-    mean_log_likelihood_excess: float | None = None
-    log_variance_ratio: float | None = None
-    spectrum_0: float | None = None  #: of S*^(-1/2) S S*^(-1/2), at 0 %
-    spectrum_5: float | None = None
-    spectrum_25: float | None = None
-    spectrum_50: float | None = None
-    spectrum_75: float | None = None
-    spectrum_95: float | None = None
-    spectrum_100: float | None = None
-
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        lacking = [name for name in ALWAYS if getattr(self, name) is None]
-        if self.status == "ok" and lacking:
-            raise ValueError(f"a cell that is ok has no {lacking[0]}")
-        return self
-
-    @cached_property
-    def entry(self) -> Entry:
-        return Entry(self.method, self.family, self.M, self.kl_jitter)
-
-
-class CurvePoint(_Line):
-    """One place of a median curve: KL after so many steps, over `cells` traces, and the seconds they took (median)."""
-
-    dataset: str
-    method: str
-    family: Family
-    M: int | None
-    kl_jitter: float | None
-    steps: int
-    cells: int
-    seconds: float
-    kl_lower_quartile: float
-    kl: float  #: the median
-    kl_upper_quartile: float
-
-    @cached_property
-    def entry(self) -> Entry:
-        return Entry(self.method, self.family, self.M, self.kl_jitter)
+ALWAYS = ["kl", "kl_mean_term", "nlpd", "rmse", *CLOSENESS, *RATIOS]
+LINE_COLUMNS = {"dataset": "str", "method": "str", "family": "str", "M": "Int64", "kl_jitter": "float64"}
+CELLS = {
+    "dataset": "str", "split": "int64", "method": "str", "family": "str", "M": "Int64", "kl_jitter": "float64",
+    "max_steps": "Int64", "seed": "int64", "status": "str", "reason": "str",
+    "cell": "str",  # the first 24 digits of the record's key
+    "code": "str",  # the first 12 of the hash of the sources that decide its numbers
+    "task": "str",  # of its task's hash, likewise
+    "hardware": "str",
+    "gradients": "Int64",  # that were computed; a line search takes more than one for a step
+    "train_seconds": "float64",  # the batch's, over its size
+    **dict.fromkeys((*SCORES, *CLOSENESS, *RATIOS), "float64"),
+}  # fmt: skip
+#: KL after so many steps over `cells` traces, and the median of the seconds they took.
+CURVES = LINE_COLUMNS | {
+    "steps": "int64", "cells": "int64", "seconds": "float64",
+    "kl_lower_quartile": "float64", "kl": "float64", "kl_upper_quartile": "float64",
+}  # fmt: skip
+PLACE = ["split", *LINE, "max_steps", "seed"]  #: what was planned: all but what became of it
+CELLS_FILE, CURVES_FILE = "scores.csv.gz", "curves.csv.gz"
 
 
 class Tables(NamedTuple):
     """What the page is made from."""
 
-    cells: list[StudyCell]
-    curves: list[CurvePoint]
-
-
-CELLS_FILE, CURVES_FILE = "scores.csv", "curves.csv"
-Line = TypeVar("Line", StudyCell, CurvePoint)
-_INFINITIES = {math.inf: "Infinity", -math.inf: "-Infinity"}
+    cells: pd.DataFrame
+    curves: pd.DataFrame
 
 
 def write_tables(tables: Tables, folder: Path) -> list[Path]:
-    """Writes both files, the cells last: where they are, the curves are.
+    """Writes both files, the cells last: where they are, the curves are. Equal tables give equal bytes.
 
     Raises:
         InputError: the folder cannot be written.
     """
-    texts = {CURVES_FILE: _text(tables.curves, CurvePoint, 6), CELLS_FILE: _text(tables.cells, StudyCell, 10)}
-    for name, text in texts.items():
-        write_atomically(folder / name, text.encode())
-    return [folder / name for name in (CELLS_FILE, CURVES_FILE)]
+    paths = [folder / CURVES_FILE, folder / CELLS_FILE]
+    for path, frame, digits in zip(paths, reversed(tables), (6, 10), strict=True):
+        write_atomically(path, gzip.compress(as_text(frame, digits).encode(), mtime=0))
+    return paths[::-1]
+
+
+def as_text(frame: pd.DataFrame, digits: int = 10) -> str:
+    """A table as CSV."""
+
+    def word(value: object) -> str:
+        return f"{value:.{digits}g}".replace("inf", "Infinity")
+
+    return frame.to_csv(index=False, lineterminator="\n", float_format=word)
 
 
 def read_tables(folder: Path) -> Tables:
     """Reads both files.
 
     Raises:
-        InputError: one is missing or is not what its name says.
+        InputError: one is missing or is not what its name says, a cell stands twice, or a split has two tasks.
     """
-    return Tables(_read(folder / CELLS_FILE, StudyCell), _read(folder / CURVES_FILE, CurvePoint))
+    tables = Tables(_read(folder / CELLS_FILE, CELLS), _read(folder / CURVES_FILE, CURVES))
+    require_one_cell_each(tables.cells)
+    return tables
 
 
-def of_entry(cells: Iterable[StudyCell], dataset: str, entry: Entry) -> list[StudyCell]:
-    """The cells of one line."""
-    return [cell for cell in cells if cell.dataset == dataset and cell.entry == entry]
+def require_one_cell_each(cells: pd.DataFrame) -> None:
+    """Refuses a table in which a cell stands twice (with other steps or another seed, too), or a split has two tasks:
+    splits are what is averaged and paired here.
+
+    Raises:
+        InputError: it does.
+    """
+    for twice in cells[cells.duplicated(["split", *LINE])].itertuples():
+        raise InputError(
+            f"the study's table holds {twice.dataset} split {twice.split} {twice.method} twice; make it again"
+        )
+    tasks = cells[cells["task"] != ""].groupby(["dataset", "split"])["task"].nunique()
+    for dataset, split in tasks.index[tasks > 1]:
+        raise InputError(f"the study's table holds {dataset} split {split} on two tasks; keep the records of one")
 
 
-def _text(lines: Sequence[Line], kind: type[Line], digits: int) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = list(kind.model_fields)
-    writer.writerow(names)
-    writer.writerows([_word(getattr(line, name), digits) for name in names] for line in lines)
-    return text.getvalue()
-
-
-def _word(value: object, digits: int) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return _INFINITIES.get(value, f"{value:.{digits}g}")
-    return str(value)
-
-
-def _read(path: Path, kind: type[Line]) -> list[Line]:
+def _read(path: Path, columns: dict[str, str]) -> pd.DataFrame:
+    numbers = {name: [""] for name, kind in columns.items() if kind != "str"}  # "nan" is no number here
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            reader = csv.DictReader(stream)
-            if reader.fieldnames != list(kind.model_fields):
-                raise ValueError("its columns are others")
-            empty = {name: "" if field.annotation is str else None for name, field in kind.model_fields.items()}
-            rows = list(reader)
-            # Where a line is cut short, what it lacks must not pass for a score that does not apply.
-            if any(None in row or None in row.values() for row in rows):
-                raise ValueError("a line has too few or too many columns")
-            return [kind.model_validate({name: word or empty[name] for name, word in row.items()}) for row in rows]
+        frame = pd.read_csv(path, dtype=columns, keep_default_na=False, na_values=numbers)
+        _require_whole(frame, columns)
     except FileNotFoundError as error:
         raise InputError(f"there is no {path}; give the folder of a study's records with --out") from error
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+    except (OSError, EOFError, ValueError) as error:
         raise InputError(
-            f"{path} is not a study's table ({plain(why)}); put one there that is, or delete it and make it again from "
-            "the records, where all of them are here"
+            f"{path} is not a study's table ({plain(str(error))}); put one there that is, or delete it and make it "
+            "again from the records, where all of them are here"
         ) from error
+    return frame
+
+
+def _require_whole(frame: pd.DataFrame, columns: dict[str, str]) -> None:
+    if list(frame) != list(columns):
+        raise ValueError("its columns are others")
+    status = frame.get("status", pd.Series("ok", frame.index))
+    for name, expected in (("status", ("ok", "diverged", "failed", "missing")), ("family", ("full", "ffg"))):
+        strange = (status if name == "status" else frame[name]).loc[lambda column, known=expected: ~column.isin(known)]
+        if len(strange):
+            raise ValueError(f"{name} is '{strange.iloc[0]}'")
+    required = ALWAYS if "status" in frame else [name for name in columns if name not in LINE]
+    lacking = frame.loc[status == "ok", required].isna().any()
+    if lacking.any():
+        raise ValueError(f"a cell that is ok has no {lacking.idxmax()}")
+
+
+def continued(found: Tables, earlier: Tables) -> Tables:
+    """What was found, and from the earlier tables the cells that are missing there.
+
+    A cell found here is taken from here, whatever the earlier table has. A curve is a median over cells and cannot be
+    put together from two: of each line that keeps cells the one of more cells is taken, of equal ones that found here.
+
+    Raises:
+        InputError: the two are not of the same tasks.
+    """
+    known = found.cells[PLACE].merge(earlier.cells[earlier.cells["status"] != "missing"], "left", PLACE)
+    kept = found.cells["status"].eq("missing") & known["status"].notna()
+    cells = pd.concat([found.cells[~kept], known.loc[kept, list(CELLS)].astype(CELLS)]).sort_index()
+    require_one_cell_each(cells)
+    others = earlier.curves.merge(cells.loc[kept, LINE].drop_duplicates(), on=LINE)
+    both = pd.concat([others.assign(here=0), found.curves.assign(here=1)], ignore_index=True)
+    rank = 2 * both.groupby([*LINE, "here"], dropna=False)["cells"].transform("max") + both["here"]
+    best = both[rank == both.assign(rank=rank).groupby(LINE, dropna=False)["rank"].transform("max")]
+    return Tables(cells, cells[LINE].drop_duplicates().merge(best, on=LINE)[list(CURVES)])  # as the cells stand
+
+
+def kept_words(found: Tables, earlier: Tables) -> str | None:
+    """How many lines of the earlier table stay, and how many do not fit anywhere; None if it had none."""
+    known = earlier.cells.loc[earlier.cells["status"] != "missing", PLACE]
+    planned = known.merge(found.cells[[*PLACE, "status"]], "left", PLACE)["status"]
+    stay, strange = planned.eq("missing").sum(), planned.isna().sum()
+    told = [f"{stay:,} cells without a record here keep their lines"] if stay else []
+    told += [f"{strange:,} lines are of no planned cell and are left out"] if strange else []
+    return "; ".join(told) or None
