@@ -10,7 +10,14 @@ from statistics import fmean
 from fsvi_bench.presenting.report.comparison import held_out_ratio, supported_best
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.summary import estimate
-from fsvi_bench.presenting.table import OWN_PRIOR, count_words, format_score, score_columns, unfinished_word
+from fsvi_bench.presenting.table import (
+    OWN_PRIOR,
+    count_words,
+    format_estimate,
+    same_as_kl,
+    score_columns,
+    unfinished_word,
+)
 from fsvi_bench.statistics.resampled_t import corrected_interval
 from fsvi_bench.tasks.card import card_names, load_card
 
@@ -117,7 +124,8 @@ def _number(study: Study, dataset: str, entry: Entry, score: str, ratio: float, 
     values = study.by_split(dataset, entry, score)
     # The mean is over all finished cells: where a split lacks a seed, an interval of whole splits is not that mean's.
     interval = _interval(list(values.values()), ratio) if len(values) == row.splits else ""
-    return Number(format_score(row, score), sort_key(value.mean), interval, best == entry)
+    text = "=" if same_as_kl(row, score) else format_estimate(value)
+    return Number(text, sort_key(value.mean), interval, best == entry)
 
 
 def _seconds(study: Study, dataset: str, entry: Entry) -> Number:
