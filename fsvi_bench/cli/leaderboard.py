@@ -132,7 +132,7 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Table:
         for each in found.differences
     ]
     headings = ["data set", a, b, "log ratio", "95 % interval", "p", "p (Holm)", "closer"]
-    table = tables.Table(title=SCORES[found.score], columns=headings, rows=rows).terminal()
+    table = tables.Table(title=SCORES[found.score], columns=tuple(headings), rows=tuple(map(tuple, rows))).terminal()
     table.caption = CAPTION.format(least=CLOSED_FORM, bound=BOUND, level=LEVEL)
     table.caption_justify = "left"
     return table

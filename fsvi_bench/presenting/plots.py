@@ -32,6 +32,7 @@ class Layer(_Spec):
 
     Args:
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
+        every: of the points of a line, one in so many has a marker; of a pair, from the first one's place on.
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}` stands for the value of `by`.
     """
@@ -51,6 +52,7 @@ class Layer(_Spec):
     style: str | list[str] = "-"
     width: float = 1.3
     size: float = 4.0
+    every: int | tuple[int, int] = 1
     alpha: float | None = None
 
     def draw(self, axes: Axes, frames: Frames) -> None:
@@ -70,7 +72,7 @@ class Layer(_Spec):
 
     def _draw(self, axes: Axes, rows: pd.DataFrame, look: dict[str, Any], marker: str, style: str) -> None:
         line: dict[str, Any] = {"linewidth": self.width, "linestyle": style}
-        dot: dict[str, Any] = {"marker": marker, "markersize": self.size}
+        dot: dict[str, Any] = {"marker": marker, "markersize": self.size, "markevery": self.every}
         if self.kind in ("hline", "vline"):
             at = self.y if self.kind == "hline" else self.x
             for place in [at] if isinstance(at, float) else rows[at].unique():
