@@ -34,6 +34,7 @@ HUGE = 1e9  #: from here on a number is told by its power of ten
 ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an error bar would say nothing
 OWN_PRIOR = "Own prior: the method's model has another prior than the task's, and its KL contains the mismatch."
 UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
+MEDIANS = "Medians over splits."
 OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "Of one split each."
 MEANS = "Means and standard errors: fsvi-bench report."
 
@@ -52,8 +53,8 @@ def result_table(rows: Sequence[Row], width: int) -> Table:
     needed = room = _needed_width(table)
     for quartiles in (NARROW_COLUMNS, ("kl",), ()):
         if room > width:
-            more = f"{caption} More columns from a width of {needed} on."
-            table = _result_table(rows, narrow, quartiles, more)
+            said = caption if quartiles else caption.replace(OVER_SPLITS, MEDIANS)
+            table = _result_table(rows, narrow, quartiles, f"{said} More from a width of {needed} on.")
             room = _needed_width(table, wrapped=True)
     return table
 

@@ -53,7 +53,7 @@ class Strip:
             if fullness < 1:
                 axes.plot([x], [y], **dot, markerfacecolor=PAPER)
             if fullness:
-                axes.plot([x], [y], **dot, alpha=fullness, markeredgewidth=0)
+                axes.plot([x], [y], **dot, alpha=fullness, markeredgewidth=1.0 if fullness == 1 else 0)
         say(axes, y, self.words, self.side, MUTED if self.side == "center" else colour)
         say(axes, y, self.lacking, "right", FAILED)
 
