@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -24,20 +24,20 @@ def frame_of(records: Sequence[Record]) -> pd.DataFrame:
 
 def _row(record: Record) -> dict[str, Any]:
     row = {name: getattr(record, name) for name in (*CELL, "status", "reason", "task_sha256")}
-    row["settings"] = canonical_json(record.hyperparameters)
-    row["seconds"] = None if record.seconds is None else record.seconds.train
-    row |= {f"settings.{name}": value for name, value in record.hyperparameters.items()}
-    return row | (flat(record.scores) if record.scores is not None else {})
+    row |= {"settings": canonical_json(record.hyperparameters), "seconds": record.seconds and record.seconds.train}
+    return row | unnested({"settings": record.hyperparameters}) | (flat(record.scores) if record.scores else {})
 
 
 def flat(scores: Scores) -> dict[str, Any]:
     """Scores by their names, nested ones with a dot."""
-    named: dict[str, Any] = {}
-    for name, value in scores.model_dump().items():
-        if name == "coverage" and value is None:
-            value = dict.fromkeys(LEVELS)
-        if isinstance(value, dict):
-            named |= {f"{name}.{part}": each for part, each in value.items()}
-        elif name != "intervals":  # which only samples have
-            named[name] = value
-    return named
+    named = scores.model_dump(exclude=None if scores.intervals else {"intervals"})  # which only samples have
+    return unnested(named | {"coverage": named["coverage"] or dict.fromkeys(LEVELS)})
+
+
+def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
+    """One entry per key of mappings within mappings. `pandas.json_normalize` makes whole numbers broken ones."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = unnested(value, between) if isinstance(value, Mapping) else None
+        found |= {name: value} if inner is None else {f"{name}{between}{key}": each for key, each in inner.items()}
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pandas as pd
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json, write_atomically
 from fsvi_bench.presenting.cell_files import load_traces
+from fsvi_bench.presenting.frames import unnested
 from fsvi_bench.running.archive import Archive
 from fsvi_bench.running.cell import Record
 from fsvi_bench.training.trace import COLUMNS as TRACE_COLUMNS
@@ -39,7 +39,7 @@ def records_frame(archive: Archive) -> pd.DataFrame:
 
     A setting that is a number here and a word there is a word everywhere; infinite scores are infinite numbers.
     """
-    frame = pd.DataFrame([dict(_flat(_nested(record))) for record in archive.records], dtype=object)
+    frame = pd.DataFrame([unnested(_nested(record), "_") for record in archive.records], dtype=object)
     return _with_columns(frame.apply(_of_one_kind), [*IDENTITY, *WORDS])
 
 
@@ -48,16 +48,8 @@ def _nested(record: Record) -> dict[str, Any]:
     nested = record.model_dump(exclude={"format", "scores"})
     nested |= {"option": nested["hyperparameters"], "hyperparameters": canonical_json(record.hyperparameters)}
     nested |= {"detail": nested.pop("details"), "provenance": {n: _word(v) for n, v in record.provenance.items()}}
-    return nested | (record.scores.model_dump() if record.scores is not None else {})
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """A column per key of mappings within mappings; `pandas.json_normalize` makes whole numbers broken ones."""
-    for name, value in nested.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}_")
-        elif value is not None:
-            yield prefix + name, value
+    nested |= record.scores.model_dump() if record.scores is not None else {}
+    return {name: value for name, value in nested.items() if value is not None}
 
 
 def traces_frame(archive: Archive) -> pd.DataFrame:
