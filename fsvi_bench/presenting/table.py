@@ -12,23 +12,15 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from fsvi_bench.presenting.summary import Estimate, Row
+from fsvi_bench.presenting.summary import SHOWN, Estimate, Row
 from fsvi_bench.presenting.traces import Spread
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Scores
 from fsvi_bench.tasks.certificate import Certificate
 from fsvi_bench.tasks.refit import Refit
 
-COLUMNS = {
-    "kl": "KL(q‖P_D)",
-    "kl_moment_matched": "of its moments",
-    "kl_mean_term": "mean term",
-    "predictive_kl_test": "predictive KL, test",
-    "predictive_kl_box": "box",
-    "nlpd": "NLPD",
-    "rmse": "RMSE",
-}
-NARROW_COLUMNS = ("kl", "nlpd", "rmse")
+COLUMNS = {name: score["heading"] for name, score in SHOWN.items()}
+NARROW_COLUMNS = tuple(name for name, score in SHOWN.items() if "narrow" in score)
 UNLIMITED = 10_000  #: characters
 HUGE = 1e9  #: from here on a number is told by its power of ten
 ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an error bar would say nothing

@@ -80,11 +80,9 @@ def write_drawing(figure: Figure, name: str, folder: Path, description: str, sub
         InputError: the folder cannot be written.
     """
     paths = write_figure(figure, folder / name, DOTS_PER_INCH)
-    svg = _for_page(paths[1].read_text(encoding="utf-8"), name)
+    svg = Markup(_for_page(paths[1].read_text(encoding="utf-8"), name))  # Matplotlib has escaped the texts in it
     width = round(96 * float(figure.get_figwidth()))
-    return Drawing(
-        Markup(svg), width, description, tuple(path.name for path in paths), subject
-    )  # Matplotlib has escaped
+    return Drawing(svg, width, description, tuple(path.name for path in paths), subject)
 
 
 def _for_page(svg: str, name: str) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from fsvi_bench.presenting.report.comparison import held_out_ratio, supported_best
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
+from fsvi_bench.presenting.summary import SHOWN
 from fsvi_bench.presenting.table import (
     OWN_PRIOR,
     count_words,
@@ -21,16 +22,8 @@ from fsvi_bench.statistics.resampled_t import corrected_interval
 from fsvi_bench.tasks.card import card_names, load_card
 
 SECONDS = "seconds"
-MEANINGS = {
-    "kl": "Kullback–Leibler divergence from q to the exact posterior over the weights, nats",
-    "kl_moment_matched": "KL of the Gaussian with q’s moments, nats: a lower bound for any q with a density",
-    "kl_mean_term": "the part of the KL that the means make, nats",
-    "predictive_kl_test": "mean KL from the exact predictive to q’s over the test inputs, nats",
-    "predictive_kl_box": "the same over 1,000 fixed inputs in the bounding box of the training inputs, nats",
-    "nlpd": "negative log predictive density, nats per test point in the target’s own unit",
-    "rmse": "root mean square error of the predictive mean in the target’s own unit",
-    SECONDS: "training seconds of one cell, its batch’s divided by the batch’s size",
-}
+MEANINGS = {name: score["meaning"] for name, score in SHOWN.items()}
+MEANINGS[SECONDS] = "training seconds of one cell, its batch’s divided by the batch’s size"
 
 
 @dataclass(frozen=True)
