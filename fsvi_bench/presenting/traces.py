@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,11 +69,13 @@ def spread_by_second(traces: Sequence[Trace], score: str) -> list[tuple[float, S
 def _spreads(traces: Sequence[Trace], score: str, along: str, places: Sequence[float]) -> list[tuple[float, Spread]]:
     if score not in TRACED:
         raise ValueError(f"no trace follows '{score}', expected one of {', '.join(TRACED)}")
-    table = pd.DataFrame({cell: _at(trace, score, along, places) for cell, trace in enumerate(traces)}, places)
-    return [(place, spread_of(scores.to_numpy())) for place, scores in table.dropna().iterrows()]  # type: ignore[misc]
+    index = pd.Index(places)
+    table = pd.DataFrame({cell: _at(trace, score, along, index) for cell, trace in enumerate(traces)}, index)
+    table = table.dropna()
+    return [(place, spread_of(row)) for place, row in zip(table.index.tolist(), table.to_numpy(), strict=True)]
 
 
-def _at(trace: Trace, score: str, along: str, places: Sequence[float]) -> pd.Series[float]:
+def _at(trace: Trace, score: str, along: str, places: pd.Index[Any]) -> pd.Series[float]:
     """The trace's last score at each place; missing before its first point and where it lacks the score."""
     scores = [getattr(point, score) for point in trace.points]
     values = [math.inf if value is not None and math.isnan(value) else value for value in scores]

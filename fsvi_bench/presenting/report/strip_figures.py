@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -49,14 +50,14 @@ def _kl_drawn(row: Row) -> tuple[Estimate | None, bool]:
 
 def _kl_strip(row: Row) -> Strip:
     value, own = _kl_drawn(row)
-    lacking = f"{row.cells - row.finished}/{row.cells}" if row.finished < row.cells else ""
-    if value is None:
-        return Strip(words=UNKNOWN.words, lacking=lacking)
-    if value.mean < NO_LOGARITHM:
-        return Strip(words=ZERO.words, side=ZERO.side, lacking=lacking)
-    if math.isinf(value.mean):
-        return Strip(words="∞ ▸", side="right")
-    return Strip([(value.mean, float(own))], _ends(value), lacking=lacking)
+    strip = UNKNOWN
+    if value is not None:
+        strip = Strip([(value.mean, float(own))], _ends(value))
+        if math.isinf(value.mean):
+            strip = Strip(words="∞ ▸", side="right")
+        elif value.mean < NO_LOGARITHM:
+            strip = ZERO
+    return replace(strip, lacking=f"{row.cells - row.finished}/{row.cells}") if row.finished < row.cells else strip
 
 
 def _ends(value: Estimate) -> tuple[float, float] | None:
