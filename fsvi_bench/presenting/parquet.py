@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fsvi_bench.presenting.frames import unnested
 from fsvi_bench.running.archive import Archive
 from fsvi_bench.running.cell import Record
 from fsvi_bench.training.trace import COLUMNS as TRACE_COLUMNS
+from fsvi_bench.training.trace import Trace
 
 #: Columns by which rows of the two tables belong together.
 IDENTITY = ["cell", "dataset", "split", "method", "family", "seed"]
@@ -30,34 +32,35 @@ def write_tables(archive: Archive, folder: Path) -> list[tuple[Path, int]]:
     Raises:
         InputError: pyarrow is not installed, the folder cannot be written, or a trace is not one.
     """
-    frames = {"records": records_frame(archive), "traces": traces_frame(archive)}
+    traces = load_traces(archive.records, archive.root)
+    # As objects: whole numbers of which some are missing stay whole.
+    records = pd.DataFrame(map(record_row, archive.records), dtype=object).apply(_of_one_kind)
+    points = pd.DataFrame(trace_rows(archive.records, traces))
+    frames = {
+        "records": _with_columns(records, [*IDENTITY, *WORDS]),
+        "traces": _with_columns(points, [*IDENTITY, *TRACE_COLUMNS]),
+    }
     return [(_write(folder / f"{name}.parquet", frame), len(frame)) for name, frame in frames.items()]
 
 
-def records_frame(archive: Archive) -> pd.DataFrame:
-    """Records without nesting: `option_lr`, `kl`, `overconfidence_smallest`, `seconds_train`, `provenance_torch`, ...
+def record_row(record: Record) -> dict[str, Any]:
+    """A record without nesting: `option_lr`, `kl`, `overconfidence_smallest`, `seconds_train`, `provenance_torch`, ...
 
     A setting that is a number here and a word there is a word everywhere; infinite scores are infinite numbers.
     """
-    frame = pd.DataFrame([unnested(_nested(record), "_") for record in archive.records], dtype=object)
-    return _with_columns(frame.apply(_of_one_kind), [*IDENTITY, *WORDS])
-
-
-def _nested(record: Record) -> dict[str, Any]:
-    """A record under the names of its columns."""
     nested = record.model_dump(exclude={"format", "scores"})
     nested |= {"option": nested["hyperparameters"], "hyperparameters": canonical_json(record.hyperparameters)}
     nested |= {"detail": nested.pop("details"), "provenance": {n: _word(v) for n, v in record.provenance.items()}}
     nested |= record.scores.model_dump() if record.scores is not None else {}
-    return {name: value for name, value in nested.items() if value is not None}
+    given = unnested({name: value for name, value in nested.items() if value is not None}, "_")
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
 
-def traces_frame(archive: Archive) -> pd.DataFrame:
-    """A row per point of every trace."""
-    traces = load_traces(archive.records, archive.root)
-    named = {record.cell: {name: getattr(record, name) for name in IDENTITY} for record in archive.records}
-    rows = [named[cell] | vars(point) for cell, trace in traces.items() for point in trace.points]
-    return _with_columns(pd.DataFrame(rows), [*IDENTITY, *TRACE_COLUMNS])
+def trace_rows(records: Sequence[Record], traces: Mapping[str, Trace]) -> Iterator[dict[str, Any]]:
+    """A row per point of every trace (`record.cell` -> trace)."""
+    for record in records:
+        for point in traces[record.cell].points if record.cell in traces else ():
+            yield {name: getattr(record, name) for name in IDENTITY} | vars(point)
 
 
 def _with_columns(frame: pd.DataFrame, first: list[str]) -> pd.DataFrame:

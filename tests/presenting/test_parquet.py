@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import duckdb
 import pandas as pd
@@ -13,7 +12,7 @@ import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.cell_files import load_traces
-from fsvi_bench.presenting.parquet import records_frame, write_tables
+from fsvi_bench.presenting.parquet import record_row, write_tables
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.plan import Request
 from tests.running import execute
@@ -83,7 +82,7 @@ def test_a_cell_without_scores_is_a_row_without_them(archive):
     record = archive.records[0].model_copy(
         update={"status": "failed", "reason": "planted", "scores": None, "seconds": None}
     )
-    (row,) = records_frame(replace(archive, records=[record])).to_dict("records")
+    row = record_row(record)
     assert (row["status"], row["reason"]) == ("failed", "planted")
     assert "kl" not in row
 
