@@ -8,12 +8,16 @@ The records are those of `fsvi-bench run --dataset yacht --dataset boston ...`; 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
 
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.presenting.figures import draw_posteriors, draw_score_by_dataset, new_figure
-from fsvi_bench.presenting.summary import summarise
+from fsvi_bench.presenting.figures import VERMILLION, draw_posteriors, new_figure, tidy
+from fsvi_bench.presenting.summary import estimate, summarise
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -44,7 +48,7 @@ def main() -> None:
     left.set(xlabel="x", ylabel="f(x)", title="Toy problem: mean ± 2 standard deviations of f")
     left.set_ylim(bottom=-3.5)
     left.legend(frameon=False, fontsize=9, loc="lower center", ncols=3)
-    draw_score_by_dataset(right, by_size, "kl")
+    draw_kl_by_dataset(right, by_size)
     right.set(
         ylabel="KL(EXACT-FFG ‖ exact) [nats]",
         title="What factorising costs",
@@ -52,6 +56,19 @@ def main() -> None:
         ylim=(0, None),
     )
     figure.savefig(picture, dpi=160)
+
+
+def draw_kl_by_dataset(axes: Axes, records: Sequence[Record]) -> None:
+    """One column per data set: a dot per cell, and the mean over splits with its standard error."""
+    names = list(dict.fromkeys(record.dataset for record in records))
+    for place, name in enumerate(names):
+        values = [r.scores.kl for r in records if r.dataset == name and r.scores is not None]
+        spread = np.linspace(-0.18, 0.18, len(values))
+        axes.plot(place + spread, values, "o", color=VERMILLION, alpha=0.35, markersize=4, markeredgewidth=0)
+        mean = estimate(values)
+        axes.errorbar(place, mean.mean, yerr=mean.standard_error, fmt="_", color="black", markersize=16, capsize=3)
+    axes.set_xticks(range(len(names)), names)
+    tidy(axes)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from typing import Any
 from fsvi_bench.api.arrays import posterior_of
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.problems import require_task
+from fsvi_bench.presenting.frames import flat
 from fsvi_bench.running.executors import one_thread
-from fsvi_bench.scoring.predictive import LEVELS
-from fsvi_bench.scoring.scores import Scores, not_a_number
+from fsvi_bench.scoring.scores import not_a_number
 from fsvi_bench.scoring.scores import score as score_posterior
 from fsvi_bench.tasks.task import Task
 
@@ -36,16 +36,3 @@ def score(q: Any, task: Task) -> dict[str, Any]:
     if names := not_a_number(scores):
         raise InputError(f"these scores of the posterior are not numbers: {', '.join(names)}; rescale or refit it")
     return flat(scores)
-
-
-def flat(scores: Scores) -> dict[str, Any]:
-    """Scores by their names, nested ones with a dot."""
-    named: dict[str, Any] = {}
-    for name, value in scores.model_dump().items():
-        if name == "coverage" and value is None:
-            value = dict.fromkeys(LEVELS)
-        if isinstance(value, dict):
-            named |= {f"{name}.{part}": each for part, each in value.items()}
-        elif name != "intervals":  # which only samples have
-            named[name] = value
-    return named

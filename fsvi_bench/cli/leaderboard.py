@@ -115,7 +115,8 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Table:
     from fsvi_bench.leaderboard.comparing import BOUND, LEVEL
     from fsvi_bench.leaderboard.rows import CLOSED_FORM
     from fsvi_bench.leaderboard.site.tables import SCORES
-    from fsvi_bench.presenting.table import plain_table, short
+    from fsvi_bench.presenting import tables
+    from fsvi_bench.presenting.table import short
 
     closer = {"a": a, "b": b, None: ""}
     rows = [
@@ -131,7 +132,7 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Table:
         for each in found.differences
     ]
     headings = ["data set", a, b, "log ratio", "95 % interval", "p", "p (Holm)", "closer"]
-    table = plain_table(SCORES[found.score], headings, rows)
+    table = tables.Table(title=SCORES[found.score], columns=tuple(headings), rows=tuple(map(tuple, rows))).terminal()
     table.caption = CAPTION.format(least=CLOSED_FORM, bound=BOUND, level=LEVEL)
     table.caption_justify = "left"
     return table

@@ -81,14 +81,14 @@ def _score_folder(folder: Path, task_set: str, data_dir: Path | None, json: bool
 
 
 def _folder_table(scored: list[ScoredFile]) -> Table:
-    from fsvi_bench.presenting.table import COLUMNS, plain_table
+    from fsvi_bench.presenting import tables
+    from fsvi_bench.presenting.table import COLUMNS
 
     names = ("kl", "predictive_kl_test", "predictive_kl_box", "nlpd", "rmse")
-    rows = [
-        [file.file, f"{file.dataset} {file.split}", *(getattr(file.scores, name) for name in names)]
+    rows = tuple(
+        (file.file, f"{file.dataset} {file.split}", *(getattr(file.scores, name) for name in names))
         for file in scored
         if file.scores is not None
-    ]
-    return plain_table(
-        f"{len(rows)} of {len(scored)} files scored", ["file", "task", *(COLUMNS[n] for n in names)], rows
     )
+    title = f"{len(rows)} of {len(scored)} files scored"
+    return tables.Table(title=title, columns=("file", "task", *(COLUMNS[name] for name in names)), rows=rows).terminal()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
+import pandas as pd
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.figures import BLUE, SMALL, new_figure, tidy
-from fsvi_bench.presenting.traces import TRACED, Spread, spread_by_step
+from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
+from fsvi_bench.presenting.traces import Spread, spread_by_step
 from fsvi_bench.training.trace import Trace
 
 LABELS = {
@@ -20,52 +20,47 @@ LABELS = {
     "loss": "loss, nats",
 }
 LOGARITHMIC_FROM = 20.0  #: a curve of positive values that span a larger factor has a logarithmic axis
-
-
-def shown_scores(traces: Sequence[Trace]) -> list[str]:
-    """The scores of which curves can be drawn, in two places at least; those of the moments only if q's cannot."""
-
-    def curve_of(score: str) -> list[float]:
-        return [spread.mean for _, spread in spread_by_step(traces, score) if np.isfinite(spread.median)]
-
-    there = {score for score in TRACED if len(curve_of(score)) > 1}
-    return [s for s in TRACED if s in there and s.removesuffix("_moment_matched") not in there - {s}]
+MEDIAN = Layer(y="median", x="steps", label="median", width=1.6)
+OVER_CELLS = (
+    Layer(kind="band", x="steps", low="smallest", high="largest", alpha=0.12),
+    Layer(kind="band", x="steps", low="lower_quartile", high="upper_quartile", alpha=0.25, label="quartiles, extremes"),
+    Layer(x="steps", y="mean", colour="black", width=0.9, style="--", label="mean"),
+)
 
 
 def curves_figure(traces: Sequence[Trace], title: str) -> Figure | None:
-    """Scores against steps, one panel each; None if there is no curve to draw."""
-    scores = shown_scores(traces)
-    if not scores:
+    """Scores against steps, one panel each: median, mean, quartiles and extremes; None if there is no curve to draw.
+
+    A curve has two places at least. Those of the moments are drawn only if q's cannot be, and what is infinite is left
+    out. The start is where the axis begins.
+    """
+    found = {score: _curve(traces, score) for score in LABELS}
+    curves = {score: curve for score, curve in found.items() if curve["median"].notna().sum() > 1}
+    shown = [s for s in curves if s.removesuffix("_moment_matched") not in curves.keys() - {s}]
+    if not shown:
         return None
-    figure, panels = new_figure(len(scores), 3.2 * len(scores), 2.9)
-    for axes, score in zip(panels, scores, strict=True):
-        draw_spread(axes, spread_by_step(traces, score))
-        axes.set_xlabel("steps", fontsize=SMALL)
-        axes.set_ylabel(LABELS[score], fontsize=SMALL)
-    panels[0].legend(fontsize=SMALL, frameon=False)
-    figure.suptitle(title, fontsize=SMALL + 1)
+    panels = tuple(_panel(curves[score], score, legend=score == shown[0]) for score in shown)
+    spec = FigureSpec(height=2.9, width=3.2 * len(shown), columns=len(shown), title=title, panels=panels)
+    figure = spec.of(curves)
+    for axes, score in zip(figure.axes, shown, strict=True):
+        steps = curves[score]["steps"]
+        axes.set_xscale("symlog", linthresh=float(steps[steps > 0].min()))
     return figure
 
 
-def draw_spread(axes: Axes, curve: Sequence[tuple[float, Spread]], colour: str = BLUE) -> None:
-    """Median, mean, quartiles and extremes. What is infinite is left out; the start is where the axis begins."""
-    x = np.array([place for place, _ in curve])
-    positive = x[x > 0]
-    if len(positive):
-        axes.set_xscale("symlog", linthresh=float(positive.min()))
+def _curve(traces: Sequence[Trace], score: str) -> pd.DataFrame:
+    spreads = [{"steps": step, **vars(spread)} for step, spread in spread_by_step(traces, score)]
+    return pd.DataFrame(spreads, columns=["steps", *Spread.__dataclass_fields__]).replace([np.inf, -np.inf], np.nan)
 
-    def values(name: str) -> np.ndarray:
-        found = np.array([getattr(spread, name) for _, spread in curve])
-        return np.where(np.isfinite(found), found, np.nan)
 
-    several = any(spread.smallest < spread.largest for _, spread in curve)
-    if several:
-        axes.fill_between(x, values("smallest"), values("largest"), color=colour, alpha=0.12, linewidth=0)
-        quartiles = values("lower_quartile"), values("upper_quartile")
-        axes.fill_between(x, *quartiles, color=colour, alpha=0.25, linewidth=0, label="quartiles, extremes")
-        axes.plot(x, values("mean"), color="black", linewidth=0.9, linestyle=(0, (4, 3)), label="mean")
-    axes.plot(x, values("median"), color=colour, linewidth=1.6, label="median")
-    low, high = np.nanmin(values("smallest")), np.nanmax(values("median"))
-    if low > 0 and high / low > LOGARITHMIC_FROM:
-        axes.set_yscale("log")
-    tidy(axes, SMALL)
+def _panel(curve: pd.DataFrame, score: str, legend: bool) -> Panel:
+    # What is infinite is missing here: then some cells differ, or there is nothing to draw.
+    layers = [*OVER_CELLS, MEDIAN] if (curve["smallest"] != curve["largest"]).any() else [MEDIAN]
+    low, high = curve["smallest"].min(), curve["median"].max()
+    return Panel(
+        x="steps",
+        y=LABELS[score],
+        yscale="log" if low > 0 and high / low > LOGARITHMIC_FROM else "linear",
+        legend="best" if legend else None,
+        layers=tuple(layer.model_copy(update={"frame": score}) for layer in layers),
+    )

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from fsvi_bench.files import write_atomically
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.posteriors.base import Family, Posterior
-from fsvi_bench.presenting.summary import Estimate, estimate
-from fsvi_bench.running.cell import Record
+from fsvi_bench.presenting.summary import Estimate
 from fsvi_bench.tasks.task import Task
 
 Array = NDArray[np.float64]
@@ -98,19 +97,6 @@ def draw_outline(axes: Axes, of: Curve, colour: str, style: Dashes) -> None:
 def draw_training_data(axes: Axes, problem: Task, size: float = 5) -> None:
     """The training points of a problem with one input."""
     axes.plot(problem.X[:, 0], problem.y, ".", color="black", markersize=size, label="training data")
-    tidy(axes)
-
-
-def draw_score_by_dataset(axes: Axes, records: Sequence[Record], score: str) -> None:
-    """One column per data set: a dot per cell, and the mean over splits with its standard error."""
-    names = list(dict.fromkeys(record.dataset for record in records))
-    for place, name in enumerate(names):
-        values = [getattr(r.scores, score) for r in records if r.dataset == name and r.scores is not None]
-        spread = np.linspace(-0.18, 0.18, len(values))
-        axes.plot(place + spread, values, "o", color=VERMILLION, alpha=0.35, markersize=4, markeredgewidth=0)
-        mean = estimate(values)
-        axes.errorbar(place, mean.mean, yerr=mean.standard_error, fmt="_", color="black", markersize=16, capsize=3)
-    axes.set_xticks(range(len(names)), names)
     tidy(axes)
 
 

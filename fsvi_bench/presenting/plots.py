@@ -41,7 +41,8 @@ class Layer(_Spec):
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}` stands for the value of `by`.
         shift: how far to the right of x, so that several stand side by side.
-        every: of the points of a line, one in so many is marked; if below 1, one each such share of the axes.
+        every: of the points of a line, one in so many is marked, of a pair from the first one's place on; if
+            below 1, one each such share of the axes.
         hollow: points are outlines.
         colour: of the values of `by` in turn, or by value.
         alpha: a number, or a column that holds one for each value of `by`.
@@ -65,7 +66,7 @@ class Layer(_Spec):
     size: float = 4.0
     alpha: float | str | None = None
     shift: float = 0.0
-    every: int | float | None = None
+    every: int | float | tuple[int, int] | None = None
     hollow: bool = False
 
     def draw(self, axes: Axes, frames: Frames) -> None:

@@ -1,23 +1,26 @@
-"""Records to rows: one row per data set, method, family and settings, averaged over splits."""
+"""Cells to rows: one row per data set, method, family and settings, over splits."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import canonical_json
+from fsvi_bench.presenting.frames import CELL, frame_of
+from fsvi_bench.presenting.traces import Spread, spread_of
+from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.cell import Record
 
-SCORES = (
-    "kl", "kl_moment_matched", "kl_mean_term", "reverse_kl", "w2_moments", "predictive_kl_test", "predictive_kl_box",
-    "nlpd", "nlpd_moment_matched", "rmse",
-)  # fmt: skip
+#: Columns of result tables: name -> heading, meaning, and whether a narrow table has it.
+SHOWN: dict[str, dict[str, str]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
+SCORES = (*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched")
+ROW = ["dataset", "method", "family", "settings"]  #: columns that tell rows apart
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the result table. `cells` counts the records, `finished` those that went into the means, `diverged`
+    """One line of the result table. `cells` counts the records, `finished` those that went into the scores, `diverged`
     those of the others that did not fail."""
 
     dataset: str
@@ -42,6 +45,7 @@ class Row:
     splits: int
     scores: dict[str, Estimate]  #: without those that do not apply to some record
     diverged: int = 0
+    spreads: Mapping[str, Spread] = field(default_factory=dict)  #: of the same scores
 
 
 def summarise(records: Sequence[Record]) -> list[Row]:
@@ -52,61 +56,49 @@ def summarise(records: Sequence[Record]) -> list[Row]:
     Raises:
         InputError: results of two tasks, or of two versions of the code, stand in for one cell: they are never mixed.
     """
-    _refuse_mixtures(records)
-    groups: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        settings = canonical_json(record.hyperparameters)
-        groups[record.dataset, record.method, record.family, settings].append(record)
-    datasets = list(dict.fromkeys(record.dataset for record in records))
-    return [_row(group) for group in sorted(groups.values(), key=lambda group: datasets.index(group[0].dataset))]
+    frame = frame_of(records)
+    _refuse_mixtures(frame)
+    place = {name: place for place, name in enumerate(frame["dataset"].unique())}
+    rows = [_row(cells) for _, cells in frame.groupby(ROW, sort=False)]
+    return sorted(rows, key=lambda row: place[row.dataset])
 
 
-def _refuse_mixtures(records: Sequence[Record]) -> None:
-    tasks: dict[tuple[str, int], str] = {}
-    cells: set[tuple[object, ...]] = set()
-    for r in records:
-        if r.task_sha256 is not None and tasks.setdefault((r.dataset, r.split), r.task_sha256) != r.task_sha256:
-            raise InputError(f"the records hold two tasks of {r.dataset} split {r.split}; show their results apart")
-        cell = (r.dataset, r.split, r.method, r.family, canonical_json(r.hyperparameters), r.seed)
-        if cell in cells:
-            name = f"{r.dataset} split {r.split} {r.method} {r.family} seed {r.seed}"
-            raise InputError(
-                f"the records hold {name} twice, from two versions of the code or sets of kernels; show their results "
-                "apart"
-            )
-        cells.add(cell)
+def _refuse_mixtures(frame: pd.DataFrame) -> None:
+    for (dataset, split), tasks in frame.groupby(["dataset", "split"])["task_sha256"]:
+        if tasks.nunique() > 1:
+            raise InputError(f"the records hold two tasks of {dataset} split {split}; show their results apart")
+    for cell in frame[frame.duplicated([*CELL, "settings"])].itertuples():
+        raise InputError(
+            f"the records hold {cell.dataset} split {cell.split} {cell.method} {cell.family} seed {cell.seed} twice, "
+            "from two versions of the code or sets of kernels; show their results apart"
+        )
 
 
-def _row(group: Sequence[Record]) -> Row:
-    first = group[0]
-    finished = [record for record in group if record.scores is not None]
-    by_split: dict[int, list[Record]] = defaultdict(list)
-    for record in finished:
-        by_split[record.split].append(record)
-    estimates = {}
-    for name in SCORES if finished else ():
-        values = [[getattr(record.scores, name) for record in records] for records in by_split.values()]
-        if not any(value is None for of_split in values for value in of_split):
-            estimates[name] = estimate([fmean(of_split) for of_split in values])
+def _row(cells: pd.DataFrame) -> Row:
+    dataset, method, family, settings = cells[ROW].iloc[0]
+    finished = cells[cells["status"] == "ok"]
+    whole = [name for name in SCORES if len(finished) and finished[name].notna().all()]
+    by_split = finished.groupby("split")[whole].mean()
     return Row(
-        dataset=first.dataset,
-        method=first.method,
-        family=first.family,
-        hyperparameters=first.hyperparameters,
-        cells=len(group),
+        dataset=dataset,
+        method=method,
+        family=family,
+        hyperparameters=json.loads(settings),
+        cells=len(cells),
         finished=len(finished),
         splits=len(by_split),
-        scores=estimates,
-        diverged=sum(record.status == "diverged" for record in group),
+        scores={name: estimate(by_split[name]) for name in whole},
+        diverged=int((cells["status"] == "diverged").sum()),
+        spreads={name: spread_of(by_split[name].to_numpy(float)) for name in whole},
     )
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float] | pd.Series[float]) -> Estimate:
     """Mean and standard error of the mean; an infinite value makes the mean infinite and the error unknown."""
-    array = np.asarray(values)
+    array = np.asarray(values, dtype=float)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = float(array.mean())
-        if len(values) < 2 or not np.isfinite(array).all():
+        if len(array) < 2 or not np.isfinite(array).all():
             return Estimate(mean, None)
-        error = float(array.std(ddof=1) / math.sqrt(len(values)))
+        error = float(array.std(ddof=1) / math.sqrt(len(array)))
     return Estimate(mean, error if math.isfinite(error) else None)

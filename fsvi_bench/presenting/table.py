@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,39 +12,43 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from fsvi_bench.presenting.summary import Estimate, Row
+from fsvi_bench.presenting.summary import SHOWN, Estimate, Row
+from fsvi_bench.presenting.traces import Spread
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Scores
 from fsvi_bench.tasks.certificate import Certificate
-from fsvi_bench.tasks.refit import Distance, Refit
+from fsvi_bench.tasks.refit import Refit
 
-COLUMNS = {
-    "kl": "KL(q‖P_D)",
-    "kl_moment_matched": "of its moments",
-    "kl_mean_term": "mean term",
-    "predictive_kl_test": "predictive KL, test",
-    "predictive_kl_box": "box",
-    "nlpd": "NLPD",
-    "rmse": "RMSE",
-}
-NARROW_COLUMNS = ("kl", "nlpd", "rmse")
+COLUMNS = {name: score["heading"] for name, score in SHOWN.items()}
+NARROW_COLUMNS = tuple(name for name, score in SHOWN.items() if "narrow" in score)
 UNLIMITED = 10_000  #: characters
 HUGE = 1e9  #: from here on a number is told by its power of ten
 ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an error bar would say nothing
+OWN_PRIOR = "Own prior: the method's model has another prior than the task's, and its KL contains the mismatch."
+UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
+MEDIANS = "Medians over splits."
+OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "Of one split each."
+MEANS = "Means and standard errors: fsvi-bench report."
 
 
 def result_table(rows: Sequence[Row], width: int) -> Table:
-    """Mean ± standard error over splits, one line per data set, method and family; fewer columns if width is short."""
-    caption = f"{OVER_SPLITS if any(row.splits > 1 for row in rows) else ONE_SPLIT} {UNITS}"
+    """Median and quartiles over splits, one line per data set, method, family and settings.
+
+    Where `width` is short there are fewer columns, and then fewer quartiles.
+    """
+    several = any(row.splits > 1 for row in rows)
+    caption = f"{OVER_SPLITS} {UNITS} {MEANS}" if several else f"{ONE_SPLIT} {UNITS}"
     if any(row.hyperparameters.get("prior") == "own" for row in rows):
         caption += f" {OWN_PRIOR}"
-    columns = score_columns(rows)
-    whole = _result_table(rows, columns, caption)
-    needed = _needed_width(whole)
-    if needed <= width:
-        return whole
-    fewer = {name: COLUMNS[name] for name in NARROW_COLUMNS}
-    return _result_table(rows, fewer, f"{caption} More columns from a width of {needed} on.")
+    whole, narrow = score_columns(rows), {name: COLUMNS[name] for name in NARROW_COLUMNS}
+    table = _result_table(rows, whole, tuple(whole), caption)
+    needed = room = _needed_width(table)
+    for quartiles in (NARROW_COLUMNS, ("kl",), ()):
+        if room > width:
+            said = caption if quartiles else caption.replace(OVER_SPLITS, MEDIANS)
+            table = _result_table(rows, narrow, quartiles, f"{said} More from a width of {needed} on.")
+            room = _needed_width(table, wrapped=True)
+    return table
 
 
 def score_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -52,38 +57,37 @@ def score_columns(rows: Sequence[Row]) -> dict[str, str]:
     return {name: heading for name, heading in COLUMNS.items() if singular or name != "kl_moment_matched"}
 
 
-def _needed_width(table: Table) -> int:
-    console = Console(width=UNLIMITED)
-    return Measurement.get(console, console.options, table).maximum
+def _needed_width(table: Table, wrapped: bool = False) -> int:
+    """Of all columns, with the methods' names on one line or on several."""
+    names, console = table.columns[1], Console(width=UNLIMITED)
+    names.max_width = names.min_width if wrapped else None
+    needed = Measurement.get(console, console.options, table).maximum
+    names.max_width = None
+    return needed
 
 
-def _result_table(rows: Sequence[Row], columns: Mapping[str, str], caption: str) -> Table:
+def _result_table(rows: Sequence[Row], columns: Mapping[str, str], quartiles: Sequence[str], caption: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
-    for heading in ("data set", "method", "splits"):
-        table.add_column(heading, justify="right" if heading == "splits" else "left", no_wrap=True)
-    for heading in columns.values():
-        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("data set", "method", "splits", *columns.values()):
+        left = heading in ("data set", "method")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=heading != "method")
+    table.columns[1].min_width = max((len(word) for row in rows for word in (row.method, row.family)), default=0)
     told_apart = varying_settings(rows)
-    for index, row in enumerate(rows):
-        last = index + 1 == len(rows) or rows[index + 1].dataset != row.dataset
-        cells = [_cell(row, name) for name in columns]
-        table.add_row(row.dataset, _label(row, told_apart[row.method]), count_words(row), *cells, end_section=last)
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        label = " ".join(filter(None, [row.method, row.family, settings_words(row, told_apart[row.method])]))
+        cells = [_cell(row, name, name in quartiles) for name in columns]
+        last = following is None or following.dataset != row.dataset
+        table.add_row(row.dataset, label, count_words(row), *cells, end_section=last)
     return table
-
-
-OWN_PRIOR = "Own prior: the method's model has another prior than the task's, and its KL contains the mismatch."
-OVER_SPLITS, ONE_SPLIT = "mean ± standard error over splits (they overlap: not independent).", "Of one split each."
-UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
 
 
 def varying_settings(rows: Sequence[Row]) -> dict[str, list[str]]:
     """For each method, the names of the settings in which its rows differ: the rest would fill the table."""
-    seen: dict[str, dict[str, set[str]]] = {}
+    seen: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for row in rows:
-        names = seen.setdefault(row.method, {})
         for name, value in row.hyperparameters.items():
-            names.setdefault(name, set()).add(str(value))
-    return {method: [name for name, values in names.items() if len(values) > 1] for method, names in seen.items()}
+            seen[row.method][name].add(str(value))
+    return {row.method: [name for name, values in seen[row.method].items() if len(values) > 1] for row in rows}
 
 
 def settings_words(row: Row, settings: Sequence[str]) -> str:
@@ -94,20 +98,17 @@ def settings_words(row: Row, settings: Sequence[str]) -> str:
     return " ".join(told)
 
 
-def _label(row: Row, settings: Sequence[str]) -> str:
-    return " ".join(filter(None, [row.method, row.family, settings_words(row, settings)]))
-
-
-def _cell(row: Row, name: str) -> str:
+def _cell(row: Row, name: str, quartiles: bool) -> str:
     if not row.finished:
         return unfinished_word(row)
-    return format_score(row, name) if name in row.scores else "–"
+    if name not in row.scores:
+        return "–"
+    return "=" if same_as_kl(row, name) else format_spread(row.spreads[name], quartiles)
 
 
-def format_score(row: Row, name: str) -> str:
-    """A score that a row has; the KL of q's moments as `=` where it is q's own, as of every Gaussian."""
-    same = name == "kl_moment_matched" and row.scores.get("kl") == row.scores[name]
-    return "=" if same else format_estimate(row.scores[name])
+def same_as_kl(row: Row, name: str) -> bool:
+    """Whether this is the KL of q's moments, and q's own: it is that of every Gaussian."""
+    return name == "kl_moment_matched" and row.scores.get("kl") == row.scores[name]
 
 
 def unfinished_word(row: Row) -> str:
@@ -116,8 +117,26 @@ def unfinished_word(row: Row) -> str:
 
 
 def count_words(row: Row) -> str:
-    """How many splits went into a row's means, and how many of its cells did not."""
+    """How many splits went into a row's scores, and how many of its cells did not."""
     return str(row.splits) if row.finished == row.cells else f"{row.splits} ({row.cells - row.finished} not ok)"
+
+
+def format_spread(spread: Spread, quartiles: bool = True) -> str:
+    """`36.7 [36.3, 37.1]`; of equal numbers and of rounding errors the median alone."""
+    ends = spread.lower_quartile, spread.upper_quartile
+    if not quartiles or spread.smallest == spread.largest or max(map(abs, ends)) < ROUNDING:
+        return three_digits(spread.median)
+    return f"{three_digits(spread.median)} [{', '.join(map(three_digits, ends))}]"
+
+
+def three_digits(value: float) -> str:
+    """`0.0123`, `36.7`, `12346`; what is rounding, small or huge by its power of ten."""
+    if not math.isfinite(value) or not value:
+        return short(value)
+    size = abs(value)
+    if not 1e-3 <= size < 1e6:
+        return f"{value:.{0 if size < ROUNDING else 2}e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    return f"{value:.{max(0, 2 - math.floor(math.log10(size)))}f}"
 
 
 def format_estimate(estimate: Estimate) -> str:
@@ -135,16 +154,22 @@ def format_estimate(estimate: Estimate) -> str:
     return f"({mantissas})e{exponent}" if exponent else mantissas
 
 
+def _facts(lines: Mapping[str, str], title: str | None = None, justify: str = "right") -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, title=title, title_justify="left", pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for line in lines.items():
+        table.add_row(*line)
+    return table
+
+
 def score_table(scores: Scores) -> Table:
     """Every score of one posterior, one per line; of a spectrum its ends and its median."""
-    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
+    lines: dict[str, str] = {}
     for name, value in scores.model_dump(exclude={"overconfidence": {"quantiles"}}).items():
         items = {f"{name} {key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
-        for label, item in items.items():
-            table.add_row(label, _score(item))
-    return table
+        lines |= {label: _score(item) for label, item in items.items()}
+    return _facts(lines)
 
 
 def _score(value: float | bool | tuple[float, float] | None) -> str:
@@ -152,56 +177,47 @@ def _score(value: float | bool | tuple[float, float] | None) -> str:
         return "does not apply"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return " to ".join(short(end, 10) for end in value)
-    return short(value, 10)
+    return " to ".join(short(end, 10) for end in (value if isinstance(value, tuple) else [value]))
 
 
 def task_table(path: Path, certificate: Certificate) -> Table:
     """A task's certificate, one statement per line."""
-    table = Table(box=box.SIMPLE_HEAD, show_header=False, title=str(path), title_justify="left", pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    fit = certificate.fit
-    lines: dict[str, object] = {
-        "data set": f"{certificate.dataset} split {certificate.split}",
-        "task SHA-256": certificate.task_sha256,
-        "training points, features": f"N = {certificate.N}, k = {certificate.k}",
-        "noise variance, jitter": f"{certificate.noise_variance:.6g}, {certificate.jitter:g}",
-        "log evidence": f"{certificate.log_evidence:.10g} nats",
-        "collapsed bound": f"{certificate.bound:.10g} nats ({certificate.bound / certificate.N:+.5f} per point)",
-        "condition of k(Z,Z) + jitter": f"{certificate.condition_inducing:.3g}",
-        "condition of the precision": f"{certificate.condition_precision:.3g}",
+    c = certificate
+    lines = {
+        "data set": f"{c.dataset} split {c.split}",
+        "task SHA-256": c.task_sha256,
+        "training points, features": f"N = {c.N}, k = {c.k}",
+        "noise variance, jitter": f"{c.noise_variance:.6g}, {c.jitter:g}",
+        "log evidence": f"{c.log_evidence:.10g} nats",
+        "collapsed bound": f"{c.bound:.10g} nats ({c.bound / c.N:+.5f} per point)",
+        "condition of k(Z,Z) + jitter": f"{c.condition_inducing:.3g}",
+        "condition of the precision": f"{c.condition_precision:.3g}",
     }
-    for check in certificate.posterior_checks:
-        mean, covariance = check.mean_relative_difference, check.covariance_relative_difference
+    for check in c.posterior_checks:
         kl = "" if check.kl is None else f", KL {check.kl:.1e}"
-        lines[f"exact posterior by {check.method}"] = f"mean to {mean:.1e}, covariance to {covariance:.1e}{kl}"
-    if fit is not None:
+        apart = (
+            f"mean to {check.mean_relative_difference:.1e}, covariance to {check.covariance_relative_difference:.1e}"
+        )
+        lines[f"exact posterior by {check.method}"] = apart + kl
+    if (fit := c.fit) is not None:
         lines["fit"] = f"{fit.iterations} iterations, {fit.evaluations} evaluations, {fit.seconds:.1f} s: {fit.message}"
         lines["gradient at the end"] = f"{fit.gradient_norm:.3g} (largest component)"
-    for name, value in lines.items():
-        table.add_row(name, str(value))
-    return table
+    return _facts(lines, str(path), "left")
 
 
 def refit_lines(refit: Refit) -> Iterator[str]:
     """What became of a second fit of an official task: the verdict, then each quantity of both with its tolerance."""
-    place = f"{refit.dataset} split {refit.split}"
-    if refit.identical:
-        yield f"{place}: the refit is the official task, to the last bit"
-    else:
-        yield f"{place}: the refit {'agrees with' if refit.holds else 'DEPARTS from'} the official task"
-    for distance in refit.distances:
-        yield f"    {_distance_words(distance)}"
+    agrees = "agrees with" if refit.holds else "DEPARTS from"
+    verdict = "is the official task, to the last bit" if refit.identical else f"{agrees} the official task"
+    yield f"{refit.dataset} split {refit.split}: the refit {verdict}"
+    for d in refit.distances:
+        exceeded = "" if d.holds else ", which is exceeded"
+        yield (
+            f"    {d.what}: official {d.frozen:.6f}, refitted {d.refitted:.6f}; "
+            f"{d.apart:.2g} {d.unit} apart, tolerance {d.tolerance:g}{exceeded}"
+        )
     if refit.other_versions:
         yield f"    fitted with other versions: {'; '.join(refit.other_versions)}"
-
-
-def _distance_words(distance: Distance) -> str:
-    values = f"official {distance.frozen:.6f}, refitted {distance.refitted:.6f}"
-    apart = f"{distance.apart:.2g} {distance.unit} apart, tolerance {distance.tolerance:g}"
-    return f"{distance.what}: {values}; {apart}{'' if distance.holds else ', which is exceeded'}"
 
 
 def failures(records: Sequence[Record]) -> Iterator[str]:
@@ -210,23 +226,6 @@ def failures(records: Sequence[Record]) -> Iterator[str]:
         if record.status != "ok":
             name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
             yield f"{name}: {record.status}: {' '.join(str(record.reason).split())}"
-
-
-def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | int | float | None]]) -> Table:
-    """Words and numbers as they are, numbers to four digits."""
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
-    for place, heading in enumerate(columns):
-        words = all(isinstance(row[place], str) for row in rows)
-        table.add_column(heading, justify="left" if words else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(_plain, row))
-    return table
-
-
-def _plain(value: str | int | float | None) -> str:
-    if value is None:
-        return "–"
-    return short(value) if isinstance(value, float) else str(value)
 
 
 def short(value: float, digits: int = 4) -> str:

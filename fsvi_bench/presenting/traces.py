@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fsvi_bench.training.trace import Trace
@@ -67,22 +69,18 @@ def spread_by_second(traces: Sequence[Trace], score: str) -> list[tuple[float, S
 def _spreads(traces: Sequence[Trace], score: str, along: str, places: Sequence[float]) -> list[tuple[float, Spread]]:
     if score not in TRACED:
         raise ValueError(f"no trace follows '{score}', expected one of {', '.join(TRACED)}")
-    if not traces or not places:
-        return []
-    known, values = zip(*(_at(trace, score, along, np.asarray(places, float)) for trace in traces), strict=True)
-    everywhere, table = np.all(known, axis=0), np.stack(values)
-    return [(place, spread_of(table[:, column])) for column, place in enumerate(places) if everywhere[column]]
+    index = pd.Index(places)
+    table = pd.DataFrame({cell: _at(trace, score, along, index) for cell, trace in enumerate(traces)}, index)
+    table = table.dropna()
+    return [(place, spread_of(row)) for place, row in zip(table.index.tolist(), table.to_numpy(), strict=True)]
 
 
-def _at(trace: Trace, score: str, along: str, places: Array) -> tuple[NDArray[np.bool_], Array]:
-    """Whether the trace has the score at each place, and what it is there."""
-    reached = np.asarray([getattr(point, along) for point in trace.points], float)
+def _at(trace: Trace, score: str, along: str, places: pd.Index[Any]) -> pd.Series[float]:
+    """The trace's last score at each place; missing before its first point and where it lacks the score."""
     scores = [getattr(point, score) for point in trace.points]
-    # A place before the first point finds the entry put in front.
-    known = np.asarray([False, *(value is not None for value in scores)])
-    values = np.asarray([math.inf, *(math.inf if value is None else value for value in scores)], float)
-    last = np.searchsorted(reached, places, side="right")
-    return known[last], np.where(np.isnan(values), np.inf, values)[last]
+    values = [math.inf if value is not None and math.isnan(value) else value for value in scores]
+    known = pd.Series(values, [getattr(point, along) for point in trace.points], dtype=float)
+    return known[~known.index.duplicated(keep="last")].reindex(places, method="ffill")
 
 
 def spread_of(values: Array) -> Spread:

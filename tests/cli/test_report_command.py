@@ -38,7 +38,7 @@ def test_the_wheel_carries_the_pages_template_style_and_script(tmp_path):
     build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
-    assets = ROOT / "fsvi_bench" / "presenting" / "report" / "assets"
+    assets = ROOT / "fsvi_bench" / "presenting" / "assets"
     expected = {str(path.relative_to(ROOT)) for path in assets.rglob("*") if path.is_file()}
     assert len(expected) > 8
     assert expected <= set(zipfile.ZipFile(wheel).namelist())

@@ -8,8 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 
 from fsvi_bench.presenting.report.page import write_report
-from fsvi_bench.presenting.report.reading import Results
-from fsvi_bench.presenting.report.study import make_study
+from fsvi_bench.presenting.report.study import Results, make_study
 from fsvi_bench.running.cell import Cell, Record, Seconds
 from fsvi_bench.running.store import Store
 from fsvi_bench.scoring.scores import Overconfidence, Scores

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.curves import LABELS, curves_figure, draw_spread, shown_scores
-from fsvi_bench.presenting.traces import spread_by_step
+from fsvi_bench.presenting.curves import LABELS, curves_figure
 from fsvi_bench.training.trace import Trace, TracePoint
 
 
@@ -16,10 +14,8 @@ def trace(kls, nlpd=1.0, moments=None, loss=None):
     return Trace([TracePoint(s, 0.0, kl, nlpd, moments or kl, nlpd or 2.0, loss) for s, kl in enumerate(kls)])
 
 
-def drawn(traces, score="kl"):
-    axes = Figure().subplots()
-    draw_spread(axes, spread_by_step(traces, score))
-    return axes
+def drawn(traces):
+    return curves_figure(traces, "title").axes[0]
 
 
 def test_median_mean_and_bands_are_the_spreads():
@@ -61,7 +57,6 @@ def test_what_is_infinite_is_left_out():
     ],
 )
 def test_a_panel_for_each_score_that_has_a_curve(traces, expected):
-    assert shown_scores(traces) == expected
     figure = curves_figure(traces, "title")
     assert (figure is None) == (not expected)
     if figure is not None:

@@ -10,7 +10,7 @@ from scipy import stats
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.report.page import write_report
-from fsvi_bench.presenting.report.reading import read_results
+from fsvi_bench.presenting.report.study import read_results
 from fsvi_bench.presenting.summary import summarise
 from fsvi_bench.presenting.table import COLUMNS, format_estimate
 from tests.presenting.studies import Page, curve, page_of, record, save

@@ -17,8 +17,7 @@ from fsvi_bench.presenting.report.comparison import held_out_ratio, rankings, su
 from fsvi_bench.presenting.report.origin import commands, origin
 from fsvi_bench.presenting.report.overview import overview
 from fsvi_bench.presenting.report.page import duration
-from fsvi_bench.presenting.report.reading import Results
-from fsvi_bench.presenting.report.study import make_study
+from fsvi_bench.presenting.report.study import Results, make_study
 from fsvi_bench.presenting.report.troubles import ranges, troubles
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.settings import parse_option

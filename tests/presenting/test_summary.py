@@ -10,7 +10,15 @@ from rich.console import Console
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.summary import Estimate, estimate, summarise
-from fsvi_bench.presenting.table import failures, format_estimate, format_score, result_table, score_table, short
+from fsvi_bench.presenting.table import (
+    failures,
+    format_estimate,
+    format_spread,
+    result_table,
+    same_as_kl,
+    score_table,
+    short,
+)
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Overconfidence, Scores
 
@@ -69,15 +77,15 @@ def test_failures_are_counted_and_listed_never_averaged_away():
     assert "1 (1 not ok)" in console.export_text()
 
 
-def test_a_table_of_one_split_promises_no_errors():
+def test_a_table_of_one_split_promises_no_quartiles():
     def told(*records):
         console = Console(width=200, record=True)
         console.print(result_table(summarise(records), 200))
         return console.export_text()
 
     assert "Of one split each. KL in nats" in told(record(0, 1.0))
-    assert "mean ± standard error over splits" not in told(record(0, 1.0))
-    assert "mean ± standard error over splits (they overlap" in told(record(0, 1.0), record(1, 2.0))
+    assert "quartiles" not in told(record(0, 1.0))
+    assert "Median and quartiles over splits" in told(record(0, 1.0), record(1, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -96,8 +104,8 @@ def test_a_row_without_scores_says_what_became_of_it(statuses, word):
 def test_a_gaussians_moments_are_not_told_twice():
     gaussian = record(0, 1.0)  # as are all its scores
     (own,), (singular,) = summarise([gaussian]), summarise([record(0, math.inf)])
-    assert [format_score(row, "kl_moment_matched") for row in (own, singular)] == ["=", "1.000"]
-    assert [format_score(row, "kl") for row in (own, singular)] == ["1.000", "∞"]
+    assert [same_as_kl(row, "kl_moment_matched") for row in (own, singular)] == [True, False]
+    assert not same_as_kl(own, "kl")
 
 
 def test_infinity_stands_in_tables_as_its_sign():
@@ -133,14 +141,41 @@ def test_numbers_are_written_to_two_digits_of_their_error(mean, error, text):
     assert format_estimate(Estimate(mean, error)) == text
 
 
-@pytest.mark.parametrize("width", [80, 160])
-def test_no_number_is_cut_off(width):
-    rows = summarise([record(split, 12345.678 + split, dataset="concrete", family="ffg") for split in range(3)])
-    console = Console(width=width, record=True)
-    console.print(result_table(rows, width))
-    text = console.export_text()
-    assert "12346.68 ± 0.58" in text
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (
+            [20.1, 19.4, 7.6e6],
+            "20.1 [19.8, 3.80e6]",
+        ),  # one split far off moves neither the median nor the lower quartile
+        ([1.0, math.inf, math.inf], "∞ [∞, ∞]"),
+        ([2.0, 2.0], "2.00"),
+        ([5.0], "5.00"),
+        ([1.1e-14, 2.4e-15], "7e-15"),
+        ([0.00012345, 0.0001], "1.12e-4 [1.06e-4, 1.18e-4]"),
+        ([0.0, 0.0], "0"),
+        ([0.02345, 1234.5], "617 [309, 926]"),
+    ],
+)
+def test_a_table_leads_with_medians_and_quartiles(values, text):
+    (row,) = summarise([record(split, value) for split, value in enumerate(values)])
+    assert format_spread(row.spreads["kl"]) == text
+
+
+def told_at(width, records):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(result_table(summarise(records), width))
+    return console.export_text()
+
+
+@pytest.mark.parametrize(("width", "kl"), [(54, "12347 "), (80, "12347 [12346, 12347]"), (160, "12347 [12346, 12347]")])
+def test_no_number_is_cut_off(width, kl):
+    text = told_at(width, [record(split, 12345.678 + split, dataset="concrete", family="ffg") for split in range(3)])
+    assert kl in text
     assert "…" not in text
+    text = " ".join(text.split())
+    assert ("More from a width of" in text) == (width < 160)
+    assert ("quartiles over splits" in text) == (width > 54)
 
 
 def test_two_tasks_or_two_versions_of_one_cell_are_never_mixed():

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fsvi_bench.presenting.figures import write_figure
+from fsvi_bench.resources import read_yaml
 
 #: Colours of a figure on light ground; the page's style sheet has their dark counterparts by the same names.
 INK, MUTED, RULE, BAND, PAPER, FAILED = "#1c2127", "#68707a", "#dfe3e8", "#f6f7f9", "#ffffff", "#b3362b"
@@ -28,24 +30,11 @@ class Look:
     marker: str
 
 
-#: Okabe and Ito's hues, darkened until they stand 3:1 against white, and more where they are not enough.
-#: Methods that share a family, and so a panel, are far apart in hue or in lightness.
-LOOKS = {
-    "exact": Look("#3a4149", "#c6ccd3", "o"),
-    "fixed-a": Look("#0072b2", "#56b4e9", "s"),
-    "rand-a": Look("#d55e00", "#f08c3e", "o"),
-    "rand-a-ngd": Look("#a87400", "#e6b422", "D"),
-    "ssge": Look("#008f68", "#2fc79a", "^"),
-    "mean-field-vi": Look("#b5487f", "#e394bd", "v"),
-    "gaussian-dropout": Look("#6a4fb0", "#a996e6", "P"),
-    "variational-dropout": Look("#7a4a21", "#c99a6b", "X"),
-    "sparse-variational-dropout": Look("#11808f", "#5cc9d6", "<"),
-    "bernoulli-dropout": Look("#2a5fd0", "#86a9f7", "p"),
-    "concrete-dropout": Look("#9a3b3b", "#e38a83", "h"),
-    "spike-and-slab": Look("#5f6b00", "#b9c449", ">"),
-}
+ASSETS = Path(__file__).parents[1] / "assets"
+_LOOKS: dict[str, Any] = read_yaml(ASSETS / "looks.yaml")  # type: ignore[assignment]
+LOOKS = {method: Look(**look) for method, look in _LOOKS["methods"].items()}
 _BUILT_IN = tuple(LOOKS)
-_OTHERS = (Look("#7d7d00", "#cfcf52", "d"), Look("#a03fa0", "#df8fdf", "*"), Look("#4d6f80", "#9fbfd0", "8"))
+_OTHERS = tuple(Look(**look) for look in _LOOKS["others"])
 
 
 def method_place(method: str) -> tuple[int, str]:
@@ -68,54 +57,32 @@ def colour_variable(each: Look) -> str:
     return f"c-{each.light[1:]}"
 
 
-@contextmanager
-def figure_style() -> Iterator[None]:
-    """Matplotlib's settings for a report's figures: quiet axes, letters that stay letters."""
-    settings = {
-        "svg.fonttype": "none",
-        "text.parse_math": False,  # names come from outside
-        "font.family": ["sans-serif"],
-        "text.color": INK,
-        "axes.edgecolor": MUTED,
-        "axes.labelcolor": INK,
-        "axes.linewidth": 0.7,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-        "xtick.labelcolor": INK,
-        "ytick.labelcolor": INK,
-        "xtick.major.width": 0.7,
-        "ytick.major.width": 0.7,
-        "xtick.minor.width": 0.4,
-        "grid.color": RULE,
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-    }
-    with matplotlib.rc_context(settings):  # type: ignore[arg-type]
-        yield
+def figure_style() -> AbstractContextManager[None]:
+    """Matplotlib's settings for a report's figures."""
+    return matplotlib.rc_context(fname=ASSETS / "report.mplstyle")
 
 
 @dataclass(frozen=True)
 class Drawing:
     """A figure's place in the page: its markup, the names of its files, its width in CSS pixels, and its words."""
 
-    name: str
-    svg: str
+    svg: Markup
     width: int
-    height: int
     description: str
     files: tuple[str, ...]
+    subject: str = ""
 
 
-def write_drawing(figure: Figure, name: str, folder: Path, description: str) -> Drawing:
+def write_drawing(figure: Figure, name: str, folder: Path, description: str, subject: str = "") -> Drawing:
     """Writes a figure as PNG and SVG and returns it as it stands in the page.
 
     Raises:
         InputError: the folder cannot be written.
     """
     paths = write_figure(figure, folder / name, DOTS_PER_INCH)
-    width, height = (round(float(inches) * 96) for inches in figure.get_size_inches())
-    svg = _for_page(paths[1].read_text(encoding="utf-8"), name)
-    return Drawing(name, svg, width, height, description, tuple(path.name for path in paths))
+    svg = Markup(_for_page(paths[1].read_text(encoding="utf-8"), name))  # Matplotlib has escaped the texts in it
+    width = round(96 * float(figure.get_figwidth()))
+    return Drawing(svg, width, description, tuple(path.name for path in paths), subject)
 
 
 def _for_page(svg: str, name: str) -> str:

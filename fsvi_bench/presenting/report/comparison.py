@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
-from fsvi_bench.running.cell import Record
+from fsvi_bench.presenting.report.study import FAMILIES, Entry, Study
 from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks, tie_groups
 from fsvi_bench.statistics.multiple import holm
 from fsvi_bench.statistics.ranks import critical_difference
@@ -49,27 +47,21 @@ def supported_best(study: Study, dataset: str, family: Family, score: str) -> En
     It finished everywhere, has the lowest mean, and beats each rival in the corrected paired test over the splits that
     both finished, after Holm's correction over the rivals. The exact posterior is no rival.
     """
-    values = {
-        entry: found
-        for entry in study.entries_on(dataset)
-        if entry.family == family and entry.method != REFERENCE and (found := study.by_split(dataset, entry, score))
-    }
-    planned = {record.split for entry in values for record in study.records[dataset, entry]}
-    whole = {entry: np.mean(list(found.values())) for entry, found in values.items() if found.keys() == planned}
-    if len(values) < 2 or not whole:
+    found = {entry: study.splits[dataset, entry][score] for entry in study.rivals(dataset, family)}
+    by_split = pd.DataFrame({entry: values for entry, values in found.items() if values.notna().any()})
+    means = by_split.dropna(axis=1).mean()
+    if by_split.shape[1] < 2 or means.empty:
         return None
-    best = min(whole, key=lambda entry: (whole[entry], entry))
+    best = min(means.index, key=lambda entry: (means[entry], entry))
     ratio = held_out_ratio(dataset)
-    p_values = [_beats(values[best], values[rival], ratio) for rival in values if rival != best]
+    p_values = [_p_better(by_split[[best, rival]].dropna(), ratio) for rival in by_split if rival != best]
     return best if holm(p_values).max() <= LEVEL else None
 
 
-def _beats(best: dict[int, float], rival: dict[int, float], ratio: float) -> float:
-    """p-value that the first is lower over the splits that both have, no less than signs could give; 1 if its mean is
-    not."""
-    both = sorted(best.keys() & rival.keys())
-    a, b = np.array([best[split] for split in both]), np.array([rival[split] for split in both])
-    if not both or not a.mean() < b.mean():
+def _p_better(pairs: pd.DataFrame, ratio: float) -> float:
+    """p-value that the first column is lower, no less than signs could give; 1 if its mean is not."""
+    a, b = pairs.to_numpy().T
+    if not len(a) or not a.mean() < b.mean():
         return 1.0
     return max(corrected_paired_test(a, b, ratio), least_p_value(paired_differences(a, b)))
 
@@ -98,15 +90,14 @@ def rankings(study: Study) -> list[Ranking]:
     """One per family and score that has at least two entries and two data sets."""
     found = []
     for family in FAMILIES:
-        entries = [e for e in study.entries if e.family == family and e.method != REFERENCE]
-        datasets = [d for d in study.datasets if any((d, e) in study.rows for e in entries)]
-        if len(entries) < 2 or len(datasets) < 2:
-            continue
-        found += [_ranking(study, family, score, datasets, entries) for score in RANKED]
+        datasets = [dataset for dataset in study.datasets if study.rivals(dataset, family)]
+        rivals = {entry for dataset in datasets for entry in study.rivals(dataset, family)}
+        if len(rivals) > 1 and len(datasets) > 1:
+            found += [_ranking(study, family, score, datasets, sorted(rivals)) for score in RANKED]
     return found
 
 
-def _ranking(study: Study, family: Family, score: str, datasets: Sequence[str], entries: Sequence[Entry]) -> Ranking:
+def _ranking(study: Study, family: Family, score: str, datasets: list[str], entries: Sequence[Entry]) -> Ranking:
     tables = {dataset: _score_table(study, dataset, entries, score) for dataset in datasets}
     ranks = bootstrap_ranks(tables, np.random.default_rng(0))
     compared = _beside_best(np.stack([table.mean((1, 2)) for table in tables.values()], 1), ranks.mean_rank)
@@ -114,7 +105,7 @@ def _ranking(study: Study, family: Family, score: str, datasets: Sequence[str], 
     groups = tie_groups(ranks, least=critical_difference(ranked, len(datasets)))
     standings = map(Standing, entries, ranks.intervals(), groups, compared)
     in_order = sorted(standings, key=lambda s: (s.interval is None, s.interval and s.interval.mean_rank, s.entry))
-    return Ranking(family, score, list(datasets), in_order)
+    return Ranking(family, score, datasets, in_order)
 
 
 def _beside_best(scores: Float[np.ndarray, "M D"], mean_rank: Float[np.ndarray, " M"]) -> list[Comparison | None]:
@@ -135,44 +126,26 @@ def _score_table(
     without repeats its one score. Otherwise there is one column: a split's mean over the seeds that the entry has on
     this data set. To have been run with fewer seeds than another is not to miss a cell.
     """
-    records = [study.records.get((dataset, entry), ()) for entry in entries]
-    splits = sorted({record.split for found in records for record in found})
-    own = [tuple(sorted({record.seed for record in found})) for found in records]
-    several = {seeds for entry, seeds in zip(entries, own, strict=True) if seeds and not _repeats(entry, seeds)}
-    columns = len(next(iter(several))) if len(several) == 1 else 1
-    table = np.full((len(entries), len(splits), columns), np.nan)
-    for place, (found, seeds) in enumerate(zip(records, own, strict=True)):
-        values = _by_split_and_seed(found, splits, seeds, score)
-        if seeds:
-            table[place] = values if seeds in several and len(several) == 1 else values.mean(1, keepdims=True)
-    return table
+    here = {e: study.cells[dataset, e].pivot(index="split", columns="seed", values=score)
+            for e in entries if (dataset, e) in study.cells}  # fmt: skip
+    splits = sorted({split for table in here.values() for split in table.index})
+    seeds = {tuple(table.columns) for entry, table in here.items() if not _repeats(entry, table)}
+    shape = (len(splits), len(next(iter(seeds))) if len(seeds) == 1 else 1)
+    missing = pd.DataFrame(np.nan, splits, [0])
+    tables = [here.get(entry, missing).reindex(splits).to_numpy(float) for entry in entries]
+    # A mean over seeds of which one is missing is missing.
+    return np.stack([t if t.shape == shape else np.broadcast_to(t.mean(1, keepdims=True), shape) for t in tables])
 
 
-def _repeats(entry: Entry, seeds: Sequence[int]) -> bool:
-    """Whether an entry's one seed stands for any."""
-    return len(seeds) == 1 and _without_randomness(entry.method, entry.hyperparameters)
-
-
-@cache
-def _without_randomness(method: str, hyperparameters: str) -> bool:
-    """Whether a run gives a method under these settings (JSON) one seed whatever seeds are asked for.
+def _repeats(entry: Entry, scores: pd.DataFrame) -> bool:
+    """Whether an entry's one seed stands for any: a run gives the method one seed whatever seeds are asked for.
 
     Of a method that is not installed here, or no longer takes these settings, that is not known; it is asked for one
     that has one seed, and that is then taken for a sign of it.
     """
     try:
-        found = load_installed(method)
-        return found.cls.is_deterministic(found.options(json.loads(hyperparameters)))
+        found = load_installed(entry.method)
+        deterministic = found.cls.is_deterministic(found.options(entry.hyperparameters))
     except InputError:
-        return True
-
-
-def _by_split_and_seed(
-    records: Sequence[Record], splits: Sequence[int], seeds: Sequence[int], score: str
-) -> Float[np.ndarray, "splits seeds"]:
-    """One entry's scores on a data set, NaN where a cell lacks the score."""
-    values = np.full((len(splits), len(seeds)), np.nan)
-    for record in records:
-        value = None if record.scores is None else getattr(record.scores, score)
-        values[splits.index(record.split), seeds.index(record.seed)] = np.nan if value is None else value
-    return values
+        deterministic = True
+    return deterministic and scores.shape[1] == 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed, method_names
@@ -29,6 +30,7 @@ FIELDS = {
     "threads": "threads per worker",
     "arithmetic": "kernels",
 }
+FLAGS = {"M": "--measurement-points", "max_steps": "--max-steps"}  #: settings that have one of their own
 
 
 @dataclass(frozen=True)
@@ -63,17 +65,16 @@ class Origin:
 def origin(study: Study) -> Origin:
     """Everything that the records say about how they were made."""
     records = study.results.records
-    code: dict[str, Counter[str]] = defaultdict(Counter)
+    code = {entry.method: Counter[str]() for entry in study.entries}
     tasks: dict[str, dict[int, str]] = defaultdict(dict)
     for record in records:
         code[record.method][record.code_sha256] += 1
         if record.task_sha256 is not None:
             tasks[record.dataset][record.split] = record.task_sha256
     seconds = [record.seconds for record in records if record.seconds is not None]
-    methods = dict.fromkeys(entry.method for entry in study.entries)
     return Origin(
         facts=[_fact(label, [record.provenance.get(name) for record in records]) for name, label in FIELDS.items()],
-        code=[(method, sorted(code[method].items())) for method in methods],
+        code=[(method, sorted(hashes.items())) for method, hashes in code.items()],
         tasks=[(dataset, sorted(tasks[dataset].items())) for dataset in sorted(tasks)],
         seconds_training=sum(each.train for each in seconds),
         seconds_scoring=sum(each.score for each in seconds),
@@ -88,48 +89,42 @@ def _fact(label: str, values: Sequence[object]) -> Fact:
 
 def commands(study: Study) -> list[str]:
     """`fsvi-bench run` with what each method's records differ in from its defaults; methods that agree share a line."""
-    variants: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
+    families: dict[tuple[tuple[str, ...], str], list[str]] = defaultdict(list)
     for entry in study.entries:
-        key = (*_where(study, entry), *_settings(entry))
-        variants[key].setdefault(entry.method, []).append(entry.family)
-    lines = []
-    for key, by_method in variants.items():
-        shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
-        for method, families in by_method.items():
-            shared[tuple(dict.fromkeys(families))].append(method)
-        for together, methods in shared.items():
-            named = [word for method in methods for word in ("--method", _spec(method))]
-            named += [word for family in together for word in ("--family", family)]
-            lines.append(shlex.join(["fsvi-bench", "run", *named, *key]))
-    return lines
+        families[(*_where(study, entry), *_settings(entry)), entry.method].append(entry.family)
+    methods: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = defaultdict(list)
+    for (rest, method), own in families.items():
+        # A record knows the name of a method's class, not where its file lay.
+        spec = method if method in method_names() else f"FILE.py:{method}"
+        methods[rest, tuple(dict.fromkeys(own))].append(spec)
+    return [
+        shlex.join(["fsvi-bench", "run", *_each("--method", specs), *_each("--family", together), *rest])
+        for (rest, together), specs in methods.items()
+    ]
 
 
-def _spec(method: str) -> str:
-    """A record knows the name of a method's class, not where its file lay."""
-    return method if method in method_names() else f"FILE.py:{method}"
+def _each(flag: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]
 
 
 def _where(study: Study, entry: Entry) -> list[str]:
-    records = [r for dataset in study.datasets for r in study.records.get((dataset, entry), ())]
-    words = [word for name in sorted({r.dataset for r in records}) for word in ("--dataset", name)]
-    seeds = ranges({record.seed for record in records})
-    return [*words, "--splits", ranges({r.split for r in records}), *(() if seeds == "0" else ("--seeds", seeds))]
+    cells = pd.concat([found for (_, own), found in study.cells.items() if own == entry])
+    seeds = ranges(cells["seed"])
+    words = [*_each("--dataset", sorted(cells["dataset"].unique())), "--splits", ranges(cells["split"])]
+    return words if seeds == "0" else [*words, "--seeds", seeds]
 
 
 def _settings(entry: Entry) -> list[str]:
-    own: dict[str, Any] = json.loads(entry.hyperparameters)
     try:
         defaults = load_installed(entry.method).options({}).model_dump(mode="json")
     except InputError:  # not installed here, or it has no complete defaults: all are named
         defaults = {}
     words = []
-    for name, value in own.items():
+    for name, value in entry.hyperparameters.items():
         if name in defaults and defaults[name] == value:
             continue
-        if name == "M":
-            words += ["--measurement-points", str(value)]
-        elif name == "max_steps":
-            words += ["--max-steps", str(value)]
+        if name in FLAGS:
+            words += [FLAGS[name], str(value)]
         else:
-            words += ["--set", f"{name}={json.dumps(value) if not isinstance(value, str) else value}"]
+            words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return words

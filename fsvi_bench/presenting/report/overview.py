@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed
-from fsvi_bench.presenting.report.appearance import Look, look
+from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.report.comparison import supported_best
-from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
+from fsvi_bench.presenting.report.study import FAMILIES, Entry, Study
 from fsvi_bench.presenting.table import format_estimate
 
 CLOSENESS = "kl_moment_matched"  #: the KL where q has a density
@@ -24,7 +24,6 @@ class MethodWords:
     name: str
     summary: str
     families: Sequence[str]
-    look: Look
 
 
 @dataclass(frozen=True)
@@ -56,43 +55,34 @@ def overview(study: Study) -> Overview:
     """Counts planned, ok, diverged, failed, missing and stale cells, in this order."""
     results, status = study.results, Counter(record.status for record in study.results.records)
     counts = {"planned": results.planned, **{name: status[name] for name in ("ok", "diverged", "failed")}}
-    counts |= {"missing": results.missing, "stale": results.stale}
     started = sorted(str(r.provenance["started"]) for r in results.records if "started" in r.provenance)
+    found = [_closest(study, dataset, family) for dataset in study.datasets for family in FAMILIES]
     return Overview(
-        counts=counts,
+        counts=counts | {"missing": results.missing, "stale": results.stale},
         methods=[_words(study, name) for name in dict.fromkeys(entry.method for entry in study.entries)],
         families=[family for family in FAMILIES if any(entry.family == family for entry in study.entries)],
-        closest=[found for dataset in study.datasets for found in _closest(study, dataset)],
+        closest=[closest for closest in found if closest is not None],
         first=started[0] if started else "",
         last=started[-1] if started else "",
     )
 
 
 def _words(study: Study, name: str) -> MethodWords:
-    families = [family for family in FAMILIES if any((e.method, e.family) == (name, family) for e in study.entries)]
     try:
-        defaults = load_installed(name).defaults
+        summary = load_installed(name).defaults.summary
     except InputError:  # a method from a file or package that is not here
-        return MethodWords(name, "not among the installed methods", families, look(name))
-    return MethodWords(name, defaults.summary, families, look(name))
+        summary = "not among the installed methods"
+    return MethodWords(name, summary, list(dict.fromkeys(e.family for e in study.entries if e.method == name)))
 
 
-def _closest(study: Study, dataset: str) -> Sequence[Closest]:
-    found = []
-    for family in FAMILIES:
-        entries = [e for e in study.entries_on(dataset) if e.family == family and e.method != REFERENCE]
-        means = {
-            entry: study.rows[dataset, entry].scores[CLOSENESS]
-            for entry in entries
-            if CLOSENESS in study.rows[dataset, entry].scores
-        }
-        finite = {entry: value for entry, value in means.items() if math.isfinite(value.mean)}
-        if not finite:
-            continue
-        entry = min(finite, key=lambda e: (finite[e].mean, e))
-        own = study.rows[dataset, entry].scores.get("kl")
-        of_moments = own is None or math.isinf(own.mean)
-        supported = supported_best(study, dataset, family, CLOSENESS) == entry
-        kl = format_estimate(finite[entry])
-        found.append(Closest(dataset, family, entry, kl, of_moments, supported, len(entries) - 1))
-    return found
+def _closest(study: Study, dataset: str, family: Family) -> Closest | None:
+    rivals = {entry: study.rows[dataset, entry].scores for entry in study.rivals(dataset, family)}
+    known = {entry: scores[CLOSENESS] for entry, scores in rivals.items() if CLOSENESS in scores}
+    finite = [entry for entry, value in known.items() if math.isfinite(value.mean)]
+    if not finite:
+        return None
+    entry = min(finite, key=lambda e: (known[e].mean, e))
+    own = rivals[entry].get("kl")
+    supported = supported_best(study, dataset, family, CLOSENESS) == entry
+    of_moments = own is None or math.isinf(own.mean)
+    return Closest(dataset, family, entry, format_estimate(known[entry]), of_moments, supported, len(rivals) - 1)

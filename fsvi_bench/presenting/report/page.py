@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -15,6 +14,7 @@ from matplotlib.markers import MarkerStyle
 
 from fsvi_bench.files import require_writable_directory, write_atomically
 from fsvi_bench.presenting.report.appearance import (
+    ASSETS,
     Drawing,
     colour_variable,
     colour_variables,
@@ -22,25 +22,25 @@ from fsvi_bench.presenting.report.appearance import (
     look,
     write_drawing,
 )
-from fsvi_bench.presenting.report.calibration_strips import draw_calibration
 from fsvi_bench.presenting.report.comparison import RANKED, rankings
 from fsvi_bench.presenting.report.curves import curves_of, draw_curves
 from fsvi_bench.presenting.report.origin import origin
 from fsvi_bench.presenting.report.overview import overview
-from fsvi_bench.presenting.report.reading import read_results
-from fsvi_bench.presenting.report.score_strips import draw_kl, draw_nlpd
-from fsvi_bench.presenting.report.spectrum_strips import draw_spectrum
-from fsvi_bench.presenting.report.strips import rows_of_panels
-from fsvi_bench.presenting.report.study import Study, make_study
-from fsvi_bench.presenting.report.tables import result_tables
+from fsvi_bench.presenting.report.strip_figures import draw_calibration, draw_kl, draw_nlpd, draw_spectrum
+from fsvi_bench.presenting.report.study import Study, make_study, read_results
+from fsvi_bench.presenting.report.tables import MEANINGS, result_tables
 from fsvi_bench.presenting.report.troubles import troubles
 
-ASSETS = Path(__file__).parent / "assets"
 PAGE = "report.html"
-FEW_LINES = 60  #: of all result tables together, up to which all are open at first
-MOST_PANELS = 8  #: in one row of a figure
-FEW_CURVES = 3  #: data sets whose curves are open at first
 _LINK_TO_FIGURE = re.compile(r'href="((?:kl|nlpd|curves|spectrum|calibration)(?:-\d+)?\.(?:png|svg))"')
+#: What draws them, how many panels they have in a row at most, and what they show.
+STRIPS: dict[str, tuple[Callable[[Study, Sequence[str]], Figure], int, str]] = {
+    "kl": (draw_kl, 8, "KL to the exact posterior by method"),
+    "nlpd": (draw_nlpd, 8, "NLPD by method"),
+    "spectrum": (draw_spectrum, 8, "Variance of q over the exact one by method"),
+    "calibration": (draw_calibration, 4, "Coverage of predictive intervals by method"),
+}
+Figures = dict[str, list[Drawing]]  #: by section
 
 
 def write_report(root: Path, folder: Path) -> Path:
@@ -57,92 +57,65 @@ def write_report(root: Path, folder: Path) -> Path:
     with figure_style():
         figures = _figures(study, folder)
     path = folder / PAGE
-    earlier = _figures_named_in(path)
+    # Only what an earlier report links to: the folder may hold other things.
+    earlier = _LINK_TO_FIGURE.findall(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else []
     write_atomically(path, render(study, figures, root).encode())
-    for name in earlier - set(figures.files()):
-        with contextlib.suppress(OSError):
-            (folder / name).unlink()
+    for name in {*earlier} - {file for drawings in figures.values() for each in drawings for file in each.files}:
+        (folder / name).unlink(missing_ok=True)
     return path
 
 
-def _figures_named_in(page: Path) -> set[str]:
-    """Names of the figures beside an earlier report: only what it links to, since the folder may hold other things."""
-    try:
-        return set(_LINK_TO_FIGURE.findall(page.read_text(encoding="utf-8", errors="replace")))
-    except OSError:
-        return set()
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Drawings by subject; `curves` by data set."""
-
-    kl: list[Drawing]
-    nlpd: list[Drawing]
-    curves: dict[str, Drawing]
-    spectrum: list[Drawing]
-    calibration: list[Drawing]
-
-    def files(self) -> list[str]:
-        """Names of all files beside the page."""
-        drawings = [*self.kl, *self.nlpd, *self.curves.values(), *self.spectrum, *self.calibration]
-        return [name for drawing in drawings for name in drawing.files]
-
-
 def _figures(study: Study, folder: Path) -> Figures:
-    def strips(
-        name: str, draw: Callable[[Study, Sequence[str]], Figure], words: str, most: int = MOST_PANELS
-    ) -> list[Drawing]:
-        rows = rows_of_panels(_with_results(study), most)
-        named = [(name if len(rows) == 1 else f"{name}-{place}", row) for place, row in enumerate(rows, 1)]
-        return [write_drawing(draw(study, row), stem, folder, f"{words}: {', '.join(row)}") for stem, row in named]
-
-    curves = {}
+    shown = [d for d in study.datasets if any(row.finished for (name, _), row in study.rows.items() if name == d)]
+    figures: Figures = {}
+    for name, (draw, most, words) in STRIPS.items():
+        rows = rows_of_panels(shown, most)
+        stems = [name] if len(rows) == 1 else [f"{name}-{place}" for place in range(1, len(rows) + 1)]
+        figures[name] = [
+            write_drawing(draw(study, row), stem, folder, f"{words}: {', '.join(row)}")
+            for stem, row in zip(stems, rows, strict=True)
+        ]
+    figures["curves"] = []
     for place, dataset in enumerate(study.datasets, 1):
-        if found := curves_of(study, dataset):
-            words = f"KL against training steps and seconds on {dataset}"
-            curves[dataset] = write_drawing(draw_curves(study, dataset, found), f"curves-{place}", folder, words)
-    return Figures(
-        kl=strips("kl", draw_kl, "KL to the exact posterior by method"),
-        nlpd=strips("nlpd", draw_nlpd, "NLPD by method"),
-        curves=curves,
-        spectrum=strips("spectrum", draw_spectrum, "Variance of q over the exact one by method"),
-        calibration=strips("calibration", draw_calibration, "Coverage of predictive intervals by method", most=4),
-    )
+        if not (curves := curves_of(study, dataset)).empty:
+            words, figure = f"KL against training steps and seconds on {dataset}", draw_curves(study, dataset, curves)
+            figures["curves"].append(write_drawing(figure, f"curves-{place}", folder, words, dataset))
+    return figures
 
 
-def _with_results(study: Study) -> list[str]:
-    return [d for d in study.datasets if any(row.finished for (name, _), row in study.rows.items() if name == d)]
+def rows_of_panels(datasets: Sequence[str], most: int) -> list[list[str]]:
+    """Data sets in as few rows of at most so many as there can be, of nearly equal length."""
+    rows = -(-len(datasets) // most)
+    return [row.tolist() for row in np.array_split(list(datasets), rows)] if rows else []
 
 
 def render(study: Study, figures: Figures, root: Path) -> str:
     """The page's text."""
-    tables = result_tables(study)
-    environment = Environment(
-        loader=FileSystemLoader(ASSETS),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(marker=marker, asset=_asset, duration=duration)
-    page = environment.get_template("page.html.j2").render(
-        study=study,
-        root=root.resolve().name or str(root),
-        overview=overview(study),
-        tables=tables,
-        few_lines=sum(len(table.lines) for table in tables) <= FEW_LINES,
-        few_curves=len(figures.curves) <= FEW_CURVES,
-        rankings=rankings(study),
-        ranked=RANKED,
-        figures=figures,
-        drawing=drawing,
-        troubles=troubles(study),
-        origin=origin(study),
-        light=colour_variables(dark=False),
-        dark=colour_variables(dark=True),
+    page = (
+        environment(ASSETS)
+        .get_template("report.html.j2")
+        .render(
+            study=study,
+            root=root.resolve().name or str(root),
+            overview=overview(study),
+            tables=result_tables(study),
+            meanings=MEANINGS,
+            rankings=rankings(study),
+            ranked=RANKED,
+            figures=figures,
+            troubles=troubles(study),
+            origin=origin(study),
+        )
     )
     return page.rstrip() + "\n"
+
+
+def environment(*folders: Path) -> Environment:
+    """Templates of these folders with everything escaped, and what all pages share: `base.html.j2` is one to extend."""
+    loader = FileSystemLoader(folders)
+    found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found.globals.update(marker=marker, asset=_asset, duration=duration, colours=colour_variables)
+    return found
 
 
 def _asset(name: str) -> Markup:
@@ -150,21 +123,16 @@ def _asset(name: str) -> Markup:
     return Markup((ASSETS / name).read_text(encoding="utf-8"))
 
 
-def drawing(of: Drawing) -> Markup:
-    """An SVG that matplotlib wrote; it has escaped the texts in it."""
-    return Markup(of.svg)
-
-
 def marker(method: str) -> Markup:
     """A method's marker in its colour, as wide as a letter."""
     style = MarkerStyle(look(method).marker)
     path = style.get_path().transformed(style.get_transform())
-    parts = [
+    commands: Iterable[str] = (
         {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}[int(code)]
         + ("" if code == 79 else " ".join(f"{x:.2f} {-y:.2f}" for x, y in points.reshape(-1, 2)))
         for points, code in path.iter_segments(simplify=False)
-    ]
-    drawn = f'<path d="{"".join(parts)}" fill="var(--{colour_variable(look(method))})"/>'
+    )
+    drawn = f'<path d="{"".join(commands)}" fill="var(--{colour_variable(look(method))})"/>'
     return Markup(f'<svg class="marker" viewBox="-0.7 -0.7 1.4 1.4" aria-hidden="true">{drawn}</svg>')
 
 
