@@ -13,6 +13,7 @@ from fsvi_bench.presenting.cell_files import load_traces
 from fsvi_bench.running.archive import Archive
 from fsvi_bench.running.cell import Record
 from fsvi_bench.training.trace import COLUMNS as TRACE_COLUMNS
+from fsvi_bench.training.trace import Trace
 
 #: Columns by which rows of the two tables belong together, and what they are called in both.
 IDENTITY = {
@@ -32,7 +33,7 @@ def write_tables(archive: Archive, folder: Path) -> list[tuple[Path, int]]:
         InputError: pyarrow is not installed, the folder cannot be written, or a trace is not one.
     """
     records = list(map(record_row, archive.records))
-    traces = list(trace_rows(archive))
+    traces = list(trace_rows(archive.records, load_traces(archive.records, archive.root)))
     return [
         (_write(folder / "records.parquet", records, RECORD_COLUMNS), len(records)),
         (_write(folder / "traces.parquet", traces, TRACE_TYPES), len(traces)),
@@ -70,10 +71,9 @@ def _word(value: Any) -> str | None:
     return value if isinstance(value, str) or value is None else canonical_json(value)
 
 
-def trace_rows(archive: Archive) -> Iterator[dict[str, Any]]:
-    """A row per point of every trace."""
-    traces = load_traces(archive.records, archive.root)
-    for record in archive.records:
+def trace_rows(records: Sequence[Record], traces: Mapping[str, Trace]) -> Iterator[dict[str, Any]]:
+    """A row per point of every trace (`record.cell` -> trace)."""
+    for record in records:
         for point in traces[record.cell].points if record.cell in traces else ():
             yield {name: getattr(record, name) for name in IDENTITY} | {n: getattr(point, n) for n in TRACE_COLUMNS}
 
