@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from fsvi_bench.arithmetic import kernels_of_protocol, use_kernels
-from fsvi_bench.cli.options import AsJson, DataDir, Workers
+from fsvi_bench.cli.options import AsJson, DataDir, Workers, wandb_mode
 
 if TYPE_CHECKING:
     from fsvi_bench.running.runner import RunResult
@@ -47,9 +47,8 @@ def run(
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.cli.status import show_planned
     from fsvi_bench.errors import InputError
-    from fsvi_bench.presenting.cell_files import load_traces
     from fsvi_bench.presenting.table import failures
-    from fsvi_bench.presenting.wandb_log import WandbLogger, choose_mode
+    from fsvi_bench.presenting.wandb_upload import WandbUploads
     from fsvi_bench.running.executors import RayExecutor, check_choice, make_executor, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan
     from fsvi_bench.running.prepare import require_data
@@ -77,7 +76,7 @@ def run(
             f"--rerun is '{rerun}', expected failed, diverged or all; leave it out to keep what is finished"
         )
     check_choice(executor, ray_address, gpu_share)
-    wandb_mode = choose_mode(wandb)
+    mode = wandb_mode(wandb)
     for flag in plan.unused:
         stderr.print(f"{flag} is not used: none of the chosen methods has such a setting", style="yellow")
     if dry_run:
@@ -87,23 +86,20 @@ def run(
     require_data(plan, data_dir)
     store = Store(out)
     use_one_thread()
-    with WandbLogger(wandb_mode, out) as logger:
+    with WandbUploads(mode, out) as uploads:
         with RichProgress() as progress:
             if isinstance(chosen, RayExecutor):
                 progress.note(f"Ray cluster at {chosen.connection.address}, room for {chosen.workers} calls at once")
-            result = run_plan(
-                plan, store, resources, progress, rerun,  # type: ignore[arg-type]
-                watcher=lambda records: logger.log(records, lambda group: load_traces(group, out)),
-            )  # fmt: skip
+            result = run_plan(plan, store, resources, progress, rerun, uploads.log)  # type: ignore[arg-type]
         if json:
             print_json(result.records)
         else:
             _show(result, out)
         sys.stdout.flush()  # whoever waits for the numbers does not wait for W&B
-    if logger.kept:
+    if uploads.kept:
         send = f"wandb sync {out / 'wandb'}/offline-run-*"
-        stderr.print(f"{logger.kept} W&B runs are kept offline (none with --wandb off); to send them: {send}")
-    for line in logger.notes:
+        stderr.print(f"{uploads.kept} W&B runs are kept offline (none with --wandb off); to send them: {send}")
+    for line in uploads.notes:
         stderr.print(line, style="yellow")
     for line in failures(result.records):
         stderr.print(line, style="red")

@@ -7,8 +7,10 @@ diverged has NaN for its scores; here it counts as infinite, since every traced 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from fsvi_bench.training.trace import Trace
 #: The scores that a trace follows.
 TRACED = ("kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched", "loss")
 MAX_SECONDS = 200  #: points of a curve against seconds; with more, they are thinned evenly by rank
+MAX_SERIES = 300  #: curves of single traces that a logger is given
+SHORT = ("mean", "sd", "min", "q25", "median", "q75", "max")  #: for the fields of `Spread`
 
 Array = NDArray[np.float64]
 
@@ -64,6 +68,27 @@ def spread_by_second(traces: Sequence[Trace], score: str) -> list[tuple[float, S
     if len(seconds) > MAX_SECONDS:
         seconds = [seconds[place] for place in np.linspace(0, len(seconds) - 1, MAX_SECONDS).round().astype(int)]
     return _spreads(traces, score, "seconds", seconds)
+
+
+def curve_rows(traces: Mapping[str, Trace]) -> list[dict[str, float]]:
+    """Rows for a logger of curves: the traces' spread against steps and against seconds, and each trace's own points.
+
+    Their names are `by_steps/kl/median`, `by_seconds/nlpd/q25`, `problem/NAME/loss` and so on, with the place itself as
+    `steps` or `seconds`. Of many traces only the first have curves of their own, `MAX_SERIES` in all.
+    """
+    rows: dict[tuple[str, float], dict[str, float]] = defaultdict(dict)
+    for axis, spreads in (("steps", spread_by_step), ("seconds", spread_by_second)):
+        for score in TRACED:
+            for place, spread in spreads(list(traces.values()), score):
+                numbers = zip(SHORT, astuple(spread), strict=True)
+                values = {f"by_{axis}/{score}/{name}": value for name, value in numbers if not math.isnan(value)}
+                rows[axis, place] |= {axis: place, **values}
+    for name, trace in islice(traces.items(), MAX_SERIES // len(TRACED)):
+        for point in trace.points:
+            scores = {score: getattr(point, score) for score in TRACED}
+            values = {f"problem/{name}/{score}": value for score, value in scores.items() if value is not None}
+            rows["steps", point.steps] |= {"steps": point.steps, **values}
+    return [rows[place] for place in sorted(rows)]
 
 
 def _spreads(traces: Sequence[Trace], score: str, along: str, places: Sequence[float]) -> list[tuple[float, Spread]]:

@@ -19,7 +19,7 @@ def one_row(name: str, values: ArrayLike) -> Float[np.ndarray, " J"]:
     if row.ndim != 1 or not row.size:
         raise InputError(f"{name} has shape {list(row.shape)}, expected one row of at least one number")
     if np.isnan(row).any():
-        raise InputError(f"{name} holds NaN at place {int(np.isnan(row).argmax())}; leave out what is missing")
+        raise InputError(f"{name} holds NaN at place {np.isnan(row).argmax()}; leave out what is missing")
     return row
 
 

@@ -1,4 +1,4 @@
-"""Several tests at once."""
+"""Several tests at once. SciPy corrects for the false discovery rate only."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def holm(p_values: ArrayLike) -> Float[np.ndarray, " m"]:
     """
     p = one_row("p_values", p_values)
     if p.min() < 0 or p.max() > 1:
-        raise InputError(f"p_values hold {p.min() if p.min() < 0 else p.max():g}, expected numbers in [0, 1]")
-    order = np.argsort(p, kind="stable")
+        raise InputError(f"p_values go from {p.min():g} to {p.max():g}, expected numbers in [0, 1]")
+    order = np.argsort(p)
     stepwise = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(stepwise, 1.0)
-    return adjusted
+    return np.minimum(stepwise, 1.0)[np.argsort(order)]

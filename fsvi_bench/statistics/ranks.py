@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.stats import rankdata, studentized_range
 
 from fsvi_bench.statistics.arrays import score_table
-
-
-def ranked_methods(scores: Float[np.ndarray, "M ..."]) -> Bool[np.ndarray, " M"]:
-    """Which methods are ranked: those that miss nothing."""
-    return ~np.isnan(scores).reshape(len(scores), -1).any(1)
 
 
 def dataset_ranks(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
@@ -28,16 +25,8 @@ def dataset_ranks(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
         InputError: not such a table.
     """
     table = score_table(scores)
-    ranks, complete = np.full(table.shape, np.nan), ranked_methods(table)
-    if complete.any():
-        ranks[complete] = rankdata(table[complete], axis=0)
-    return ranks
-
-
-def mean_ranks(scores: ArrayLike) -> list[float | None]:
-    """Mean over data sets of `dataset_ranks`; None for a method that misses a data set."""
-    means = dataset_ranks(scores).mean(1)
-    return [None if np.isnan(mean) else float(mean) for mean in means]
+    incomplete = np.isnan(table).any(1, keepdims=True)
+    return rankdata(np.where(incomplete, np.nan, table), axis=0, nan_policy="omit")
 
 
 def critical_difference(methods: int, datasets: int, level: float = 0.95) -> float:
@@ -48,5 +37,5 @@ def critical_difference(methods: int, datasets: int, level: float = 0.95) -> flo
     """
     if methods < 2:
         return 0.0
-    q = float(studentized_range.ppf(level, methods, np.inf)) / np.sqrt(2)
-    return float(q * np.sqrt(methods * (methods + 1) / (6 * datasets)))
+    q = float(studentized_range.ppf(level, methods, np.inf))
+    return q * math.sqrt(methods * (methods + 1) / (12 * datasets))

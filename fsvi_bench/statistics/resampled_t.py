@@ -41,15 +41,13 @@ def corrected_interval(values: ArrayLike, test_train_ratio: float, level: float 
     """
     row = one_row("values", values)
     _require(test_train_ratio, level)
-    if np.isinf(row).any():
-        infinite = row[np.isinf(row)]
-        if (infinite != infinite[0]).any():
-            raise InputError("values hold Infinity and -Infinity, whose mean is not a number; leave one of them out")
-        return Interval(float(infinite[0]), None, None)
-    mean = float(row.mean())
-    if len(row) == 1:
+    with np.errstate(invalid="ignore"):
+        mean = float(row.mean())
+    if math.isnan(mean):
+        raise InputError("values hold Infinity and -Infinity, whose mean is not a number; leave one of them out")
+    if len(row) == 1 or math.isinf(mean):
         return Interval(mean, None, None)
-    half = float(student_t.ppf(0.5 + 0.5 * level, len(row) - 1)) * _standard_error(row, test_train_ratio)
+    half = float(student_t.interval(level, len(row) - 1)[1]) * _standard_error(row, test_train_ratio)
     return Interval(mean, mean - half, mean + half)
 
 
@@ -80,7 +78,7 @@ def corrected_paired_test(a: ArrayLike, b: ArrayLike, test_train_ratio: float) -
     error = _standard_error(differences, test_train_ratio)
     if error == 0:
         return 0.0
-    return float(2 * student_t.sf(abs(float(differences.mean())) / error, len(differences) - 1))
+    return float(2 * student_t.sf(abs(differences.mean()) / error, len(differences) - 1))
 
 
 def least_p_value(differences: ArrayLike) -> float:
@@ -88,10 +86,10 @@ def least_p_value(differences: ArrayLike) -> float:
 
     A t test is as sure as two splits are alike; signs never are. So no test of few splits is taken to say more.
     """
-    return float(min(1.0, 2.0 ** (1 - np.count_nonzero(one_row("differences", differences)))))
+    return min(1.0, 2.0 ** (1 - np.count_nonzero(one_row("differences", differences))))
 
 
-def paired_differences(a: Float[np.ndarray, "*B"], b: Float[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
+def paired_differences(a: Float[np.ndarray, "*B"], b: Float[np.ndarray, ...]) -> Float[np.ndarray, "*B"]:
     """a − b, where equal infinities differ by 0."""
     with np.errstate(invalid="ignore"):
         return np.where(a == b, 0.0, a - b)

@@ -137,11 +137,10 @@ def test_wandb_off_imports_nothing_of_it_and_offline_writes_a_run(tmp_path):
 
 
 def test_a_failing_wandb_costs_no_cell(cli, tmp_path, monkeypatch):
-    from fsvi_bench.presenting import wandb_log
+    from fsvi_bench.presenting import wandb_upload
+    from tests.presenting.wandb_processes import refuse
 
-    process = tmp_path / "process.py"
-    process.write_text('import sys\nprint(\'{"error": "ConnectionError: planted"}\' * bool(sys.stdin.readline()))')
-    monkeypatch.setattr(wandb_log, "PROCESS", process)
+    monkeypatch.setattr(wandb_upload, "log_once", refuse)
     arguments = ("run", "--dataset", "toy", "--method", "exact", "--splits", "0", "--out", tmp_path)
     status, out, err = cli(*arguments, "--wandb", "offline", "--json")
     assert status == 0

@@ -1,24 +1,15 @@
-"""Nothing is logged twice, by runs one after the other or at once, and nothing stays in the temporary folder.
-
-A process of a few lines answers in W&B's place, and writes down what it was asked.
-"""
+"""Nothing is logged twice, by commands one after the other or at once. What would make a run is only counted here."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
+import threading
 import time
-from contextlib import ExitStack
 
 import pytest
 from filelock import FileLock
 
-from fsvi_bench.presenting import wandb_log, wandb_process
-from fsvi_bench.presenting.wandb_content import content_sha256, group_key, run_content
-from fsvi_bench.presenting.wandb_log import WandbLogger
+from fsvi_bench.presenting import wandb_upload
+from fsvi_bench.presenting.wandb_upload import WandbUploads, content_sha256, log_once
 from fsvi_bench.running.cell import Record
 
 
@@ -30,26 +21,43 @@ def record(split, started="2026-01-01T00:00:00+00:00", task="a" * 64, reason="it
     )  # fmt: skip
 
 
-@pytest.fixture
-def log(tmp_path, monkeypatch):
-    """Logs one group and returns how many runs there are by now."""
-    asked, script = tmp_path / "asked", tmp_path / "process.py"
-    script.write_text(
-        "import sys, time\n"
-        "for line in sys.stdin:\n"
-        f"    with open({str(asked)!r}, 'a') as stream: stream.write(line)\n"
-        "    time.sleep(0.3)\n"
-        '    print(\'{"run": "somewhere"}\', flush=True)\n'
-    )
-    monkeypatch.setattr(wandb_log, "PROCESS", script)
+class Here:
+    """Makes a background's calls at once, in this process."""
 
-    def count(*group, loggers=1):
-        with ExitStack() as stack:
-            each = [stack.enter_context(WandbLogger("offline", tmp_path / "out", 20.0)) for _ in range(loggers)]
-            for logger in each:
-                logger.log(group, {})
-        assert [logger.notes for logger in each] == [[]] * loggers
-        return len(asked.read_text().splitlines())
+    def __init__(self):
+        self._returned = []
+
+    def submit(self, function, *arguments):
+        self._returned.append(function(*arguments))
+
+    def results(self, _):
+        return self._returned
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The groups of which runs were made."""
+    groups = []
+    monkeypatch.setattr(wandb_upload, "Background", Here)
+    monkeypatch.setattr(wandb_upload, "upload", lambda group, *_: groups.append(group))
+    return groups
+
+
+@pytest.fixture
+def log(tmp_path, made):
+    """Logs one group and returns how many runs there are by now."""
+
+    def count(*group):
+        with WandbUploads("offline", tmp_path / "out") as uploads:
+            uploads.log(group)
+        assert uploads.notes == []
+        return len(made)
 
     return count
 
@@ -60,6 +68,11 @@ def test_a_computed_cell_is_told_by_when_and_a_refused_one_by_why():
     refused = [content_sha256([record(0, *each)]) for each in (("now", None), ("later", None), ("now", None, "other"))]
     assert refused[0] == refused[1] != refused[2]
     assert refused[0] != hashes[0]
+
+
+def test_refused_groups_of_two_methods_are_two():
+    other = record(0, "now", None).model_copy(update={"method": "other"})
+    assert content_sha256([record(0, "now", None)]) != content_sha256([other])
 
 
 def test_a_refused_task_is_logged_once(log):
@@ -74,70 +87,64 @@ def test_what_was_logged_before_something_else_is_not_logged_again(log):
     assert [log(*group) for group in asked] == [1, 2, 3, 3, 3, 3]
 
 
-@pytest.mark.parametrize("marker", ["", "[]", '{"logged": []}', '{"content_sha256": "0"}'])
-def test_a_marker_that_is_none_counts_for_nothing(log, tmp_path, marker):
-    path = tmp_path / "out" / "wandb" / "logged" / f"{group_key(record(0))[:16]}.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(marker)
-    assert log(record(0)) == 1
-    assert log(record(0)) == 1
+def test_what_failed_is_logged_by_the_next_run(log, made, monkeypatch, tmp_path):
+    def refuse(*_):
+        raise RuntimeError("not now")
+
+    with monkeypatch.context() as patch, WandbUploads("offline", tmp_path / "out") as uploads:
+        patch.setattr(wandb_upload, "upload", refuse)
+        uploads.log([record(0)])
+        uploads.log([record(1)])
+    (note,) = uploads.notes
+    assert note.startswith("W&B logging stopped (RuntimeError: not now); the records are complete in ")
+    assert uploads.kept == 0
+    assert [log(record(0)), log(record(1)), log(record(0))] == [1, 2, 2]
 
 
-def test_two_runs_at_once_log_one_run(log):
-    assert log(record(0), loggers=4) == 1
+def test_two_commands_at_once_log_one_run(made, tmp_path, monkeypatch):
+    def slowly(group, *_):
+        time.sleep(0.3)
+        made.append(group)
+
+    monkeypatch.setattr(wandb_upload, "upload", slowly)
+    arguments = [record(0)], tmp_path, "offline", tmp_path / "wandb" / "logged" / "marker", 20.0
+    threads = [threading.Thread(target=log_once, args=arguments) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
 
 
-def test_a_run_that_waits_in_vain_for_another_says_so(log, tmp_path):
+def test_a_command_that_waits_in_vain_for_another_says_so(log, tmp_path):
     out = tmp_path / "out"
-    path = out / "wandb" / "locks" / f"{group_key(record(0))[:16]}.lock"
-    path.parent.mkdir(parents=True)
     began = time.monotonic()
-    with FileLock(path), WandbLogger("offline", out, 0.5) as logger:
-        logger.log([record(0)], {})
+    (out / "wandb").mkdir(parents=True)
+    with FileLock(out / "wandb" / "logged.lock"), WandbUploads("offline", out, 1.0) as uploads:
+        uploads.log([record(0)])
     assert 0.5 <= time.monotonic() - began < 5
-    assert logger.notes == [
-        "W&B logging stopped (another run is logging the same results, for more than 0.5 s); the records are complete "
+    assert uploads.notes == [
+        "W&B logging stopped (another command has been logging here for more than 0.5 s); the records are complete "
         f"in {out}, and the same command again logs what is missing"
     ]
     assert log(record(0)) == 1
 
 
-@pytest.mark.parametrize("then", ["time.sleep(600)", "os._exit(3)", "print('hello', flush=True)", "sys.exit()"])
-def test_no_temporary_folder_stays_behind(tmp_path, monkeypatch, then):
-    """W&B makes such folders when it is imported, and removes them when it ends by itself."""
-    above, script, made = tmp_path / "tmp", tmp_path / "process.py", tmp_path / "made"
-    above.mkdir()
-    script.write_text(
-        "import os, sys, tempfile, time\n"
-        "folder = tempfile.mkdtemp('wandb-media')\n"
-        f"open({str(made)!r}, 'a').write(folder + chr(10))\n"
-        f"sys.stdin.readline()\n{then}\n"
-    )
-    monkeypatch.setattr(wandb_log, "PROCESS", script)
-    monkeypatch.setattr(tempfile, "tempdir", str(above))
-    with WandbLogger("offline", tmp_path / "out", 1.0) as logger:
-        logger.log([record(0)], {})
-    assert len(logger.notes) == 1
-    assert all(folder.startswith(str(above)) for folder in made.read_text().split())
-    assert list(above.iterdir()) == []
+def test_once_the_server_is_out_of_reach_all_is_kept_offline(made, monkeypatch, tmp_path):
+    modes = []
 
+    def upload(group, folder, mode):
+        modes.append(mode)
+        if mode == "online":
+            raise TimeoutError("no\nserver")
 
-@pytest.mark.slow
-def test_nor_where_its_parent_was_killed(tmp_path):
-    """All that W&B's process hears of it is that its input has ended; here it has imported W&B by then."""
-    above = tmp_path / "tmp"
-    above.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-P", wandb_process.__file__, str(above)],
-        input=f"{write_content(tmp_path)}\n", env={**os.environ, "TMPDIR": str(above)}, capture_output=True, text=True,
-        check=True, timeout=120,
-    )  # fmt: skip
-    assert str(tmp_path / "out" / "wandb") in json.loads(done.stdout)["run"]
-    assert not above.exists()
-
-
-def write_content(folder):
-    (folder / "out").mkdir()
-    path = folder / "content.json"
-    path.write_text(json.dumps(run_content([record(0)], {}, folder / "out", "offline", folder)))
-    return path
+    monkeypatch.setattr(wandb_upload, "upload", upload)
+    monkeypatch.setattr(wandb_upload, "unreachable", [])
+    with WandbUploads("online", tmp_path) as uploads:
+        for split in range(3):
+            uploads.log([record(split)])
+    assert modes == ["online", "offline", "offline", "offline"]
+    assert uploads.notes == [
+        f"W&B did not go online (TimeoutError: no server); its runs are kept in {tmp_path}/wandb, and `wandb sync` "
+        "sends them"
+    ]

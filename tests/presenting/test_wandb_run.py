@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from fsvi_bench.presenting.cell_files import folder_of, load_traces
 from fsvi_bench.presenting.summary import summarise
-from fsvi_bench.presenting.traces import TRACED
-from fsvi_bench.presenting.wandb_content import CELL_COLUMNS, MAX_SERIES, history
-from fsvi_bench.presenting.wandb_log import WandbLogger
-from fsvi_bench.training.trace import Trace
+from fsvi_bench.presenting.traces import MAX_SERIES, TRACED, curve_rows
+from fsvi_bench.presenting.wandb_upload import WandbUploads
+from fsvi_bench.training.trace import COLUMNS, Trace
 from tests.presenting.wandb_calls import by_group, log_records
-from tests.presenting.wandb_cells import diverging, failed, loader, of, point, trained
+from tests.presenting.wandb_cells import diverging, failed, of, point, trained
 from tests.presenting.wandb_file import read_run
 
 pytestmark = pytest.mark.slow
@@ -48,7 +47,7 @@ def logged_in(folder):
 @pytest.fixture(scope="module")
 def runs(finished, records):
     store = finished[1]
-    assert log_records(records, "offline", store.root, loader(store)) == []
+    assert log_records(records, "offline", store.root) == []
     found, count = logged_in(store.root)
     assert count == 4
     assert set(found) == {
@@ -139,29 +138,29 @@ def test_the_table_of_cells_has_every_cell(run, records):
     assert [(row["split"], row["seed"]) for row in rows] == sorted(group)
     for row in rows:
         record = group[row["split"], row["seed"]]
-        for name in CELL_COLUMNS:
+        for name in ("cell", "status", "reason", "task_sha256"):
             assert row[name] == getattr(record, name)
         if record.scores is None:
             assert row["reason"]
-            assert {value for name, value in row.items() if name not in CELL_COLUMNS} == {None}
+            assert (row["kl"], row["seconds_train"], row["overconfidence_quantiles"]) == (None, None, None)
             continue
         assert row["seconds_train"] == record.seconds.train
         for name in ("kl", "nlpd", "rmse", "reverse_kl", "objective_gap", "elbo"):
             assert row[name] == getattr(record.scores, name)
-        assert row["kl_marginals/5"] == record.scores.kl_marginals["5"]
-        assert row["overconfidence/median"] == record.scores.overconfidence.median
+        assert row["kl_marginals_5"] == record.scores.kl_marginals["5"]
+        assert row["overconfidence_median"] == record.scores.overconfidence.median
     assert {row["status"] for row in rows} == {"ok", "failed", "diverged"}
 
 
 def test_the_table_of_traces_has_every_point(run, traced):
     table = run.table("traces")
-    assert table["columns"] == ["split", "seed", "steps", "seconds", *TRACED]
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     expected = [
-        [r.split, r.seed, p.steps, p.seconds, *(getattr(p, name) for name in TRACED)]
+        {"split": r.split, "seed": r.seed} | {name: getattr(p, name) for name in COLUMNS}
         for r, t in traced
         for p in t.points
     ]
-    assert table["data"] == expected
+    assert [{name: row[name] for name in ("split", "seed", *COLUMNS)} for row in rows] == expected
 
 
 def test_the_summary_is_the_table_rows(run, records):
@@ -225,8 +224,8 @@ def test_infinite_scores_stay_infinite(runs):
 def test_a_group_of_which_nothing_finished_has_its_run(runs):
     run = runs["toy-hopeless-ffg"]
     table = run.table("cells")
-    assert table["columns"] == [*CELL_COLUMNS, "seconds_train"]
-    assert [row[2:4] for row in table["data"]] == [["failed", "it was not to be"]] * 2
+    places = [table["columns"].index(name) for name in ("status", "reason")]
+    assert [[row[place] for place in places] for row in table["data"]] == [["failed", "it was not to be"]] * 2
     assert run.summary["cells_failed"] == 2
     assert {kind for kind, _ in run.artifacts} == {"run_table"}
 
@@ -242,45 +241,43 @@ def test_wandb_sync_recognises_the_runs(runs, finished):
 # --- Once, and only what is new ---------------------------------------------------------------------------------------
 
 
-def test_nothing_is_logged_twice_and_what_changed_is_logged_again(tmp_path, finished, records):
-    store, asked = finished[1], []
-
+def test_nothing_is_logged_twice_and_what_changed_is_logged_again(tmp_path, records):
     def log(some):
-        def load(group):
-            asked.append(group[0].method)
-            return load_traces(group, store.root)
-
-        assert log_records(some, "offline", tmp_path, load) == []
-        found, asked[:] = list(asked), []
-        return found
+        before = logged_in(tmp_path)[1]
+        assert log_records(some, "offline", tmp_path) == []
+        return logged_in(tmp_path)[1] - before
 
     exact, others = of(records, "exact"), of(records, "hopeless")
-    assert log([*exact, *others]) == ["exact", "hopeless"]
-    assert log([*exact, *others]) == []
-    # A split more, a cell computed again, and a marker that was lost.
-    assert log([exact[0], *others]) == ["exact"]
+    assert log([*exact, *others]) == 2
+    assert log([*exact, *others]) == 0
+    # A split less, and a cell computed again.
+    assert log([exact[0], *others]) == 1
     again = exact[0].model_copy(update={"provenance": {**exact[0].provenance, "started": "later"}})
-    assert log([again, *others]) == ["exact"]
+    assert log([again, *others]) == 1
     # A refused task is refused anew, by the moment of the run; nothing was computed.
     others = [r.model_copy(update={"provenance": {**r.provenance, "started": "later"}}) for r in others]
-    assert log([again, *others]) == log([exact[0], *others]) == []
+    assert log([again, *others]) == log([exact[0], *others]) == 0
     for marker in (tmp_path / "wandb" / "logged").iterdir():
-        marker.write_text("{}")
-    assert log([again, *others]) == ["exact", "hopeless"]
-    assert logged_in(tmp_path)[1] == 6
+        marker.unlink()
+    assert log([again, *others]) == 2
 
 
 def test_groups_are_logged_as_they_finish(tmp_path, finished):
     """Handing one over takes no time; a trace may be there already."""
     groups = by_group(finished[0])
     assert [group[0].method for group in groups] == ["exact", "mean-field-vi", "bernoulli-dropout"]
-    bad = {groups[1][0].cell: diverging(), groups[1][1].cell: Trace([point(0), point(12)])}
-    with WandbLogger("offline", tmp_path) as logger:
-        logger.log(groups[1], bad)
-        logger.log(groups[0], {})
-    assert logger.notes == []
+    for record, trace in zip(groups[1], (diverging(), Trace([point(0), point(12)])), strict=False):
+        path = tmp_path / folder_of(record) / "trace.csv"
+        path.parent.mkdir(parents=True)
+        path.write_text(trace.to_csv())
+    with WandbUploads("offline", tmp_path) as uploads:
+        began = time.monotonic()
+        uploads.log(groups[1])
+        uploads.log(groups[0])
+        assert time.monotonic() - began < 1
+    assert uploads.notes == []
     runs, count = logged_in(tmp_path)
-    assert count == 2
+    assert count == uploads.kept == 2
     # NaN is what it is in the cell's own curve, and the worst of all in a spread.
     record = groups[1][0]
     own = runs["toy-mean-field-vi-ffg"].curve("steps", f"problem/split-{record.split:02d}-seed-{record.seed}/kl")
@@ -289,10 +286,8 @@ def test_groups_are_logged_as_they_finish(tmp_path, finished):
     assert worst == [(0, 1.0), (1, math.inf), (12, math.inf)]
 
 
-def test_many_cells_have_a_few_hundred_series(finished):
-    record = finished[0][0]
-    traced = [(record.model_copy(update={"seed": seed}), Trace([point(0), point(3)])) for seed in range(200)]
-    rows = history(traced)
+def test_many_cells_have_a_few_hundred_series():
+    rows = curve_rows({str(number): Trace([point(0), point(3)]) for number in range(200)})
     series = {name for row in rows for name in row if name.startswith("problem/")}
     assert len(series) == MAX_SERIES
     assert len(rows) == 3
@@ -302,28 +297,25 @@ def test_nothing_is_printed_and_no_home_is_written_to(tmp_path, finished, capfd,
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    assert log_records(of(finished[0], "exact"), "offline", tmp_path / "out", loader(finished[1])) == []
+    assert log_records(of(finished[0], "exact"), "offline", tmp_path / "out") == []
     assert capfd.readouterr() == ("", "")
     assert not list((home).rglob("*.wandb"))
     assert not (home / ".local").exists()
 
 
 def test_off_leaves_no_trace(tmp_path, finished):
-    assert log_records(finished[0], "off", tmp_path, loader(finished[1])) == []
+    assert log_records(finished[0], "off", tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_users_own_run_is_not_written_into(tmp_path, finished, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_ID", "theirs")
     monkeypatch.setenv("WANDB_PROJECT", "my-project")
-    groups = by_group(finished[0])[:2]
-    with WandbLogger("offline", tmp_path) as logger:
-        for group in groups:
-            logger.log(group, {})
+    with WandbUploads("offline", tmp_path) as uploads:
+        for group in by_group(finished[0])[:2]:
+            uploads.log(group)
     runs, count = logged_in(tmp_path)
     assert count == 2
     assert {run.project for run in runs.values()} == {"my-project"}
     assert not any(run.folder.name.endswith("theirs") for run in runs.values())
-    (logged,) = json.loads(next((tmp_path / "wandb" / "logged").iterdir()).read_text())["logged"].values()
-    assert logged.startswith(str(tmp_path))
     assert os.environ["WANDB_RUN_ID"] == "theirs"

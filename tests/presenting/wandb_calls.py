@@ -1,20 +1,19 @@
 """All records of a run to W&B in one call, as the command line does it row by row."""
 
-from fsvi_bench.presenting.wandb_content import group_key
-from fsvi_bench.presenting.wandb_log import WandbLogger
+from fsvi_bench.presenting.wandb_upload import WandbUploads, run_sha256
 
 
 def by_group(records):
     """The records of each W&B run, in the order in which they come first."""
     groups = {}
     for record in records:
-        groups.setdefault(group_key(record), []).append(record)
+        groups.setdefault(run_sha256(record), []).append(record)
     return list(groups.values())
 
 
-def log_records(records, mode, folder, load_traces):
+def log_records(records, mode, folder):
     """Logs every group that is not logged yet, and returns what went wrong, in lines for the user."""
-    with WandbLogger(mode, folder) as logger:
+    with WandbUploads(mode, folder) as uploads:
         for group in by_group(records):
-            logger.log(group, load_traces)
-    return logger.notes
+            uploads.log(group)
+    return uploads.notes

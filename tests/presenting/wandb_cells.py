@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from fsvi_bench.presenting.cell_files import load_traces
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
@@ -43,7 +42,3 @@ def point(steps, kl=1.0, nlpd=2.0, seconds=0.0, loss=3.0):
 def diverging():
     """A trace that ends in NaN and infinity."""
     return Trace([point(0), point(1, math.inf), point(12, math.nan, math.nan, 0.5, math.nan)])
-
-
-def loader(store):
-    return lambda records: load_traces(records, store.root)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.statistics.bootstrap import BootstrapRanks, bootstrap_ranks, draw_counts, separated, tie_groups
-from fsvi_bench.statistics.ranks import mean_ranks
+from fsvi_bench.statistics.ranks import dataset_ranks
 from tests.maths.draws import PROPERTY
 
 SHAPES = {"boston": (4, 3), "wine": (2, 1), "concrete": (5, 2)}
@@ -49,7 +49,7 @@ def test_it_is_what_loops_make_of_the_same_draws():
     result = bootstrap_ranks(scores, np.random.default_rng(7), 50)
     np.testing.assert_allclose(result.resampled, by_loops(scores, 7, 50), rtol=1e-14)
     means = np.array([scores[name].mean((1, 2)) for name in scores]).T
-    np.testing.assert_allclose(result.mean_rank, np.array(mean_ranks(means), dtype=float), rtol=1e-14)
+    np.testing.assert_allclose(result.mean_rank, dataset_ranks(means).mean(1), rtol=1e-14)
 
 
 def test_draws_are_hierarchical():
@@ -180,7 +180,7 @@ def test_coverage_of_rank_intervals():
     def population(rng, D):
         return shift + rng.standard_normal((D, 4))
 
-    truth = np.array(mean_ranks(population(np.random.default_rng(0), 20_000).T), dtype=float)
+    truth = dataset_ranks(population(np.random.default_rng(0), 20_000).T).mean(1)
     covered = np.zeros(4)
     for seed in range(300):
         rng = np.random.default_rng([1, seed])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import sys
 import threading
@@ -37,7 +38,7 @@ _PRELOADED = ["gpytorch", "pytorch_lightning"]
 def _start_worker(environment: dict[str, str]) -> None:
     """One thread, and deaf to Ctrl-C: a terminal sends it to every process, but ending workers is the parent's part."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     # A server's is that of its own start, which may have been long ago. What libraries read as they are loaded, such as
     # OMP_NUM_THREADS, stays as it was then.
     os.environ.clear()
@@ -76,25 +77,40 @@ def _ensure_server() -> None:
     Raises:
         OSError: it finds no place for its socket.
     """
-    resource_tracker.ensure_running()  # the server's start would start it, and let Ctrl-C through again
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     safe_path = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
-        forkserver.ensure_running()
+        with deaf_to_interrupts():
+            forkserver.ensure_running()
     finally:
         if safe_path is None:
             del os.environ["PYTHONSAFEPATH"]
         else:
             os.environ["PYTHONSAFEPATH"] = safe_path
+
+
+@contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started in this context never hear of Ctrl-C, not even while they import."""
+    resource_tracker.ensure_running()  # the first process would start it, and let Ctrl-C through again
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _end_with_parent() -> None:
-    """A parent killed with -9 tells nobody; its workers would wait for work for ever."""
+def end_with_parent(*folders: str) -> None:
+    """A parent killed with -9 tells nobody; its workers would wait for work for ever. Their folders go with them."""
+    threading.Thread(target=_end_with_parent, args=folders, daemon=True).start()
+
+
+def _end_with_parent(*folders: str) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
@@ -107,12 +123,13 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        _give_up(pool)
+        give_up(pool)
         raise
     pool.shutdown()
 
 
-def _give_up(pool: ProcessPoolExecutor) -> None:
+def give_up(pool: ProcessPoolExecutor) -> None:
+    """Kills a pool's processes and drops its calls; returns at once."""
     results = pool._result_queue
     for process in list((pool._processes or {}).values()):
         # Lightning would turn SIGTERM into an exception, and the worker would go on to the next job. Who has ended is
