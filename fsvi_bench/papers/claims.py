@@ -76,17 +76,6 @@ class Statistic(NamedTuple):
         return Statistic(abs(self.value), low, max(abs(self.low), abs(self.high)))
 
 
-class Worst(Statistic):
-    """That of the case which decides a claim about every one of several, and what this case is called."""
-
-    case: str
-
-    def __new__(cls, found: Statistic, case: str) -> Worst:
-        worst = super().__new__(cls, *found)
-        worst.case = case
-        return worst
-
-
 #: What was found: one number, or one for each repetition; or these by case, for a claim that is about every case.
 Values = ArrayLike | Mapping[Any, ArrayLike]
 _RULES: dict[str, Callable[..., Statistic]] = {
@@ -147,7 +136,7 @@ class Claim(BaseModel):
         Raises:
             ValueError: there is no case.
         """
-        cases = found if isinstance(found, Mapping) else {getattr(found, "case", ""): found}
+        cases = found if isinstance(found, Mapping) else {"": found}
         if not cases:
             raise ValueError(f"'{self.statistic}' has no case")
         judged = {name: self._statistic(values) for name, values in cases.items()}

@@ -29,18 +29,12 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Findings:
-    """What an experiment found out, as tidy frames, of which the YAML's tables and figure are made.
+    """What an experiment found out, as tidy frames, of which the YAML's tables and figure are made."""
 
-    `figure`, `tables` and `numbers` are of experiments whose YAML does not specify these yet.
-    """
-
-    figure: Figure | None = None
-    tables: Sequence[Table] = ()
+    frames: Frames
     statistics: Mapping[str, Values] = field(default_factory=dict)  #: of claims that do not say where theirs stands
-    numbers: dict[str, Any] = field(default_factory=dict)
-    page: Callable[[Sequence[Verdict]], str] | None = None  #: a page of Markdown about all this, given the verdicts
-    frames: Frames = field(default_factory=dict)
     drawings: Drawings = field(default_factory=dict)  #: what the figure's layers cannot draw
+    page: Callable[[Sequence[Verdict]], str] | None = None  #: a page of Markdown about all this, given the verdicts
 
 
 @dataclass(frozen=True)
@@ -59,15 +53,15 @@ class Laboratory:
 
 
 class _File(BaseModel):
-    """`conf/reproductions/<name>.yaml`: both scales, and the claims with thresholds fixed before any run."""
+    """`conf/reproductions/<name>.yaml`: both scales, claims with thresholds fixed before any run, what is shown."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     summary: str
     paper: dict[str, Any]
     quick: dict[str, Any]  #: goes on top of `paper`
     claims: tuple[Claim, ...]
-    tables: tuple[TableSpec, ...] = ()
-    figure: FigureSpec | None = None
+    tables: tuple[TableSpec, ...]
+    figure: FigureSpec
 
 
 class ExperimentNumbers(BaseModel):
@@ -81,7 +75,6 @@ class ExperimentNumbers(BaseModel):
     claims: tuple[Verdict, ...]
     tables: tuple[Table, ...]
     frames: dict[str, dict[str, list[Any]]]  #: name -> column -> values
-    numbers: dict[str, Any]
 
 
 class Experiment(Reproduction, Generic[Settings]):
@@ -110,7 +103,7 @@ class Experiment(Reproduction, Generic[Settings]):
         findings = self.investigate(settings, laboratory)
         verdicts = self._judge(findings)
         with self._names_of_the_file(findings):
-            tables = (*findings.tables, *(spec.of(findings.frames) for spec in file.tables))
+            tables = tuple(spec.of(findings.frames) for spec in file.tables)
         numbers = ExperimentNumbers(
             figure=self.name,
             quick=workshop.quick,
@@ -121,17 +114,14 @@ class Experiment(Reproduction, Generic[Settings]):
                 name: {str(column): frame[column].tolist() for column in frame}
                 for name, frame in findings.frames.items()
             },
-            numbers=findings.numbers,
         )
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
         stem = workshop.stem(self.name)
         written = _write(stem, numbers, findings.page and findings.page(verdicts))
-        figure = findings.figure if file.figure is None else self._drawn(file.figure, findings)
-        assert figure is not None
         return Outcome(
             name=self.name,
             quick=workshop.quick,
-            files=[*write_figure(figure, stem), *written],
+            files=[*write_figure(self._drawn(file.figure, findings), stem), *written],
             computed=parts.computed,
             reused=parts.reused,
             tables=tables,

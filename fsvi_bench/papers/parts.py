@@ -18,7 +18,7 @@ from fsvi_bench.sources import reached
 
 #: What draws, tells and arranges, and computes no part.
 _DECIDES_NOTHING = (
-    "fsvi_bench.papers.base", "fsvi_bench.papers.claims", "fsvi_bench.papers.experiment", "fsvi_bench.papers.intervals",
+    "fsvi_bench.papers.base", "fsvi_bench.papers.claims", "fsvi_bench.papers.experiment",
     "fsvi_bench.papers.parts", "fsvi_bench.presenting", "fsvi_bench.running",
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fsvi_bench.papers.claims import Claim, Place, Statistic, Worst
+from fsvi_bench.papers.claims import Claim, Place, Statistic
 
 INF = math.inf
 
@@ -187,14 +187,6 @@ def test_a_case_that_cannot_be_judged_decides(side):
 def test_a_claim_about_every_case_of_none_is_refused():
     with pytest.raises(ValueError, match="'s' has no case"):
         claim().judge({})
-
-
-def test_a_verdict_says_which_case_decided():
-    greatest = Claim(statistic="greatest of all", says="so", side="below", threshold=1.0)
-    verdict = greatest.judge(Worst(Statistic(0.5, 0.25, 2.0), "protein"))
-    assert verdict.statistic == "greatest of all (protein)"
-    assert (verdict.value, verdict.low, verdict.high, verdict.holds) == (0.5, 0.25, 2.0, False)
-    assert greatest.judge(Statistic.exact(0.5)).statistic == "greatest of all"
 
 
 def test_a_claim_may_say_where_its_statistic_stands():

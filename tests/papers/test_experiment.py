@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
@@ -193,13 +192,16 @@ summary: a test
 paper: {value: 4.0}
 quick: {value: 2.0}
 claims: [{statistic: reciprocal, says: "it is small", side: below, threshold: 0.3}]
+tables: [{title: t, frame: numbers, where: {x: 1}, columns: {a: x, b: y}}]
+figure: {height: 2, panels: [{layers: [{frame: numbers, x: x, y: y, by: form}], draw: cross}]}
 """
 
 
 def investigate(settings, laboratory):
     (result,) = laboratory.parts.compute(reciprocal, [settings], Number)
-    table = Table(title="t", columns=("a", "b"), rows=(("x", result.value), ("y", None)))
-    return Findings(Figure(), [table], {"reciprocal": Statistic.exact(result.value)}, {"drawn": [result.value]})
+    frame = pd.DataFrame({"x": [1, 2], "y": [result.value, math.inf], "form": ["f", "g"]})
+    drawings = {"cross": lambda axes: axes.plot([0], [0], "x")}
+    return Findings({"numbers": frame}, {"reciprocal": result.value}, drawings)
 
 
 @pytest.fixture
@@ -219,9 +221,9 @@ def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, t
         numbers = json.loads((tmp_path / "out" / f"{stem}.json").read_text())
         assert numbers["settings"] == {"value": 2.0 if quick else 4.0}
         assert numbers["claims"][0]["holds"] is holds
-        assert numbers["numbers"] == {"drawn": [0.5 if quick else 0.25]}
+        assert numbers["frames"]["numbers"]["y"] == [0.5 if quick else 0.25, "Infinity"]
         assert (tmp_path / "out" / f"{stem}.csv").read_text().splitlines()[:3] == [
-            "# t", "a,b", f"x,{0.5 if quick else 0.25}",
+            "# t", "a,b", f"1,{0.5 if quick else 0.25}",
         ]  # fmt: skip
     assert made.make(workshop(tmp_path / "out")).computed == 0
 
@@ -229,11 +231,11 @@ def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, t
 def test_a_page_is_written_with_the_verdicts(made, tmp_path):
     def with_page(settings, laboratory):
         found = investigate(settings, laboratory)
-        return replace(found, page=lambda verdicts: f"{found.numbers['drawn']} {[v.holds for v in verdicts]}\n")
+        return replace(found, page=lambda verdicts: f"{found.statistics} {[v.holds for v in verdicts]}\n")
 
     outcome = Experiment("made", Number, with_page).make(workshop(tmp_path / "out"))
     assert outcome.files[-1] == tmp_path / "out" / "made.md"
-    assert outcome.files[-1].read_text() == "[0.25] [True]\n"
+    assert outcome.files[-1].read_text() == "{'reciprocal': 0.25} [True]\n"
 
 
 def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path):
@@ -243,29 +245,8 @@ def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path):
         made.make(workshop(tmp_path / "out"))
 
 
-SPECIFIED = """
-tables: [{title: t, frame: numbers, where: {x: 1}, columns: {a: x, b: y}}]
-figure: {height: 2, panels: [{layers: [{frame: numbers, x: x, y: y, by: form}], draw: cross}]}
-"""
-
-
-def specified(settings, laboratory):
-    (result,) = laboratory.parts.compute(reciprocal, [settings], Number)
-    frame = pd.DataFrame({"x": [1, 2], "y": [result.value, math.inf], "form": ["f", "g"]})
-    drawings = {"cross": lambda axes: axes.plot([0], [0], "x")}
-    return Findings(frames={"numbers": frame}, statistics={"reciprocal": result.value}, drawings=drawings)
-
-
-@pytest.fixture
-def with_specifications(made, tmp_path):
-    """An experiment whose tables and figure stand in its file, and that file."""
-    path = tmp_path / "conf" / "reproductions" / "made.yaml"
-    path.write_text(YAML + SPECIFIED)
-    return Experiment("made", Number, specified), path
-
-
-def test_tables_and_figure_are_made_as_the_file_says(with_specifications, tmp_path):
-    outcome = with_specifications[0].make(workshop(tmp_path / "out"))
+def test_tables_and_figure_are_made_as_the_file_says(made, tmp_path):
+    outcome = made.make(workshop(tmp_path / "out"))
     assert outcome.tables == (Table(title="t", columns=("a", "b"), rows=((1, 0.25),)),)
     assert [path.suffix for path in outcome.files] == [".png", ".svg", ".json", ".csv"]
     written = json.loads((tmp_path / "out" / "made.json").read_text())
@@ -286,8 +267,8 @@ def test_tables_and_figure_are_made_as_the_file_says(with_specifications, tmp_pa
         ("draw: cross", "draw: circle", "circle"),
     ],
 )
-def test_a_name_that_nothing_has_is_the_files_mistake(with_specifications, tmp_path, right, wrong, name):
-    made, path = with_specifications
+def test_a_name_that_nothing_has_is_the_files_mistake(made, tmp_path, right, wrong, name):
+    path = tmp_path / "conf" / "reproductions" / "made.yaml"
     text = (
         path.read_text().replace(right, wrong).replace("y: y, by: form, take: max, y: z", "by: form, take: max, y: z")
     )
@@ -301,9 +282,9 @@ def test_a_name_that_nothing_has_is_the_files_mistake(with_specifications, tmp_p
     )
 
 
-def test_a_drawings_own_mistake_is_not_the_files(with_specifications, tmp_path):
+def test_a_drawings_own_mistake_is_not_the_files(made, tmp_path):
     def with_a_mistake(settings, laboratory):
-        return replace(specified(settings, laboratory), drawings={"cross": lambda axes: {}["x"]})
+        return replace(investigate(settings, laboratory), drawings={"cross": lambda axes: {}["x"]})
 
     with pytest.raises(RuntimeError, match="a drawing looked up 'x', which is not there"):
         Experiment("made", Number, with_a_mistake).make(workshop(tmp_path / "out"))
