@@ -33,6 +33,8 @@ class Statistic(NamedTuple):
     def of_mean(values: Sequence[float]) -> Statistic:
         """Mean with its t-interval; without a spread to judge by (one value), an interval of everything."""
         mean = float(np.mean(values))
+        if np.isnan(mean):
+            return Statistic.exact(np.nan)
         if len(values) < 2:
             return Statistic(mean, -np.inf, np.inf)
         half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
@@ -100,8 +102,10 @@ class Place(BaseModel):
     by: str | None = None
 
     def of(self, frames: Frames) -> Values:
-        """Raises KeyError for a frame or a column that is not there."""
+        """Raises KeyError for a frame or a column that is not there, or if no row is as `where` says."""
         rows = select(frames[self.frame], self.where)
+        if rows.empty:
+            raise KeyError(f"'{self.where}'")
         if self.by is None:
             return rows[self.column].tolist()
         return {case: values.tolist() for case, values in rows.groupby(self.by, sort=False)[self.column]}
@@ -115,7 +119,7 @@ class Claim(BaseModel):
             of what is true. Without it, a number that is not random.
         geometric: the mean is the geometric one, and the interval that of the logarithms.
         magnitude: the claim is about the size of what was found.
-        at: where the statistic stands in the frames, unless the experiment says it by its name.
+        at: where the statistic stands in the frames, unless the experiment returns it under the claim's name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -155,7 +159,7 @@ class Claim(BaseModel):
             exact = Statistic.exact(np.asarray(found, dtype=float).item())
             return exact.magnitude if self.magnitude else exact
         values = np.asarray(found, dtype=float)
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # infinite ends are said so, not warned of
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # infinite ends are results, not warnings
             rule = _RULES[self.interval]
             if self.interval == "splits":
                 rule = partial(rule, about=np.log(self.threshold) if self.geometric else self.threshold)
@@ -192,6 +196,8 @@ def judge(claims: Sequence[Claim], found: Mapping[str, Values]) -> tuple[Verdict
         ValueError: claims and what was found do not name the same things: one of them would go unseen.
     """
     named = {claim.statistic for claim in claims}
+    if len(named) < len(claims):
+        raise ValueError("two claims have one statistic")
     if named != found.keys():
         raise ValueError(f"claims and statistics differ in {', '.join(sorted(named ^ found.keys()))}")
     return tuple(claim.judge(found[claim.statistic]) for claim in claims)

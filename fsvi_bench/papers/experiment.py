@@ -133,6 +133,8 @@ class Experiment(Reproduction, Generic[Settings]):
         with self._names_of_the_file(findings):
             placed = {claim.statistic: claim.at.of(findings.frames) for claim in claims if claim.at is not None}
         try:
+            if twice := placed.keys() & findings.statistics.keys():
+                raise ValueError(f"{', '.join(twice)} is both in the file and returned by the experiment")
             return judge(claims, {**findings.statistics, **placed})
         except ValueError as error:
             raise InputError(f"{self._path}: {error}; name in the file's claims what the experiment finds") from error

@@ -147,7 +147,9 @@ class Panel(_Spec):
         for layer in self.layers:
             layer.draw(axes, frames)
         scales = {"xscale": self.xscale, "yscale": self.yscale}
-        axes.set(**{axis: scale for axis, scale in scales.items() if scale != "linear"})  # which would take words away
+        axes.set(
+            **{axis: scale for axis, scale in scales.items() if scale != "linear"}
+        )  # setting it would reset the ticks' words
         if self.draw is not None:
             drawings[self.draw](axes)
         if self.equal:

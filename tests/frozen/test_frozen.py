@@ -189,7 +189,7 @@ def moved_in_networks(frozen: dict[str, Any], now: dict[str, Any]) -> list[str]:
     Rounding makes other networks, also among processors with portable kernels, whose float32 products are not the
     same: an AMD EPYC finds table 2's 4.27 where an Intel Xeon finds 3.50, at the commit that froze it. With the
     processor's own kernels one verdict, ksw2015-fig1's on variational A less Gaussian A, is another. Where arithmetic
-    in `networks/` is changed on purpose, it is the one to be declared.
+    in `papers/ksw2015` or `papers/gal2016` is changed on purpose, it is the one to be declared.
     """
     claims = frozen["claims"], now["claims"]
     verdicts = [{n: {key: claim[key] for key in VERDICT} for n, claim in each.items()} for each in claims]

@@ -198,6 +198,8 @@ def _implied(problem: Task, Phi: Float[Tensor, "N k"], Phi_test: Float[Tensor, "
 
 def by_split(roots: pd.DataFrame, value: str) -> pd.DataFrame:
     """One row a split: by kind of root, of several the median; of the orders of Z the 5% and 95% quantile, too."""
+    if roots[value].isna().any():  # pandas would pass over it
+        raise ValueError(f"some {value} is not a number")
     wide = roots.pivot_table(value, SPLIT, "root", aggfunc="median", sort=False)
     orders = roots[roots["root"] == ORDERS].groupby(SPLIT)[value]
     return wide.assign(low=orders.quantile(0.05), high=orders.quantile(0.95))

@@ -287,11 +287,11 @@ def follow_eq_6_8(prior_spike: float) -> Frames:
     probability = spike_slab_row(m[:, None], sigma, prior_spike).log_odds.sigmoid()
     rows = pd.DataFrame({"m": m, "sigma": sigma, "probability": probability})
     nonzero = rows[(rows["m"] > 0) & (rows["sigma"] == rows["sigma"].min())]
-    return {"eq_6_8": rows, "eq_6_8_limit": nonzero.nlargest(1, "probability")}
+    return {"eq_6_8": rows, "eq_6_8_limit": nonzero.sort_values("probability").tail(1)}
 
 
 def summarise(masks: pd.DataFrame, mask_sets: pd.DataFrame, slabs: pd.DataFrame, **others: pd.DataFrame) -> list[Any]:
-    """What is said of masks and slabs, and a number."""
+    """Rows of the table of masks: a description and its value."""
     return [
         ("KL of CAVI's masks from the enumerated posterior, mean", mask_sets["kl"].mean()),
         ("the same, largest", mask_sets["kl"].max()),

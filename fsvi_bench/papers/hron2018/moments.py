@@ -90,7 +90,7 @@ def end_of(steps: pd.DataFrame) -> pd.Series:
     closed = np.stack([steps["mean"], steps["variance"] + steps["mean"] ** 2], axis=1)
     mirrored, _ = quadrature_moments(end["a"], end["b"], lambda w: torch.sigmoid(-w))
     logs = math.log(10) * late[["log_mean", "log_variance"]].diff()[1:]
-    ratio = late["over_growth"]
+    ratio = late["over_growth"].to_numpy()
     found = {
         "quadrature": np.abs(quadrature / closed - 1).max(),
         "widening": (change * [-1, 1]).to_numpy().min(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 import torch
 from pydantic import Field
@@ -39,12 +40,13 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     curves = forms.assign(log_alpha=log_alpha.numpy()).melt("log_alpha", var_name="form", value_name="negative_kl")
     curves["error"] = curves["negative_kl"] - pd.concat([forms["exact"]] * len(FORMS), ignore_index=True)
     height = float(forms["exact"].max() - forms["exact"].min())
-    cubic, bound = (curves.loc[curves["form"] == name, "error"] for name in ("cubic", "lower bound"))
+    # As arrays: pandas would pass over what is not a number.
+    cubic, bound = (curves.loc[curves["form"] == name, "error"].to_numpy() for name in ("cubic", "lower bound"))
     return Findings(
         frames={"curves": curves, "errors": _worst(curves[curves["form"] != "exact"])},
         statistics={
             "cubic: largest error of its shape, share of the height": (cubic.max() - cubic.min()) / (2 * height),
-            "cubic: largest error, share of the height": cubic.abs().max() / height,
+            "cubic: largest error, share of the height": np.abs(cubic).max() / height,
             "lower bound: least distance below the exact -KL": -bound.max(),
         },
     )

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, field_validator
 from scipy.stats import kurtosis
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -43,6 +43,13 @@ class MinibatchLawSettings(Plain):
     sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=2)
     repetitions: int = Field(ge=3)
     passes: int = Field(ge=3)
+
+    @field_validator("sizes")
+    @classmethod
+    def _differ(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(sizes)) < len(sizes):
+            raise ValueError("sizes must differ from each other, since a line is fitted through them")
+        return sizes
 
 
 class Law(Plain):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from pydantic import Field
+from pydantic import Field, model_validator
 from scipy.stats import chi2, gmean
 
 from fsvi_bench.papers.claims import Statistic, Values
@@ -38,14 +38,20 @@ class Settings(Plain):
     """`networks` of each kind, trained for as many epochs as the last checkpoint asks for; what the paper printed."""
 
     networks: int = Field(ge=1)
-    width: int
-    hidden_layers: int
+    width: int = Field(ge=1)
+    hidden_layers: int = Field(ge=1)
     training: TrainSettings
     variance: VarianceSettings
     law: MinibatchLawSettings
     timing: TimingSettings
     published: list[dict[str, str | int | float]]
     published_seconds: dict[str, float]
+
+    @model_validator(mode="after")
+    def _early_and_late(self) -> Self:
+        if sum(epochs > 0 for epochs in set(self.variance.checkpoints)) < 2:
+            raise ValueError("checkpoints need two numbers of epochs above 0, since a claim compares early with late")
+        return self
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:

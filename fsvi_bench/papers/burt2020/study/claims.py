@@ -37,7 +37,7 @@ class StudyClaim(Claim):
 def judge_study(cells: pd.DataFrame, claims: Sequence[StudyClaim]) -> pd.DataFrame:
     """A row for every claim on every data set and jitter on which it was planned (NaN for claims on EXACT alone).
 
-    There is a `value` with its interval once every planned split is there and tells; `splits` tell something,
+    There is a `value` with its interval once every planned split is there and has a value; `splits` have one,
     `finished` have a record, and `agreeing` of the `splits` are on the claimed side by themselves.
 
     Raises:
@@ -102,8 +102,10 @@ def _judged(claim: StudyClaim, found: pd.DataFrame) -> dict[str, Any]:
 def verdict_table(judged: pd.DataFrame) -> pd.DataFrame:
     """Claims against where they held: each data set once, without jitter, with how many of its splits are on the
     claimed side by themselves; and where the outcome is another with jitter, if all splits are there with it."""
+    judged = judged[judged["splits"] > 0]  # the others have nothing to be judged by yet
     jitter = judged["kl_jitter"].map("{:g}".format).str.replace("e-0", "e-")
-    share = judged["agreeing"].astype(str) + "/" + judged["splits"].astype(str)
+    of_planned = (" of " + judged["planned"].astype(str)).where(judged["outcome"] == "incomplete", "")
+    share = judged["agreeing"].astype(str) + "/" + judged["splits"].astype(str) + of_planned
     jittered = judged["kl_jitter"] > 0
     places = judged.assign(
         place=judged["dataset"] + jitter.radd(" (").add(")").where(jittered, "") + " " + share

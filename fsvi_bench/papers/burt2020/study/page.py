@@ -49,7 +49,7 @@ def write_page(tables: Tables, judged: pd.DataFrame, file: StudyFile, stem: Path
 
 
 def render(tables: Tables, judged: pd.DataFrame, file: StudyFile, figures: list[str], folder: str, quick: bool) -> str:
-    """The page's text. Its sentences about what came out are of the published tables, and of no others."""
+    """The page's text. Sentences about results appear only beside the published tables."""
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
         loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
@@ -63,13 +63,16 @@ def render(tables: Tables, judged: pd.DataFrame, file: StudyFile, figures: list[
         folder=folder,
         missing=tables.cells["status"].eq("missing").sum(),
         planned=len(tables.cells),
+        datasets=tables.cells["dataset"].nunique(),
+        splits=tables.cells["split"].nunique(),
         quick=quick,
     )
 
 
 def is_published(tables: Tables, file: StudyFile) -> bool:
     """Whether these are the tables that the page's sentences are about."""
-    return hashlib.sha256(as_text(tables.cells).encode()).hexdigest() == file.published
+    both = as_text(tables.cells) + as_text(tables.curves)
+    return hashlib.sha256(both.encode()).hexdigest() == file.published
 
 
 def _markdown(frame: pd.DataFrame) -> str:

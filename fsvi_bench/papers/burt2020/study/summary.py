@@ -156,6 +156,7 @@ def _with_panels(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """Panels are called by their data sets, with how many splits finished if some did not: lines of such are faint."""
     status = cells.groupby(["dataset", "line", "M"], sort=False, dropna=False)["status"]
     counts = status.agg(finished=lambda column: column.eq("ok").sum(), planned="size").reset_index()
+    counts = counts.astype({"finished": int, "planned": int})
     panels = {}
     for name, of in counts.groupby("dataset"):
         words = f"{name}, {span(of['finished'].tolist())} of {span(of['planned'].tolist())}"

@@ -140,7 +140,8 @@ def of_networks(settings: Settings) -> Findings:
     seen = pd.concat([see(settings, *pair) for pair in settings.pairs], ignore_index=True)
     shown = shown_by_events(seen)
     spread = pieces.groupby(["law", "width"])["pieces"].agg(["size", "min", "max"])
-    events = shown.pivot_table("low", "law", "pair", sort=False).rename_axis("divergence")
+    events = shown.pivot(index="law", columns="pair", values="low").loc[shown["law"].unique(), shown["pair"].unique()]
+    events = events.rename_axis("divergence")
     events["in the limit"] = shown.groupby("law")["limit"].first()
     events.attrs["M"] = seen["points"].max()
     return Findings(
