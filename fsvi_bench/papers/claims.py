@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
@@ -79,7 +79,8 @@ class Statistic(NamedTuple):
 
 
 #: What was found: one number, or one for each repetition; or these by case, for a claim that is about every case.
-Values = ArrayLike | Mapping[Any, ArrayLike]
+Repetitions = float | Sequence[Any] | NDArray[Any]
+Values = Repetitions | Mapping[Any, Repetitions]
 _RULES: dict[str, Callable[..., Statistic]] = {
     "t": Statistic.of_mean,
     "splits": Statistic.of_splits,
@@ -152,7 +153,7 @@ class Claim(BaseModel):
         holds = low > self.threshold if self.side == "above" else high < self.threshold
         return Verdict(**{**self.model_dump(), "statistic": told}, **judged[decisive]._asdict(), holds=bool(holds))
 
-    def _statistic(self, found: ArrayLike) -> Statistic:
+    def _statistic(self, found: Repetitions) -> Statistic:
         if isinstance(found, Statistic):
             return found
         if self.interval is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -48,7 +48,7 @@ class Settings(Plain):
     published_seconds: dict[str, float]
 
     @model_validator(mode="after")
-    def _early_and_late(self) -> Self:
+    def _early_and_late(self) -> Settings:
         if sum(epochs > 0 for epochs in set(self.variance.checkpoints)) < 2:
             raise ValueError("checkpoints need two numbers of epochs above 0, since a claim compares early with late")
         return self

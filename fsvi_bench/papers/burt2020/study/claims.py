@@ -103,7 +103,7 @@ def verdict_table(judged: pd.DataFrame) -> pd.DataFrame:
     """Claims against where they held: each data set once, without jitter, with how many of its splits are on the
     claimed side by themselves; and where the outcome is another with jitter, if all splits are there with it."""
     judged = judged[judged["splits"] > 0]  # the others have nothing to be judged by yet
-    jitter = judged["kl_jitter"].map("{:g}".format).str.replace("e-0", "e-")
+    jitter = judged["kl_jitter"].map("{:g}".format).astype(str).str.replace("e-0", "e-")
     of_planned = (" of " + judged["planned"].astype(str)).where(judged["outcome"] == "incomplete", "")
     share = judged["agreeing"].astype(str) + "/" + judged["splits"].astype(str) + of_planned
     jittered = judged["kl_jitter"] > 0
