@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from fsvi_bench.presenting.figures import BLUE, GREEN, LARGE, NORMAL, PAGE_WIDTH
 from fsvi_bench.presenting.tables import Frames, select, worded
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
-STROKES = ("|", "_", "+", "x")  #: markers that are nothing but an edge
+STROKES = ("|", "_", "+", "x")  #: markers without a face
 Scale = Literal["linear", "log"]
 Drawings = Mapping[str, Callable[[Axes], None]]  #: what no layer can draw, by the name that a panel calls it by
 
@@ -39,15 +40,15 @@ class Layer(_Spec):
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
         shades: one of Matplotlib's colour maps, of which these colours are taken evenly instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
-        label: in the legend; `{}` stands for the value of `by`.
+        label: in the legend; `{}`, or `{:.2f}`, stands for the value of `by`.
         shift: how far to the right of x, so that several stand side by side.
-        every: of the points of a line, one in so many is marked, of a pair from the first one's place on; if
-            below 1, one each such share of the axes.
+        every: Mark every n-th point; a pair is (first, step); below 1, a share of the axes.
         hollow: points are outlines.
         colour: of the values of `by` in turn, or by value.
         alpha: a number, or a column that holds one for each value of `by`.
     """
 
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # YAML reads the keys of colours as numbers
     kind: Literal["line", "points", "linepoints", "bar", "band", "intervals", "hline", "vline"] = "line"
     frame: str | None = None
     where: dict[str, Any] = {}
@@ -78,9 +79,9 @@ class Layer(_Spec):
             colours = map(to_hex, colormaps[self.shades](np.linspace(0, 0.95, len(parts))))
         looks = zip(colours, _cycled(self.marker), _cycled(self.style), strict=False)
         for (value, part), (colour, marker, style) in zip(parts, looks, strict=False):
-            label = None if self.label is None else self.label.format(value)
-            alpha = part[self.alpha].iloc[0] if isinstance(self.alpha, str) else self.alpha
-            colour = self.colour[value] if isinstance(self.colour, dict) else colour
+            label = self.label if self.by is None or self.label is None else _filled(self.label, value)
+            alpha = next(iter(part[self.alpha]), None) if isinstance(self.alpha, str) else self.alpha
+            colour = self.colour[str(value)] if isinstance(self.colour, dict) else colour
             look = {"color": NAMED.get(colour, colour), "alpha": alpha, "label": label}
             self._draw(axes, part, look, marker, style)
 
@@ -174,7 +175,7 @@ class FigureSpec(_Spec):
     """Panels row by row; a legend of all of them below, if `legend` is how many columns it has.
 
     Args:
-        each: a column; the one panel is drawn for each of its values in its first layer's frame, with it as title.
+        each: a column; the one panel is drawn for each of its values in its layers' first frame, with it as title.
     """
 
     height: float
@@ -210,7 +211,8 @@ class FigureSpec(_Spec):
     def _repeated(self, column: str, frames: Frames) -> tuple[Panel, ...]:
         """Axes are labelled at the figure's left and at the foot of each column."""
         (panel,) = self.panels
-        values = list(frames[panel.layers[0].frame or ""][column].unique())
+        frame = next((layer.frame for layer in panel.layers if layer.frame), "")
+        values = list(frames[frame][column].unique())
         panels = []
         for place, value in enumerate(values):
             layers = [layer.model_copy(update={"where": {**layer.where, column: value}}) for layer in panel.layers]
@@ -231,6 +233,11 @@ def dress(axes: Axes, title: str, x: str, y: str) -> None:
 def _cycled(given: str | list[str] | dict[str, str]) -> Iterator[str]:
     """What a layer gives, round and round."""
     return cycle([given] if isinstance(given, str) else given)
+
+
+def _filled(label: str, value: Any) -> str:
+    """Only `{}` and `{:spec}` stand for the value: other braces are TeX's."""
+    return re.sub(r"\{(?::([^{}]*))?\}", lambda found: format(value, found[1] or ""), label)
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -247,3 +247,30 @@ def test_the_figures_legend_has_every_label_once():
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["b", "a", "other"]
     assert not figure_of(labelled).legends
+
+
+def test_braces_other_than_those_of_the_value_are_tex_or_names_from_outside():
+    lines = axes_of(
+        {**OF_B, "label": "opt={'lr': 0.1} {}"},
+        {**OF_B, "by": "method", "label": "$P_{D}$ of {}"},
+        {**OF_B, "by": "step", "where": {"step": [2]}, "label": "$10^{{:.1f}}$"},
+    ).lines
+    assert [line.get_label() for line in lines] == ["opt={'lr': 0.1} {}", "$P_{D}$ of b", "$10^{2.0}$"]
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_colours_by_value_may_be_keyed_by_numbers(kind):
+    lines = axes_of({**OF_CURVES, "by": "step", "colour": {kind(1): "green", kind(2): "blue", kind(3): "black"}}).lines
+    assert [line.get_color() for line in lines] == [GREEN, BLUE, "black"]
+
+
+def test_an_opacity_by_row_needs_no_rows():
+    (line,) = axes_of({**OF_CURVES, "where": {"method": "c"}, "alpha": "kl"}).lines
+    assert points_of(line) == []
+
+
+def test_a_panel_for_each_value_of_the_first_frame():
+    layers = [{"kind": "hline", "y": 2.0}, {**OF_CURVES}]
+    figure = figure_of({"layers": layers}, each="method", columns=2)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["b", "a"]
+    assert [points_of(axes.lines[1]) for axes in figure.axes] == [B, A]
