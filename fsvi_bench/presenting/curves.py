@@ -50,12 +50,13 @@ def curves_figure(traces: Sequence[Trace], title: str) -> Figure | None:
 
 def _curve(traces: Sequence[Trace], score: str) -> pd.DataFrame:
     spreads = [{"steps": step, **vars(spread)} for step, spread in spread_by_step(traces, score)]
-    return pd.DataFrame(spreads, columns=["steps", *Spread.__dataclass_fields__]).replace([np.inf, -np.inf], np.nan)
+    curve = pd.DataFrame(spreads, columns=["steps", *Spread.__dataclass_fields__])
+    several = curve["smallest"] < curve["largest"]  # which what is infinite still tells
+    return curve.replace([np.inf, -np.inf], np.nan).assign(several=several)
 
 
 def _panel(curve: pd.DataFrame, score: str, legend: bool) -> Panel:
-    # What is infinite is missing here: then some cells differ, or there is nothing to draw.
-    layers = [*OVER_CELLS, MEDIAN] if (curve["smallest"] != curve["largest"]).any() else [MEDIAN]
+    layers = [*OVER_CELLS, MEDIAN] if curve["several"].any() else [MEDIAN]
     low, high = curve["smallest"].min(), curve["median"].max()
     return Panel(
         x="steps",

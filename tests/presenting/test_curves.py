@@ -39,6 +39,17 @@ def test_one_cell_is_a_line():
     assert axes.get_yscale() == "log"
 
 
+def test_one_cell_has_no_quartiles_even_where_it_is_infinite():
+    axes = drawn([trace([3.0, math.inf, 1.0, 0.5])])
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["median"]
+    assert not axes.collections
+
+
+def test_two_cells_of_which_one_is_infinite_are_several():
+    axes = drawn([trace([3.0, 2.0, 1.0]), trace([3.0, 2.0, math.inf])])
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["quartiles, extremes", "mean", "median"]
+
+
 def test_what_is_infinite_is_left_out():
     axes = drawn([trace([3.0, math.inf, 1.0]), trace([3.0, math.nan, 2.0])])
     mean, median = axes.get_lines()
