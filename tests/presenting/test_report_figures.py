@@ -97,6 +97,7 @@ def test_spectra_are_medians_over_cells():
     assert thin.get_xdata().tolist() == [SPECTRUM[0], SPECTRUM[20]]
     assert thick.get_xdata().tolist() == [SPECTRUM[5], SPECTRUM[15]]
     assert mark.get_xdata().tolist() == [SPECTRUM[10]]
+    assert (mark.get_markersize(), mark.get_markeredgecolor()) == (6.4, GROUND["paper"])
     assert 1.0 in [line.get_xdata()[0] for line in axes.lines]
 
 
@@ -123,6 +124,8 @@ def test_coverage_is_the_mean_over_splits_beside_the_exact_ones():
     levels = [line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1]
     assert {0.5, 0.9, 0.95, 0.94} <= {round(level, 9) for level in levels}
     assert "unknown" in words(axes)
+    between = [line for line in axes.lines if [*line.get_xdata()] == pytest.approx([0.4, 0.9])]
+    assert [(line.get_linewidth(), line.get_alpha()) for line in between] == [(0.7, 0.5)]
 
 
 def curves_study(**changes):
@@ -163,6 +166,17 @@ def test_several_numbers_of_measurement_points_have_panels_of_their_own():
     # The method without measurement points stands in each, and so does the level of the family's best q.
     assert [len(axes.lines) for axes in figure.axes] == [3, 3, 3, 3]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["rand-a", "mean-field-vi"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["full", "", "", ""]
+    assert figure.axes[0]._left_title.get_fontweight() == "bold"
+
+
+@pytest.mark.parametrize("unsized", [None, "all"])
+def test_a_number_of_measurement_points_that_is_none_stands_in_every_panel(unsized):
+    records = [record("rand-a", 0, 1.0, M=size) for size in (unsized, 20, 80)]
+    study = study_of(records, {each.cell: curve([9.0, 4.0]) for each in records})
+    figure = draw_curves(study, "boston", curves_of(study, "boston"))
+    assert [axes.get_ylabel() for axes in figure.axes] == ["KL, nats; M = 20", "", "KL, nats; M = 80", ""]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2, 2, 2]
 
 
 def test_a_method_keeps_its_look_and_no_two_share_one():

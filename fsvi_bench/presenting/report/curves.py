@@ -57,8 +57,8 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
     """Families from left to right, against steps above and against seconds below; with several M, a row for each."""
     entries = list(dict.fromkeys(curves["entry"]))
     families = [family for family in FAMILIES if any(entry.family == family for entry in entries)]
-    sizes = sorted({entry.hyperparameters["M"] for entry in entries if "M" in entry.hyperparameters})
-    places: list[tuple[int | None, Family, str]] = [(None, family, along) for along in ALONG for family in families]
+    sizes = sorted({size for entry in entries if (size := _size(entry)) is not None})
+    places: list[tuple[float | None, Family, str]] = [(None, family, along) for along in ALONG for family in families]
     if several := len(sizes) > 1:
         places = list(product(sizes, families, ALONG))
     columns = len(families) * (len(ALONG) if several else 1)
@@ -72,14 +72,14 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
         panels=tuple(_panel(study, dataset, *place, names, curves) for place in places),
     ).of({"curves": curves[np.isfinite(curves["median"].astype(float))]})
     for place, axes in enumerate(figure.axes):
-        _lay_out(axes, first=place % columns == 0)
+        _lay_out(axes, *divmod(place, columns))
     return figure
 
 
 def _panel(
     study: Study,
     dataset: str,
-    size: int | None,
+    size: float | None,
     family: Family,
     along: str,
     names: Mapping[Entry, str],
@@ -91,7 +91,7 @@ def _panel(
     best q of the family, where that is not 0.
     """
     layers = []
-    here = [e for e in names if e.family == family and (size is None or e.hyperparameters.get("M", size) == size)]
+    here = [e for e in names if e.family == family and (size is None or _size(e) in (None, size))]
     for entry in here:
         seen, where = look(entry.method), {"entry": entry, "along": along}
         own = list(dict.fromkeys(name for each, name in names.items() if each.method == entry.method))
@@ -104,10 +104,10 @@ def _panel(
         best = study.rows[dataset, exact].scores.get("kl")
         if (exact.method, exact.family) == (REFERENCE, family) and best is not None and best.mean > NO_LOGARITHM:
             layers.append(Layer(kind="hline", y=best.mean, colour=look(REFERENCE).light, width=0.9, style="--"))
-    moments = curves[curves["entry"].isin(here)]["of_moments"].any()
-    titled = size is None or along == "steps"
+    of_family = curves["entry"].map(lambda entry: entry.family == family)
+    moments = curves[of_family.astype(bool)]["of_moments"].any()
     return Panel(
-        title="" if not titled else f"{family}: KL of q’s moments" if moments else family,
+        title="" if along != "steps" else f"{family}: KL of q’s moments" if moments else family,
         x=ALONG[along],
         y="KL, nats" if size is None else f"KL, nats; M = {size}",
         xscale="log",
@@ -116,6 +116,12 @@ def _panel(
         legend=None,
         layers=tuple(layers),
     )
+
+
+def _size(entry: Entry) -> float | None:
+    """How many measurement points, if that is a number: what is not told by panels stands in all of them."""
+    size = entry.hyperparameters.get("M")
+    return size if isinstance(size, int | float) else None
 
 
 def _names(entries: Sequence[Entry]) -> dict[Entry, str]:
@@ -131,13 +137,14 @@ def _limits(curves: pd.DataFrame) -> tuple[float, float]:
     return (low, high) if low < high else (0.1, 10.0)
 
 
-def _lay_out(axes: Axes, first: bool) -> None:
-    """Numbers as they are read; those of y stand at the first panel of a row."""
+def _lay_out(axes: Axes, row: int, column: int) -> None:
+    """Numbers as they are read; those of y stand at the first panel of a row, families above the first row."""
+    axes.set_title("" if row else axes.get_title(loc="left"), loc="left", fontweight="bold")
     axes.set_facecolor(BAND)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(numticks=5))
         axis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
         axis.set_minor_locator(NullLocator())
     axes.grid()
-    if not first:
+    if column:
         axes.set_ylabel("")

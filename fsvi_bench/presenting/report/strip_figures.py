@@ -117,7 +117,7 @@ def draw_spectrum(study: Study, datasets: Sequence[str]) -> Figure:
             return ZERO
         # Every fifth of the 21 quantiles: 0, 25, 50, 75 and 100 %.
         least, lower, middle, upper, greatest = np.clip(spectra[dataset, entry][::5], low, high).tolist()
-        return Strip([(middle, 1.0)], (least, greatest), (lower, upper))
+        return Strip([(middle, 1.0)], (least, greatest), (lower, upper), framed=True)
 
     label = "variance of q over the exact one, by direction (S*⁻¹ᐟ² S S*⁻¹ᐟ²)"
     figure, panels = draw_strips(study, datasets, label, strip_of)
@@ -140,7 +140,8 @@ def draw_calibration(study: Study, datasets: Sequence[str]) -> Figure:
         found = coverages[dataset, entry]
         if found.isna().any():
             return UNKNOWN
-        return Strip([(found[level], fullness) for level, fullness in LEVELS.items()], (found["50"], found["95"]))
+        marks = [(found[level], fullness) for level, fullness in LEVELS.items()]
+        return Strip(marks, faint=(found["50"], found["95"]))
 
     label = "share of test targets within the central 50 % (open), 90 % (tinted) and 95 % (full) intervals"
     figure, panels = draw_strips(study, datasets, label, strip_of)

@@ -27,16 +27,20 @@ SIDES = {"left": 0.015, "center": 0.5, "right": 0.985}  #: where words stand, as
 
 @dataclass(frozen=True)
 class Strip:
-    """What an entry has in its line of a panel: marks on a thin and a thick line, or words in their place.
+    """What an entry has in its line of a panel: marks on lines, or words in their place.
 
     Args:
         marks: place -> how full the mark is, from 0 (open) to 1.
+        thin, thick, faint: from where to where each of the lines reaches.
+        framed: the marks are larger, with an edge that lifts them off the thick line.
         lacking: how many of its cells did not finish, at the right.
     """
 
     marks: Sequence[tuple[float, float]] = ()
     thin: tuple[float, float] | None = None
     thick: tuple[float, float] | None = None
+    faint: tuple[float, float] | None = None
+    framed: bool = False
     words: str = ""
     side: str = "center"
     lacking: str = ""
@@ -44,16 +48,18 @@ class Strip:
     def draw(self, axes: Axes, y: float, method: str) -> None:
         """In the method's colour and with its marker."""
         colour, marker = look(method).light, look(method).marker
-        for ends, width, alpha in ((self.thin, 1.1, 1.0), (self.thick, 4.6, 0.42)):
+        for ends, width, alpha in ((self.thin, 1.1, 1.0), (self.thick, 4.6, 0.42), (self.faint, 0.7, 0.5)):
             if ends is not None:
                 # Matplotlib's `errorbar` takes six times as long, and there are hundreds.
                 axes.plot(ends, [y, y], color=colour, linewidth=width, alpha=alpha, solid_capstyle="butt")
+        edge: dict[str, Any] = {"markeredgecolor": PAPER, "markeredgewidth": 0.7} if self.framed else {}
         for x, fullness in self.marks:
-            dot: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5.6}
+            dot: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 6.4 if self.framed else 5.6}
             if fullness < 1:
                 axes.plot([x], [y], **dot, markerfacecolor=PAPER)
             if fullness:
-                axes.plot([x], [y], **dot, alpha=fullness, markeredgewidth=1.0 if fullness == 1 else 0)
+                full: dict[str, Any] = {"alpha": fullness, "markeredgewidth": 1.0 if fullness == 1 else 0}
+                axes.plot([x], [y], **dot | full | edge)
         say(axes, y, self.words, self.side, MUTED if self.side == "center" else colour)
         say(axes, y, self.lacking, "right", FAILED)
 
