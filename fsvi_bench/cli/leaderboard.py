@@ -116,7 +116,6 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Table:
     from fsvi_bench.leaderboard.rows import CLOSED_FORM
     from fsvi_bench.leaderboard.site.tables import SCORES
     from fsvi_bench.presenting import tables
-    from fsvi_bench.presenting.table import short
 
     closer = {"a": a, "b": b, None: ""}
     rows = [
@@ -124,7 +123,7 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Table:
             each.dataset,
             *("missing" if mean is None else mean for mean in (each.a, each.b)),
             each.log_ratio,
-            "–" if each.interval is None else " to ".join(map(short, each.interval)),
+            "–" if each.interval is None else " to ".join(map(tables.in_words, each.interval)),
             each.p_value,
             each.adjusted,
             closer[each.closer],

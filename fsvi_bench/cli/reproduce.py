@@ -74,7 +74,8 @@ def reproduce(
 def _show(outcome: Outcome) -> None:
     from fsvi_bench.cli.console import stdout
     from fsvi_bench.presenting.summary import summarise
-    from fsvi_bench.presenting.table import result_table, short
+    from fsvi_bench.presenting.table import result_table
+    from fsvi_bench.presenting.tables import in_words
 
     if outcome.records:
         stdout.print(result_table(summarise(outcome.records), stdout.width))
@@ -83,9 +84,9 @@ def _show(outcome: Outcome) -> None:
     if outcome.claims and outcome.quick:
         stdout.print("A quick look at smaller scale settles no claim. At this scale:")
     for claim in outcome.claims:
-        interval = "" if claim.low == claim.high else f" [{short(claim.low)}, {short(claim.high)}]"
+        interval = "" if claim.low == claim.high else f" [{in_words(claim.low)}, {in_words(claim.high)}]"
         verdict = "held" if claim.holds else "undecided" if claim.undecided else "did not hold"
-        stdout.print(f"{verdict}: {claim.says}\n    {claim.statistic}: {short(claim.value)}{interval}, ", end="")
+        stdout.print(f"{verdict}: {claim.says}\n    {claim.statistic}: {in_words(claim.value)}{interval}, ", end="")
         stdout.print(f"claimed {claim.side} {claim.threshold:g}")
     for path in outcome.files:
         stdout.print(str(path), soft_wrap=True)

@@ -20,6 +20,7 @@ from fsvi_bench.running.cell import Record
 #: Columns of result tables: name -> heading, meaning, and whether a narrow table has it.
 SHOWN: dict[str, dict[str, str]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
 SCORES = (*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched")
+DIVERGES = [name for name in SCORES if "kl" in name]  #: infinite where q diverged
 ROW = ["dataset", "method", "family", "settings"]  #: columns that tell rows apart
 
 
@@ -45,7 +46,8 @@ class Row:
     splits: int
     scores: dict[str, Estimate]  #: without those that do not apply to some record
     diverged: int = 0
-    spreads: Mapping[str, Spread] = field(default_factory=dict)  #: of the same scores
+    #: Of the same scores; the KLs of splits that diverged are infinite here.
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
 
 
 def summarise(records: Sequence[Record]) -> list[Row]:
@@ -79,6 +81,9 @@ def _row(cells: pd.DataFrame) -> Row:
     finished = cells[cells["status"] == "ok"]
     whole = [name for name in SCORES if len(finished) and finished[name].notna().all()]
     by_split = finished.groupby("split")[whole].mean()
+    lost = cells.loc[cells["status"] == "diverged", "split"]
+    ordered = by_split.reindex(by_split.index.union(pd.Index(lost.unique())))
+    ordered.loc[lost.unique(), by_split.columns.intersection(DIVERGES)] = math.inf
     return Row(
         dataset=dataset,
         method=method,
@@ -88,8 +93,8 @@ def _row(cells: pd.DataFrame) -> Row:
         finished=len(finished),
         splits=len(by_split),
         scores={name: estimate(by_split[name]) for name in whole},
-        diverged=int((cells["status"] == "diverged").sum()),
-        spreads={name: spread_of(by_split[name].to_numpy(float)) for name in whole},
+        diverged=len(lost),
+        spreads={name: spread_of(ordered[name].dropna().to_numpy(float)) for name in whole},
     )
 
 

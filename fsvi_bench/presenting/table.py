@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from rich import box
@@ -13,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from fsvi_bench.presenting.summary import SHOWN, Estimate, Row
+from fsvi_bench.presenting.tables import in_words
 from fsvi_bench.presenting.traces import Spread
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Scores
@@ -28,26 +30,34 @@ OWN_PRIOR = "Own prior: the method's model has another prior than the task's, an
 UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
 MEDIANS = "Medians over splits."
 OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "Of one split each."
+DIVERGED = "Splits that diverged count as infinite KLs."
 MEANS = "Means and standard errors: fsvi-bench report."
 
 
 def result_table(rows: Sequence[Row], width: int) -> Table:
     """Median and quartiles over splits, one line per data set, method, family and settings.
 
-    Where `width` is short there are fewer columns, and then fewer quartiles.
+    Where `width` is short there are fewer quartiles, and then fewer columns.
     """
-    several = any(row.splits > 1 for row in rows)
+    lost = any(row.diverged and row.finished for row in rows)
+    several = lost or any(row.splits > 1 for row in rows)
     caption = f"{OVER_SPLITS} {UNITS} {MEANS}" if several else f"{ONE_SPLIT} {UNITS}"
+    if lost:
+        caption += f" {DIVERGED}"
     if any(row.hyperparameters.get("prior") == "own" for row in rows):
         caption += f" {OWN_PRIOR}"
     whole, narrow = score_columns(rows), {name: COLUMNS[name] for name in NARROW_COLUMNS}
-    table = _result_table(rows, whole, tuple(whole), caption)
-    needed = room = _needed_width(table)
-    for quartiles in (NARROW_COLUMNS, ("kl",), ()):
-        if room > width:
-            said = caption if quartiles else caption.replace(OVER_SPLITS, MEDIANS)
-            table = _result_table(rows, narrow, quartiles, f"{said} More from a width of {needed} on.")
-            room = _needed_width(table, wrapped=True)
+    needed: list[int] = []
+    for columns, quartiles in product((whole, narrow), (tuple(whole), ("kl",), ())):
+        said = caption if quartiles else caption.replace(OVER_SPLITS, MEDIANS)
+        if columns is narrow:
+            said += f" At {needed[2]} columns all scores are shown."
+        elif needed and several:
+            said += f" At {needed[0]} columns all quartiles are shown."
+        table = _result_table(rows, columns, quartiles, said)
+        needed.append(_needed_width(table, wrapped=bool(needed)))
+        if needed[-1] <= width:
+            break
     return table
 
 
@@ -132,7 +142,7 @@ def format_spread(spread: Spread, quartiles: bool = True) -> str:
 def three_digits(value: float) -> str:
     """`0.0123`, `36.7`, `12346`; what is rounding, small or huge by its power of ten."""
     if not math.isfinite(value) or not value:
-        return short(value)
+        return in_words(value)
     size = abs(value)
     if not 1e-3 <= size < 1e6:
         return f"{value:.{0 if size < ROUNDING else 2}e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
@@ -177,7 +187,7 @@ def _score(value: float | bool | tuple[float, float] | None) -> str:
         return "does not apply"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return " to ".join(short(end, 10) for end in (value if isinstance(value, tuple) else [value]))
+    return " to ".join(in_words(end, 10) for end in (value if isinstance(value, tuple) else [value]))
 
 
 def task_table(path: Path, certificate: Certificate) -> Table:
@@ -226,8 +236,3 @@ def failures(records: Sequence[Record]) -> Iterator[str]:
         if record.status != "ok":
             name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
             yield f"{name}: {record.status}: {' '.join(str(record.reason).split())}"
-
-
-def short(value: float, digits: int = 4) -> str:
-    """A number to so many digits; infinity as its sign."""
-    return f"{value:.{digits}g}".replace("inf", "∞")

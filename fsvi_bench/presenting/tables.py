@@ -95,11 +95,11 @@ def worded(text: str, frame: pd.DataFrame) -> str:
     return re.sub(r"\{(\w+)(?::([^{}]*))?\}", value, text)
 
 
-def in_words(value: Cell) -> str:
-    """A number to four digits, infinity as its sign, and a dash for what does not apply."""
+def in_words(value: Cell, digits: int = 4) -> str:
+    """A number to so many digits, infinity as its sign, and a dash for what does not apply."""
     if value is None:
         return "–"
-    return f"{value:.4g}".replace("inf", "∞") if isinstance(value, float) else str(value)
+    return f"{value:.{digits}g}".replace("inf", "∞") if isinstance(value, float) else str(value)
 
 
 def as_csv(tables: Sequence[Table]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 
 import pytest
 from rich.console import Console
@@ -17,7 +18,6 @@ from fsvi_bench.presenting.table import (
     result_table,
     same_as_kl,
     score_table,
-    short,
 )
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Overconfidence, Scores
@@ -108,10 +108,6 @@ def test_a_gaussians_moments_are_not_told_twice():
     assert not same_as_kl(own, "kl")
 
 
-def test_infinity_stands_in_tables_as_its_sign():
-    assert [short(value) for value in (math.inf, -math.inf, 1.23456, 1e-20)] == ["∞", "-∞", "1.235", "1e-20"]
-
-
 def test_infinity_makes_the_mean_infinite():
     assert estimate([1.0, math.inf]) == Estimate(math.inf, None)
     assert estimate([2.0]) == Estimate(2.0, None)
@@ -174,8 +170,47 @@ def test_no_number_is_cut_off(width, kl):
     assert kl in text
     assert "…" not in text
     text = " ".join(text.split())
-    assert ("More from a width of" in text) == (width < 160)
+    assert ("columns all scores are shown" in text) == (width < 100)
     assert ("quartiles over splits" in text) == (width > 54)
+
+
+def needed_for(text, what):
+    return int(re.search(rf"At (\d+) columns all {what} are shown", " ".join(text.split()))[1])
+
+
+def test_all_scores_stay_as_long_as_they_fit_and_quartiles_go_before_them():
+    records = [record(split, 12345.678 + split, dataset="concrete", family="ffg") for split in range(3)]
+    records = [r.model_copy(update={"scores": r.scores.model_copy(update={"rmse": float(r.split)})}) for r in records]
+    for_scores = needed_for(told_at(54, records), "scores")
+    for_quartiles = needed_for(told_at(for_scores, records), "quartiles")
+    assert for_scores < for_quartiles
+    assert "mean term" not in told_at(for_scores - 1, records)
+    for width in range(for_scores, for_quartiles):
+        text = told_at(width, records)
+        assert "mean term" in text
+        assert "[0.500, 1.50]" not in text
+    assert "[0.500, 1.50]" in told_at(for_quartiles, records)
+    assert "columns all" not in told_at(for_quartiles, records)
+
+
+def test_a_split_that_diverged_has_an_infinite_kl_in_medians_and_is_no_part_of_means():
+    diverged = [record(split).model_copy(update={"status": "diverged"}) for split in (3, 4)]
+    (row,) = summarise([record(0, 1.0), record(1, 2.0), record(2, 3.0), *diverged])
+    assert row.scores["kl"].mean == 2.0
+    assert format_spread(row.spreads["kl"]) == "3.00 [2.00, ∞]"
+    assert format_spread(row.spreads["nlpd"]) == "1.00"
+    text = told_at(200, [record(0, 1.0), record(1, 2.0), *diverged])
+    assert "2 (2 not ok)" in text
+    assert "∞ [1.75, ∞]" in text
+    assert "Splits that diverged count as infinite KLs." in text
+    assert "diverged" not in told_at(200, [record(0, 1.0), record(1, 2.0), record(2)])
+
+
+def test_a_seed_that_diverged_makes_its_split_infinite():
+    seeds = [record(1, 2.0), record(1, seed=1).model_copy(update={"status": "diverged"})]
+    (row,) = summarise([record(0, 1.0), *seeds])
+    assert (row.spreads["kl"].smallest, row.spreads["kl"].largest) == (1.0, math.inf)
+    assert row.splits == 2
 
 
 def test_two_tasks_or_two_versions_of_one_cell_are_never_mixed():

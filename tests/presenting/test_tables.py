@@ -95,6 +95,10 @@ def test_cells_in_words(value, words):
     assert in_words(value) == words
 
 
+def test_a_number_may_have_more_digits():
+    assert in_words(1.23456789, 6) == "1.23457"
+
+
 def test_a_terminal_has_words_to_the_left_and_numbers_to_the_right():
     console = Console(file=io.StringIO(), width=60)
     console.print(MIXED.terminal())
