@@ -7,23 +7,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json, write_atomically
 from fsvi_bench.presenting.cell_files import load_traces
 from fsvi_bench.presenting.frames import unnested
 from fsvi_bench.running.archive import Archive
 from fsvi_bench.running.cell import Record
+from fsvi_bench.scoring.predictive import LEVELS
+from fsvi_bench.scoring.scores import NO_MARGINALS, Overconfidence, Scores
 from fsvi_bench.training.trace import COLUMNS as TRACE_COLUMNS
 from fsvi_bench.training.trace import Trace
 
-#: Columns by which rows of the two tables belong together.
-IDENTITY = ["cell", "dataset", "split", "method", "family", "seed"]
-WORDS = ["status", "reason", "task_sha256", "code_sha256", "hyperparameters"]
-#: Types of the columns that are there whatever the rows hold, so that two exports fit together.
-TYPES = dict.fromkeys([*IDENTITY, *WORDS], "string") | dict.fromkeys(TRACE_COLUMNS, "Float64")
-TYPES |= dict.fromkeys(["split", "seed", "steps"], "Int64")
+LIST = "list"  #: of numbers; Arrow has no short name for it
+#: Columns by which rows of the two tables belong together, and those of every record; with Arrow's types.
+IDENTITY = dict.fromkeys(["cell", "dataset", "split", "method", "family", "seed"], "string")
+IDENTITY |= {"split": "int64", "seed": "int64"}
+WORDS = dict.fromkeys(["status", "reason", "task_sha256", "code_sha256", "hyperparameters"], "string")
+_NESTED = {"kl_marginals": NO_MARGINALS, "overconfidence": dict.fromkeys(Overconfidence.model_fields)}
+_NESTED |= dict.fromkeys(["coverage", "coverage_exact"], dict.fromkeys(LEVELS))
+SCORES = dict.fromkeys(unnested(dict.fromkeys(Scores.model_fields) | _NESTED, "_"), "float64")
+SCORES |= {"singular": "bool", "overconfidence_quantiles": LIST}
+#: Columns that are there whatever the rows hold, so that two exports fit together.
+TRACE_TYPES = IDENTITY | dict.fromkeys(TRACE_COLUMNS, "float64") | {"steps": "int64"}
 
 
 def write_tables(archive: Archive, folder: Path) -> list[tuple[Path, int]]:
@@ -32,15 +37,13 @@ def write_tables(archive: Archive, folder: Path) -> list[tuple[Path, int]]:
     Raises:
         InputError: pyarrow is not installed, the folder cannot be written, or a trace is not one.
     """
-    traces = load_traces(archive.records, archive.root)
-    # As objects: whole numbers of which some are missing stay whole.
-    records = pd.DataFrame(map(record_row, archive.records), dtype=object).apply(_of_one_kind)
-    points = pd.DataFrame(trace_rows(archive.records, traces))
-    frames = {
-        "records": _with_columns(records, [*IDENTITY, *WORDS]),
-        "traces": _with_columns(points, [*IDENTITY, *TRACE_COLUMNS]),
-    }
-    return [(_write(folder / f"{name}.parquet", frame), len(frame)) for name, frame in frames.items()]
+    records = list(map(record_row, archive.records))
+    points = list(trace_rows(archive.records, load_traces(archive.records, archive.root)))
+    options = dict.fromkeys(name for row in records for name in row if name.startswith("option_"))
+    return [
+        (_write(folder / "records.parquet", records, IDENTITY | WORDS | options | SCORES), len(records)),
+        (_write(folder / "traces.parquet", points, TRACE_TYPES), len(points)),
+    ]
 
 
 def record_row(record: Record) -> dict[str, Any]:
@@ -48,10 +51,11 @@ def record_row(record: Record) -> dict[str, Any]:
 
     A setting that is a number here and a word there is a word everywhere; infinite scores are infinite numbers.
     """
-    nested = record.model_dump(exclude={"format", "scores"})
-    nested |= {"option": nested["hyperparameters"], "hyperparameters": canonical_json(record.hyperparameters)}
-    nested |= {"detail": nested.pop("details"), "provenance": {n: _word(v) for n, v in record.provenance.items()}}
+    nested = {name: getattr(record, name) for name in (*IDENTITY, *WORDS)} | {"option": record.hyperparameters}
+    nested |= {"hyperparameters": canonical_json(record.hyperparameters)}
     nested |= record.scores.model_dump() if record.scores is not None else {}
+    nested |= {"work": record.work, "detail": record.details, "seconds": record.seconds and record.seconds.model_dump()}
+    nested |= {"provenance": {name: _word(value) for name, value in record.provenance.items()}}
     given = unnested({name: value for name, value in nested.items() if value is not None}, "_")
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
@@ -63,30 +67,31 @@ def trace_rows(records: Sequence[Record], traces: Mapping[str, Trace]) -> Iterat
             yield {name: getattr(record, name) for name in IDENTITY} | vars(point)
 
 
-def _with_columns(frame: pd.DataFrame, first: list[str]) -> pd.DataFrame:
-    """These columns first, with their types, whatever the rows hold."""
-    others = [name for name in frame.columns if name not in first]
-    return frame.reindex(columns=[*first, *others]).astype({name: TYPES[name] for name in first})
-
-
-def _of_one_kind(column: pd.Series[Any]) -> pd.Series[Any]:
-    """Whole numbers and broken ones side by side are broken ones, numbers and words are words."""
-    kinds = set(map(type, column.dropna()))
-    if kinds <= {int, float}:
-        return column.astype("Int64" if kinds == {int} else "Float64")
-    return column if len(kinds) == 1 else column.map(_word, na_action="ignore")
-
-
 def _word(value: Any) -> str | None:
     return value if isinstance(value, str) or value is None else canonical_json(value)
 
 
-def _write(path: Path, frame: pd.DataFrame) -> Path:
-    content = io.BytesIO()
+def _write(path: Path, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str | None]) -> Path:
+    """These columns first. By Arrow itself: in pandas what does not apply and what is not a number are one."""
     try:
-        frame.to_parquet(content, engine="pyarrow", compression="zstd", index=False)
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
     except ImportError as error:
         mend = "in the clone: pip install -c constraints.txt -e '.[export]'"
         raise InputError(f"Parquet needs pyarrow, which is not installed; {mend}") from error
+    columns = dict.fromkeys([*types, *(name for row in rows for name in row)])
+    table = pa.table({name: _column(pa, [row.get(name) for row in rows], types.get(name)) for name in columns})
+    content = io.BytesIO()
+    parquet.write_table(table, content, compression="zstd")
     write_atomically(path, content.getvalue())
     return path
+
+
+def _column(pa: Any, values: Sequence[Any], kind: str | None) -> Any:
+    """Turns integers into floats beside floats, numbers into words beside words; nothing at all is of floats."""
+    kinds = {type(value) for value in values if value is not None}
+    if kind is None and len(kinds) > 1 and kinds != {int, float}:
+        return pa.array(map(_word, values))
+    if kind is None and kinds in (set(), {int, float}):
+        kind = "float64"
+    return pa.array(values, pa.list_(pa.float64()) if kind == LIST else kind)

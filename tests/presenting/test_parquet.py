@@ -8,13 +8,17 @@ import math
 import duckdb
 import pandas as pd
 import polars as pl
+import pyarrow.parquet as parquet
 import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.cell_files import load_traces
-from fsvi_bench.presenting.parquet import record_row, write_tables
+from fsvi_bench.presenting.frames import unnested
+from fsvi_bench.presenting.parquet import IDENTITY, WORDS, record_row, write_tables
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.plan import Request
+from fsvi_bench.training.trace import Trace, TracePoint
+from tests.presenting import studies
 from tests.running import execute
 
 
@@ -94,6 +98,70 @@ def test_a_folder_without_traces_or_failures_has_the_same_columns(tmp_path):
     assert count == 0
     assert duckdb.sql(f"select count(*), count(loss) from '{traces}'").fetchall() == [(0, 0)]
     assert pl.read_parquet(records).schema["reason"] == pl.String
+
+
+def export_of(tmp_path, records, traces=None):
+    """Both tables of these records, as Arrow has them."""
+    archive = read_archive(studies.save(tmp_path / "results", records, traces))
+    return [parquet.read_table(path) for path, _ in write_tables(archive, tmp_path)]
+
+
+def test_what_diverged_is_no_number_and_what_does_not_apply_is_missing(tmp_path):
+    (cell,) = [studies.record("mean-field-vi", 0, 1.0)]
+    points = [TracePoint(0, 0.0, 1.0, None, 1.0, 1.0, None), TracePoint(1, 0.5, math.nan, math.nan, math.nan, 1.0, 2.0)]
+    _, traces = export_of(tmp_path, [cell], {cell.cell: Trace(points)})
+    kl, nlpd, loss = (traces[name].to_pylist() for name in ("kl", "nlpd", "loss"))
+    assert (kl[0], loss) == (1.0, [None, 2.0])
+    assert math.isnan(kl[1])
+    assert nlpd[0] is None
+    assert math.isnan(nlpd[1])
+
+
+def test_scores_are_columns_of_the_same_types_whatever_the_records_hold(tmp_path):
+    whole, _ = export_of(tmp_path / "a", [studies.record("mean-field-vi", 0, 1.0)])
+    failed, _ = export_of(tmp_path / "b", [studies.record("mean-field-vi", 0)])
+    scores = studies.record("mean-field-vi", 0, 1.0).scores.model_dump(exclude={"kl_marginals"})
+    scored = {*unnested(scores, "_"), *(f"kl_marginals_{count}" for count in (1, 5, 20, 50))}
+    assert {"kl", "coverage_50", "kl_marginals_5", "overconfidence_quantiles"} <= scored <= set(failed.column_names)
+    assert [(n, failed.schema.field(n).type) for n in failed.column_names] == [
+        (n, whole.schema.field(n).type) for n in whole.column_names
+    ]
+    assert all(failed[name].null_count == 1 for name in scored)
+    kinds = {
+        name: str(whole.schema.field(name).type) for name in ("split", "singular", "kl", "overconfidence_quantiles")
+    }
+    assert [*kinds.values()][:3] == ["int64", "bool", "double"]
+    assert kinds["overconfidence_quantiles"].startswith("list<")
+    assert "double" in kinds["overconfidence_quantiles"]
+
+
+def test_settings_stand_before_scores_and_scores_before_seconds_and_provenance(tmp_path):
+    records, _ = export_of(tmp_path, [studies.record("ssge", 0, 1.0, M=20), studies.record("rand-a", 0, 2.0)])
+    names = records.column_names
+    assert names[:11] == [*IDENTITY, *WORDS]
+    places = [
+        names.index(name) for name in ("option_M", "singular", "objective_gap", "seconds_train", "provenance_hardware")
+    ]
+    assert places == sorted(places)
+    assert (records["option_M"].to_pylist(), str(records.schema.field("option_M").type)) == ([None, 20], "int64")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected", "kind"),
+    [
+        ([1, 2.5, None], [1.0, 2.5, None], "double"),
+        ([1, None], [1, None], "int64"),
+        (["a", 1, 0.5, None], ["a", "1", "0.5", None], "string"),
+        ([None, None], [None, None], "double"),
+        ([True, 1], ["true", "1"], "string"),
+    ],
+)
+def test_a_setting_is_of_one_kind(tmp_path, values, expected, kind):
+    cells = [studies.record("ssge", split, 1.0, M=value) for split, value in enumerate(values)]
+    records, _ = export_of(tmp_path, cells)
+    by_split = dict(zip(records["split"].to_pylist(), records["option_M"].to_pylist(), strict=True))
+    assert [by_split[split] for split in range(len(values))] == expected
+    assert str(records.schema.field("option_M").type) == kind
 
 
 def test_without_pyarrow_the_extra_is_named(archive, tmp_path, monkeypatch):
