@@ -17,7 +17,7 @@ COLUMNS = (*CELL, "settings", "status", "reason", "task_sha256", "seconds")
 
 
 def frame_of(records: Sequence[Record]) -> pd.DataFrame:
-    """One row per record, in their order; what its columns are is said in `fsvi_bench.results`."""
+    """One row per record, in their order. Columns: see `fsvi_bench.results`."""
     rows = [_row(record) for record in records]
     return pd.DataFrame(rows, columns=list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])))
 
@@ -35,7 +35,7 @@ def flat(scores: Scores) -> dict[str, Any]:
 
 
 def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
-    """One entry per key of mappings within mappings. `pandas.json_normalize` makes whole numbers broken ones."""
+    """One entry per key of mappings within mappings. `pandas.json_normalize` turns integers into floats."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         inner = unnested(value, between) if isinstance(value, Mapping) else None

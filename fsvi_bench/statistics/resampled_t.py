@@ -89,7 +89,7 @@ def least_p_value(differences: ArrayLike) -> float:
     return min(1.0, 2.0 ** (1 - np.count_nonzero(one_row("differences", differences))))
 
 
-def paired_differences(a: Float[np.ndarray, "*B"], b: Float[np.ndarray, ...]) -> Float[np.ndarray, "*B"]:
+def paired_differences(a: Float[np.ndarray, "*B"], b: Float[np.ndarray, " ..."]) -> Float[np.ndarray, "*B"]:
     """a − b, where equal infinities differ by 0."""
     with np.errstate(invalid="ignore"):
         return np.where(a == b, 0.0, a - b)
