@@ -17,7 +17,8 @@ from fsvi_bench.cli.options import wandb_mode
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting import wandb_upload
 from fsvi_bench.presenting.cell_files import folder_of, load_posterior, load_traces
-from fsvi_bench.presenting.wandb_upload import SETTINGS, WandbUploads, artifact_of, config, log_once, upload
+from fsvi_bench.presenting.wandb_content import artifact_of, config, content_of
+from fsvi_bench.presenting.wandb_upload import SETTINGS, WandbUploads, log_once
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
@@ -103,9 +104,7 @@ def in_this_process(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["my file.py:Class", "x" * 300, "größe/π", "..."])
-def test_names_are_wandbs(finished, method, monkeypatch, tmp_path, in_this_process):
-    import wandb
-
+def test_names_are_wandbs(finished, method, tmp_path):
     record = of(finished[0], "exact")[0].model_copy(update={"method": method})
     names = [
         artifact_of("posterior", [record.model_copy(update={"hyperparameters": settings})], tmp_path).name
@@ -113,11 +112,7 @@ def test_names_are_wandbs(finished, method, monkeypatch, tmp_path, in_this_proce
     ]
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) for name in names)
     assert names[0] != names[1]
-    init = mock.Mock(side_effect=RuntimeError)
-    monkeypatch.setattr(wandb, "init", init)
-    with pytest.raises(RuntimeError):
-        upload([record], tmp_path, "offline")
-    asked = init.call_args.kwargs
+    asked = content_of([record], tmp_path).init
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", tag) for tag in asked["tags"])
     assert asked["name"] == f"toy-{method}-ffg"[:128]
     assert max(len(asked["group"]), len(asked["job_type"])) <= 128
@@ -162,9 +157,9 @@ def note(finished, tmp_path, in_this_process):
 
     def noted():
         marker = tmp_path / "out" / "wandb" / "logged" / "marker"
-        (said,) = log_once(of(finished[0], "exact")[:1], tmp_path / "out", "offline", marker, 1.0)
+        ((kind, reason),) = log_once(of(finished[0], "exact")[:1], tmp_path / "out", "offline", marker, 1.0)
         assert not marker.exists()
-        return said
+        return kind.format(reason, tmp_path / "out")
 
     return noted
 
@@ -259,6 +254,29 @@ def test_an_exception_outside_waits_for_nothing(tmp_path, finished, monkeypatch)
         raise KeyboardInterrupt
     assert time.monotonic() - began < 10
     assert not (tmp_path / "out" / "wandb" / "logged").exists()
+
+
+@pytest.mark.slow
+def test_two_failures_are_all_that_is_waited_for(tmp_path, finished, monkeypatch):
+    with monkeypatch.context() as patch, WandbUploads("offline", tmp_path / "out") as uploads:
+        patch.setattr(wandb_upload, "log_once", wandb_processes.fail_slowly)
+        for split in range(20):
+            uploads.log([finished[0][0].model_copy(update={"split": split})])
+    assert 2 <= len(list((tmp_path / "out").iterdir())) <= 3
+    assert len(uploads.notes) == 1
+    assert "(ConnectionError: planted)" in uploads.notes[0]
+
+
+@pytest.mark.slow
+def test_a_group_that_kills_wandbs_process_costs_itself_only(tmp_path, finished, monkeypatch):
+    groups = [[finished[0][0].model_copy(update={"split": split})] for split in range(3)]
+    with monkeypatch.context() as patch, WandbUploads("offline", tmp_path) as uploads:
+        patch.setattr(wandb_upload, "log_once", wandb_processes.die_of_split_0)
+        for group in groups:
+            uploads.log(group)
+    assert uploads.kept == 2
+    (note,) = uploads.notes
+    assert note.startswith("W&B logging stopped (BrokenProcessPool: ")
 
 
 # --- The file system and the network ----------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ def made(monkeypatch):
     """The groups of which runs were made."""
     groups = []
     monkeypatch.setattr(wandb_upload, "Background", Here)
+    monkeypatch.setattr(wandb_upload, "content_of", lambda group, _: group)
     monkeypatch.setattr(wandb_upload, "upload", lambda group, *_: groups.append(group))
     return groups
 
@@ -130,7 +131,9 @@ def test_a_command_that_waits_in_vain_for_another_says_so(log, tmp_path):
     assert log(record(0)) == 1
 
 
-def test_once_the_server_is_out_of_reach_all_is_kept_offline(made, monkeypatch, tmp_path):
+@pytest.fixture
+def tried(made, monkeypatch):
+    """The modes in which runs were tried; online, none is made."""
     modes = []
 
     def upload(group, folder, mode):
@@ -140,11 +143,77 @@ def test_once_the_server_is_out_of_reach_all_is_kept_offline(made, monkeypatch, 
 
     monkeypatch.setattr(wandb_upload, "upload", upload)
     monkeypatch.setattr(wandb_upload, "unreachable", [])
-    with WandbUploads("online", tmp_path) as uploads:
+    return modes
+
+
+def log_three(folder):
+    with WandbUploads("online", folder) as uploads:
         for split in range(3):
             uploads.log([record(split)])
-    assert modes == ["online", "offline", "offline", "offline"]
-    assert uploads.notes == [
+    return uploads.notes
+
+
+def test_once_the_server_is_out_of_reach_all_is_kept_offline(tried, tmp_path):
+    assert log_three(tmp_path) == [
         f"W&B did not go online (TimeoutError: no server); its runs are kept in {tmp_path}/wandb, and `wandb sync` "
         "sends them"
     ]
+    assert tried == ["online", "offline", "offline", "offline"]
+
+
+def unreadable(group, _):
+    if group[0].split == 0:
+        raise ValueError("no trace")
+    return group
+
+
+def test_what_cannot_be_read_here_is_not_the_servers_fault(tried, monkeypatch, tmp_path):
+    monkeypatch.setattr(wandb_upload, "content_of", unreadable)
+    monkeypatch.setattr(wandb_upload, "upload", lambda group, folder, mode: tried.append(mode))
+    (note,) = log_three(tmp_path)
+    assert note.startswith("W&B logging stopped (ValueError: no trace)")
+    assert tried == ["online", "online"]
+    assert wandb_upload.unreachable == []
+
+
+def test_what_fails_offline_too_is_not_the_servers_fault(tried, monkeypatch, tmp_path):
+    def upload(group, folder, mode):
+        tried.append(mode)
+        raise OSError("disk full")
+
+    monkeypatch.setattr(wandb_upload, "upload", upload)
+    (note,) = log_three(tmp_path)
+    assert note.startswith("W&B logging stopped (OSError: disk full)")
+    assert tried == ["online", "offline"] * 3  # here, all calls are made at once
+    assert wandb_upload.unreachable == []
+
+
+def test_both_a_server_out_of_reach_and_a_failure_are_told(tried, monkeypatch, tmp_path):
+    monkeypatch.setattr(wandb_upload, "content_of", lambda group, _: unreadable([record(2 - group[0].split)], _))
+    offline, stopped = log_three(tmp_path)
+    assert offline.startswith("W&B did not go online (TimeoutError: no server)")
+    assert stopped.startswith("W&B logging stopped (ValueError: no trace)")
+
+
+def test_an_offline_note_outlives_a_process_that_fails(tried, monkeypatch, tmp_path):
+    def results(self, _):
+        yield from self._returned
+        raise OSError("no process")
+
+    monkeypatch.setattr(Here, "results", results)
+    offline, stopped = log_three(tmp_path)
+    assert offline.startswith("W&B did not go online (TimeoutError: no server)")
+    assert stopped.startswith("W&B logging stopped (OSError: no process)")
+
+
+def test_handing_over_raises_nothing(monkeypatch, tmp_path):
+    def submit(*_):
+        raise RuntimeError("cannot schedule new futures")
+
+    monkeypatch.setattr(wandb_upload.Background, "submit", submit)
+    with WandbUploads("offline", tmp_path) as uploads:
+        uploads.log([record(0)])
+        uploads.log([])
+    (note,) = uploads.notes
+    assert note.startswith("W&B logging stopped (RuntimeError: cannot schedule new futures)")
+    assert uploads.kept == 0

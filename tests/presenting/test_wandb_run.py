@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from fsvi_bench.presenting.cell_files import folder_of, load_traces
-from fsvi_bench.presenting.summary import summarise
+from fsvi_bench.presenting.parquet import IDENTITY, WORDS
+from fsvi_bench.presenting.summary import SCORES, summarise
 from fsvi_bench.presenting.traces import MAX_SERIES, TRACED, curve_rows
 from fsvi_bench.presenting.wandb_upload import WandbUploads
 from fsvi_bench.training.trace import COLUMNS, Trace
@@ -150,6 +151,12 @@ def test_the_table_of_cells_has_every_cell(run, records):
         assert row["kl_marginals_5"] == record.scores.kl_marginals["5"]
         assert row["overconfidence_median"] == record.scores.overconfidence.median
     assert {row["status"] for row in rows} == {"ok", "failed", "diverged"}
+
+
+def test_the_tables_of_cells_begin_with_the_same_columns(runs):
+    first = [*IDENTITY, *WORDS, *SCORES]
+    assert "kl" in first
+    assert all(run.table("cells")["columns"][: len(first)] == first for run in runs.values())
 
 
 def test_the_table_of_traces_has_every_point(run, traced):

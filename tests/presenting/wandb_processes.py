@@ -5,6 +5,7 @@ import signal
 import time
 from pathlib import Path
 
+from fsvi_bench.files import write_atomically
 from fsvi_bench.presenting import wandb_upload
 
 
@@ -18,6 +19,20 @@ def die(*_):
 
 def refuse(*_):
     raise ConnectionError("planted")
+
+
+def fail_slowly(group, folder, *_):
+    """Leaves a file that says so."""
+    write_atomically(folder / f"tried-{group[0].split}", b"")
+    time.sleep(1)
+    raise ConnectionError("planted")
+
+
+def die_of_split_0(group, folder, mode, marker, patience):
+    if group[0].split == 0:
+        os._exit(3)
+    write_atomically(marker, b"")
+    return []
 
 
 def log_without_service(*arguments):

@@ -55,19 +55,52 @@ def test_no_temporary_folder_stays_behind(tmp_path, monkeypatch, then, error):
     with Background() as process:
         process.submit(square, 1)
         process.submit(leave_a_folder, then)
-        results = process.results(START)
-        assert next(results) == 1
+        assert next(process.results(START)) == 1
         began = time.monotonic()
-        if error is None:
-            assert list(results) == [None]
-        else:
-            with pytest.raises(error):
-                list(process.results(1.0))
+        (outcome,) = process.results(START if error is None else 1.0)
+        assert outcome is None if error is None else isinstance(outcome, error)
         assert time.monotonic() - began < 10
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nor_where_its_parent_was_killed(tmp_path):
+@pytest.mark.parametrize(("then", "error"), [("hangs", TimeoutError), ("dies", BrokenExecutor)])
+def test_the_calls_behind_one_that_is_lost_are_made(tmp_path, monkeypatch, then, error):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Background() as process:
+        process.submit(square, 1)
+        assert list(process.results(START)) == [1]
+        process.submit(leave_a_folder, then)
+        if then == "dies":
+            time.sleep(2)  # what is handed over afterwards finds no process
+        process.submit(square, 2)
+        process.submit(square, 3)
+        assert isinstance(next(process.results(1.0 if then == "hangs" else START)), error)
+        assert list(process.results(START)) == [4, 9]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_modules_in_the_current_folder_are_not_taken_for_libraries(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("pickle", "queue", "socket"):
+        (folder / f"{name}.py").write_text("raise RuntimeError")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "from fsvi_bench.running.executors.background import Background\n"
+        "if __name__ == '__main__':\n"
+        "    with Background() as process:\n"
+        "        process.submit(abs, -3)\n"
+        f"        print(list(process.results({START})), os.environ.get('PYTHONSAFEPATH'))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, str(script)], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True,
+                          timeout=120, check=False)  # fmt: skip
+    assert done.stdout == "[3] None\n"
+
+
+def test_no_temporary_folder_stays_behind_where_its_parent_was_killed(tmp_path):
     code = (
         "import os, signal, time\n"
         "from fsvi_bench.running.executors.background import Background\n"
@@ -98,4 +131,4 @@ def test_ctrl_c_is_not_for_it():
         (number,) = process.results(START)
         process.submit(os.kill, number, signal.SIGINT)
         process.submit(square, 3)
-        assert list(process.results(START)) == [number, None, 9]
+        assert list(process.results(START)) == [None, 9]

@@ -1,17 +1,18 @@
-"""Calls in a process of their own that nobody waits for until the end, and then not for long."""
+"""Calls in a separate process; results are collected at the end, with a time limit."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from functools import cached_property
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
+from functools import cached_property, partial
 from typing import Generic
 
 from fsvi_bench.running.executors.base import Result
-from fsvi_bench.running.executors.local import deaf_to_interrupts, end_with_parent, give_up
+from fsvi_bench.running.executors.local import end_with_parent, give_up, shielded_start
 
 
 class Background(Generic[Result]):
@@ -21,7 +22,7 @@ class Background(Generic[Result]):
     """
 
     def __init__(self) -> None:
-        self._calls: list[Future[Result]] = []
+        self._calls: deque[tuple[Callable[[], Result], Future[Result]]] = deque()
 
     @cached_property
     def _pool(self) -> ProcessPoolExecutor:
@@ -34,31 +35,46 @@ class Background(Generic[Result]):
 
         Raises:
             OSError: no process can be started.
-            BrokenExecutor: it has died.
         """
-        with deaf_to_interrupts():
-            self._calls.append(self._pool.submit(function, *arguments))
+        call = partial(function, *arguments)
+        try:
+            with shielded_start():
+                future = self._pool.submit(call)
+        except BrokenExecutor as error:  # `results` makes the call
+            future = Future()
+            future.set_exception(error)
+        self._calls.append((call, future))
 
-    def results(self, seconds: float) -> Iterator[Result]:
-        """What the calls returned, in their order.
+    def results(self, seconds: float) -> Iterator[Result | BaseException]:
+        """What the calls returned or raised, in their order, each waited for so many seconds.
+
+        A call during which the process dies (`BrokenExecutor`) or gives no answer (`TimeoutError`) is not made again;
+        for the calls behind it another process is started.
 
         Raises:
-            TimeoutError: no call ended for so many seconds.
-            BrokenExecutor: the process died.
-            Exception: what a call raised.
+            OSError: no process can be started.
         """
-        for call in self._calls:
-            try:
-                yield call.result(seconds)
-            except TimeoutError:
-                raise TimeoutError(f"no answer in {seconds:g} s") from None
+        while self._calls:
+            if "_pool" not in vars(self):  # the last call has cost it
+                behind, self._calls = self._calls, deque()
+                for call, _ in behind:
+                    self.submit(call)
+            future = self._calls.popleft()[1]
+            answered = bool(wait([future], seconds).done)
+            error = future.exception() if answered else TimeoutError(f"no answer in {seconds:g} s")
+            if not answered or isinstance(error, BrokenExecutor):
+                self._end()
+            yield error or future.result()
 
     def __enter__(self) -> Background[Result]:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if "_pool" in vars(self):
-            give_up(self._pool)
+        self._end()
+
+    def _end(self) -> None:
+        if (pool := vars(self).pop("_pool", None)) is not None:
+            give_up(pool)
             self._temporary.cleanup()
 
 

@@ -72,32 +72,35 @@ def _worker_context() -> BaseContext:
 
 
 def _ensure_server() -> None:
-    """Starts the server if there is none, shielded from Ctrl-C and from modules in the current folder while it imports.
+    """Starts the server if there is none.
 
     Raises:
         OSError: it finds no place for its socket.
     """
+    with shielded_start():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def shielded_start() -> Iterator[None]:
+    """Processes started in this context never hear of Ctrl-C, not even while they import.
+
+    Neither do they take modules in the current folder for libraries.
+    """
     safe_path = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
-        with deaf_to_interrupts():
-            forkserver.ensure_running()
+        resource_tracker.ensure_running()  # the first process would start it, and let Ctrl-C through again
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     finally:
         if safe_path is None:
             del os.environ["PYTHONSAFEPATH"]
         else:
             os.environ["PYTHONSAFEPATH"] = safe_path
-
-
-@contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started in this context never hear of Ctrl-C, not even while they import."""
-    resource_tracker.ensure_running()  # the first process would start it, and let Ctrl-C through again
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def end_with_parent(*folders: str) -> None:
