@@ -1,4 +1,4 @@
-"""Images from the bundled digits and from local MNIST files; the regression problems."""
+"""Images from the bundled digits and from local MNIST files."""
 
 import gzip
 import math
@@ -10,7 +10,6 @@ import sklearn.datasets
 import torch
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.gal2016.regression_data import line, waves
 from fsvi_bench.papers.ksw2015.data import IDX_FILES, find_mnist, load_digits, load_images
 
 
@@ -87,29 +86,3 @@ def test_a_damaged_idx_file_is_refused(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match=IDX_FILES[2]):
         load_images(tmp_path)
-
-
-def test_regression_problems_have_the_noise_they_say():
-    n = 20_000
-    data = line(n, 10, 0, torch.float64)
-    residual = data.y - (2 * data.x[:, 0] + 8)
-    assert abs(float(residual.mean())) < 4 / math.sqrt(n)
-    assert abs(float(residual.var()) - 1) < 4 * math.sqrt(2 / n)
-    assert abs(float((residual * data.x[:, 0]).mean())) < 4 / math.sqrt(n)
-    wavy = waves(n, 10, 0, torch.float64)
-    x = wavy.x[:, 0]
-    residual = wavy.y - (0.8 * torch.sin(1.5 * x) + 0.5 * torch.sin(3.1 * x + 0.5))
-    assert abs(float(residual.var()) - 0.28**2) < 4 * 0.28**2 * math.sqrt(2 / n)
-    assert x.abs().max() <= 3
-
-
-def test_more_data_begin_with_the_fewer():
-    # The same stream serves every N, but inputs and noise come one after the other, so only the inputs are nested.
-    assert torch.equal(line(10, 5, 3).x, line(100, 5, 3).x[:10])
-    assert torch.equal(line(10, 5, 3).x_test, line(100, 5, 3).x_test)
-    assert not torch.equal(line(10, 5, 3).x, line(10, 5, 4).x)
-
-
-def test_no_data_are_refused():
-    with pytest.raises(InputError, match="at least one of each"):
-        line(0)
