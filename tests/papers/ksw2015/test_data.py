@@ -1,7 +1,6 @@
 """Images from the bundled digits and from local MNIST files."""
 
 import gzip
-import math
 import struct
 
 import numpy as np
