@@ -42,7 +42,7 @@ class Layer(_Spec):
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}`, or `{:.2f}`, stands for the value of `by`.
         shift: how far to the right of x, so that several stand side by side.
-        every: Mark every n-th point; a pair is (first, step); below 1, a share of the axes.
+        every: of a line, the marked points: every n-th; a pair is (first, step); below 1, a share of the axes.
         hollow: points are outlines.
         colour: of the values of `by` in turn, or by value.
         alpha: a number, or a column that holds one for each value of `by`.
@@ -148,9 +148,8 @@ class Panel(_Spec):
         for layer in self.layers:
             layer.draw(axes, frames)
         scales = {"xscale": self.xscale, "yscale": self.yscale}
-        axes.set(
-            **{axis: scale for axis, scale in scales.items() if scale != "linear"}
-        )  # setting it would reset the ticks' words
+        # Setting a linear scale, which is there already, would replace words at ticks by numbers.
+        axes.set(**{axis: scale for axis, scale in scales.items() if scale != "linear"})
         if self.draw is not None:
             drawings[self.draw](axes)
         if self.equal:

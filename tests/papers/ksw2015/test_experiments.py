@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers import experiment
 from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.ksw2015 import variance
@@ -16,6 +15,7 @@ from fsvi_bench.papers.parts import Parts
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
+from tests.papers.tiny import require_two_runs_alike, shrink
 
 TRAINING = {"minibatch": 300, "averaging": 0.5}
 TINY = {
@@ -38,14 +38,7 @@ def clockless(timing):
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """The quick scale of the experiments made tiny; everything else stays as their YAML has it."""
-    read = experiment.read_yaml
-
-    def read_tiny(path):
-        content = read(path)
-        return {**content, "quick": TINY[path.stem]} if path.stem in TINY else content
-
-    monkeypatch.setattr(experiment, "read_yaml", read_tiny)
+    shrink(monkeypatch, TINY)
     monkeypatch.setattr(variance, "time_steps", clockless)
 
 
@@ -53,17 +46,7 @@ def tiny(monkeypatch):
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("name", TINY)
 def test_a_tiny_run_writes_everything_and_runs_twice_alike(name, tmp_path):
-    made = []
-    for each in ("a", "b"):
-        made.append(REPRODUCTIONS[name].make(Workshop(tmp_path / each, True, Resources(), Silent())))
-    first, second = made
-    assert first.computed > 0
-    assert [path.suffix for path in first.files] == [".png", ".svg", ".json", ".csv"]
-    for one, other in zip(first.files, second.files, strict=True):
-        assert one.read_bytes() == other.read_bytes(), one.suffix
-    again = REPRODUCTIONS[name].make(Workshop(tmp_path / "a", True, Resources(), Silent()))
-    assert (again.computed, again.reused) == (0, first.computed)
-    assert again.claims == first.claims
+    require_two_runs_alike(name, tmp_path)
 
 
 # --- Images -----------------------------------------------------------------------------------------------------------
