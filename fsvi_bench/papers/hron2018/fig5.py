@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Annotated
 
@@ -13,14 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
-from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl, normal_log_density
+from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl, normal_log_density
 from fsvi_bench.papers.claims import Values
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.hron2018.pca import Target, at_choice, descend, largest_angle, minimise, outer, pca_optimum
-from fsvi_bench.papers.hron2018.quasi_kl import RestrictedGaussian, quasi_kl_affine_gaussian, restrict_gaussian
+from fsvi_bench.papers.hron2018.pca import Target, convolved_distances, minimise, stationary_points, try_start
+from fsvi_bench.papers.hron2018.quasi_kl import RestrictedGaussian, quasi_kl_gaussian, restrict_gaussian
 
 Positive = Annotated[float, Field(gt=0)]
-MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
 REACH = 5.3  #: of the drawn lines on both sides
 EVIDENCE, BOUND = "log evidence", "largest -QKL"
 
@@ -56,40 +54,36 @@ class Settings(BaseModel):
 
 
 class Plane:
-    """Figure 5's target N(0, Σ) and the lines through its mean."""
+    """Figure 5's target N(0, Σ) and the lines through its mean, by their angles [radians]."""
 
     def __init__(self, settings: Settings) -> None:
         self.covariance = torch.tensor(settings.covariance, dtype=torch.float64)
         self.precision_tril = torch.linalg.cholesky(torch.linalg.inv(self.covariance))
-        x, y = pca_optimum(self.covariance, 1).basis[:, 0].tolist()
-        self.axis = math.atan2(y, x) % math.pi  #: of the principal axis [radians]
-
-    def target(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        return torch.zeros(*shape, 2, dtype=torch.float64), self.precision_tril.expand(*shape, 2, 2)
 
     def restricted(self, angle: Tensor) -> RestrictedGaussian:
         """To the lines at these angles."""
-        zero, precision_tril = self.target(angle.shape)
-        return restrict_gaussian(zero, direction(angle)[..., None], zero, precision_tril)
+        return restrict_gaussian(direction(angle)[..., None], self.precision_tril)
 
     def quasi_kl(self, angle: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
-        """Of N(mean, sd²) along the line at that angle."""
-        offset, factor = mean[..., None] * direction(angle), sd[..., None] * direction(angle)
-        return quasi_kl_affine_gaussian(offset, factor[..., None], *self.target(sd.shape))
-
-    def fit(self, angle: float) -> dict[str, float]:
-        """The best Gaussian on a line, by descent from N(1, 1), with −log Z_S and the KL term that it leaves."""
-        at, start = torch.tensor(angle, dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
-        mean, log_sd = minimise(lambda free: self.quasi_kl(at, free[0], free[1].exp()), start)
-        height, quasi_kl = -float(self.restricted(at).log_mass), float(self.quasi_kl(at, mean, log_sd.exp()))
-        fitted = {"mean": float(mean), "sd": float(log_sd.exp()), "kl": quasi_kl - height}
-        return {"degrees": math.degrees(angle), "height": height, **fitted, "quasi_kl": quasi_kl}
+        """Of N(mean, sd²) along the lines."""
+        along = direction(angle)
+        return quasi_kl_gaussian(mean[..., None] * along, (sd[..., None] * along)[..., None], self.precision_tril)
 
     def best_angle(self, points: int) -> float:
-        """Of least −log Z_S: by descent from the best of a grid [radians]."""
+        """Of least −log Z_S: by descent from the best of a grid."""
         grid = torch.linspace(0, math.pi, points, dtype=torch.float64)
         start = grid[self.restricted(grid).log_mass.argmax(keepdim=True)]
         return minimise(lambda angle: -self.restricted(angle).log_mass.sum(), start).item() % math.pi
+
+    def fit(self, angle: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the best Gaussian on each line, by descent from N(1, 1)."""
+
+        def loss(free: Tensor) -> Tensor:
+            mean, log_sd = free.chunk(2)
+            return self.quasi_kl(angle, mean, log_sd.exp()).sum()
+
+        mean, log_sd = minimise(loss, torch.cat([torch.ones_like(angle), torch.zeros_like(angle)])).chunk(2)
+        return mean, log_sd.exp()
 
 
 def direction(angle: Tensor) -> Tensor:
@@ -97,20 +91,33 @@ def direction(angle: Tensor) -> Tensor:
 
 
 def fitted_lines(plane: Plane, settings: Settings) -> pd.DataFrame:
-    """The best line and the others that are drawn."""
-    angles = [plane.best_angle(settings.points), *map(math.radians, settings.angles)]
-    lines = pd.DataFrame([plane.fit(angle) for angle in angles])
-    axis, line = math.degrees(plane.axis), ["best"] + ["other"] * len(settings.angles)
-    apart = (lines["degrees"] - axis).abs()
-    excess = lines["height"] - lines["height"][0]
-    return lines.assign(line=line, axis=axis, excess=excess, apart=np.minimum(apart, 180 - apart))
+    """The best line and the others that are drawn: −log Z_S, the Gaussian fitted, and the KL term that it leaves."""
+    angle = torch.tensor([plane.best_angle(settings.points), *map(math.radians, settings.angles)], dtype=torch.float64)
+    height, (mean, sd) = -plane.restricted(angle).log_mass, plane.fit(angle)
+    quasi_kl = plane.quasi_kl(angle, mean, sd)
+    x, y = torch.linalg.eigh(plane.covariance).eigenvectors[:, -1].tolist()
+    axis = math.degrees(math.atan2(y, x)) % 180
+    apart = (angle.rad2deg() - axis).abs()
+    columns = {
+        "line": ["best"] + ["other"] * len(settings.angles),
+        "degrees": angle.rad2deg(),
+        "axis": axis,
+        "apart": torch.minimum(apart, 180 - apart),
+        "height": height,
+        "excess": height - height[0],
+        "mean": mean,
+        "sd": sd,
+        "quasi_kl": quasi_kl,
+        "kl": quasi_kl - height,
+    }
+    return pd.DataFrame(columns)
 
 
 def segments(lines: pd.DataFrame) -> pd.DataFrame:
     """Ends of the lines as drawn: of the whole, and of two standard deviations about the mean."""
-    reach = pd.Series(REACH, index=lines.index)
-    ends = {"whole": (-reach, reach), "fitted": (lines["mean"] - 2 * lines["sd"], lines["mean"] + 2 * lines["sd"])}
-    drawn = pd.concat([lines.assign(part=part, t=t) for part, both in ends.items() for t in both])
+    parts = [lines.assign(part="whole", t=side * REACH) for side in (-1, 1)]
+    parts += [lines.assign(part="fitted", t=lines["mean"] + side * lines["sd"]) for side in (-2, 2)]
+    drawn = pd.concat(parts)
     angle = np.radians(drawn["degrees"])
     return drawn.assign(w1=drawn["t"] * np.cos(angle), w2=drawn["t"] * np.sin(angle))
 
@@ -132,51 +139,13 @@ def equation_9(plane: Plane) -> dict[str, Values]:
         torch.logspace(-2, 1, 13, dtype=torch.float64),
     ).T
     restricted = plane.restricted(angle)
-    kl = gaussian_kl(mean[:, None], sd[:, None, None], restricted.mean, 1 / restricted.precision_tril)
+    variance_p = restricted.precision_tril[:, 0, 0].square().reciprocal()
+    kl = normal_kl(mean, sd.square(), torch.zeros_like(mean), variance_p)
     excess = plane.quasi_kl(angle, mean, sd) + restricted.log_mass
     return {
         "equation 9: largest difference between its sides [nats]": float((excess - kl).abs().max()),
         "section 5: least excess of the quasi-KL over -log Z_S [nats]": float(excess.min()),
     }
-
-
-# --- Subspaces by descent ---------------------------------------------------------------------------------------------
-
-
-def try_start(target: Target, start: Tensor) -> dict[str, float | bool]:
-    """Proposition 6 by descent on the quasi-KL: the end's distances from the principal subspace and its variances."""
-    end, K = descend(target.quasi_kl, start), start.shape[1]
-    angle = largest_angle(end.basis, target.eigenvectors[:, :K])
-    error = (end.variances.sort(descending=True).values / target.eigenvalues[:K] - 1).abs().max()
-    quasi_kl = float(target.quasi_kl(*end))
-    return {"quasi_kl": quasi_kl, "angle": angle, "variance_error": float(error), "missed": angle > MISSED}
-
-
-def convolved_distances(target: Target, noise_variances: list[float], start: Tensor) -> pd.DataFrame:
-    """‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, A and v found by descent; expected is τ√K."""
-    principal = outer(pca_optimum(target.covariance, start.shape[1]))
-    ends = [outer(descend(target.convolved(tau), start)) for tau in noise_variances]
-    distances = pd.DataFrame(
-        {
-            "noise variance": noise_variances,
-            "Frobenius distance": [float(torch.linalg.matrix_norm(end - principal)) for end in ends],
-        }
-    )
-    return distances.assign(expected=distances["noise variance"] * math.sqrt(start.shape[1]))
-
-
-def stationary_points(target: Target, settings: Settings) -> pd.DataFrame:
-    """All choices of eigenvectors, of the quasi-KL (noise 0) and of the KL at the largest noise that all allow."""
-    allowed = [tau for tau in settings.noise_variances if tau < settings.eigenvalues[-1]]
-    choices = list(itertools.combinations(range(len(settings.eigenvalues)), settings.dimensions))
-    points = [
-        at_choice(target, choice, tau)._asdict() | {"noise": tau} for tau in (0.0, *allowed[:1]) for choice in choices
-    ]
-    frame = pd.DataFrame(points)
-    return frame.assign(
-        name=[f"{{{', '.join(str(i + 1) for i in choice)}}}" for choice in frame["choice"]],
-        leading=frame["choice"] == choices[0],
-    )
 
 
 # --- A hyperparameter -------------------------------------------------------------------------------------------------
@@ -204,10 +173,10 @@ def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -
     scaled, y = scale[:, None, None] * Phi, targets.expand(len(scale), -1)
     variance = torch.full_like(scale, noise_sd**2)
     posterior = blr_posterior(scaled, y, variance)
-    precision_tril, mean = posterior.precision_tril / scale[:, None, None], scale[:, None] * posterior.mean
-    longest = pca_optimum(torch.cholesky_inverse(precision_tril), 1).basis
+    precision_tril = posterior.precision_tril / scale[:, None, None]
+    longest = torch.linalg.eigh(precision_tril @ precision_tril.mT).eigenvectors[..., :1]
     evidence = log_evidence(scaled, y, variance, posterior)
-    bound = evidence + restrict_gaussian(mean, longest, mean, precision_tril).log_mass
+    bound = evidence + restrict_gaussian(longest, precision_tril).log_mass
     nothing = torch.zeros_like(targets)
     without_weights = normal_log_density(targets, nothing, nothing + noise_sd**2).sum()
     found = pd.DataFrame({"scale": scale, EVIDENCE: evidence, BOUND: bound})
@@ -220,9 +189,13 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     plane, generator = Plane(settings), torch.Generator().manual_seed(settings.seed)
     lines = fitted_lines(plane, settings)
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)
-    target, shape = Target(settings.eigenvalues, generator), (len(settings.eigenvalues), settings.dimensions)
-    *draws, last = (torch.randn(*shape, generator=generator, dtype=torch.float64) for _ in range(settings.starts + 1))
-    starts, points = pd.DataFrame([try_start(target, draw) for draw in draws]), stationary_points(target, settings)
+    target, K = Target(settings.eigenvalues, generator), settings.dimensions
+    shape = settings.starts + 1, len(settings.eigenvalues), K
+    *draws, last = torch.randn(shape, generator=generator, dtype=torch.float64)
+    starts = pd.DataFrame([try_start(target, draw) for draw in draws])
+    # The quasi-KL, and the KL at the largest noise that leaves every eigenvector a variance.
+    allowed = [tau for tau in settings.noise_variances if tau < settings.eigenvalues[-1]]
+    points = stationary_points(target, K, [0.0, *allowed[:1]])
     distances = convolved_distances(target, settings.noise_variances, last)
     ratios = distances["Frobenius distance"] / distances["Frobenius distance"].shift()
     low, high = map(math.log10, settings.prior_scale_range)

@@ -1,7 +1,7 @@
 """Quasi-KL to a Gaussian is least on the principal subspace (Hron et al. 2018, propositions 6 and 7).
 
 P = N(0, Σ) on R^D is approximated by Q = N(0, A diag(v) Aᵀ), A (D×K) with orthonormal columns, and by its convolution
-with noise, N(0, A diag(v) Aᵀ + τI), which has a KL. Covariances come as the lower factor C of Σ⁻¹ = CCᵀ.
+with noise, N(0, A diag(v) Aᵀ + τI), which has a KL.
 
 Where this deviates from the paper. The proof of proposition 6 writes P's density on the subspace as that of
 N(0, AᵀΣA); restricted, not projected, P has the covariance (AᵀΣ⁻¹A)⁻¹, with which the stated formula is right. The
@@ -18,41 +18,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
+from scipy.linalg import subspace_angles
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fsvi_bench.errors import InputError
-from fsvi_bench.papers.hron2018.quasi_kl import Factor, Square, quasi_kl_affine_gaussian
-from fsvi_bench.papers.hron2018.quasi_kl_limits import centred_convolved_affine_kl
+from fsvi_bench.papers.hron2018.quasi_kl import quasi_kl_gaussian
 
-Variances = Float[Tensor, "*B K"]
-SubspaceObjective = Callable[[Tensor, Tensor], Tensor]  #: (basis [D,K], variances [K]) ↦ nats
-
-
-class PrincipalSubspace(NamedTuple):
-    """Orthonormal directions and the variances along them, largest first."""
-
-    basis: Factor
-    variances: Variances
-
-
-def pca_optimum(covariance: Square, K: int) -> PrincipalSubspace:
-    """The minimiser of the quasi-KL: Σ's K leading eigenvectors and eigenvalues (proposition 6).
-
-    Raises:
-        InputError: K outside 1..D.
-    """
-    D = covariance.shape[-1]
-    if not 1 <= K <= D:
-        raise InputError(f"got a subspace of K = {K} dimensions, expected 1 to D = {D}; choose K in that range")
-    eigenvalues, eigenvectors = torch.linalg.eigh(covariance)
-    return PrincipalSubspace(eigenvectors.flip(-1)[..., :K], eigenvalues.flip(-1)[..., :K])
+MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
 
 
 class Target:
@@ -61,22 +39,14 @@ class Target:
     def __init__(self, eigenvalues: Sequence[float], generator: torch.Generator) -> None:
         D = len(eigenvalues)
         self.eigenvalues = torch.tensor(eigenvalues, dtype=torch.float64)
-        draws = torch.randn(D, D, generator=generator, dtype=torch.float64)
-        self.eigenvectors = torch.linalg.qr(draws).Q
-        self.covariance = (self.eigenvectors * self.eigenvalues) @ self.eigenvectors.mT
+        self.eigenvectors = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64)).Q
         precision = (self.eigenvectors / self.eigenvalues) @ self.eigenvectors.mT
         self.precision_tril = torch.linalg.cholesky(precision)
 
-    def quasi_kl(self, basis: Tensor, variances: Tensor) -> Tensor:
+    def objective(self, basis: Tensor, variances: Tensor, noise_variance: float = 0.0) -> Tensor:
+        """QKL of Q (proposition 6); with noise, the KL of its convolution less its part that depends on τ alone (7)."""
         zero = torch.zeros_like(self.eigenvalues)
-        return quasi_kl_affine_gaussian(zero, basis * variances.sqrt(), zero, self.precision_tril)
-
-    def convolved(self, noise_variance: float) -> SubspaceObjective:
-        """KL(N(0, A diag(v) Aᵀ + τI) ‖ N(0, Σ)) less its part that depends on τ alone."""
-        zero, tau = torch.zeros_like(self.eigenvalues), torch.tensor(noise_variance, dtype=torch.float64)
-        return lambda basis, variances: centred_convolved_affine_kl(
-            zero, basis * variances.sqrt(), tau, zero, self.precision_tril
-        )
+        return quasi_kl_gaussian(zero, basis * variances.sqrt(), self.precision_tril, noise_variance)
 
 
 def minimise(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
@@ -91,56 +61,80 @@ def minimise(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     return torch.from_numpy(found.x)
 
 
-def descend(objective: SubspaceObjective, start: Tensor) -> PrincipalSubspace:
-    """The end of L-BFGS-B over a D×K matrix, whose Q factor is the basis, and log variances, from `start` and 1."""
-    first = torch.cat([start.flatten(), torch.zeros(start.shape[1], dtype=torch.float64)])
-    end = minimise(lambda free: objective(*_split(free, start.shape)), first)
-    return PrincipalSubspace(*_split(end, start.shape))
+def descend(target: Target, start: Tensor, noise_variance: float = 0.0) -> tuple[Tensor, Tensor]:
+    """A and v at the end of L-BFGS-B over a D×K matrix, whose Q factor is A, and log v, from `start` and 0."""
+    D, K = start.shape
+
+    def subspace(free: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.linalg.qr(free[: D * K].reshape(D, K)).Q, free[D * K :].exp()
+
+    first = torch.cat([start.flatten(), torch.zeros(K, dtype=torch.float64)])
+    return subspace(minimise(lambda free: target.objective(*subspace(free), noise_variance), first))
 
 
-def _split(flat: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    D, K = shape
-    return torch.linalg.qr(flat[: D * K].reshape(D, K)).Q, flat[D * K :].exp()
+def try_start(target: Target, start: Tensor) -> dict[str, float | bool]:
+    """Proposition 6 by descent on the quasi-KL: the end's distances from the principal subspace and its variances."""
+    (basis, variances), K = descend(target, start), start.shape[1]
+    angle = float(subspace_angles(basis.numpy(), target.eigenvectors[:, :K].numpy()).max())
+    error = float((variances.sort(descending=True).values / target.eigenvalues[:K] - 1).abs().max())
+    quasi_kl = float(target.objective(basis, variances))
+    return {"quasi_kl": quasi_kl, "angle": angle, "variance_error": error, "missed": angle > MISSED}
 
 
-def largest_angle(basis: Tensor, other: Tensor) -> float:
-    """The largest principal angle between two subspaces of one dimension [radians]; small angles are exact."""
-    outside = basis - other @ (other.mT @ basis)
-    return math.asin(min(1.0, float(torch.linalg.matrix_norm(outside, ord=2))))
-
-
-def outer(subspace: PrincipalSubspace) -> Tensor:
+def covariance(basis: Tensor, variances: Tensor) -> Tensor:
     """A diag(v) Aᵀ."""
-    return (subspace.basis * subspace.variances) @ subspace.basis.mT
+    return (basis * variances) @ basis.mT
 
 
-class Stationary(NamedTuple):
-    """A choice of eigenvectors (0 the leading one), the largest slope there, and the extreme curvatures."""
+def convolved_distances(target: Target, noise_variances: Sequence[float], start: Tensor) -> pd.DataFrame:
+    """Proposition 7: ‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, A and v found by descent; expected is τ√K."""
+    K = start.shape[1]
+    principal = covariance(target.eigenvectors[:, :K], target.eigenvalues[:K])
+    ends = [covariance(*descend(target, start, tau)) for tau in noise_variances]
+    columns = {
+        "noise variance": noise_variances,
+        "Frobenius distance": [float(torch.linalg.matrix_norm(end - principal)) for end in ends],
+        "expected": math.sqrt(K) * np.asarray(noise_variances),
+    }
+    return pd.DataFrame(columns)
 
-    choice: tuple[int, ...]
-    slope: float
-    least_curvature: float
-    largest_curvature: float
 
+def at_choice(target: Target, choice: tuple[int, ...], noise_variance: float) -> dict[str, float]:
+    """Gradient and Hessian at some eigenvectors (0 the leading one) with variances γ − τ.
 
-def at_choice(target: Target, choice: tuple[int, ...], noise_variance: float) -> Stationary:
-    """Gradient and Hessian at some eigenvectors with variances γ − τ, quasi-KL for τ = 0, KL after convolution else.
-
-    In the generators of rotations U exp(Ω)[:, choice] that move the chosen directions (each pair once), and in log v:
-    as many as the manifold of (A, v) has dimensions, so that no flat direction is the parametrisation's.
+    In the chart A = Q factor of U [I; 0] + L, of which only what lies below L's diagonal is free, and in log v: as many
+    numbers as the manifold of (A, v) has dimensions, so that no flat direction is the parametrisation's.
     """
-    D, gammas = len(target.eigenvalues), target.eigenvalues[list(choice)]
-    objective = target.quasi_kl if noise_variance == 0 else target.convolved(noise_variance)
-    pairs = [(i, j) for i, j in itertools.combinations(range(D), 2) if i in choice or j in choice]
-    unit = torch.eye(D, dtype=torch.float64)
-    generators = torch.stack([torch.outer(unit[i], unit[j]) - torch.outer(unit[j], unit[i]) for i, j in pairs])
+    D, K = len(target.eigenvalues), len(choice)
+    order = [*choice, *(i for i in range(D) if i not in choice)]
+    below = tuple(torch.tril_indices(D, K, offset=-1))
+    variances = target.eigenvalues[list(choice)] - noise_variance
 
     def value(free: Tensor) -> Tensor:
-        turn, log_scale = torch.split(free, [len(pairs), len(choice)])
-        rotated = target.eigenvectors @ torch.linalg.matrix_exp(torch.tensordot(turn, generators, 1))
-        return objective(rotated[:, list(choice)], (gammas - noise_variance) * log_scale.exp())
+        turned = torch.eye(D, K, dtype=torch.float64).index_put(below, free[K:])
+        basis = target.eigenvectors[:, order] @ torch.linalg.qr(turned).Q
+        return target.objective(basis, variances * free[:K].exp(), noise_variance)
 
-    origin = torch.zeros(len(pairs) + len(choice), dtype=torch.float64)
-    slope, hessian = torch.func.grad(value)(origin), torch.func.hessian(value)(origin)
-    curvature = torch.linalg.eigvalsh(hessian)
-    return Stationary(choice, float(slope.abs().max()), float(curvature[0]), float(curvature[-1]))
+    origin = torch.zeros(K + len(below[0]), dtype=torch.float64)
+    slope, curvature = torch.func.grad(value)(origin), torch.linalg.eigvalsh(torch.func.hessian(value)(origin))
+    return {
+        "slope": float(slope.abs().max()),
+        "least_curvature": float(curvature[0]),
+        "largest_curvature": float(curvature[-1]),
+    }
+
+
+def stationary_points(target: Target, K: int, noise_variances: Sequence[float]) -> pd.DataFrame:
+    """Section 5.1: all choices of eigenvectors, under each noise variance."""
+    choices = list(itertools.combinations(range(len(target.eigenvalues)), K))
+    points = [
+        {
+            "name": f"{{{', '.join(str(i + 1) for i in choice)}}}",
+            "leading": choice == choices[0],
+            "noise": tau,
+            **at_choice(target, choice, tau),
+        }
+        for tau in noise_variances
+        for choice in choices
+    ]
+    return pd.DataFrame(points)
