@@ -138,8 +138,15 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     grown["right tail: Bernoulli, x = 1"] = growth(expit, k, height, settings, sides=[1], away=1)
     grown["left tail: Bernoulli, x = -1"] = growth(lambda w: expit(-w), k, height, settings, sides=[-1], away=1)
     w = pd.Series(np.linspace(-REACH, REACH, settings.points))
-    curves = {"w": w, "prior": 1 / w.abs(), "figure_1": forms[GAUSSIAN](w), "figure_2": expit(w)}
-    bounds = {"figure": [1, 1, 2, 2], "w": [-delta, delta, k, REACH], "low": 0.0, "high": [r, r, height, height]}
+    curves = {
+        "w": w,
+        "prior": 1 / w.abs(),
+        "figure_1": forms[GAUSSIAN](w),
+        "figure_2": expit(w),
+        "zero": 0.0,
+        "bound_1": r * (w.abs() < delta),
+        "bound_2": height * (w > k),
+    }
     truncated = truncations(settings.intervals)
     outlines = [
         outline(*interval, settings.points) for interval in truncated[["interval", "a", "b"]].itertuples(index=False)
@@ -149,7 +156,6 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "growth": pd.concat(grown, names=["where"]).reset_index("where"),
             "masses": pd.DataFrame([{"where": name} | tell(g, settings.per_decade) for name, g in grown.items()]),
             "curves": pd.DataFrame(curves),
-            "bounds": pd.DataFrame(bounds),
             "outlines": pd.concat(outlines),
             "truncated": truncated,
             "wider": truncated[1:],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -75,25 +76,16 @@ class Plane:
         start = grid[self.restricted(grid).log_mass.argmax(keepdim=True)]
         return minimise(lambda angle: -self.restricted(angle).log_mass.sum(), start).item() % math.pi
 
-    def fit(self, angle: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of the best Gaussian on each line, by descent from N(1, 1)."""
-
-        def loss(free: Tensor) -> Tensor:
-            mean, log_sd = free.chunk(2)
-            return self.quasi_kl(angle, mean, log_sd.exp()).sum()
-
-        mean, log_sd = minimise(loss, torch.cat([torch.ones_like(angle), torch.zeros_like(angle)])).chunk(2)
-        return mean, log_sd.exp()
-
 
 def direction(angle: Tensor) -> Tensor:
     return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
 
 def fitted_lines(plane: Plane, settings: Settings) -> pd.DataFrame:
-    """The best line and the others that are drawn: −log Z_S, the Gaussian fitted, and the KL term that it leaves."""
+    """The best line and the others that are drawn: −log Z_S, the Gaussian P_S on it, and the KL term that it leaves."""
     angle = torch.tensor([plane.best_angle(settings.points), *map(math.radians, settings.angles)], dtype=torch.float64)
-    height, (mean, sd) = -plane.restricted(angle).log_mass, plane.fit(angle)
+    precision_tril, log_mass = plane.restricted(angle)
+    height, mean, sd = -log_mass, torch.zeros_like(angle), 1 / precision_tril[:, 0, 0]
     quasi_kl = plane.quasi_kl(angle, mean, sd)
     x, y = torch.linalg.eigh(plane.covariance).eigenvectors[:, -1].tolist()
     axis = math.degrees(math.atan2(y, x)) % 180
@@ -115,9 +107,8 @@ def fitted_lines(plane: Plane, settings: Settings) -> pd.DataFrame:
 
 def segments(lines: pd.DataFrame) -> pd.DataFrame:
     """Ends of the lines as drawn: of the whole, and of two standard deviations about the mean."""
-    parts = [lines.assign(part="whole", t=side * REACH) for side in (-1, 1)]
-    parts += [lines.assign(part="fitted", t=lines["mean"] + side * lines["sd"]) for side in (-2, 2)]
-    drawn = pd.concat(parts)
+    ends = {"whole": REACH, "fitted": 2 * lines["sd"]}
+    drawn = pd.concat([lines.assign(part=part, t=side * end) for part, end in ends.items() for side in (-1, 1)])
     angle = np.radians(drawn["degrees"])
     return drawn.assign(w1=drawn["t"] * np.cos(angle), w2=drawn["t"] * np.sin(angle))
 
@@ -138,10 +129,9 @@ def equation_9(plane: Plane) -> dict[str, Values]:
         torch.linspace(-3, 3, 7, dtype=torch.float64),
         torch.logspace(-2, 1, 13, dtype=torch.float64),
     ).T
-    restricted = plane.restricted(angle)
-    variance_p = restricted.precision_tril[:, 0, 0].square().reciprocal()
-    kl = normal_kl(mean, sd.square(), torch.zeros_like(mean), variance_p)
-    excess = plane.quasi_kl(angle, mean, sd) + restricted.log_mass
+    precision_tril, log_mass = plane.restricted(angle)
+    kl = normal_kl(mean, sd.square(), torch.zeros_like(mean), precision_tril[:, 0, 0] ** -2)
+    excess = plane.quasi_kl(angle, mean, sd) + log_mass
     return {
         "equation 9: largest difference between its sides [nats]": float((excess - kl).abs().max()),
         "section 5: least excess of the quasi-KL over -log Z_S [nats]": float(excess.min()),
@@ -153,11 +143,7 @@ def equation_9(plane: Plane) -> dict[str, Values]:
 
 def regression(observations: int, noise_sd: float, seed: int) -> tuple[Tensor, Tensor]:
     """Features [N,2] and targets [N] of y = Φw + noise with w drawn from N(0, I)."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+    draw = partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     Phi, w = draw(observations, 2), draw(2)
     return Phi, Phi @ w + noise_sd * draw(observations)
 
@@ -190,8 +176,8 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     lines = fitted_lines(plane, settings)
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)
     target, K = Target(settings.eigenvalues, generator), settings.dimensions
-    shape = settings.starts + 1, len(settings.eigenvalues), K
-    *draws, last = torch.randn(shape, generator=generator, dtype=torch.float64)
+    shape = len(settings.eigenvalues), K
+    *draws, last = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(settings.starts + 1))
     starts = pd.DataFrame([try_start(target, draw) for draw in draws])
     # The quasi-KL, and the KL at the largest noise that leaves every eigenvector a variance.
     allowed = [tau for tau in settings.noise_variances if tau < settings.eigenvalues[-1]]

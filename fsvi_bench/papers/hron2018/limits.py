@@ -11,6 +11,7 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from fsvi_bench.papers.hron2018.quasi_kl import (
 Positive = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Law = tuple[Tensor, Tensor, Tensor]  #: E q − E p, F and C of Gaussians on subspaces, for `quasi_kl_gaussian`
+Sizes = NDArray[np.float64]  #: noise variances or cell widths, falling
 SPACE = 3  #: dimensions that theorem 5's subspaces lie in
 
 
@@ -100,10 +102,7 @@ def equation_8_gap(limit_of_minimisers: float) -> float:
 def random_subspaces(settings: Settings) -> dict[int, Law]:
     """Supports of each dimension of R³, with the same random targets."""
     generator = torch.Generator().manual_seed(settings.seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(settings.supports, *shape, generator=generator, dtype=torch.float64)
-
+    draw = partial(torch.randn, settings.supports, generator=generator, dtype=torch.float64)
     factors = {K: draw(SPACE, K) for K in range(1, SPACE + 1)}
     mean_p, root = draw(SPACE), draw(SPACE, SPACE)
     precision_tril = torch.linalg.cholesky(root @ root.mT + torch.eye(SPACE, dtype=torch.float64))
@@ -140,29 +139,24 @@ def lines(settings: Settings) -> pd.DataFrame:
 
 
 def approach(
-    way: str, sizes: Tensor, shifts: Tensor, kl: Callable[[float], Tensor], quasi_kl: Tensor
+    way: str, sizes: Sizes, shifts: Sizes, kl: Callable[[float], Tensor], quasi_kl: Tensor
 ) -> pd.DataFrame:
-    """|KL − s − QKL| of every case along the falling noise variances or cell widths."""
+    """|KL − s − QKL| of every case along the sizes."""
     cases = pd.DataFrame(torch.stack([kl(size) - quasi_kl for size in sizes.tolist()]).abs().numpy())
     cases = cases.assign(way=way, step=cases.index, size=sizes, shift=shifts)
     return cases.melt(["way", "step", "size", "shift"], var_name="case", value_name="distance")
-
-
-def falling(smallest: float, steps: int) -> Tensor:
-    sizes = torch.logspace(0, math.log10(smallest), steps, dtype=torch.float64)
-    sizes[-1] = smallest
-    return sizes
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Distances from the limits, and what discretisation leaves of a line's orientation."""
     theta, retain, *targets = dropout_cases(settings)
     atoms, subspaces, along = dropout(theta, retain, *targets), random_subspaces(settings), lines(settings)
-    noise, cells = falling(settings.smallest_noise, settings.steps), falling(settings.smallest_cell, settings.steps)
-    shift = -0.5 * (2 * math.pi * math.e * noise).log()  # for each dimension that Q lacks
+    noise = np.geomspace(1, settings.smallest_noise, settings.steps)
+    cells = np.geomspace(1, settings.smallest_cell, settings.steps)
+    shift = -0.5 * np.log(2 * math.pi * math.e * noise)  # for each dimension that Q lacks
     ways = [
         approach("convolution of atoms", noise, 2 * shift, atoms.centred_convolved_kl, atoms.quasi_kl()),
-        approach("discretisation of atoms", cells, -2 * cells.log(), atoms.centred_discretised_kl, atoms.quasi_kl()),
+        approach("discretisation of atoms", cells, -2 * np.log(cells), atoms.centred_discretised_kl, atoms.quasi_kl()),
     ]
     for K, law in subspaces.items():
         convolved = partial(quasi_kl_gaussian, *law)

@@ -49,30 +49,24 @@ def quadrature_moment(power: int, a: Batch, b: Batch, likelihood: Likelihood) ->
 def follow(tends: str, a: Batch, b: Batch, c: float = math.nan) -> pd.DataFrame:
     """The moments along a sequence of intervals by equations 1 and 2, and by quadrature; `c` is where the mean tends.
 
-    `mirrored` is the mean after (x, y) = (−1, 1). Logarithms, since some values exceed what a logarithmic axis can
-    take.
+    `mirrored` is the mean after (x, y) = (−1, 1). Logarithms, since some values exceed what a logarithmic axis takes.
     """
     mean, variance = posterior_mean(a, b), posterior_variance(a, b)
-    first = quadrature_moment(1, a, b, expit) / mean
-    second = quadrature_moment(2, a, b, expit) / (variance + mean**2)
-    mirrored = quadrature_moment(1, a, b, lambda w: expit(-w))
+    first, second = (quadrature_moment(power, a, b, expit) for power in (1, 2))
     columns = {
         "tends": tends,
         "a": a,
         "b": b,
         "size": -a,
         "c": c,
-        "log_c": math.log10(c),
         "mean": mean,
         "variance": variance,
+        "mirrored": quadrature_moment(1, a, b, lambda w: expit(-w)),
+        "quadrature": np.maximum(np.abs(first / mean - 1), np.abs(second / (variance + mean**2) - 1)),
+        "log_c": math.log10(c),
         "log_mean": np.log10(mean),
         "log_variance": np.log10(variance),
-        "log_growth": (b - np.log(2 * b)) / math.log(10),
-        "over_growth": mean * b / np.exp(b),
-        "log_mirrored": np.log10(-mirrored),
-        "quadrature": np.maximum(np.abs(first - 1), np.abs(second - 1)),
-        "distance": mean / c - 1,
-        "mirrored_distance": mirrored / c + 1,
+        "log_growth": np.log10(np.exp(b) / (2 * b)),
     }
     return pd.DataFrame(columns)
 
@@ -91,17 +85,21 @@ def sequences(settings: Settings) -> list[pd.DataFrame]:
 
 def end_of(steps: pd.DataFrame) -> pd.Series:
     """A sequence's last step with what tells of limits there; changes of logarithms and spread in its second half."""
-    change, late = steps[["a", "b"]].diff()[1:] * [-1, 1], steps[len(steps) // 2 :]
-    log_moments = math.log(10) * late[["log_mean", "log_variance"]].diff()[1:]
-    ratio = late["over_growth"].to_numpy()
+    end, late = steps.iloc[-1], steps[len(steps) // 2 :]
+    widening = steps[["a", "b"]].diff()[1:] * [-1, 1]
+    log_change = math.log(10) * late[["log_mean", "log_variance"]].diff()[1:]
+    ratio = 10 ** (late["log_mean"] - late["log_growth"]).to_numpy()
     found = {
         "quadrature": steps["quadrature"].max(skipna=False),
-        "widening": change.to_numpy().min(),
-        "largest_change": log_moments.to_numpy().max(),
-        "least_growth": (log_moments["log_variance"] / late["b"].diff()[1:]).min(skipna=False),
+        "widening": widening.to_numpy().min(),
+        "largest_change": log_change.to_numpy().max(),
+        "least_growth": (log_change["log_variance"] / late["b"].diff()[1:]).min(skipna=False),
         "spread": np.ptp(ratio) / ratio.mean(),
+        "distance": end["mean"] / end["c"] - 1,
+        "mirrored_distance": end["mirrored"] / end["c"] + 1,
+        "log_mirrored": math.log10(-end["mirrored"]),
     }
-    return pd.Series({**steps.iloc[-1], **found})
+    return pd.Series({**end, **found})
 
 
 def formats() -> pd.DataFrame:
