@@ -37,7 +37,7 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _intervals_widen(self) -> Settings:
         a, b = zip(*self.intervals, strict=True)
-        if any(np.diff(a) >= 0) or any(np.diff(b) <= 0) or a[0] >= b[0]:
+        if any(np.diff([*a[::-1], *b]) <= 0):
             raise ValueError("expected intervals [a, b] with a < b, each inside of the next")
         return self
 
@@ -102,9 +102,12 @@ def tell(grown: pd.DataFrame, per_decade: int) -> dict[str, float]:
 def outline(interval: str, a: float, b: float, points: int) -> pd.DataFrame:
     """The truncated prior from its left end to its right, and the posterior's density of log |w| on both sides of 0."""
     log_size = np.linspace(a, b, points)
-    density = np.pad(0.5 * np.exp(-log_size) / (b - a), 1)  # straight down at both ends
-    right = pd.DataFrame({"interval": interval, "log_size": np.pad(log_size, 1, "edge"), "prior": density})
-    both = pd.concat([right[::-1].assign(side=-1), right.assign(side=1)])
+    columns = {
+        "interval": interval,
+        "log_size": np.pad(log_size, 1, "edge"),
+        "prior": np.pad(0.5 * np.exp(-log_size) / (b - a), 1),  # straight down at both ends
+    }
+    both = pd.concat([pd.DataFrame({**columns, "side": side})[::side] for side in (-1, 1)])
     w = both["side"] * np.exp(both["log_size"])
     return both.assign(w=w, posterior=expit(w) / (b - a))
 

@@ -1,8 +1,23 @@
-"""Hron, Matthews and Ghahramani (2018), figure 5 and section 5: quasi-KL finds the principal axis."""
+"""Hron, Matthews and Ghahramani (2018), figure 5 and section 5: quasi-KL finds the principal subspace.
+
+In section 5.1 P = N(0, Σ) on R^D is approximated by Q = N(0, A diag(v) Aᵀ), A (D×K) with orthonormal columns
+(proposition 6), and by its convolution with noise, N(0, A diag(v) Aᵀ + τI), which has a KL (proposition 7).
+
+Where this deviates from the paper. The proof of proposition 6 writes P's density on the subspace as that of
+N(0, AᵀΣA); restricted, not projected, P has the covariance (AᵀΣ⁻¹A)⁻¹, with which the stated formula is right. The
+proof of proposition 7 drops τ/γ of the directions left out; with it, replacing a left-out eigenvalue γ by a kept one
+changes the KL by ½[1 − τ/γ + log(τ/γ)] ≤ 0, most for the largest γ, so the claim stands for τ < γ_K. And the other
+choices of K eigenvectors are stationary points but no local optima: rotating a kept eigenvector towards a left-out
+one of larger eigenvalue lowers both objectives.
+
+Optima are found here without these solutions, by descent, and curvatures by automatic differentiation.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -10,16 +25,18 @@ import numpy as np
 import pandas as pd
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from scipy import stats
+from scipy.linalg import subspace_angles
 from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
-from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl, normal_log_density
+from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl
 from fsvi_bench.papers.claims import Values
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.hron2018.pca import Target, convolved_distances, minimise, stationary_points, try_start
-from fsvi_bench.papers.hron2018.quasi_kl import RestrictedGaussian, quasi_kl_gaussian, restrict_gaussian
+from fsvi_bench.papers.hron2018.quasi_kl import quasi_kl_gaussian, restrict_gaussian
 
 Positive = Annotated[float, Field(gt=0)]
+MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
 REACH = 5.3  #: of the drawn lines on both sides
 EVIDENCE, BOUND = "log evidence", "largest -QKL"
 
@@ -43,64 +60,82 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _falling(self) -> Settings:
-        for values in (self.eigenvalues, self.noise_variances):
-            if any(np.diff(values) >= 0):
-                raise ValueError(f"got {values}, expected falling values")
-        if self.dimensions >= len(self.eigenvalues) or self.noise_variances[0] >= self.eigenvalues[self.dimensions - 1]:
-            raise ValueError("expected fewer dimensions than eigenvalues, and noise below the last one kept")
+        kept = self.eigenvalues[: self.dimensions]
+        for values in (self.eigenvalues, [*kept, *self.noise_variances]):
+            if any(np.diff(values) >= 0) or len(kept) == len(self.eigenvalues):
+                raise ValueError(
+                    f"got {values}, expected falling values, more eigenvalues than dimensions, and noise below the last "
+                    "eigenvalue kept"
+                )
         return self
 
 
-# --- Lines in the plane -----------------------------------------------------------------------------------------------
+def minimise(loss: Callable[..., Tensor], *starts: Tensor) -> list[Tensor]:
+    """Where L-BFGS ends on a differentiable loss of these variables."""
+    free = [start.clone().requires_grad_() for start in starts]
+    optimiser = torch.optim.LBFGS(
+        free, max_iter=5000, tolerance_grad=1e-11, tolerance_change=1e-16, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        value = loss(*free)
+        value.backward()
+        return value
+
+    optimiser.step(closure)
+    return [variable.detach() for variable in free]
 
 
-class Plane:
-    """Figure 5's target N(0, Σ) and the lines through its mean, by their angles [radians]."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.covariance = torch.tensor(settings.covariance, dtype=torch.float64)
-        self.precision_tril = torch.linalg.cholesky(torch.linalg.inv(self.covariance))
-
-    def restricted(self, angle: Tensor) -> RestrictedGaussian:
-        """To the lines at these angles."""
-        return restrict_gaussian(direction(angle)[..., None], self.precision_tril)
-
-    def quasi_kl(self, angle: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
-        """Of N(mean, sd²) along the lines."""
-        along = direction(angle)
-        return quasi_kl_gaussian(mean[..., None] * along, (sd[..., None] * along)[..., None], self.precision_tril)
-
-    def best_angle(self, points: int) -> float:
-        """Of least −log Z_S: by descent from the best of a grid."""
-        grid = torch.linspace(0, math.pi, points, dtype=torch.float64)
-        start = grid[self.restricted(grid).log_mass.argmax(keepdim=True)]
-        return minimise(lambda angle: -self.restricted(angle).log_mass.sum(), start).item() % math.pi
+# --- Figure 5: lines through the mean of a Gaussian in the plane, by their angles in radians --------------------------
 
 
 def direction(angle: Tensor) -> Tensor:
     return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
 
-def fitted_lines(plane: Plane, settings: Settings) -> pd.DataFrame:
-    """The best line and the others that are drawn: −log Z_S, the Gaussian P_S on it, and the KL term that it leaves."""
-    angle = torch.tensor([plane.best_angle(settings.points), *map(math.radians, settings.angles)], dtype=torch.float64)
-    precision_tril, log_mass = plane.restricted(angle)
-    height, mean, sd = -log_mass, torch.zeros_like(angle), 1 / precision_tril[:, 0, 0]
-    quasi_kl = plane.quasi_kl(angle, mean, sd)
-    x, y = torch.linalg.eigh(plane.covariance).eigenvectors[:, -1].tolist()
-    axis = math.degrees(math.atan2(y, x)) % 180
-    apart = (angle.rad2deg() - axis).abs()
+def restricted(angle: Tensor, precision_tril: Tensor) -> tuple[Tensor, Tensor]:
+    """Standard deviation of P_S = N(0, sd²) on these lines, and log Z_S."""
+    tril, log_mass = restrict_gaussian(direction(angle)[..., None], precision_tril)
+    return 1 / tril[..., 0, 0], log_mass
+
+
+def line_quasi_kl(angle: Tensor, mean: Tensor, sd: Tensor, precision_tril: Tensor) -> Tensor:
+    """Of N(mean, sd²) along these lines."""
+    along = direction(angle)
+    return quasi_kl_gaussian(mean[..., None] * along, sd[..., None, None] * along[..., None], precision_tril)
+
+
+def best_angle(precision_tril: Tensor, points: int) -> float:
+    """Of least −log Z_S: by descent from the best of a grid."""
+
+    def height(angle: Tensor) -> Tensor:
+        return -restricted(angle, precision_tril)[1]
+
+    grid = torch.linspace(0, math.pi, points, dtype=torch.float64)
+    (angle,) = minimise(height, grid[height(grid).argmin()])
+    return float(angle) % math.pi
+
+
+def drawn_lines(settings: Settings, precision_tril: Tensor) -> pd.DataFrame:
+    """The best line and the others: −log Z_S, and what is left of the quasi-KL of the Gaussian P_S on each."""
+    best = best_angle(precision_tril, settings.points)
+    angle = torch.tensor([best, *map(math.radians, settings.angles)], dtype=torch.float64)
+    sd, log_mass = restricted(angle, precision_tril)
+    quasi_kl = line_quasi_kl(angle, torch.zeros_like(sd), sd, precision_tril)
+    (a, b), (_, c) = settings.covariance
+    axis = 0.5 * math.atan2(2 * b, a - c) % math.pi
     columns = {
         "line": ["best"] + ["other"] * len(settings.angles),
         "degrees": angle.rad2deg(),
-        "axis": axis,
-        "apart": torch.minimum(apart, 180 - apart),
-        "height": height,
-        "excess": height - height[0],
-        "mean": mean,
+        "axis": math.degrees(axis),
+        "apart": (angle - axis).sin().abs().asin().rad2deg(),
+        "height": -log_mass,
+        "excess": log_mass[0] - log_mass,
+        "mean": 0.0,
         "sd": sd,
         "quasi_kl": quasi_kl,
-        "kl": quasi_kl - height,
+        "kl": quasi_kl + log_mass,
     }
     return pd.DataFrame(columns)
 
@@ -113,32 +148,122 @@ def segments(lines: pd.DataFrame) -> pd.DataFrame:
     return drawn.assign(w1=drawn["t"] * np.cos(angle), w2=drawn["t"] * np.sin(angle))
 
 
-def ellipses(plane: Plane) -> pd.DataFrame:
+def ellipses(covariance: Sequence[Sequence[float]]) -> pd.DataFrame:
     """Of 1, 2 and 3 standard deviations: their upper and lower halves."""
-    turn, factor = np.linspace(0, np.pi, 200), torch.linalg.cholesky(plane.covariance).numpy()
+    turn, factor = np.linspace(0, np.pi, 200), np.linalg.cholesky(covariance)
     w1, high = factor @ [np.cos(turn), np.sin(turn)]
     _, low = factor @ [np.cos(turn), -np.sin(turn)]
     unit = pd.DataFrame({"w1": w1, "low": low, "high": high})
     return pd.concat([(deviations * unit).assign(deviations=deviations) for deviations in (1, 2, 3)])
 
 
-def equation_9(plane: Plane) -> dict[str, Values]:
+def equation_9(precision_tril: Tensor) -> dict[str, Values]:
     """Quasi-KL = KL(Q‖P_S) − log Z_S ≥ −log Z_S for Gaussians on lines at many angles."""
     angle, mean, sd = torch.cartesian_prod(
         torch.linspace(0, math.pi, 25, dtype=torch.float64),
         torch.linspace(-3, 3, 7, dtype=torch.float64),
         torch.logspace(-2, 1, 13, dtype=torch.float64),
     ).T
-    precision_tril, log_mass = plane.restricted(angle)
-    kl = normal_kl(mean, sd.square(), torch.zeros_like(mean), precision_tril[:, 0, 0] ** -2)
-    excess = plane.quasi_kl(angle, mean, sd) + log_mass
+    sd_p, log_mass = restricted(angle, precision_tril)
+    kl = normal_kl(mean, sd.square(), torch.zeros_like(mean), sd_p.square())
+    excess = line_quasi_kl(angle, mean, sd, precision_tril) + log_mass
     return {
         "equation 9: largest difference between its sides [nats]": float((excess - kl).abs().max()),
         "section 5: least excess of the quasi-KL over -log Z_S [nats]": float(excess.min()),
     }
 
 
-# --- A hyperparameter -------------------------------------------------------------------------------------------------
+# --- Section 5.1: principal subspaces ---------------------------------------------------------------------------------
+
+
+class Target:
+    """N(0, Σ) with given eigenvalues, largest first, along random directions."""
+
+    def __init__(self, eigenvalues: Sequence[float], generator: torch.Generator) -> None:
+        D = len(eigenvalues)
+        self.eigenvalues = torch.tensor(eigenvalues, dtype=torch.float64)
+        self.eigenvectors = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64)).Q
+        precision = (self.eigenvectors / self.eigenvalues) @ self.eigenvectors.mT
+        self.precision_tril = torch.linalg.cholesky(precision)
+
+    def objective(self, basis: Tensor, variances: Tensor, noise_variance: float = 0.0) -> Tensor:
+        """QKL of Q (proposition 6); with noise, the KL of its convolution less its part that depends on τ alone (7)."""
+        zero = torch.zeros_like(self.eigenvalues)
+        return quasi_kl_gaussian(zero, basis * variances.sqrt(), self.precision_tril, noise_variance)
+
+    def descend(self, start: Tensor, noise_variance: float = 0.0) -> tuple[Tensor, Tensor]:
+        """A and v at the end of a descent over a D×K matrix, whose Q factor is A, and log v, from `start` and 0."""
+
+        def loss(matrix: Tensor, log_variances: Tensor) -> Tensor:
+            return self.objective(torch.linalg.qr(matrix).Q, log_variances.exp(), noise_variance)
+
+        matrix, log_variances = minimise(loss, start, torch.zeros_like(start[0]))
+        return torch.linalg.qr(matrix).Q, log_variances.exp()
+
+
+def try_start(target: Target, start: Tensor) -> dict[str, float | bool]:
+    """Proposition 6 by descent on the quasi-KL: the end's distances from the principal subspace and its variances."""
+    (basis, variances), K = target.descend(start), start.shape[1]
+    angle = float(subspace_angles(basis, target.eigenvectors[:, :K]).max())
+    error = float((variances.sort(descending=True).values / target.eigenvalues[:K] - 1).abs().max())
+    quasi_kl = float(target.objective(basis, variances))
+    return {"quasi_kl": quasi_kl, "angle": angle, "variance_error": error, "missed": angle > MISSED}
+
+
+def covariance(basis: Tensor, variances: Tensor) -> Tensor:
+    """A diag(v) Aᵀ."""
+    return (basis * variances) @ basis.mT
+
+
+def convolved_distances(target: Target, noise_variances: Sequence[float], start: Tensor) -> pd.DataFrame:
+    """Proposition 7: ‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, A and v found by descent; expected is τ√K."""
+    K = start.shape[1]
+    principal = covariance(target.eigenvectors[:, :K], target.eigenvalues[:K])
+    ends = [covariance(*target.descend(start, tau)) for tau in noise_variances]
+    columns = {
+        "noise variance": noise_variances,
+        "Frobenius distance": [float(torch.linalg.matrix_norm(end - principal)) for end in ends],
+        "expected": math.sqrt(K) * np.asarray(noise_variances),
+    }
+    return pd.DataFrame(columns)
+
+
+def at_choice(target: Target, choice: tuple[int, ...], noise_variance: float) -> dict[str, float]:
+    """Gradient and Hessian at some eigenvectors (0 the leading one) with variances γ − τ.
+
+    A is the Q factor of U(I + L), U with the chosen eigenvectors first and L D×K strictly below its diagonal. L and
+    log v are as many numbers as the manifold of (A, v) has dimensions, so that no flat direction is the
+    parametrisation's.
+    """
+    D, K = len(target.eigenvalues), len(choice)
+    order = [*choice, *(i for i in range(D) if i not in choice)]
+    below = tuple(torch.tril_indices(D, K, offset=-1))
+    variances = target.eigenvalues[list(choice)] - noise_variance
+
+    def value(free: Tensor) -> Tensor:
+        turned = torch.eye(D, K, dtype=torch.float64).index_put(below, free[K:])
+        basis = target.eigenvectors[:, order] @ torch.linalg.qr(turned).Q
+        return target.objective(basis, variances * free[:K].exp(), noise_variance)
+
+    origin = torch.zeros(K + len(below[0]), dtype=torch.float64)
+    slope = float(torch.func.grad(value)(origin).abs().max())
+    least, *_, largest = torch.linalg.eigvalsh(torch.func.hessian(value)(origin)).tolist()
+    return {"slope": slope, "least_curvature": least, "largest_curvature": largest}
+
+
+def stationary_points(target: Target, K: int, noise_variances: Sequence[float]) -> pd.DataFrame:
+    """All choices of K eigenvectors, under each noise variance."""
+    choices = list(itertools.combinations(range(len(target.eigenvalues)), K))
+    points = [
+        {"choice": choice, "noise": tau, **at_choice(target, choice, tau)}
+        for tau in noise_variances
+        for choice in choices
+    ]
+    names = [f"{{{', '.join(str(i + 1) for i in point['choice'])}}}" for point in points]
+    return pd.DataFrame(points).assign(name=names, leading=[point["choice"] == choices[0] for point in points])
+
+
+# --- Section 5: a hyperparameter --------------------------------------------------------------------------------------
 
 
 def regression(observations: int, noise_sd: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -162,19 +287,23 @@ def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -
     precision_tril = posterior.precision_tril / scale[:, None, None]
     longest = torch.linalg.eigh(precision_tril @ precision_tril.mT).eigenvectors[..., :1]
     evidence = log_evidence(scaled, y, variance, posterior)
-    bound = evidence + restrict_gaussian(longest, precision_tril).log_mass
-    nothing = torch.zeros_like(targets)
-    without_weights = normal_log_density(targets, nothing, nothing + noise_sd**2).sum()
+    bound = evidence + restrict_gaussian(longest, precision_tril)[1]
+    without_weights = stats.norm.logpdf(targets, scale=noise_sd).sum()
     found = pd.DataFrame({"scale": scale, EVIDENCE: evidence, BOUND: bound})
-    found.attrs["overtakes"] = float(without_weights - bound.max() - 0.5 * LOG_2PI) / math.log(10)
+    found.attrs["overtakes"] = (without_weights - found[BOUND].max() - 0.5 * LOG_2PI) / math.log(10)
     return found
+
+
+# --- Findings ---------------------------------------------------------------------------------------------------------
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Lines in the plane, subspaces by descent, and a hyperparameter by quasi-KL."""
-    plane, generator = Plane(settings), torch.Generator().manual_seed(settings.seed)
-    lines = fitted_lines(plane, settings)
+    precision_tril = torch.linalg.cholesky(torch.linalg.inv(torch.tensor(settings.covariance, dtype=torch.float64)))
+    lines = drawn_lines(settings, precision_tril)
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)
+    heights = pd.DataFrame({"degrees": angles.rad2deg(), "height": -restricted(angles, precision_tril)[1]})
+    generator = torch.Generator().manual_seed(settings.seed)
     target, K = Target(settings.eigenvalues, generator), settings.dimensions
     shape = len(settings.eigenvalues), K
     *draws, last = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(settings.starts + 1))
@@ -183,12 +312,10 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     allowed = [tau for tau in settings.noise_variances if tau < settings.eigenvalues[-1]]
     points = stationary_points(target, K, [0.0, *allowed[:1]])
     distances = convolved_distances(target, settings.noise_variances, last)
-    ratios = distances["Frobenius distance"] / distances["Frobenius distance"].shift()
-    low, high = map(math.log10, settings.prior_scale_range)
-    scale = torch.logspace(low, high, settings.prior_scales, dtype=torch.float64)
-    scales = prior_scales(
-        *regression(settings.observations, settings.noise_sd, settings.seed), settings.noise_sd, scale
-    )
+    distance = distances["Frobenius distance"]
+    data = regression(settings.observations, settings.noise_sd, settings.seed)
+    scale = torch.from_numpy(np.geomspace(*settings.prior_scale_range, settings.prior_scales))
+    scales = prior_scales(*data, settings.noise_sd, scale)
     by = scales.melt("scale", var_name="by")
     best = by.loc[by.groupby("by", sort=False)["value"].idxmax()]
     best.attrs = scales.attrs
@@ -196,8 +323,8 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
         frames={
             "lines": lines,
             "segments": segments(lines),
-            "ellipses": ellipses(plane),
-            "heights": pd.DataFrame({"degrees": angles.rad2deg(), "height": -plane.restricted(angles).log_mass}),
+            "ellipses": ellipses(settings.covariance),
+            "heights": heights,
             "starts": starts,
             "best start": starts.loc[[starts["quasi_kl"].idxmin()]],
             "choices": points,
@@ -206,7 +333,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "best scales": best,
         },
         statistics={
-            **equation_9(plane),
+            **equation_9(precision_tril),
             "section 5: most by which the prior scale's bound exceeds the log evidence [nats]": (
                 scales[BOUND] - scales[EVIDENCE]
             ).max(skipna=False),
@@ -217,10 +344,8 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "section 5.1: least curvature at the other choices of eigenvectors": (
                 points.loc[~points["leading"], "least_curvature"].min(skipna=False)
             ),
-            "proposition 7: distance of the convolved optimum from PCA at the least noise": (
-                distances["Frobenius distance"].iloc[-1]
-            ),
-            "proposition 7: largest ratio of distances at successive noises": ratios[1:].to_dict(),
+            "proposition 7: distance of the convolved optimum from PCA at the least noise": distance.iloc[-1],
+            "proposition 7: largest ratio of distances at successive noises": (distance / distance.shift())[1:].to_dict(),
         },
     )
 

@@ -134,20 +134,14 @@ def quasi_kl_gaussian(
     return cross_entropy - entropy
 
 
-class RestrictedGaussian(NamedTuple):
-    """N(0, Λ⁻¹) on a subspace with an orthonormal basis: N(0, (RRᵀ)⁻¹) in coordinates along it."""
+def restrict_gaussian(basis: Factor, precision_tril_p: Square) -> tuple[Float[Tensor, "*B K K"], Batch]:
+    """R and log Z_S of equation 9 for the span of an orthonormal basis A: P_S = N(0, (RRᵀ)⁻¹) in coordinates along it.
 
-    precision_tril: Float[Tensor, "*B K K"]
-    log_mass: Batch  #: log Z_S, the integral of p over the subspace
-
-
-def restrict_gaussian(basis: Factor, precision_tril_p: Square) -> RestrictedGaussian:
-    """P_S and log Z_S of equation 9 for the span of `basis`, A with AᵀA = I, where log p is −½ zᵀ(AᵀΛA)z + constant."""
+    RRᵀ = AᵀΛA, and log Z_S is the logarithm of the integral of p over S.
+    """
     D, K = basis.shape[-2:]
     tril = tril_of_gram(precision_tril_p.mT @ basis)
-    return RestrictedGaussian(
-        tril, 0.5 * (logdet_of_tril(precision_tril_p) - logdet_of_tril(tril) - (D - K) * LOG_2PI)
-    )
+    return tril, 0.5 * (logdet_of_tril(precision_tril_p) - logdet_of_tril(tril) - (D - K) * LOG_2PI)
 
 
 def centred_discretised_line_kl(angle: float, cell_width: float, scale_q: float) -> Float[Tensor, ""]:
