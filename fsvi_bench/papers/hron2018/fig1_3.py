@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from scipy import stats
 from scipy.special import expit
 
@@ -26,11 +26,11 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     observation: float
-    noise_sd: float = Field(gt=0)
+    noise_sd: PositiveFloat
     share: float = Field(gt=0, lt=1)
-    tail_from: float = Field(gt=0)
+    tail_from: PositiveFloat
     decades: int = Field(ge=3, le=300)
-    per_decade: int = Field(ge=1)
+    per_decade: PositiveInt
     intervals: list[tuple[float, float]] = Field(min_length=2)
     points: int = Field(ge=2)
 
@@ -114,22 +114,19 @@ def outline(interval: str, a: float, b: float, points: int) -> pd.DataFrame:
 
 def truncations(intervals: list[tuple[float, float]]) -> pd.DataFrame:
     """Each interval's prior and its posterior after (x, y) = (1, 1), and what changes from the interval before it."""
-    a, b = np.transpose(intervals)
-    columns = {
-        "interval": [f"[{low:g}, {high:g}]".replace("-", "−") for low, high in intervals],
-        "a": a,
-        "b": b,
-        "gap": 2 * np.exp(a),
-        "end": np.exp(b),
-        "peak": np.exp(-a) / (2 * (b - a)),
-        "mean": posterior_mean(a, b),
-        "sd": np.sqrt(posterior_variance(a, b)),
-    }
-    frame = pd.DataFrame(columns)
-    return frame.assign(
-        widening=np.minimum(-frame["a"].diff(), frame["b"].diff()),
-        peak_rise=np.log(frame["peak"]).diff(),
-        mean_ratio=frame["mean"] / frame["mean"].shift(),
+    found = pd.DataFrame(intervals, columns=["a", "b"])
+    a, b = found["a"], found["b"]
+    peak, mean = np.exp(-a) / (2 * (b - a)), posterior_mean(a, b)
+    return found.assign(
+        interval=[f"[{low:g}, {high:g}]".replace("-", "−") for low, high in intervals],
+        gap=2 * np.exp(a),
+        end=np.exp(b),
+        peak=peak,
+        mean=mean,
+        sd=np.sqrt(posterior_variance(a, b)),
+        widening=np.minimum(-a.diff(), b.diff()),
+        peak_rise=np.log(peak).diff(),
+        mean_ratio=mean / mean.shift(),
     )
 
 

@@ -19,12 +19,11 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
 
 import numpy as np
 import pandas as pd
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from scipy import stats
 from scipy.linalg import subspace_angles
 from torch import Tensor
@@ -35,7 +34,6 @@ from fsvi_bench.papers.claims import Values
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.quasi_kl import quasi_kl_gaussian, restrict_gaussian
 
-Positive = Annotated[float, Field(gt=0)]
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
 REACH = 5.3  #: of the drawn lines on both sides
 EVIDENCE, BOUND = "log evidence", "largest -QKL"
@@ -48,15 +46,15 @@ class Settings(BaseModel):
     covariance: tuple[tuple[float, float], tuple[float, float]]
     angles: list[float] = Field(min_length=1, max_length=4)  #: degrees
     points: int = Field(ge=5)  #: angles from 0 to 180 degrees
-    eigenvalues: list[Positive]  #: falling
-    dimensions: int = Field(ge=1)
-    starts: int = Field(ge=1)
+    eigenvalues: list[PositiveFloat]  #: falling
+    dimensions: PositiveInt
+    starts: PositiveInt
     seed: int
-    noise_variances: list[Positive] = Field(min_length=2)  #: falling
+    noise_variances: list[PositiveFloat] = Field(min_length=2)  #: falling
     observations: int = Field(ge=2)
-    noise_sd: float = Field(gt=0)
+    noise_sd: PositiveFloat
     prior_scales: int = Field(ge=3)
-    prior_scale_range: tuple[Positive, Positive]  #: standard deviations, rising
+    prior_scale_range: tuple[PositiveFloat, PositiveFloat]  #: standard deviations, rising
 
     @model_validator(mode="after")
     def _falling(self) -> Settings:
@@ -64,8 +62,8 @@ class Settings(BaseModel):
         for values in (self.eigenvalues, [*kept, *self.noise_variances]):
             if any(np.diff(values) >= 0) or len(kept) == len(self.eigenvalues):
                 raise ValueError(
-                    f"got {values}, expected falling values, more eigenvalues than dimensions, and noise below the last "
-                    "eigenvalue kept"
+                    f"got {values}, expected falling values: more eigenvalues than dimensions, and noise below the "
+                    "last one kept"
                 )
         return self
 
@@ -108,12 +106,9 @@ def line_quasi_kl(angle: Tensor, mean: Tensor, sd: Tensor, precision_tril: Tenso
 
 def best_angle(precision_tril: Tensor, points: int) -> float:
     """Of least −log Z_S: by descent from the best of a grid."""
-
-    def height(angle: Tensor) -> Tensor:
-        return -restricted(angle, precision_tril)[1]
-
     grid = torch.linspace(0, math.pi, points, dtype=torch.float64)
-    (angle,) = minimise(height, grid[height(grid).argmin()])
+    start = grid[restricted(grid, precision_tril)[1].argmax()]
+    (angle,) = minimise(lambda angle: -restricted(angle, precision_tril)[1], start)
     return float(angle) % math.pi
 
 
@@ -142,28 +137,24 @@ def drawn_lines(settings: Settings, precision_tril: Tensor) -> pd.DataFrame:
 
 def segments(lines: pd.DataFrame) -> pd.DataFrame:
     """Ends of the lines as drawn: of the whole, and of two standard deviations about the mean."""
-    ends = {"whole": REACH, "fitted": 2 * lines["sd"]}
-    drawn = pd.concat([lines.assign(part=part, t=side * end) for part, end in ends.items() for side in (-1, 1)])
-    angle = np.radians(drawn["degrees"])
-    return drawn.assign(w1=drawn["t"] * np.cos(angle), w2=drawn["t"] * np.sin(angle))
+    w1, w2 = np.cos(np.radians(lines["degrees"])), np.sin(np.radians(lines["degrees"]))
+    reach = {"whole": REACH, "fitted": 2 * lines["sd"]}
+    ends = [(part, side * t) for part, t in reach.items() for side in (-1, 1)]
+    return pd.concat([lines.assign(part=part, w1=t * w1, w2=t * w2) for part, t in ends])
 
 
 def ellipses(covariance: Sequence[Sequence[float]]) -> pd.DataFrame:
     """Of 1, 2 and 3 standard deviations: their upper and lower halves."""
-    turn, factor = np.linspace(0, np.pi, 200), np.linalg.cholesky(covariance)
-    w1, high = factor @ [np.cos(turn), np.sin(turn)]
-    _, low = factor @ [np.cos(turn), -np.sin(turn)]
-    unit = pd.DataFrame({"w1": w1, "low": low, "high": high})
+    turn = np.linspace(0, np.pi, 200)
+    w1, high = np.linalg.cholesky(covariance) @ [np.cos(turn), np.sin(turn)]
+    unit = pd.DataFrame({"w1": w1, "low": -high[::-1], "high": high})
     return pd.concat([(deviations * unit).assign(deviations=deviations) for deviations in (1, 2, 3)])
 
 
 def equation_9(precision_tril: Tensor) -> dict[str, Values]:
     """Quasi-KL = KL(Q‖P_S) − log Z_S ≥ −log Z_S for Gaussians on lines at many angles."""
-    angle, mean, sd = torch.cartesian_prod(
-        torch.linspace(0, math.pi, 25, dtype=torch.float64),
-        torch.linspace(-3, 3, 7, dtype=torch.float64),
-        torch.logspace(-2, 1, 13, dtype=torch.float64),
-    ).T
+    grid = np.meshgrid(np.linspace(0, math.pi, 25), np.linspace(-3, 3, 7), np.logspace(-2, 1, 13))
+    angle, mean, sd = map(torch.from_numpy, grid)
     sd_p, log_mass = restricted(angle, precision_tril)
     kl = normal_kl(mean, sd.square(), torch.zeros_like(mean), sd_p.square())
     excess = line_quasi_kl(angle, mean, sd, precision_tril) + log_mass
@@ -176,99 +167,86 @@ def equation_9(precision_tril: Tensor) -> dict[str, Values]:
 # --- Section 5.1: principal subspaces ---------------------------------------------------------------------------------
 
 
-class Target:
-    """N(0, Σ) with given eigenvalues, largest first, along random directions."""
+def objective(eigenvalues: Tensor, basis: Tensor, variances: Tensor, noise_variance: float = 0.0) -> Tensor:
+    """QKL of Q (proposition 6); with noise, the KL of its convolution less its part that depends on τ alone (7).
 
-    def __init__(self, eigenvalues: Sequence[float], generator: torch.Generator) -> None:
-        D = len(eigenvalues)
-        self.eigenvalues = torch.tensor(eigenvalues, dtype=torch.float64)
-        self.eigenvectors = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64)).Q
-        precision = (self.eigenvectors / self.eigenvalues) @ self.eigenvectors.mT
-        self.precision_tril = torch.linalg.cholesky(precision)
-
-    def objective(self, basis: Tensor, variances: Tensor, noise_variance: float = 0.0) -> Tensor:
-        """QKL of Q (proposition 6); with noise, the KL of its convolution less its part that depends on τ alone (7)."""
-        zero = torch.zeros_like(self.eigenvalues)
-        return quasi_kl_gaussian(zero, basis * variances.sqrt(), self.precision_tril, noise_variance)
-
-    def descend(self, start: Tensor, noise_variance: float = 0.0) -> tuple[Tensor, Tensor]:
-        """A and v at the end of a descent over a D×K matrix, whose Q factor is A, and log v, from `start` and 0."""
-
-        def loss(matrix: Tensor, log_variances: Tensor) -> Tensor:
-            return self.objective(torch.linalg.qr(matrix).Q, log_variances.exp(), noise_variance)
-
-        matrix, log_variances = minimise(loss, start, torch.zeros_like(start[0]))
-        return torch.linalg.qr(matrix).Q, log_variances.exp()
+    In coordinates along Σ's eigenvectors, which the descents do not know of.
+    """
+    precision_tril = torch.diag(eigenvalues.rsqrt())
+    return quasi_kl_gaussian(torch.zeros_like(eigenvalues), basis * variances.sqrt(), precision_tril, noise_variance)
 
 
-def try_start(target: Target, start: Tensor) -> dict[str, float | bool]:
+def descend(eigenvalues: Tensor, start: Tensor, noise_variance: float = 0.0) -> tuple[Tensor, Tensor]:
+    """A and v at the end of a descent over a D×K matrix, whose Q factor is A, and log v, from `start` and 0."""
+
+    def loss(matrix: Tensor, log_variances: Tensor) -> Tensor:
+        return objective(eigenvalues, torch.linalg.qr(matrix).Q, log_variances.exp(), noise_variance)
+
+    matrix, log_variances = minimise(loss, start, torch.zeros_like(start[0]))
+    return torch.linalg.qr(matrix).Q, log_variances.exp()
+
+
+def try_start(eigenvalues: Tensor, start: Tensor) -> dict[str, float | bool]:
     """Proposition 6 by descent on the quasi-KL: the end's distances from the principal subspace and its variances."""
-    (basis, variances), K = target.descend(start), start.shape[1]
-    angle = float(subspace_angles(basis, target.eigenvectors[:, :K]).max())
-    error = float((variances.sort(descending=True).values / target.eigenvalues[:K] - 1).abs().max())
-    quasi_kl = float(target.objective(basis, variances))
+    basis, variances = descend(eigenvalues, start)
+    angle = float(subspace_angles(basis, np.eye(*start.shape)).max())
+    error = float((variances.sort(descending=True).values / eigenvalues[: len(variances)] - 1).abs().max())
+    quasi_kl = float(objective(eigenvalues, basis, variances))
     return {"quasi_kl": quasi_kl, "angle": angle, "variance_error": error, "missed": angle > MISSED}
 
 
-def covariance(basis: Tensor, variances: Tensor) -> Tensor:
-    """A diag(v) Aᵀ."""
-    return (basis * variances) @ basis.mT
-
-
-def convolved_distances(target: Target, noise_variances: Sequence[float], start: Tensor) -> pd.DataFrame:
+def convolved_distances(eigenvalues: Tensor, noise_variances: Sequence[float], start: Tensor) -> pd.DataFrame:
     """Proposition 7: ‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, A and v found by descent; expected is τ√K."""
     K = start.shape[1]
-    principal = covariance(target.eigenvectors[:, :K], target.eigenvalues[:K])
-    ends = [covariance(*target.descend(start, tau)) for tau in noise_variances]
-    columns = {
-        "noise variance": noise_variances,
-        "Frobenius distance": [float(torch.linalg.matrix_norm(end - principal)) for end in ends],
-        "expected": math.sqrt(K) * np.asarray(noise_variances),
-    }
-    return pd.DataFrame(columns)
+    principal = torch.diag(torch.where(torch.arange(len(eigenvalues)) < K, eigenvalues, 0.0))
+    distances = []
+    for tau in noise_variances:
+        basis, variances = descend(eigenvalues, start, tau)
+        distances.append(float(torch.linalg.matrix_norm((basis * variances) @ basis.mT - principal)))
+    found = pd.DataFrame({"noise variance": noise_variances, "Frobenius distance": distances})
+    return found.assign(expected=math.sqrt(K) * found["noise variance"])
 
 
-def at_choice(target: Target, choice: tuple[int, ...], noise_variance: float) -> dict[str, float]:
-    """Gradient and Hessian at some eigenvectors (0 the leading one) with variances γ − τ.
+def curvatures(eigenvalues: Tensor, K: int, noise_variance: float) -> dict[str, float]:
+    """Gradient and Hessian at the first K eigenvectors with variances γ − τ.
 
-    A is the Q factor of U(I + L), U with the chosen eigenvectors first and L D×K strictly below its diagonal. L and
-    log v are as many numbers as the manifold of (A, v) has dimensions, so that no flat direction is the
-    parametrisation's.
+    A is the Q factor of I + L with a D×K matrix L strictly below its diagonal. L and log v are as many numbers as the
+    manifold of (A, v) has dimensions, so that no flat direction is the parametrisation's.
     """
-    D, K = len(target.eigenvalues), len(choice)
-    order = [*choice, *(i for i in range(D) if i not in choice)]
-    below = tuple(torch.tril_indices(D, K, offset=-1))
-    variances = target.eigenvalues[list(choice)] - noise_variance
+    identity, below = torch.eye(len(eigenvalues), K, dtype=torch.float64), torch.tril_indices(len(eigenvalues), K, -1)
 
     def value(free: Tensor) -> Tensor:
-        turned = torch.eye(D, K, dtype=torch.float64).index_put(below, free[K:])
-        basis = target.eigenvectors[:, order] @ torch.linalg.qr(turned).Q
-        return target.objective(basis, variances * free[:K].exp(), noise_variance)
+        basis = torch.linalg.qr(identity.index_put(tuple(below), free[K:])).Q
+        return objective(eigenvalues, basis, (eigenvalues[:K] - noise_variance) * free[:K].exp(), noise_variance)
 
-    origin = torch.zeros(K + len(below[0]), dtype=torch.float64)
+    origin = eigenvalues.new_zeros(K + below.shape[1])
     slope = float(torch.func.grad(value)(origin).abs().max())
     least, *_, largest = torch.linalg.eigvalsh(torch.func.hessian(value)(origin)).tolist()
     return {"slope": slope, "least_curvature": least, "largest_curvature": largest}
 
 
-def stationary_points(target: Target, K: int, noise_variances: Sequence[float]) -> pd.DataFrame:
+def stationary_points(eigenvalues: Tensor, K: int, noise_variances: Sequence[float]) -> pd.DataFrame:
     """All choices of K eigenvectors, under each noise variance."""
-    choices = list(itertools.combinations(range(len(target.eigenvalues)), K))
-    points = [
-        {"choice": choice, "noise": tau, **at_choice(target, choice, tau)}
-        for tau in noise_variances
-        for choice in choices
-    ]
-    names = [f"{{{', '.join(str(i + 1) for i in point['choice'])}}}" for point in points]
-    return pd.DataFrame(points).assign(name=names, leading=[point["choice"] == choices[0] for point in points])
+    D, points = range(len(eigenvalues)), []
+    for tau, choice in itertools.product(noise_variances, itertools.combinations(D, K)):
+        order = [*choice, *(i for i in D if i not in choice)]
+        name = f"{{{', '.join(str(i + 1) for i in choice)}}}"
+        about = {"name": name, "leading": order == list(D), "noise": tau}
+        points.append(about | curvatures(eigenvalues[order], K, tau))
+    return pd.DataFrame(points)
 
 
 # --- Section 5: a hyperparameter --------------------------------------------------------------------------------------
 
 
+def standard_normal(seed: int) -> Callable[..., Tensor]:
+    """Draws of any shape."""
+    return partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
 def regression(observations: int, noise_sd: float, seed: int) -> tuple[Tensor, Tensor]:
     """Features [N,2] and targets [N] of y = Φw + noise with w drawn from N(0, I)."""
-    draw = partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    draw = standard_normal(seed)
     Phi, w = draw(observations, 2), draw(2)
     return Phi, Phi @ w + noise_sd * draw(observations)
 
@@ -303,16 +281,15 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     lines = drawn_lines(settings, precision_tril)
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)
     heights = pd.DataFrame({"degrees": angles.rad2deg(), "height": -restricted(angles, precision_tril)[1]})
-    generator = torch.Generator().manual_seed(settings.seed)
-    target, K = Target(settings.eigenvalues, generator), settings.dimensions
-    shape = len(settings.eigenvalues), K
-    *draws, last = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(settings.starts + 1))
-    starts = pd.DataFrame([try_start(target, draw) for draw in draws])
+    draw, eigenvalues = standard_normal(settings.seed), torch.tensor(settings.eigenvalues, dtype=torch.float64)
+    *first, last = (draw(len(eigenvalues), settings.dimensions) for _ in range(settings.starts + 1))
+    starts = pd.DataFrame([try_start(eigenvalues, start) for start in first])
     # The quasi-KL, and the KL at the largest noise that leaves every eigenvector a variance.
     allowed = [tau for tau in settings.noise_variances if tau < settings.eigenvalues[-1]]
-    points = stationary_points(target, K, [0.0, *allowed[:1]])
-    distances = convolved_distances(target, settings.noise_variances, last)
+    points = stationary_points(eigenvalues, settings.dimensions, [0.0, *allowed[:1]])
+    distances = convolved_distances(eigenvalues, settings.noise_variances, last)
     distance = distances["Frobenius distance"]
+    ratios = distance / distance.shift()
     data = regression(settings.observations, settings.noise_sd, settings.seed)
     scale = torch.from_numpy(np.geomspace(*settings.prior_scale_range, settings.prior_scales))
     scales = prior_scales(*data, settings.noise_sd, scale)
@@ -345,7 +322,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
                 points.loc[~points["leading"], "least_curvature"].min(skipna=False)
             ),
             "proposition 7: distance of the convolved optimum from PCA at the least noise": distance.iloc[-1],
-            "proposition 7: largest ratio of distances at successive noises": (distance / distance.shift())[1:].to_dict(),
+            "proposition 7: largest ratio of distances at successive noises": ratios[1:].to_dict(),
         },
     )
 

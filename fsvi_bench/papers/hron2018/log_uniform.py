@@ -15,16 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
 from scipy import integrate
 from scipy.special import expit
 
-Batch = Float[NDArray[Any], "*#B"]
-Likelihood = Callable[[Any], Any]  #: elementwise
+Numbers = Any  #: one, an array or a series; all functions are elementwise
+Likelihood = Callable[[Any], Any]
 
 
-def log_uniform_mass(likelihood: Likelihood, a: Batch, b: Batch, *, side: int = 1) -> Batch:
+def log_uniform_mass(likelihood: Likelihood, a: Numbers, b: Numbers, *, side: int = 1) -> Numbers:
     """∫ likelihood(w)/|w| dw over e^a < |w| < e^b, w > 0 for side 1, w < 0 for side −1; negative where b < a.
 
     By adaptive quadrature over log |w|, to rounding of the largest of these masses.
@@ -36,7 +34,7 @@ def log_uniform_mass(likelihood: Likelihood, a: Batch, b: Batch, *, side: int = 
     return mass
 
 
-def posterior_mean(a: Batch, b: Batch) -> Batch:
+def posterior_mean(a: Numbers, b: Numbers) -> Numbers:
     """E w (eq. 1) for log |w| in [a, b], to rounding of E|w| = (e^b − e^a)/(b − a), its first term.
 
     Of h(x) = log(1 + e^x) = x + h(−x) there remains [2h(−e^b) − 2h(−e^a)]/(b − a), the second term but for its factor,
@@ -46,7 +44,7 @@ def posterior_mean(a: Batch, b: Batch) -> Batch:
     return (width + 2 * np.log1p(np.expm1(-width) * expit(-np.exp(a)))) / (b - a)
 
 
-def posterior_variance(a: Batch, b: Batch) -> Batch:
+def posterior_variance(a: Numbers, b: Numbers) -> Numbers:
     """E w² − (E w)², with the second moment (e^(2b) − e^(2a))/(2(b − a)) of eq. 2."""
     second_moment = -np.exp(2 * b) * np.expm1(2 * (a - b)) / (2 * (b - a))
     return second_moment - posterior_mean(a, b) ** 2

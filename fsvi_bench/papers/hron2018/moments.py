@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 from scipy.special import expit
 
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.log_uniform import (
-    Batch,
     Likelihood,
+    Numbers,
     log_uniform_mass,
     posterior_mean,
     posterior_variance,
@@ -30,13 +29,13 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     largest_size: float = Field(gt=100)
-    constants: list[Annotated[float, Field(gt=0)]] = Field(min_length=1, max_length=4)
+    constants: list[PositiveFloat] = Field(min_length=1, max_length=4)
     largest_b_constant: float = Field(gt=5, le=30)
     largest_b_infinity: float = Field(gt=2, le=350)
     points: int = Field(ge=6)
 
 
-def quadrature_moment(power: int, a: Batch, b: Batch, likelihood: Likelihood) -> Batch:
+def quadrature_moment(power: int, a: Numbers, b: Numbers, likelihood: Likelihood) -> Numbers:
     """E w^power by integration of likelihood/|w|, whose mass is b − a as both sides of a logistic one add to 1."""
     unit = np.exp(b)  # in which moments of all intervals are of one size, as the quadrature's tolerance wants it
     masses = [
@@ -46,7 +45,7 @@ def quadrature_moment(power: int, a: Batch, b: Batch, likelihood: Likelihood) ->
     return unit**power * sum(masses) / (b - a)
 
 
-def follow(tends: str, a: Batch, b: Batch, c: float = math.nan) -> pd.DataFrame:
+def follow(tends: str, a: Numbers, b: Numbers, c: float = math.nan) -> pd.DataFrame:
     """The moments along a sequence of intervals by equations 1 and 2, and by quadrature; `c` is where the mean tends.
 
     `mirrored` is the mean after (x, y) = (−1, 1). Logarithms, since some values exceed what a logarithmic axis takes.
@@ -110,17 +109,14 @@ def formats() -> pd.DataFrame:
     return pd.DataFrame({**columns, "over_growth": mean * b / np.exp(b), "asymmetry": b / -a - 1})
 
 
-def second_term(a: float) -> float:
-    """Of equation 1 at b = 1: h(e^a) + h(−e^a) with h(x) = log(1 + e^x), over b − a."""
-    return np.logaddexp(0, [math.exp(a), -math.exp(a)]).sum() / (1 - a)
-
-
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """The three sequences, and what they end at."""
     followed = sequences(settings)
     steps, by_format = pd.concat(followed), formats()
     places = [0, settings.points // 2, settings.points - 1]
     single, double, *_ = np.log10(by_format["mean"])
+    a = -settings.largest_size
+    h = np.logaddexp(0, [math.exp(a), -math.exp(a)])  # h(e^a) and h(−e^a), h(x) = log(1 + e^x)
     return Findings(
         frames={
             "steps": steps,
@@ -129,7 +125,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "formats": by_format,
         },
         statistics={
-            "fixed b: second term of equation 1 at the lowest a": second_term(-settings.largest_size),
+            "fixed b: second term of equation 1 at the lowest a": h.sum() / (1 - a),
             "floating point: log10 of the ratio of posterior means, double over single": double - single,
         },
     )

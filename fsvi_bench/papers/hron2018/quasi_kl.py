@@ -147,9 +147,9 @@ def restrict_gaussian(basis: Factor, precision_tril_p: Square) -> tuple[Float[Te
 def centred_discretised_line_kl(angle: float, cell_width: float, scale_q: float) -> Float[Tensor, ""]:
     """KL + log Δ of the discretised laws for Q = N(0, scale_q²) along a line in the plane and P = N(0, I₂).
 
-    The line passes the origin at `angle` (radians); the cells are those of `IndependentAtoms`. As Δ → 0 it tends to QKL plus
-    a term that depends on the angle, 0 along an axis and `line_orientation_term` at irrational slopes, so no one shift
-    serves all subspaces of one dimension (the paper's remark after theorem 5).
+    The line passes the origin at `angle` (radians); the cells are those of `IndependentAtoms`. As Δ → 0 it tends to
+    QKL plus a term that depends on the angle, 0 along an axis and `line_orientation_term` at irrational slopes, so no
+    one shift serves all subspaces of one dimension (the paper's remark after theorem 5).
     """
     direction = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
     width, reach = torch.tensor(cell_width, dtype=torch.float64), 9.0 * scale_q
