@@ -99,11 +99,10 @@ def tell(grown: pd.DataFrame, per_decade: int) -> dict[str, float]:
     }
 
 
-def outline(interval: str, a: float, b: float, points: int) -> pd.DataFrame:
+def outline(a: float, b: float, points: int) -> pd.DataFrame:
     """The truncated prior from its left end to its right, and the posterior's density of log |w| on both sides of 0."""
     log_size = np.linspace(a, b, points)
     columns = {
-        "interval": interval,
         "log_size": np.pad(log_size, 1, "edge"),
         "prior": np.pad(0.5 * np.exp(-log_size) / (b - a), 1),  # straight down at both ends
     }
@@ -148,15 +147,14 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
         "bound_2": height * (w > k),
     }
     truncated = truncations(settings.intervals)
-    outlines = [
-        outline(*interval, settings.points) for interval in truncated[["interval", "a", "b"]].itertuples(index=False)
-    ]
+    named = zip(truncated["interval"], settings.intervals, strict=True)
+    outlines = {name: outline(a, b, settings.points) for name, (a, b) in named}
     return Findings(
         frames={
             "growth": pd.concat(grown, names=["where"]).reset_index("where"),
             "masses": pd.DataFrame([{"where": name} | tell(g, settings.per_decade) for name, g in grown.items()]),
             "curves": pd.DataFrame(curves),
-            "outlines": pd.concat(outlines),
+            "outlines": pd.concat(outlines, names=["interval"]).reset_index("interval"),
             "truncated": truncated,
             "wider": truncated[1:],
         }

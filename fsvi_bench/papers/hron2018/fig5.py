@@ -32,7 +32,7 @@ from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl
 from fsvi_bench.papers.claims import Values
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.hron2018.quasi_kl import quasi_kl_gaussian, restrict_gaussian
+from fsvi_bench.papers.hron2018.quasi_kl import direction, quasi_kl_gaussian, restrict_gaussian
 
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
 REACH = 5.3  #: of the drawn lines on both sides
@@ -78,18 +78,14 @@ def minimise(loss: Callable[..., Tensor], *starts: Tensor) -> list[Tensor]:
     def closure() -> Tensor:
         optimiser.zero_grad()
         value = loss(*free)
-        value.backward()
+        value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimiser.step(closure)
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
     return [variable.detach() for variable in free]
 
 
 # --- Figure 5: lines through the mean of a Gaussian in the plane, by their angles in radians --------------------------
-
-
-def direction(angle: Tensor) -> Tensor:
-    return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
 
 def restricted(angle: Tensor, precision_tril: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,8 +134,7 @@ def drawn_lines(settings: Settings, precision_tril: Tensor) -> pd.DataFrame:
 def segments(lines: pd.DataFrame) -> pd.DataFrame:
     """Ends of the lines as drawn: of the whole, and of two standard deviations about the mean."""
     w1, w2 = np.cos(np.radians(lines["degrees"])), np.sin(np.radians(lines["degrees"]))
-    reach = {"whole": REACH, "fitted": 2 * lines["sd"]}
-    ends = [(part, side * t) for part, t in reach.items() for side in (-1, 1)]
+    ends = [("whole", -REACH), ("whole", REACH), ("fitted", -2 * lines["sd"]), ("fitted", 2 * lines["sd"])]
     return pd.concat([lines.assign(part=part, w1=t * w1, w2=t * w2) for part, t in ends])
 
 

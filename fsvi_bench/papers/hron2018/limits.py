@@ -22,6 +22,7 @@ from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.quasi_kl import (
     IndependentAtoms,
     centred_discretised_line_kl,
+    direction,
     line_orientation_term,
     quasi_kl_gaussian,
 )
@@ -118,17 +119,17 @@ def lines(settings: Settings) -> pd.DataFrame:
     """
     degrees = torch.linspace(0, 45, settings.degrees + 1, dtype=torch.float64)
     angle = degrees.deg2rad()
-    direction = torch.stack([angle.cos(), angle.sin()], dim=-1)
-    law = (torch.zeros_like(direction), settings.line_scale * direction[..., None], torch.eye(2, dtype=torch.float64))
+    factor = settings.line_scale * direction(angle)[..., None]
+    law = (torch.zeros_like(factor[..., 0]), factor, torch.eye(2, dtype=torch.float64))
     quasi_kl = quasi_kl_gaussian(*law)
     convolved = quasi_kl_gaussian(*law, settings.smallest_noise) - quasi_kl
     found = pd.DataFrame({"degrees": degrees, "formula": line_orientation_term(angle), "convolved": convolved})
 
     def left(width: float) -> Tensor:
-        kl = [centred_discretised_line_kl(each, width, settings.line_scale) for each in angle.tolist()]
+        kl = [centred_discretised_line_kl(each, width, settings.line_scale) for each in angle]
         return torch.stack(kl) - quasi_kl
 
-    return pd.concat([found.assign(width=width, left=left(width)) for width in settings.line_cells])
+    return pd.concat([found.assign(width=width, left=left(width).numpy()) for width in settings.line_cells])
 
 
 # --- Findings ---------------------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def lines(settings: Settings) -> pd.DataFrame:
 
 def approach(way: str, sizes: Sizes, shifts: Sizes, kl: Callable[[float], Tensor], quasi_kl: Tensor) -> pd.DataFrame:
     """|KL − s − QKL| of every case along the sizes."""
-    cases = pd.DataFrame(torch.stack([kl(size) - quasi_kl for size in sizes.tolist()]).abs().numpy())
+    cases = pd.DataFrame(torch.stack([kl(size) - quasi_kl for size in sizes.tolist()]).abs())
     cases = cases.assign(way=way, step=cases.index, size=sizes, shift=shifts)
     return cases.melt(["way", "step", "size", "shift"], var_name="case", value_name="distance")
 

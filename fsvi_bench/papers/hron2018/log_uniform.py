@@ -28,17 +28,17 @@ def log_uniform_mass(likelihood: Likelihood, a: Numbers, b: Numbers, *, side: in
     By adaptive quadrature over log |w|, to rounding of the largest of these masses.
     """
     width = b - a
-    mass, _ = integrate.quad_vec(
+    mass, _ = integrate.quad_vec(  # type: ignore[call-overload]  # its stubs know no lambda
         lambda share: width * likelihood(side * np.exp(a + share * width)), 0, 1, epsrel=1e-13, norm="max"
     )
     return mass
 
 
 def posterior_mean(a: Numbers, b: Numbers) -> Numbers:
-    """E w (eq. 1) for log |w| in [a, b], to rounding of E|w| = (e^b − e^a)/(b − a), its first term.
+    """E w (eq. 1) for log |w| in [a, b], to rounding of E|w| = (e^b − e^a)/(b − a).
 
-    Of h(x) = log(1 + e^x) = x + h(−x) there remains [2h(−e^b) − 2h(−e^a)]/(b − a), the second term but for its factor,
-    written as one logarithm.
+    With h(x) = log(1 + e^x) = x + h(−x) it is [e^b − e^a + 2h(−e^b) − 2h(−e^a)]/(b − a). The difference of the last two
+    terms is taken as one logarithm.
     """
     width = -np.exp(b) * np.expm1(a - b)
     return (width + 2 * np.log1p(np.expm1(-width) * expit(-np.exp(a)))) / (b - a)

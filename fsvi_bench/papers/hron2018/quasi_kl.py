@@ -33,7 +33,7 @@ from torch import Tensor
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_log_density
 from fsvi_bench.maths.linalg import logdet_of_tril, tril_of_gram
 
-_REACH, _STEP = 10.0, 0.125  #: trapezoidal rule against N(0, 1): exp(−½·10²) = 2e-22
+_XI = torch.linspace(-10, 10, 161, dtype=torch.float64)  #: trapezoidal rule against N(0, 1): exp(−½·10²) = 2e-22
 _NODES, _WEIGHTS = map(torch.from_numpy, np.polynomial.legendre.leggauss(64))
 
 Batch = Float[Tensor, "*B"]
@@ -76,11 +76,10 @@ class IndependentAtoms(NamedTuple):
         The trapezoidal rule is exact to rounding there: with d = |x_i − x_j|/√τ the logarithm's singularities lie at a
         distance of π/d from the real axis, and where that is small, the weight exp(−d²/8) of their place is smaller.
         """
-        nodes = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=torch.float64)
-        weights = torch.exp(-0.5 * nodes.square()) * (_STEP / math.sqrt(2 * math.pi))
         difference = (self.locations[..., :, None] - self.locations[..., None, :]) / math.sqrt(noise_variance)
-        exponent = -0.5 * (difference[..., None, :] + nodes[:, None]).square()
-        log_q = torch.logsumexp(exponent + self.probabilities.log()[..., None, None, :], dim=-1) @ weights
+        exponent = -0.5 * (difference[..., None, :] + _XI[:, None]).square()
+        log_sum = torch.logsumexp(exponent + self.probabilities.log()[..., None, None, :], dim=-1)
+        log_q = log_sum @ torch.softmax(-0.5 * _XI.square(), dim=0)
         # The shift ½ log(2πeτ) of a coordinate leaves its ½.
         log_ratio = 0.5 + log_q - self._log_density_p()
         noise = 0.5 * noise_variance * self.scale_p.square().reciprocal().sum(-1)
@@ -93,7 +92,7 @@ class IndependentAtoms(NamedTuple):
         second order in Δ. Atoms in one cell are merged.
         """
         cell = torch.round(self.locations / cell_width)
-        shared = (cell[..., :, None] == cell[..., None, :]).to(cell.dtype)
+        shared = cell[..., :, None] == cell[..., None, :]
         merged = (shared * self.probabilities[..., None, :]).sum(-1)
         mean, scale = self.mean_p[..., None], self.scale_p[..., None]
         log_p = log_mean_normal_density((cell * cell_width - mean) / scale, cell_width / scale) - scale.log()
@@ -144,22 +143,26 @@ def restrict_gaussian(basis: Factor, precision_tril_p: Square) -> tuple[Float[Te
     return tril, 0.5 * (logdet_of_tril(precision_tril_p) - logdet_of_tril(tril) - (D - K) * LOG_2PI)
 
 
-def centred_discretised_line_kl(angle: float, cell_width: float, scale_q: float) -> Float[Tensor, ""]:
+def direction(angle: Float[Tensor, "*B"]) -> Float[Tensor, "*B 2"]:
+    """Of a line in the plane."""
+    return torch.stack([angle.cos(), angle.sin()], dim=-1)
+
+
+def centred_discretised_line_kl(angle: Float[Tensor, ""], cell_width: float, scale_q: float) -> Float[Tensor, ""]:
     """KL + log Δ of the discretised laws for Q = N(0, scale_q²) along a line in the plane and P = N(0, I₂).
 
     The line passes the origin at `angle` (radians); the cells are those of `IndependentAtoms`. As Δ → 0 it tends to
     QKL plus a term that depends on the angle, 0 along an axis and `line_orientation_term` at irrational slopes, so no
     one shift serves all subspaces of one dimension (the paper's remark after theorem 5).
     """
-    direction = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
-    width, reach = torch.tensor(cell_width, dtype=torch.float64), 9.0 * scale_q
+    along, width, reach = direction(angle), angle.new_tensor(cell_width), 9.0 * scale_q
     last = math.ceil(reach / cell_width) + 1
     edges = (torch.arange(-last, last, dtype=torch.float64) + 0.5) * width
     # An edge that the line does not cut, it passes at infinity.
-    t = (edges[:, None] / direction).clamp(-reach, reach).flatten().sort().values
+    t = (edges[:, None] / along).clamp(-reach, reach).flatten().sort().values
     length, middle = t.diff(), (t[1:] + t[:-1]) / 2
     log_q = log_mean_normal_density(middle / scale_q, length / scale_q) - math.log(scale_q)
-    cell = torch.round(middle[:, None] * direction / width)
+    cell = torch.round(middle[:, None] * along / width)
     log_p = log_mean_normal_density(cell * width, width).sum(-1)
     mass = log_q.exp() * length
     # log(mass/(Δ² p)) + log Δ with mass = length · q.
