@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -81,7 +82,7 @@ def growth(
     return pd.DataFrame(columns)
 
 
-def tell(grown: pd.DataFrame, per_decade: int) -> dict[str, float]:
+def tell(grown: pd.DataFrame, per_decade: int) -> dict[str, Any]:
     """Masses after 1, 2, 3 and all decades, and what tells whether they converge.
 
     `last_ratio` is the mass of the last decade over that of the one before, under 1 if the mass may converge.
