@@ -133,7 +133,7 @@ def truncations(intervals: list[tuple[float, float]]) -> pd.DataFrame:
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Masses that grow without bound, and how the truncated prior changes with its interval."""
     forms, (delta, r), k = likelihoods(settings), neighbourhood(settings), settings.tail_from
-    height = float(expit(k))
+    height = expit(k)
     grown = {name: growth(form, delta, r, settings, sides=[1, -1], away=-1) for name, form in forms.items()}
     grown["right tail: Bernoulli, x = 1"] = growth(expit, k, height, settings, sides=[1], away=1)
     grown["left tail: Bernoulli, x = -1"] = growth(lambda w: expit(-w), k, height, settings, sides=[-1], away=1)

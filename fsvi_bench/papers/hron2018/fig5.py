@@ -30,7 +30,6 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl
-from fsvi_bench.papers.claims import Values
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.quasi_kl import direction, quasi_kl_gaussian, restrict_gaussian
 
@@ -100,17 +99,14 @@ def line_quasi_kl(angle: Tensor, mean: Tensor, sd: Tensor, precision_tril: Tenso
     return quasi_kl_gaussian(mean[..., None] * along, sd[..., None, None] * along[..., None], precision_tril)
 
 
-def best_angle(precision_tril: Tensor, points: int) -> float:
-    """Of least −log Z_S: by descent from the best of a grid."""
-    grid = torch.linspace(0, math.pi, points, dtype=torch.float64)
-    start = grid[restricted(grid, precision_tril)[1].argmax()]
+def best_angle(precision_tril: Tensor, start: Tensor) -> float:
+    """Of least −log Z_S, by descent."""
     (angle,) = minimise(lambda angle: -restricted(angle, precision_tril)[1], start)
     return float(angle) % math.pi
 
 
-def drawn_lines(settings: Settings, precision_tril: Tensor) -> pd.DataFrame:
-    """The best line and the others: −log Z_S, and what is left of the quasi-KL of the Gaussian P_S on each."""
-    best = best_angle(precision_tril, settings.points)
+def drawn_lines(settings: Settings, precision_tril: Tensor, best: float) -> pd.DataFrame:
+    """The best line and the others: −log Z_S, and what the quasi-KL of the Gaussian P_S on each is beyond it."""
     angle = torch.tensor([best, *map(math.radians, settings.angles)], dtype=torch.float64)
     sd, log_mass = restricted(angle, precision_tril)
     quasi_kl = line_quasi_kl(angle, torch.zeros_like(sd), sd, precision_tril)
@@ -143,10 +139,10 @@ def ellipses(covariance: Sequence[Sequence[float]]) -> pd.DataFrame:
     turn = np.linspace(0, np.pi, 200)
     w1, high = np.linalg.cholesky(covariance) @ [np.cos(turn), np.sin(turn)]
     unit = pd.DataFrame({"w1": w1, "low": -high[::-1], "high": high})
-    return pd.concat([(deviations * unit).assign(deviations=deviations) for deviations in (1, 2, 3)])
+    return pd.concat({each: each * unit for each in (1, 2, 3)}, names=["deviations"]).reset_index("deviations")
 
 
-def equation_9(precision_tril: Tensor) -> dict[str, Values]:
+def equation_9(precision_tril: Tensor) -> dict[str, float]:
     """Quasi-KL = KL(Q‖P_S) − log Z_S ≥ −log Z_S for Gaussians on lines at many angles."""
     grid = np.meshgrid(np.linspace(0, math.pi, 25), np.linspace(-3, 3, 7), np.logspace(-2, 1, 13))
     angle, mean, sd = map(torch.from_numpy, grid)
@@ -226,8 +222,8 @@ def stationary_points(eigenvalues: Tensor, K: int, noise_variances: Sequence[flo
     for tau, choice in itertools.product(noise_variances, itertools.combinations(D, K)):
         order = [*choice, *(i for i in D if i not in choice)]
         name = f"{{{', '.join(str(i + 1) for i in choice)}}}"
-        about = {"name": name, "leading": order == list(D), "noise": tau}
-        points.append(about | curvatures(eigenvalues[order], K, tau))
+        found = curvatures(eigenvalues[order], K, tau)
+        points.append({"name": name, "leading": order == list(D), "noise": tau, **found})
     return pd.DataFrame(points)
 
 
@@ -273,9 +269,9 @@ def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Lines in the plane, subspaces by descent, and a hyperparameter by quasi-KL."""
     precision_tril = torch.linalg.cholesky(torch.linalg.inv(torch.tensor(settings.covariance, dtype=torch.float64)))
-    lines = drawn_lines(settings, precision_tril)
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)
-    heights = pd.DataFrame({"degrees": angles.rad2deg(), "height": -restricted(angles, precision_tril)[1]})
+    _, log_mass = restricted(angles, precision_tril)
+    lines = drawn_lines(settings, precision_tril, best_angle(precision_tril, angles[log_mass.argmax()]))
     draw, eigenvalues = standard_normal(settings.seed), torch.tensor(settings.eigenvalues, dtype=torch.float64)
     *first, last = (draw(len(eigenvalues), settings.dimensions) for _ in range(settings.starts + 1))
     starts = pd.DataFrame([try_start(eigenvalues, start) for start in first])
@@ -296,9 +292,9 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "lines": lines,
             "segments": segments(lines),
             "ellipses": ellipses(settings.covariance),
-            "heights": heights,
+            "heights": pd.DataFrame({"degrees": angles.rad2deg(), "height": -log_mass}),
             "starts": starts,
-            "best start": starts.loc[[starts["quasi_kl"].idxmin()]],
+            "best start": starts.nsmallest(1, "quasi_kl"),
             "choices": points,
             "distances": distances,
             "scales": by,

@@ -59,12 +59,12 @@ def dropout(theta: Tensor, retain: Tensor, mean_p: Tensor, sd_p: Tensor) -> Inde
     return IndependentAtoms(locations, probabilities, mean_p, sd_p)
 
 
-def dropout_cases(settings: Settings) -> list[Tensor]:
+def dropout_cases(settings: Settings) -> tuple[Tensor, ...]:
     """Every θ of the settings with every retain probability and every target, [cases, 2] each."""
     targets = zip(settings.target_mean, settings.target_sd, strict=True)
     cases = itertools.product(settings.theta, settings.retain_probability, targets)
-    flat = zip(*((theta, (retain, retain), *target) for theta, retain, target in cases), strict=True)
-    return [torch.tensor(each, dtype=torch.float64) for each in flat]
+    flat = [(theta, (retain, retain), *target) for theta, retain, target in cases]
+    return torch.tensor(flat, dtype=torch.float64).unbind(1)
 
 
 def gradient_difference(theta: Tensor, retain: Tensor) -> Tensor:
@@ -125,11 +125,11 @@ def lines(settings: Settings) -> pd.DataFrame:
     convolved = quasi_kl_gaussian(*law, settings.smallest_noise) - quasi_kl
     found = pd.DataFrame({"degrees": degrees, "formula": line_orientation_term(angle), "convolved": convolved})
 
-    def left(width: float) -> Tensor:
+    by_width = []
+    for width in settings.line_cells:
         kl = [centred_discretised_line_kl(each, width, settings.line_scale) for each in angle]
-        return torch.stack(kl) - quasi_kl
-
-    return pd.concat([found.assign(width=width, left=left(width).numpy()) for width in settings.line_cells])
+        by_width.append(found.assign(width=width, left=(torch.stack(kl) - quasi_kl).numpy()))
+    return pd.concat(by_width)
 
 
 # --- Findings ---------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_log_density
-from fsvi_bench.maths.linalg import logdet_of_tril, tril_of_gram
+from fsvi_bench.maths.linalg import logdet_of_tril, square_norm, tril_of_gram
 
 _XI = torch.linspace(-10, 10, 161, dtype=torch.float64)  #: trapezoidal rule against N(0, 1): exp(−½·10²) = 2e-22
 _NODES, _WEIGHTS = map(torch.from_numpy, np.polynomial.legendre.leggauss(64))
@@ -82,7 +82,7 @@ class IndependentAtoms(NamedTuple):
         log_q = log_sum @ torch.softmax(-0.5 * _XI.square(), dim=0)
         # The shift ½ log(2πeτ) of a coordinate leaves its ½.
         log_ratio = 0.5 + log_q - self._log_density_p()
-        noise = 0.5 * noise_variance * self.scale_p.square().reciprocal().sum(-1)
+        noise = 0.5 * noise_variance * (self.scale_p**-2).sum(-1)
         return (self.probabilities * log_ratio).sum((-2, -1)) + noise
 
     def centred_discretised_kl(self, cell_width: float) -> Batch:
@@ -127,8 +127,7 @@ def quasi_kl_gaussian(
     inside = (torch.linalg.svdvals(factor_q).square() + noise_variance).log().sum(-1)
     entropy = 0.5 * (K * (1 + LOG_2PI) + inside)
     columns = torch.cat([factor_q, mean_q[..., None]], dim=-1)
-    trace = (precision_tril_p.mT @ columns).square().sum((-2, -1))
-    noise = noise_variance * precision_tril_p.square().sum((-2, -1))
+    trace, noise = square_norm(precision_tril_p.mT @ columns), noise_variance * square_norm(precision_tril_p)
     cross_entropy = 0.5 * (D * LOG_2PI - logdet_of_tril(precision_tril_p) + trace + noise)
     return cross_entropy - entropy
 

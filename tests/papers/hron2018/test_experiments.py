@@ -47,6 +47,7 @@ def test_mass_around_zero_equals_an_integral_with_many_digits():
         assert row.log_density == pytest.approx(float(mp.log(normal_density(mp.exp(low))) - low), rel=1e-13)
 
 
+@pytest.mark.filterwarnings("ignore:divide by zero")  # the log of a likelihood that underflows
 @pytest.mark.parametrize("side", [1, -1])
 def test_mass_of_a_tail_equals_an_integral_with_many_digits(side):
     grown = growth(expit, 1.0, 0.5, settings_of("fig1-3"), sides=[side], away=1)
@@ -189,7 +190,7 @@ def test_mass_of_a_line_and_the_gaussian_on_it(settings, precision_tril):
     """The mass by integration; no other mean or standard deviation is better."""
     precision, covariance = (precision_tril @ precision_tril.mT).numpy(), np.array(settings.covariance)
     height = 1 / (2 * math.pi * math.sqrt(np.linalg.det(covariance)))
-    for line in fig5.drawn_lines(settings, precision_tril).itertuples():
+    for line in fig5.drawn_lines(settings, precision_tril, 0.6).itertuples():
         angle = math.radians(line.degrees)
         d = np.array([math.cos(angle), math.sin(angle)])
         mass, _ = integrate.quad(lambda t, d=d: height * math.exp(-0.5 * t * t * (d @ precision @ d)), -np.inf, np.inf)
@@ -209,10 +210,10 @@ def test_ellipses_are_of_whole_standard_deviations(settings):
     assert bool((drawn["low"] <= drawn["high"]).all())
 
 
-@pytest.mark.parametrize("points", [5, 20, 73])
-def test_best_angle_does_not_depend_on_the_grid(settings, precision_tril, points):
+@pytest.mark.parametrize("start", [0.2, 0.6, 0.9])
+def test_best_angle_does_not_depend_on_the_start(settings, precision_tril, start):
     (a, b), (_, c) = settings.covariance
-    assert fig5.best_angle(precision_tril, points) == pytest.approx(0.5 * math.atan2(2 * b, a - c), abs=1e-7)
+    assert fig5.best_angle(precision_tril, f64(start)) == pytest.approx(0.5 * math.atan2(2 * b, a - c), abs=1e-7)
 
 
 def test_the_most_that_minus_quasi_kl_can_be_by_integration_over_lines():
