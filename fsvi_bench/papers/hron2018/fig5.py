@@ -94,19 +94,19 @@ def restricted(angle: Tensor, precision_tril: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def line_quasi_kl(angle: Tensor, mean: Tensor, sd: Tensor, precision_tril: Tensor) -> Tensor:
-    """Of N(mean, sd²) along these lines."""
+    """The quasi-KL of N(mean, sd²) along these lines."""
     along = direction(angle)
     return quasi_kl_gaussian(mean[..., None] * along, sd[..., None, None] * along[..., None], precision_tril)
 
 
 def best_angle(precision_tril: Tensor, start: Tensor) -> float:
-    """Of least −log Z_S, by descent."""
+    """The angle of least −log Z_S, by descent."""
     (angle,) = minimise(lambda angle: -restricted(angle, precision_tril)[1], start)
     return float(angle) % math.pi
 
 
 def drawn_lines(settings: Settings, precision_tril: Tensor, best: float) -> pd.DataFrame:
-    """The best line and the others: −log Z_S, and what the quasi-KL of the Gaussian P_S on each is beyond it."""
+    """The best line and the others: −log Z_S, the best Gaussian P_S on each, and the KL term `kl` that it leaves."""
     angle = torch.tensor([best, *map(math.radians, settings.angles)], dtype=torch.float64)
     sd, log_mass = restricted(angle, precision_tril)
     quasi_kl = line_quasi_kl(angle, torch.zeros_like(sd), sd, precision_tril)
@@ -135,7 +135,7 @@ def segments(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def ellipses(covariance: Sequence[Sequence[float]]) -> pd.DataFrame:
-    """Of 1, 2 and 3 standard deviations: their upper and lower halves."""
+    """The upper and lower halves of the ellipses of 1, 2 and 3 standard deviations."""
     turn = np.linspace(0, np.pi, 200)
     w1, high = np.linalg.cholesky(covariance) @ [np.cos(turn), np.sin(turn)]
     unit = pd.DataFrame({"w1": w1, "low": -high[::-1], "high": high})
@@ -161,7 +161,7 @@ def equation_9(precision_tril: Tensor) -> dict[str, float]:
 def objective(eigenvalues: Tensor, basis: Tensor, variances: Tensor, noise_variance: float = 0.0) -> Tensor:
     """QKL of Q (proposition 6); with noise, the KL of its convolution less its part that depends on τ alone (7).
 
-    In coordinates along Σ's eigenvectors, which the descents do not know of.
+    In coordinates along Σ's eigenvectors, so that Σ is diagonal; the descents make no use of that.
     """
     precision_tril = torch.diag(eigenvalues.rsqrt())
     return quasi_kl_gaussian(torch.zeros_like(eigenvalues), basis * variances.sqrt(), precision_tril, noise_variance)
@@ -231,7 +231,7 @@ def stationary_points(eigenvalues: Tensor, K: int, noise_variances: Sequence[flo
 
 
 def standard_normal(seed: int) -> Callable[..., Tensor]:
-    """Draws of any shape."""
+    """A function that draws from N(0, 1), given a shape."""
     return partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 

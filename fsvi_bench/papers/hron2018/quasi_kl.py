@@ -143,7 +143,7 @@ def restrict_gaussian(basis: Factor, precision_tril_p: Square) -> tuple[Float[Te
 
 
 def direction(angle: Float[Tensor, "*B"]) -> Float[Tensor, "*B 2"]:
-    """Of a line in the plane."""
+    """(cos, sin), the direction of a line in the plane."""
     return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
 
