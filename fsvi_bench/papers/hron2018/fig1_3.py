@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from scipy import stats
 from scipy.special import expit
-from torch import Tensor
 
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.hron2018.log_uniform import (
-    Likelihood,
-    cumulative_log_uniform_mass,
-    truncated_log_uniform_posterior,
-)
+from fsvi_bench.papers.hron2018.log_uniform import Likelihood, log_uniform_mass, posterior_mean, posterior_variance
 
 GAUSSIAN = "around 0: Gaussian, linear"  #: figure 1
 REACH = 4.0  #: of w in the drawings
@@ -31,43 +27,39 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     observation: float
-    noise_sd: float = Field(gt=0)
+    noise_sd: PositiveFloat
     share: float = Field(gt=0, lt=1)
-    tail_from: float = Field(gt=0)
+    tail_from: PositiveFloat
     decades: int = Field(ge=3, le=300)
-    per_decade: int = Field(ge=1)
+    per_decade: PositiveInt
     intervals: list[tuple[float, float]] = Field(min_length=2)
     points: int = Field(ge=2)
 
     @model_validator(mode="after")
     def _intervals_widen(self) -> Settings:
         a, b = zip(*self.intervals, strict=True)
-        if any(np.diff(a) >= 0) or any(np.diff(b) <= 0) or a[0] >= b[0]:
+        if any(np.diff([*a[::-1], *b]) <= 0):
             raise ValueError("expected intervals [a, b] with a < b, each inside of the next")
         return self
 
 
 def likelihoods(settings: Settings) -> dict[str, Likelihood]:
     """As functions of one weight of the model, all of one data point at x = 1; classes other than the first have 0."""
-
-    def gaussian(f: Tensor) -> Tensor:
-        deviations = (f - settings.observation) / settings.noise_sd
-        return torch.exp(-0.5 * deviations.square()) / (math.sqrt(2 * math.pi) * settings.noise_sd)
-
+    gaussian = stats.norm(settings.observation, settings.noise_sd).pdf
     return {
         GAUSSIAN: gaussian,
-        "around 0: Gaussian, rectified linear unit": lambda w: gaussian(w.clamp(min=0)),
-        "around 0: Gaussian, sigmoid unit": lambda w: gaussian(torch.sigmoid(w)),
-        "around 0: Bernoulli, linear": torch.sigmoid,
-        "around 0: categorical of 3 classes, linear": lambda w: 1 / (1 + 2 * torch.exp(-w)),
+        "around 0: Gaussian, rectified linear unit": lambda w: gaussian(np.maximum(w, 0)),
+        "around 0: Gaussian, sigmoid unit": lambda w: gaussian(expit(w)),
+        "around 0: Bernoulli, linear": expit,
+        "around 0: categorical of 3 classes, linear": lambda w: 1 / (1 + 2 * np.exp(-w)),
     }
 
 
 def neighbourhood(settings: Settings) -> tuple[float, float]:
     """δ and r: the Gaussian likelihood exceeds r where |w − y| < √(y² − 2σ² log share), so at least for |w| < δ."""
     y, sd = abs(settings.observation), settings.noise_sd
-    at_zero = likelihoods(settings)[GAUSSIAN](torch.zeros((), dtype=torch.float64))
-    return math.sqrt(y * y - 2 * sd * sd * math.log(settings.share)) - y, settings.share * float(at_zero)
+    at_zero = likelihoods(settings)[GAUSSIAN](0)
+    return math.sqrt(y * y - 2 * sd * sd * math.log(settings.share)) - y, settings.share * at_zero
 
 
 def growth(
@@ -77,82 +69,95 @@ def growth(
 
     `bound` is the mass of a likelihood of that height.
     """
-    steps = settings.decades * settings.per_decade + 1
-    decades = torch.linspace(0, settings.decades, steps, dtype=torch.float64)
+    decades = np.linspace(0, settings.decades, settings.decades * settings.per_decade + 1)
     log_size = math.log(start) + away * math.log(10) * decades
-    mass = torch.stack([cumulative_log_uniform_mass(likelihood, log_size, side=side) for side in sides])
+    mass = sum(log_uniform_mass(likelihood, log_size[:1], log_size, side=side) for side in sides)
     columns = {
         "decades": decades,
-        "mass": away * mass.sum(0),
+        "mass": away * mass,
         "bound": len(sides) * height * math.log(10) * decades,
         "log_size": log_size,
-        "log_density": likelihood(sides[0] * log_size.exp()).log() - log_size,
+        "log_density": np.log(likelihood(sides[0] * np.exp(log_size))) - log_size,
     }
     return pd.DataFrame(columns)
 
 
-def tell(grown: pd.DataFrame, each: int) -> dict[str, float]:
+def tell(grown: pd.DataFrame, per_decade: int) -> dict[str, Any]:
     """Masses after 1, 2, 3 and all decades, and what tells whether they converge.
 
     `last_ratio` is the mass of the last decade over that of the one before, under 1 if the mass may converge.
     """
-    mass = grown["mass"]
-    before, last = mass.iloc[[-1 - 2 * each, -1 - each, -1]].diff()[1:]
-    slope = grown["log_density"].diff() / grown["log_size"].diff()
+    mass, slope = grown["mass"][::per_decade], grown["log_density"].diff() / grown["log_size"].diff()
+    before, last = mass.diff()[-2:]
     return {
-        **{f"decade_{n}": mass[n * each] for n in (1, 2, 3)},
+        "decades": len(mass) - 1,
+        **{f"decade_{n}": mass.iloc[n] for n in (1, 2, 3)},
         "in_all": mass.iloc[-1],
         "last_ratio": last / before,
-        "over_bound": (mass / grown["bound"])[1:].min(skipna=False),
-        "steepest": slope[-each:].min(skipna=False),
+        "over_bound": (grown["mass"] / grown["bound"])[1:].min(skipna=False),
+        "steepest": slope[-per_decade:].min(skipna=False),
         "around_zero": grown["log_size"].is_monotonic_decreasing,
     }
 
 
-def outline(interval: str, a: float, b: float, points: int) -> pd.DataFrame:
+def outline(a: float, b: float, points: int) -> pd.DataFrame:
     """The truncated prior from its left end to its right, and the posterior's density of log |w| on both sides of 0."""
     log_size = np.linspace(a, b, points)
-    density = np.pad(0.5 * np.exp(-log_size) / (b - a), 1)  # straight down at both ends
-    right = pd.DataFrame({"interval": interval, "log_size": np.pad(log_size, 1, "edge"), "prior": density})
-    both = pd.concat([right[::-1].assign(side=-1), right.assign(side=1)])
+    columns = {
+        "log_size": np.pad(log_size, 1, "edge"),
+        "prior": np.pad(0.5 * np.exp(-log_size) / (b - a), 1),  # straight down at both ends
+    }
+    both = pd.concat([pd.DataFrame({**columns, "side": side})[::side] for side in (-1, 1)])
     w = both["side"] * np.exp(both["log_size"])
     return both.assign(w=w, posterior=expit(w) / (b - a))
 
 
-def truncations(intervals: list[tuple[float, float]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Each interval's prior and its posterior after (x, y) = (1, 1), and what a step to the next one changes."""
-    a, b = torch.tensor(intervals, dtype=torch.float64).T
-    mean, variance = truncated_log_uniform_posterior(a, b)
-    peak = (-a).exp() / (2 * (b - a))
-    names = [f"[{a:g}, {b:g}]".replace("-", "−") for a, b in intervals]
-    columns = {"a": a, "b": b, "gap": 2 * a.exp(), "end": b.exp(), "peak": peak, "mean": mean, "sd": variance.sqrt()}
-    steps = {"widening": torch.minimum(-a.diff(), b.diff()), "peak_rise": peak.log().diff()}
-    wider = {"interval": names[1:], **steps, "mean_ratio": mean[1:] / mean[:-1]}
-    return pd.DataFrame({"interval": names, **columns}), pd.DataFrame(wider)
+def truncations(intervals: list[tuple[float, float]]) -> pd.DataFrame:
+    """Each interval's prior and its posterior after (x, y) = (1, 1), and what changes from the interval before it."""
+    found = pd.DataFrame(intervals, columns=["a", "b"])
+    a, b = found["a"], found["b"]
+    peak, mean = np.exp(-a) / (2 * (b - a)), posterior_mean(a, b)
+    return found.assign(
+        interval=[f"[{low:g}, {high:g}]".replace("-", "−") for low, high in intervals],
+        gap=2 * np.exp(a),
+        end=np.exp(b),
+        peak=peak,
+        mean=mean,
+        sd=np.sqrt(posterior_variance(a, b)),
+        widening=np.minimum(-a.diff(), b.diff()),
+        peak_rise=np.log(peak).diff(),
+        mean_ratio=mean / mean.shift(),
+    )
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Masses that grow without bound, and how the truncated prior changes with its interval."""
     forms, (delta, r), k = likelihoods(settings), neighbourhood(settings), settings.tail_from
-    height = float(expit(k))
+    height = expit(k)
     grown = {name: growth(form, delta, r, settings, sides=[1, -1], away=-1) for name, form in forms.items()}
-    grown["right tail: Bernoulli, x = 1"] = growth(torch.sigmoid, k, height, settings, sides=[1], away=1)
-    grown["left tail: Bernoulli, x = -1"] = growth(lambda w: torch.sigmoid(-w), k, height, settings, sides=[-1], away=1)
-    w = torch.linspace(-REACH, REACH, settings.points, dtype=torch.float64)
-    curves = {"w": w, "prior": 1 / w.abs(), "figure_1": forms[GAUSSIAN](w), "figure_2": w.sigmoid()}
-    bounds = {"figure": [1, 1, 2, 2], "w": [-delta, delta, k, REACH], "low": 0.0, "high": [r, r, height, height]}
-    truncated, wider = truncations(settings.intervals)
+    grown["right tail: Bernoulli, x = 1"] = growth(expit, k, height, settings, sides=[1], away=1)
+    grown["left tail: Bernoulli, x = -1"] = growth(lambda w: expit(-w), k, height, settings, sides=[-1], away=1)
+    w = pd.Series(np.linspace(-REACH, REACH, settings.points))
+    curves = {
+        "w": w,
+        "prior": 1 / w.abs(),
+        "figure_1": forms[GAUSSIAN](w),
+        "figure_2": expit(w),
+        "zero": 0.0,
+        "bound_1": r * (w.abs() < delta),
+        "bound_2": height * (w > k),
+    }
+    truncated = truncations(settings.intervals)
     named = zip(truncated["interval"], settings.intervals, strict=True)
-    outlines = [outline(name, a, b, settings.points) for name, (a, b) in named]
+    outlines = {name: outline(a, b, settings.points) for name, (a, b) in named}
     return Findings(
         frames={
             "growth": pd.concat(grown, names=["where"]).reset_index("where"),
             "masses": pd.DataFrame([{"where": name} | tell(g, settings.per_decade) for name, g in grown.items()]),
             "curves": pd.DataFrame(curves),
-            "bounds": pd.DataFrame(bounds),
-            "outlines": pd.concat(outlines),
+            "outlines": pd.concat(outlines, names=["interval"]).reset_index("interval"),
             "truncated": truncated,
-            "wider": wider,
+            "wider": truncated[1:],
         }
     )
 

@@ -1,25 +1,38 @@
-"""Hron, Matthews and Ghahramani (2018), figure 5 and section 5: quasi-KL finds the principal axis."""
+"""Hron, Matthews and Ghahramani (2018), figure 5 and section 5: quasi-KL finds the principal subspace.
+
+In section 5.1 P = N(0, Σ) on R^D is approximated by Q = N(0, A diag(v) Aᵀ), A (D×K) with orthonormal columns
+(proposition 6), and by its convolution with noise, N(0, A diag(v) Aᵀ + τI), which has a KL (proposition 7).
+
+Where this deviates from the paper. The proof of proposition 6 writes P's density on the subspace as that of
+N(0, AᵀΣA); restricted, not projected, P has the covariance (AᵀΣ⁻¹A)⁻¹, with which the stated formula is right. The
+proof of proposition 7 drops τ/γ of the directions left out; with it, replacing a left-out eigenvalue γ by a kept one
+changes the KL by ½[1 − τ/γ + log(τ/γ)] ≤ 0, most for the largest γ, so the claim stands for τ < γ_K. And the other
+choices of K eigenvectors are stationary points but no local optima: rotating a kept eigenvector towards a left-out
+one of larger eigenvalue lowers both objectives.
+
+Optima are found here without these solutions, by descent, and curvatures by automatic differentiation.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from scipy import stats
+from scipy.linalg import subspace_angles
 from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
-from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl, normal_log_density
-from fsvi_bench.papers.claims import Values
+from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.hron2018.pca import Target, at_choice, descend, largest_angle, minimise, outer, pca_optimum
-from fsvi_bench.papers.hron2018.quasi_kl import RestrictedGaussian, quasi_kl_affine_gaussian, restrict_gaussian
+from fsvi_bench.papers.hron2018.quasi_kl import direction, quasi_kl_gaussian, restrict_gaussian
 
-Positive = Annotated[float, Field(gt=0)]
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
 REACH = 5.3  #: of the drawn lines on both sides
 EVIDENCE, BOUND = "log evidence", "largest -QKL"
@@ -32,163 +45,199 @@ class Settings(BaseModel):
     covariance: tuple[tuple[float, float], tuple[float, float]]
     angles: list[float] = Field(min_length=1, max_length=4)  #: degrees
     points: int = Field(ge=5)  #: angles from 0 to 180 degrees
-    eigenvalues: list[Positive]  #: falling
-    dimensions: int = Field(ge=1)
-    starts: int = Field(ge=1)
+    eigenvalues: list[PositiveFloat]  #: falling
+    dimensions: PositiveInt
+    starts: PositiveInt
     seed: int
-    noise_variances: list[Positive] = Field(min_length=2)  #: falling
+    noise_variances: list[PositiveFloat] = Field(min_length=2)  #: falling
     observations: int = Field(ge=2)
-    noise_sd: float = Field(gt=0)
+    noise_sd: PositiveFloat
     prior_scales: int = Field(ge=3)
-    prior_scale_range: tuple[Positive, Positive]  #: standard deviations, rising
+    prior_scale_range: tuple[PositiveFloat, PositiveFloat]  #: standard deviations, rising
 
     @model_validator(mode="after")
     def _falling(self) -> Settings:
-        for values in (self.eigenvalues, self.noise_variances):
-            if any(np.diff(values) >= 0):
-                raise ValueError(f"got {values}, expected falling values")
-        if self.dimensions >= len(self.eigenvalues) or self.noise_variances[0] >= self.eigenvalues[self.dimensions - 1]:
-            raise ValueError("expected fewer dimensions than eigenvalues, and noise below the last one kept")
+        kept = self.eigenvalues[: self.dimensions]
+        for values in (self.eigenvalues, [*kept, *self.noise_variances]):
+            if any(np.diff(values) >= 0) or len(kept) == len(self.eigenvalues):
+                raise ValueError(
+                    f"got {values}, expected falling values: more eigenvalues than dimensions, and noise below the "
+                    "last one kept"
+                )
         return self
 
 
-# --- Lines in the plane -----------------------------------------------------------------------------------------------
+def minimise(loss: Callable[..., Tensor], *starts: Tensor) -> list[Tensor]:
+    """Where L-BFGS ends on a differentiable loss of these variables."""
+    free = [start.clone().requires_grad_() for start in starts]
+    optimiser = torch.optim.LBFGS(
+        free, max_iter=5000, tolerance_grad=1e-11, tolerance_change=1e-16, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        value = loss(*free)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    return [variable.detach() for variable in free]
 
 
-class Plane:
-    """Figure 5's target N(0, Σ) and the lines through its mean."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.covariance = torch.tensor(settings.covariance, dtype=torch.float64)
-        self.precision_tril = torch.linalg.cholesky(torch.linalg.inv(self.covariance))
-        x, y = pca_optimum(self.covariance, 1).basis[:, 0].tolist()
-        self.axis = math.atan2(y, x) % math.pi  #: of the principal axis [radians]
-
-    def target(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        return torch.zeros(*shape, 2, dtype=torch.float64), self.precision_tril.expand(*shape, 2, 2)
-
-    def restricted(self, angle: Tensor) -> RestrictedGaussian:
-        """To the lines at these angles."""
-        zero, precision_tril = self.target(angle.shape)
-        return restrict_gaussian(zero, direction(angle)[..., None], zero, precision_tril)
-
-    def quasi_kl(self, angle: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
-        """Of N(mean, sd²) along the line at that angle."""
-        offset, factor = mean[..., None] * direction(angle), sd[..., None] * direction(angle)
-        return quasi_kl_affine_gaussian(offset, factor[..., None], *self.target(sd.shape))
-
-    def fit(self, angle: float) -> dict[str, float]:
-        """The best Gaussian on a line, by descent from N(1, 1), with −log Z_S and the KL term that it leaves."""
-        at, start = torch.tensor(angle, dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
-        mean, log_sd = minimise(lambda free: self.quasi_kl(at, free[0], free[1].exp()), start)
-        height, quasi_kl = -float(self.restricted(at).log_mass), float(self.quasi_kl(at, mean, log_sd.exp()))
-        fitted = {"mean": float(mean), "sd": float(log_sd.exp()), "kl": quasi_kl - height}
-        return {"degrees": math.degrees(angle), "height": height, **fitted, "quasi_kl": quasi_kl}
-
-    def best_angle(self, points: int) -> float:
-        """Of least −log Z_S: by descent from the best of a grid [radians]."""
-        grid = torch.linspace(0, math.pi, points, dtype=torch.float64)
-        start = grid[self.restricted(grid).log_mass.argmax(keepdim=True)]
-        return minimise(lambda angle: -self.restricted(angle).log_mass.sum(), start).item() % math.pi
+# --- Figure 5: lines through the mean of a Gaussian in the plane, by their angles in radians --------------------------
 
 
-def direction(angle: Tensor) -> Tensor:
-    return torch.stack([angle.cos(), angle.sin()], dim=-1)
+def restricted(angle: Tensor, precision_tril: Tensor) -> tuple[Tensor, Tensor]:
+    """Standard deviation of P_S = N(0, sd²) on these lines, and log Z_S."""
+    tril, log_mass = restrict_gaussian(direction(angle)[..., None], precision_tril)
+    return 1 / tril[..., 0, 0], log_mass
 
 
-def fitted_lines(plane: Plane, settings: Settings) -> pd.DataFrame:
-    """The best line and the others that are drawn."""
-    angles = [plane.best_angle(settings.points), *map(math.radians, settings.angles)]
-    lines = pd.DataFrame([plane.fit(angle) for angle in angles])
-    axis, line = math.degrees(plane.axis), ["best"] + ["other"] * len(settings.angles)
-    apart = (lines["degrees"] - axis).abs()
-    excess = lines["height"] - lines["height"][0]
-    return lines.assign(line=line, axis=axis, excess=excess, apart=np.minimum(apart, 180 - apart))
+def line_quasi_kl(angle: Tensor, mean: Tensor, sd: Tensor, precision_tril: Tensor) -> Tensor:
+    """The quasi-KL of N(mean, sd²) along these lines."""
+    along = direction(angle)
+    return quasi_kl_gaussian(mean[..., None] * along, sd[..., None, None] * along[..., None], precision_tril)
+
+
+def best_angle(precision_tril: Tensor, start: Tensor) -> float:
+    """The angle of least −log Z_S, by descent."""
+    (angle,) = minimise(lambda angle: -restricted(angle, precision_tril)[1], start)
+    return float(angle) % math.pi
+
+
+def drawn_lines(settings: Settings, precision_tril: Tensor, best: float) -> pd.DataFrame:
+    """The best line and the others: −log Z_S, the best Gaussian P_S on each, and the KL term `kl` that it leaves."""
+    angle = torch.tensor([best, *map(math.radians, settings.angles)], dtype=torch.float64)
+    sd, log_mass = restricted(angle, precision_tril)
+    quasi_kl = line_quasi_kl(angle, torch.zeros_like(sd), sd, precision_tril)
+    (a, b), (_, c) = settings.covariance
+    axis = 0.5 * math.atan2(2 * b, a - c) % math.pi
+    columns = {
+        "line": ["best"] + ["other"] * len(settings.angles),
+        "degrees": angle.rad2deg(),
+        "axis": math.degrees(axis),
+        "apart": (angle - axis).sin().abs().asin().rad2deg(),
+        "height": -log_mass,
+        "excess": log_mass[0] - log_mass,
+        "mean": 0.0,
+        "sd": sd,
+        "quasi_kl": quasi_kl,
+        "kl": quasi_kl + log_mass,
+    }
+    return pd.DataFrame(columns)
 
 
 def segments(lines: pd.DataFrame) -> pd.DataFrame:
     """Ends of the lines as drawn: of the whole, and of two standard deviations about the mean."""
-    reach = pd.Series(REACH, index=lines.index)
-    ends = {"whole": (-reach, reach), "fitted": (lines["mean"] - 2 * lines["sd"], lines["mean"] + 2 * lines["sd"])}
-    drawn = pd.concat([lines.assign(part=part, t=t) for part, both in ends.items() for t in both])
-    angle = np.radians(drawn["degrees"])
-    return drawn.assign(w1=drawn["t"] * np.cos(angle), w2=drawn["t"] * np.sin(angle))
+    w1, w2 = np.cos(np.radians(lines["degrees"])), np.sin(np.radians(lines["degrees"]))
+    ends = [("whole", -REACH), ("whole", REACH), ("fitted", -2 * lines["sd"]), ("fitted", 2 * lines["sd"])]
+    return pd.concat([lines.assign(part=part, w1=t * w1, w2=t * w2) for part, t in ends])
 
 
-def ellipses(plane: Plane) -> pd.DataFrame:
-    """Of 1, 2 and 3 standard deviations: their upper and lower halves."""
-    turn, factor = np.linspace(0, np.pi, 200), torch.linalg.cholesky(plane.covariance).numpy()
-    w1, high = factor @ [np.cos(turn), np.sin(turn)]
-    _, low = factor @ [np.cos(turn), -np.sin(turn)]
-    unit = pd.DataFrame({"w1": w1, "low": low, "high": high})
-    return pd.concat([(deviations * unit).assign(deviations=deviations) for deviations in (1, 2, 3)])
+def ellipses(covariance: Sequence[Sequence[float]]) -> pd.DataFrame:
+    """The upper and lower halves of the ellipses of 1, 2 and 3 standard deviations."""
+    turn = np.linspace(0, np.pi, 200)
+    w1, high = np.linalg.cholesky(covariance) @ [np.cos(turn), np.sin(turn)]
+    unit = pd.DataFrame({"w1": w1, "low": -high[::-1], "high": high})
+    return pd.concat({each: each * unit for each in (1, 2, 3)}, names=["deviations"]).reset_index("deviations")
 
 
-def equation_9(plane: Plane) -> dict[str, Values]:
+def equation_9(precision_tril: Tensor) -> dict[str, float]:
     """Quasi-KL = KL(Q‖P_S) − log Z_S ≥ −log Z_S for Gaussians on lines at many angles."""
-    angle, mean, sd = torch.cartesian_prod(
-        torch.linspace(0, math.pi, 25, dtype=torch.float64),
-        torch.linspace(-3, 3, 7, dtype=torch.float64),
-        torch.logspace(-2, 1, 13, dtype=torch.float64),
-    ).T
-    restricted = plane.restricted(angle)
-    kl = gaussian_kl(mean[:, None], sd[:, None, None], restricted.mean, 1 / restricted.precision_tril)
-    excess = plane.quasi_kl(angle, mean, sd) + restricted.log_mass
+    grid = np.meshgrid(np.linspace(0, math.pi, 25), np.linspace(-3, 3, 7), np.logspace(-2, 1, 13))
+    angle, mean, sd = map(torch.from_numpy, grid)
+    sd_p, log_mass = restricted(angle, precision_tril)
+    kl = normal_kl(mean, sd.square(), torch.zeros_like(mean), sd_p.square())
+    excess = line_quasi_kl(angle, mean, sd, precision_tril) + log_mass
     return {
         "equation 9: largest difference between its sides [nats]": float((excess - kl).abs().max()),
         "section 5: least excess of the quasi-KL over -log Z_S [nats]": float(excess.min()),
     }
 
 
-# --- Subspaces by descent ---------------------------------------------------------------------------------------------
+# --- Section 5.1: principal subspaces ---------------------------------------------------------------------------------
 
 
-def try_start(target: Target, start: Tensor) -> dict[str, float | bool]:
+def objective(eigenvalues: Tensor, basis: Tensor, variances: Tensor, noise_variance: float = 0.0) -> Tensor:
+    """QKL of Q (proposition 6); with noise, the KL of its convolution less its part that depends on τ alone (7).
+
+    In coordinates along Σ's eigenvectors, so that Σ is diagonal; the descents make no use of that.
+    """
+    precision_tril = torch.diag(eigenvalues.rsqrt())
+    return quasi_kl_gaussian(torch.zeros_like(eigenvalues), basis * variances.sqrt(), precision_tril, noise_variance)
+
+
+def descend(eigenvalues: Tensor, start: Tensor, noise_variance: float = 0.0) -> tuple[Tensor, Tensor]:
+    """A and v at the end of a descent over a D×K matrix, whose Q factor is A, and log v, from `start` and 0."""
+
+    def loss(matrix: Tensor, log_variances: Tensor) -> Tensor:
+        return objective(eigenvalues, torch.linalg.qr(matrix).Q, log_variances.exp(), noise_variance)
+
+    matrix, log_variances = minimise(loss, start, torch.zeros_like(start[0]))
+    return torch.linalg.qr(matrix).Q, log_variances.exp()
+
+
+def try_start(eigenvalues: Tensor, start: Tensor) -> dict[str, float | bool]:
     """Proposition 6 by descent on the quasi-KL: the end's distances from the principal subspace and its variances."""
-    end, K = descend(target.quasi_kl, start), start.shape[1]
-    angle = largest_angle(end.basis, target.eigenvectors[:, :K])
-    error = (end.variances.sort(descending=True).values / target.eigenvalues[:K] - 1).abs().max()
-    quasi_kl = float(target.quasi_kl(*end))
-    return {"quasi_kl": quasi_kl, "angle": angle, "variance_error": float(error), "missed": angle > MISSED}
+    basis, variances = descend(eigenvalues, start)
+    angle = float(subspace_angles(basis, np.eye(*start.shape)).max())
+    error = float((variances.sort(descending=True).values / eigenvalues[: len(variances)] - 1).abs().max())
+    quasi_kl = float(objective(eigenvalues, basis, variances))
+    return {"quasi_kl": quasi_kl, "angle": angle, "variance_error": error, "missed": angle > MISSED}
 
 
-def convolved_distances(target: Target, noise_variances: list[float], start: Tensor) -> pd.DataFrame:
-    """‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, A and v found by descent; expected is τ√K."""
-    principal = outer(pca_optimum(target.covariance, start.shape[1]))
-    ends = [outer(descend(target.convolved(tau), start)) for tau in noise_variances]
-    distances = pd.DataFrame(
-        {
-            "noise variance": noise_variances,
-            "Frobenius distance": [float(torch.linalg.matrix_norm(end - principal)) for end in ends],
-        }
-    )
-    return distances.assign(expected=distances["noise variance"] * math.sqrt(start.shape[1]))
+def convolved_distances(eigenvalues: Tensor, noise_variances: Sequence[float], start: Tensor) -> pd.DataFrame:
+    """Proposition 7: ‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, A and v found by descent; expected is τ√K."""
+    K = start.shape[1]
+    principal = torch.diag(torch.where(torch.arange(len(eigenvalues)) < K, eigenvalues, 0.0))
+    distances = []
+    for tau in noise_variances:
+        basis, variances = descend(eigenvalues, start, tau)
+        distances.append(float(torch.linalg.matrix_norm((basis * variances) @ basis.mT - principal)))
+    found = pd.DataFrame({"noise variance": noise_variances, "Frobenius distance": distances})
+    return found.assign(expected=math.sqrt(K) * found["noise variance"])
 
 
-def stationary_points(target: Target, settings: Settings) -> pd.DataFrame:
-    """All choices of eigenvectors, of the quasi-KL (noise 0) and of the KL at the largest noise that all allow."""
-    allowed = [tau for tau in settings.noise_variances if tau < settings.eigenvalues[-1]]
-    choices = list(itertools.combinations(range(len(settings.eigenvalues)), settings.dimensions))
-    points = [
-        at_choice(target, choice, tau)._asdict() | {"noise": tau} for tau in (0.0, *allowed[:1]) for choice in choices
-    ]
-    frame = pd.DataFrame(points)
-    return frame.assign(
-        name=[f"{{{', '.join(str(i + 1) for i in choice)}}}" for choice in frame["choice"]],
-        leading=frame["choice"] == choices[0],
-    )
+def curvatures(eigenvalues: Tensor, K: int, noise_variance: float) -> dict[str, float]:
+    """Gradient and Hessian at the first K eigenvectors with variances γ − τ.
+
+    A is the Q factor of I + L with a D×K matrix L strictly below its diagonal. L and log v are as many numbers as the
+    manifold of (A, v) has dimensions, so that no flat direction is the parametrisation's.
+    """
+    identity, below = torch.eye(len(eigenvalues), K, dtype=torch.float64), torch.tril_indices(len(eigenvalues), K, -1)
+
+    def value(free: Tensor) -> Tensor:
+        basis = torch.linalg.qr(identity.index_put(tuple(below), free[K:])).Q
+        return objective(eigenvalues, basis, (eigenvalues[:K] - noise_variance) * free[:K].exp(), noise_variance)
+
+    origin = eigenvalues.new_zeros(K + below.shape[1])
+    slope = float(torch.func.grad(value)(origin).abs().max())
+    least, *_, largest = torch.linalg.eigvalsh(torch.func.hessian(value)(origin)).tolist()
+    return {"slope": slope, "least_curvature": least, "largest_curvature": largest}
 
 
-# --- A hyperparameter -------------------------------------------------------------------------------------------------
+def stationary_points(eigenvalues: Tensor, K: int, noise_variances: Sequence[float]) -> pd.DataFrame:
+    """All choices of K eigenvectors, under each noise variance."""
+    D, points = range(len(eigenvalues)), []
+    for tau, choice in itertools.product(noise_variances, itertools.combinations(D, K)):
+        order = [*choice, *(i for i in D if i not in choice)]
+        name = f"{{{', '.join(str(i + 1) for i in choice)}}}"
+        found = curvatures(eigenvalues[order], K, tau)
+        points.append({"name": name, "leading": order == list(D), "noise": tau, **found})
+    return pd.DataFrame(points)
+
+
+# --- Section 5: a hyperparameter --------------------------------------------------------------------------------------
+
+
+def standard_normal(seed: int) -> Callable[..., Tensor]:
+    """A function that draws from N(0, 1), given a shape."""
+    return partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def regression(observations: int, noise_sd: float, seed: int) -> tuple[Tensor, Tensor]:
     """Features [N,2] and targets [N] of y = Φw + noise with w drawn from N(0, I)."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+    draw = standard_normal(seed)
     Phi, w = draw(observations, 2), draw(2)
     return Phi, Phi @ w + noise_sd * draw(observations)
 
@@ -204,32 +253,37 @@ def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -
     scaled, y = scale[:, None, None] * Phi, targets.expand(len(scale), -1)
     variance = torch.full_like(scale, noise_sd**2)
     posterior = blr_posterior(scaled, y, variance)
-    precision_tril, mean = posterior.precision_tril / scale[:, None, None], scale[:, None] * posterior.mean
-    longest = pca_optimum(torch.cholesky_inverse(precision_tril), 1).basis
+    precision_tril = posterior.precision_tril / scale[:, None, None]
+    longest = torch.linalg.eigh(precision_tril @ precision_tril.mT).eigenvectors[..., :1]
     evidence = log_evidence(scaled, y, variance, posterior)
-    bound = evidence + restrict_gaussian(mean, longest, mean, precision_tril).log_mass
-    nothing = torch.zeros_like(targets)
-    without_weights = normal_log_density(targets, nothing, nothing + noise_sd**2).sum()
+    bound = evidence + restrict_gaussian(longest, precision_tril)[1]
+    without_weights = stats.norm.logpdf(targets, scale=noise_sd).sum()
     found = pd.DataFrame({"scale": scale, EVIDENCE: evidence, BOUND: bound})
-    found.attrs["overtakes"] = float(without_weights - bound.max() - 0.5 * LOG_2PI) / math.log(10)
+    found.attrs["overtakes"] = (without_weights - found[BOUND].max() - 0.5 * LOG_2PI) / math.log(10)
     return found
+
+
+# --- Findings ---------------------------------------------------------------------------------------------------------
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Lines in the plane, subspaces by descent, and a hyperparameter by quasi-KL."""
-    plane, generator = Plane(settings), torch.Generator().manual_seed(settings.seed)
-    lines = fitted_lines(plane, settings)
+    precision_tril = torch.linalg.cholesky(torch.linalg.inv(torch.tensor(settings.covariance, dtype=torch.float64)))
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)
-    target, shape = Target(settings.eigenvalues, generator), (len(settings.eigenvalues), settings.dimensions)
-    *draws, last = (torch.randn(*shape, generator=generator, dtype=torch.float64) for _ in range(settings.starts + 1))
-    starts, points = pd.DataFrame([try_start(target, draw) for draw in draws]), stationary_points(target, settings)
-    distances = convolved_distances(target, settings.noise_variances, last)
-    ratios = distances["Frobenius distance"] / distances["Frobenius distance"].shift()
-    low, high = map(math.log10, settings.prior_scale_range)
-    scale = torch.logspace(low, high, settings.prior_scales, dtype=torch.float64)
-    scales = prior_scales(
-        *regression(settings.observations, settings.noise_sd, settings.seed), settings.noise_sd, scale
-    )
+    _, log_mass = restricted(angles, precision_tril)
+    lines = drawn_lines(settings, precision_tril, best_angle(precision_tril, angles[log_mass.argmax()]))
+    draw, eigenvalues = standard_normal(settings.seed), torch.tensor(settings.eigenvalues, dtype=torch.float64)
+    *first, last = (draw(len(eigenvalues), settings.dimensions) for _ in range(settings.starts + 1))
+    starts = pd.DataFrame([try_start(eigenvalues, start) for start in first])
+    # The quasi-KL, and the KL at the largest noise that leaves every eigenvector a variance.
+    allowed = [tau for tau in settings.noise_variances if tau < settings.eigenvalues[-1]]
+    points = stationary_points(eigenvalues, settings.dimensions, [0.0, *allowed[:1]])
+    distances = convolved_distances(eigenvalues, settings.noise_variances, last)
+    distance = distances["Frobenius distance"]
+    ratios = distance / distance.shift()
+    data = regression(settings.observations, settings.noise_sd, settings.seed)
+    scale = torch.from_numpy(np.geomspace(*settings.prior_scale_range, settings.prior_scales))
+    scales = prior_scales(*data, settings.noise_sd, scale)
     by = scales.melt("scale", var_name="by")
     best = by.loc[by.groupby("by", sort=False)["value"].idxmax()]
     best.attrs = scales.attrs
@@ -237,17 +291,17 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
         frames={
             "lines": lines,
             "segments": segments(lines),
-            "ellipses": ellipses(plane),
-            "heights": pd.DataFrame({"degrees": angles.rad2deg(), "height": -plane.restricted(angles).log_mass}),
+            "ellipses": ellipses(settings.covariance),
+            "heights": pd.DataFrame({"degrees": angles.rad2deg(), "height": -log_mass}),
             "starts": starts,
-            "best start": starts.loc[[starts["quasi_kl"].idxmin()]],
+            "best start": starts.nsmallest(1, "quasi_kl"),
             "choices": points,
             "distances": distances,
             "scales": by,
             "best scales": best,
         },
         statistics={
-            **equation_9(plane),
+            **equation_9(precision_tril),
             "section 5: most by which the prior scale's bound exceeds the log evidence [nats]": (
                 scales[BOUND] - scales[EVIDENCE]
             ).max(skipna=False),
@@ -258,9 +312,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "section 5.1: least curvature at the other choices of eigenvectors": (
                 points.loc[~points["leading"], "least_curvature"].min(skipna=False)
             ),
-            "proposition 7: distance of the convolved optimum from PCA at the least noise": (
-                distances["Frobenius distance"].iloc[-1]
-            ),
+            "proposition 7: distance of the convolved optimum from PCA at the least noise": distance.iloc[-1],
             "proposition 7: largest ratio of distances at successive noises": ratios[1:].to_dict(),
         },
     )

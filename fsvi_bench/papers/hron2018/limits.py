@@ -5,31 +5,30 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from scipy import stats
 from torch import Tensor
 
-from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl
-from fsvi_bench.maths.linalg import inverse_tril, tril_of_gram
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
+from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.hron2018.quasi_kl import quasi_kl_affine_gaussian, quasi_kl_countable
-from fsvi_bench.papers.hron2018.quasi_kl_limits import (
-    atoms_quasi_kl,
-    centred_convolved_affine_kl,
-    centred_convolved_kl,
-    centred_discretised_kl,
+from fsvi_bench.papers.hron2018.quasi_kl import (
+    IndependentAtoms,
     centred_discretised_line_kl,
-    convolution_shift,
-    discretisation_shift,
+    direction,
     line_orientation_term,
+    quasi_kl_gaussian,
 )
 
-Positive = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
+Sizes = NDArray[np.float64]  #: noise variances or cell widths, falling
 SPACE = 3  #: dimensions that theorem 5's subspaces lie in
 
 
@@ -40,51 +39,39 @@ class Settings(BaseModel):
     theta: list[tuple[float, float]]
     retain_probability: list[Probability]
     target_mean: list[tuple[float, float]]
-    target_sd: list[tuple[Positive, Positive]]
+    target_sd: list[tuple[PositiveFloat, PositiveFloat]]
     smallest_noise: Probability
     smallest_cell: Probability
     steps: int = Field(ge=2)
-    supports: int = Field(ge=1)
+    supports: PositiveInt
     seed: int
     degrees: int = Field(ge=2)  #: steps from 0 to 45 degrees
-    line_cells: list[Positive] = Field(min_length=1, max_length=4)  #: falling
-    line_scale: float = Field(gt=0)
+    line_cells: list[PositiveFloat] = Field(min_length=1, max_length=4)  #: falling
+    line_scale: PositiveFloat
 
 
-def two_atoms(theta: Tensor) -> Tensor:
-    """At 0 and θ_d."""
-    return torch.stack([torch.zeros_like(theta), theta], dim=-1)
+# --- Theorem 4 --------------------------------------------------------------------------------------------------------
 
 
-class Dropout:
-    """Every θ of the settings with every retain probability and every target, batched."""
+def dropout(theta: Tensor, retain: Tensor, mean_p: Tensor, sd_p: Tensor) -> IndependentAtoms:
+    """Atoms at 0 and θ_d, of probabilities 1 − p and p."""
+    locations, probabilities = torch.stack([torch.zeros_like(theta), theta], -1), torch.stack([1 - retain, retain], -1)
+    return IndependentAtoms(locations, probabilities, mean_p, sd_p)
 
-    def __init__(self, settings: Settings) -> None:
-        targets = zip(settings.target_mean, settings.target_sd, strict=True)
-        cases = itertools.product(settings.theta, settings.retain_probability, targets)
-        flat = zip(*((theta, retain, *target) for theta, retain, target in cases), strict=True)
-        self.theta, retain, self.mean, self.sd = (torch.tensor(each, dtype=torch.float64) for each in flat)
-        self.locations = two_atoms(self.theta)
-        self.probabilities = torch.stack([1 - retain, retain], dim=-1)[:, None, :].expand_as(self.locations)
-        self.precision_tril = torch.diag_embed(1 / self.sd)
-        self.limit = atoms_quasi_kl(self.locations, self.probabilities, self.mean, self.precision_tril)
 
-    def convolved(self, noise_variance: Tensor) -> Tensor:
-        """KL − s less the limit, [cases]."""
-        atoms, tau = (self.locations, self.probabilities), noise_variance.expand_as(self.limit)
-        return centred_convolved_kl(*atoms, tau, self.mean, self.precision_tril) - self.limit
+def dropout_cases(settings: Settings) -> tuple[Tensor, ...]:
+    """Every θ of the settings with every retain probability and every target, [cases, 2] each."""
+    targets = zip(settings.target_mean, settings.target_sd, strict=True)
+    cases = itertools.product(settings.theta, settings.retain_probability, targets)
+    flat = [(theta, (retain, retain), *target) for theta, retain, target in cases]
+    return torch.tensor(flat, dtype=torch.float64).unbind(1)
 
-    def discretised(self, cell_width: Tensor) -> Tensor:
-        """KL − s less the limit, [cases]."""
-        atoms, width = (self.locations, self.probabilities), cell_width.expand_as(self.limit)
-        return centred_discretised_kl(*atoms, width, self.mean, self.sd) - self.limit
 
-    def gradient_difference(self) -> Tensor:
-        """∂QKL/∂θ less that of Gal and Ghahramani's Σ_d ½ p θ_d² for the prior N(0, I), [cases, weights]."""
-        theta = self.theta.clone().requires_grad_()
-        prior = torch.zeros_like(theta), torch.diag_embed(torch.ones_like(theta))
-        (gradient,) = torch.autograd.grad(atoms_quasi_kl(two_atoms(theta), self.probabilities, *prior).sum(), theta)
-        return gradient - self.probabilities[..., 1] * self.theta
+def gradient_difference(theta: Tensor, retain: Tensor) -> Tensor:
+    """∂QKL/∂θ less that of Gal and Ghahramani's Σ_d ½ p θ_d² for the prior N(0, I)."""
+    prior = torch.zeros_like(theta), torch.ones_like(theta)
+    gradient = torch.func.grad(lambda theta: dropout(theta, retain, *prior).quasi_kl().sum())(theta)
+    return gradient - retain * theta
 
 
 def one_weight_minimiser(noise_variance: float) -> float:
@@ -92,57 +79,37 @@ def one_weight_minimiser(noise_variance: float) -> float:
 
     By a grid in θ/√τ: the atoms repel each other as long as the noise lets them overlap, and the prior draws θ to 0.
     """
-    theta = torch.linspace(0, 20, 2001, dtype=torch.float64) * math.sqrt(noise_variance)
-    locations, tau = two_atoms(theta[:, None]), torch.full_like(theta, noise_variance)
-    prior = torch.zeros_like(theta)[:, None], torch.ones_like(theta)[:, None, None]
-    return float(theta[centred_convolved_kl(locations, torch.full_like(locations, 0.5), tau, *prior).argmin()])
+    theta = torch.linspace(0, 20, 2001, dtype=torch.float64)[:, None] * math.sqrt(noise_variance)
+    law = dropout(theta, torch.full_like(theta, 0.5), torch.zeros_like(theta), torch.ones_like(theta))
+    return float(theta[law.centred_convolved_kl(noise_variance).argmin()])
 
 
 def equation_8_gap(limit_of_minimisers: float) -> float:
-    """QKL at the limit of the minimisers, less its infimum (θ → 0 with the atoms apart), in that example.
+    """QKL where that example's minimisers tend to, less its infimum (θ → 0 with the atoms apart).
 
-    Raises:
-        ValueError: that limit is not 0, where the atoms merge.
+    At 0 the atoms merge, anywhere else there is no gap to speak of. QKL is −log p(0) less the atoms' entropy.
     """
-    if abs(limit_of_minimisers) > 1e-2:
-        raise ValueError(f"the minimisers tend to {limit_of_minimisers}, not to 0")
-    merged_and_apart = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
-    merged, apart = quasi_kl_countable(merged_and_apart, torch.full_like(merged_and_apart, -0.5 * LOG_2PI)).tolist()
-    return merged - apart
+    atoms = [1.0] if limit_of_minimisers < 1e-2 else [0.5, 0.5]
+    return float(stats.entropy([0.5, 0.5]) - stats.entropy(atoms))
 
 
-class Subspaces(NamedTuple):
-    """The laws of F z, Gaussians on linear subspaces, each with its Gaussian target."""
-
-    factor: Tensor
-    mean: Tensor
-    precision_tril: Tensor
-
-    def quasi_kl(self) -> Tensor:
-        return quasi_kl_affine_gaussian(torch.zeros_like(self.mean), *self)
-
-    def convolved(self, noise_variance: Tensor) -> Tensor:
-        """KL − s less the quasi-KL, [supports]."""
-        target, tau = (self.mean, self.precision_tril), noise_variance.expand(len(self.mean))
-        return centred_convolved_affine_kl(torch.zeros_like(self.mean), self.factor, tau, *target) - self.quasi_kl()
-
-    def full_dimension_difference(self) -> Tensor:
-        """QKL − KL where Q has a density, [supports]."""
-        tril_q, tril_p = tril_of_gram(self.factor.mT), tril_of_gram(inverse_tril(self.precision_tril))
-        return self.quasi_kl() - gaussian_kl(torch.zeros_like(self.mean), tril_q, self.mean, tril_p)
+# --- Theorem 5 --------------------------------------------------------------------------------------------------------
 
 
-def random_subspaces(settings: Settings) -> dict[int, Subspaces]:
-    """Theorem 5: supports of each dimension of R³, with the same random targets."""
+def random_subspaces(settings: Settings) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
+    """What `quasi_kl_gaussian` takes, for supports of each dimension of R³ with the same random targets."""
     generator = torch.Generator().manual_seed(settings.seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(settings.supports, *shape, generator=generator, dtype=torch.float64)
-
+    draw = partial(torch.randn, settings.supports, generator=generator, dtype=torch.float64)
     factors = {K: draw(SPACE, K) for K in range(1, SPACE + 1)}
-    mean, root = draw(SPACE), draw(SPACE, SPACE)
+    mean_p, root = draw(SPACE), draw(SPACE, SPACE)
     precision_tril = torch.linalg.cholesky(root @ root.mT + torch.eye(SPACE, dtype=torch.float64))
-    return {K: Subspaces(factor, mean, precision_tril) for K, factor in factors.items()}
+    return {K: (-mean_p, factor, precision_tril) for K, factor in factors.items()}
+
+
+def full_dimension_difference(mean: Tensor, factor: Tensor, precision_tril: Tensor) -> Tensor:
+    """QKL − KL where Q has a density."""
+    kl = gaussian_kl_to_precision(mean, tril_of_gram(factor.mT), torch.zeros_like(mean), precision_tril).total
+    return quasi_kl_gaussian(mean, factor, precision_tril) - kl
 
 
 def lines(settings: Settings) -> pd.DataFrame:
@@ -151,50 +118,51 @@ def lines(settings: Settings) -> pd.DataFrame:
     The formula is that of irrational slopes: all angles but the first and the last, whole degrees between 0 and 45.
     """
     degrees = torch.linspace(0, 45, settings.degrees + 1, dtype=torch.float64)
-    angles = [math.radians(degree) for degree in degrees.tolist()]
-    mean = torch.zeros(len(angles), 2, dtype=torch.float64)
-    directions = torch.tensor([[math.cos(angle), math.sin(angle)] for angle in angles], dtype=torch.float64)
-    law = Subspaces(settings.line_scale * directions[..., None], mean, torch.diag_embed(torch.ones_like(mean)))
+    angle = degrees.deg2rad()
+    factor = settings.line_scale * direction(angle)[..., None]
+    law = (torch.zeros_like(factor[..., 0]), factor, torch.eye(2, dtype=torch.float64))
+    quasi_kl = quasi_kl_gaussian(*law)
+    convolved = quasi_kl_gaussian(*law, settings.smallest_noise) - quasi_kl
+    found = pd.DataFrame({"degrees": degrees, "formula": line_orientation_term(angle), "convolved": convolved})
 
-    def discretised(width: float) -> Tensor:
-        kl = [centred_discretised_line_kl(angle, width, settings.line_scale) for angle in angles]
-        return torch.stack(kl) - law.quasi_kl()
-
-    convolved = law.convolved(torch.tensor(settings.smallest_noise, dtype=torch.float64))
-    common = {"degrees": degrees, "formula": [line_orientation_term(angle) for angle in angles], "convolved": convolved}
-    return pd.concat([pd.DataFrame({**common, "width": w, "left": discretised(w)}) for w in settings.line_cells])
+    by_width = []
+    for width in settings.line_cells:
+        kl = [centred_discretised_line_kl(each, width, settings.line_scale) for each in angle]
+        by_width.append(found.assign(width=width, left=(torch.stack(kl) - quasi_kl).numpy()))
+    return pd.concat(by_width)
 
 
-def approach(way: str, sizes: Tensor, shifts: Tensor, left: Callable[[Tensor], Tensor]) -> pd.DataFrame:
-    """|KL − s − QKL| of every case along the falling noise variances or cell widths."""
-    cases = pd.DataFrame(torch.stack([left(size) for size in sizes]).abs().numpy())
-    cases = cases.assign(way=way, step=cases.index, size=sizes.numpy(), shift=shifts.numpy())
+# --- Findings ---------------------------------------------------------------------------------------------------------
+
+
+def approach(way: str, sizes: Sizes, shifts: Sizes, kl: Callable[[float], Tensor], quasi_kl: Tensor) -> pd.DataFrame:
+    """|KL − s − QKL| of every case along the sizes."""
+    cases = pd.DataFrame(torch.stack([kl(size) - quasi_kl for size in sizes.tolist()]).abs())
+    cases = cases.assign(way=way, step=cases.index, size=sizes, shift=shifts)
     return cases.melt(["way", "step", "size", "shift"], var_name="case", value_name="distance")
-
-
-def falling(smallest: float, steps: int) -> Tensor:
-    sizes = torch.logspace(0, math.log10(smallest), steps, dtype=torch.float64)
-    sizes[-1] = smallest
-    return sizes
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """Distances from the limits, and what discretisation leaves of a line's orientation."""
-    dropout, subspaces, along = Dropout(settings), random_subspaces(settings), lines(settings)
-    noise, cells = falling(settings.smallest_noise, settings.steps), falling(settings.smallest_cell, settings.steps)
+    theta, retain, *targets = dropout_cases(settings)
+    atoms, subspaces, along = dropout(theta, retain, *targets), random_subspaces(settings), lines(settings)
+    noise = np.geomspace(1, settings.smallest_noise, settings.steps)
+    cells = np.geomspace(1, settings.smallest_cell, settings.steps)
+    shift = -0.5 * np.log(2 * math.pi * math.e * noise)  # for each dimension that Q lacks
     ways = [
-        approach("convolution of atoms", noise, convolution_shift(noise, 2), dropout.convolved),
-        approach("discretisation of atoms", cells, discretisation_shift(cells, 2), dropout.discretised),
+        approach("convolution of atoms", noise, 2 * shift, atoms.centred_convolved_kl, atoms.quasi_kl()),
+        approach("discretisation of atoms", cells, -2 * np.log(cells), atoms.centred_discretised_kl, atoms.quasi_kl()),
     ]
-    for K, laws in subspaces.items():
-        ways.append(approach(f"convolution, K = {K}", noise, convolution_shift(noise, SPACE - K), laws.convolved))
+    for K, law in subspaces.items():
+        convolved = partial(quasi_kl_gaussian, *law)
+        ways.append(approach(f"convolution, K = {K}", noise, (SPACE - K) * shift, convolved, quasi_kl_gaussian(*law)))
     distances = pd.concat(ways)
     largest = distances.groupby(["way", "step"], sort=False, as_index=False).max(skipna=False)
     places = [0, settings.steps // 2, settings.steps - 1]
     finest = along[along["width"] == min(settings.line_cells)]
     minimisers = [(tau, one_weight_minimiser(tau)) for tau in (1e-2, 1e-4, 1e-6)]
-    apart = dropout.convolved(noise[-1]) - dropout.discretised(cells[-1])
     by_width = along.pivot(index=["degrees", "formula"], columns="width", values="left")[settings.line_cells]
+    apart = atoms.centred_convolved_kl(settings.smallest_noise) - atoms.centred_discretised_kl(settings.smallest_cell)
     return Findings(
         frames={
             "distances": distances,
@@ -207,13 +175,13 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
         statistics={
             "theorem 4: largest distance between the two at the end [nats]": float(apart.abs().max()),
             "section 4.1: largest difference of the limit's gradient from that of Gal and Ghahramani's objective": (
-                float(dropout.gradient_difference().abs().max())
+                float(gradient_difference(theta, retain).abs().max())
             ),
             "equation 8: quasi-KL at the limit of the minimisers above its infimum [nats]": equation_8_gap(
                 one_weight_minimiser(settings.smallest_noise)
             ),
             "section 5: full dimension, largest difference between quasi-KL and KL [nats]": float(
-                subspaces[SPACE].full_dimension_difference().abs().max()
+                full_dimension_difference(*subspaces[SPACE]).abs().max()
             ),
             "lines by convolution: spread over angles of what is left at the end [nats]": np.ptp(finest["convolved"]),
             "lines by discretisation: spread over angles of what is left at the end [nats]": np.ptp(finest["left"]),

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 import numpy as np
 import pandas as pd
-import torch
-from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+from scipy.special import expit
 
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.log_uniform import (
     Likelihood,
+    Numbers,
     log_uniform_mass,
-    sequence_to_constant,
-    sequence_to_infinity,
-    sequence_to_zero,
-    truncated_log_uniform_posterior,
+    posterior_mean,
+    posterior_variance,
 )
 
 LOWEST = -45.0  #: of log |w| in quadratures: what lies below adds e^−90 to a first or second moment
@@ -32,100 +29,103 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     largest_size: float = Field(gt=100)
-    constants: list[Annotated[float, Field(gt=0)]] = Field(min_length=1, max_length=4)
+    constants: list[PositiveFloat] = Field(min_length=1, max_length=4)
     largest_b_constant: float = Field(gt=5, le=30)
     largest_b_infinity: float = Field(gt=2, le=350)
     points: int = Field(ge=6)
 
 
-def quadrature_moments(a: float, b: float, likelihood: Likelihood) -> tuple[float, float]:
-    """E w and E w² by integration of likelihood/|w|, whose mass is b − a as both sides of a logistic one add to 1."""
-
-    def moment(power: int) -> float:
-        def both_sides(w: Tensor) -> Tensor:
-            """In one integrand: apart, they would cancel near 0."""
-            return w**power * (likelihood(w) + (-1) ** power * likelihood(-w))
-
-        return float(log_uniform_mass(both_sides, max(a, LOWEST), b)) / (b - a)
-
-    return moment(1), moment(2)
+def quadrature_moment(power: int, a: Numbers, b: Numbers, likelihood: Likelihood) -> Numbers:
+    """E w^power by integration of likelihood/|w|, whose mass is b − a as both sides of a logistic one add to 1."""
+    unit = np.exp(b)  # in which moments of all intervals are of one size, as the quadrature's tolerance wants it
+    masses = [
+        log_uniform_mass(lambda w: (w / unit) ** power * likelihood(w), np.maximum(a, LOWEST), b, side=side)
+        for side in (1, -1)
+    ]
+    return unit**power * sum(masses) / (b - a)
 
 
-def follow(tends: str, a: Tensor, b: Tensor, **others: Tensor | float) -> pd.DataFrame:
-    """The moments by equations 1 and 2. Logarithms, since some values exceed what a logarithmic axis can take."""
-    mean, variance = truncated_log_uniform_posterior(a, b)
+def follow(tends: str, a: Numbers, b: Numbers, c: float = math.nan) -> pd.DataFrame:
+    """The moments along a sequence of intervals by equations 1 and 2, and by quadrature; `c` is where the mean tends.
+
+    `mirrored` is the mean after (x, y) = (−1, 1). Logarithms, since some values exceed what a logarithmic axis takes.
+    """
+    mean, variance = posterior_mean(a, b), posterior_variance(a, b)
+    first, second = (quadrature_moment(power, a, b, expit) for power in (1, 2))
     columns = {
+        "tends": tends,
         "a": a,
         "b": b,
+        "size": -a,
+        "c": c,
         "mean": mean,
         "variance": variance,
-        "log_mean": mean.log10(),
-        "log_variance": variance.log10(),
-        "over_growth": mean * b / b.exp(),
-        "asymmetry": b / -a - 1,
+        "mirrored": quadrature_moment(1, a, b, lambda w: expit(-w)),
+        "quadrature": np.maximum(np.abs(first / mean - 1), np.abs(second / (variance + mean**2) - 1)),
+        "log_c": math.log10(c),
+        "log_mean": np.log10(mean),
+        "log_variance": np.log10(variance),
+        "log_growth": np.log10(np.exp(b) / (2 * b)),
     }
-    return pd.DataFrame({"tends": tends, **columns, **others})
+    return pd.DataFrame(columns)
 
 
 def sequences(settings: Settings) -> list[pd.DataFrame]:
-    """The paper's three, by what the mean tends to; the second for each constant."""
-    sizes = torch.logspace(1, math.log10(settings.largest_size), settings.points, dtype=torch.float64)
-    followed = [follow("to 0", *sequence_to_zero(sizes), size=sizes)]
+    """The paper's three, by what the mean tends to; the second for each constant c."""
+    size = np.logspace(1, math.log10(settings.largest_size), settings.points)
+    followed = [follow("to 0", -size, np.log(np.log(size)))]
     for c in settings.constants:
         start = max(0.0, math.log(c)) + 0.5  # where b exceeds log c, a falls
-        b = torch.linspace(start, settings.largest_b_constant, settings.points, dtype=torch.float64)
-        followed.append(follow(f"to {c:g}", *sequence_to_constant(b, c), c=c, log_c=math.log10(c)))
-    b = torch.linspace(1, settings.largest_b_infinity, settings.points, dtype=torch.float64)
-    growth = (b - (2 * b).log()) / math.log(10)
-    return [*followed, follow("to infinity", *sequence_to_infinity(b), log_growth=growth)]
+        b = np.linspace(start, settings.largest_b_constant, settings.points)
+        followed.append(follow(f"to {c:g}", b - np.exp(b) / c, b, c))
+    b = np.linspace(1, settings.largest_b_infinity, settings.points)
+    return [*followed, follow("to infinity", -b, b)]
 
 
 def end_of(steps: pd.DataFrame) -> pd.Series:
-    """A sequence's last step with what tells of limits there.
-
-    `mirrored` is the mean after (x, y) = (−1, 1); slopes and spread are those of the second half.
-    """
-    end, change, late = steps.iloc[-1], steps[["a", "b"]].diff()[1:], steps[len(steps) // 2 :]
-    quadrature = [quadrature_moments(a, b, torch.sigmoid) for a, b in zip(steps["a"], steps["b"], strict=True)]
-    closed = np.stack([steps["mean"], steps["variance"] + steps["mean"] ** 2], axis=1)
-    mirrored, _ = quadrature_moments(end["a"], end["b"], lambda w: torch.sigmoid(-w))
-    logs = math.log(10) * late[["log_mean", "log_variance"]].diff()[1:]
-    ratio = late["over_growth"].to_numpy()
+    """A sequence's last step with what tells of limits there; changes of logarithms and spread in its second half."""
+    end, late = steps.iloc[-1], steps[len(steps) // 2 :]
+    widening = steps[["a", "b"]].diff()[1:] * [-1, 1]
+    log_change = math.log(10) * late[["log_mean", "log_variance"]].diff()[1:]
+    ratio = 10 ** (late["log_mean"] - late["log_growth"]).to_numpy()
     found = {
-        "quadrature": np.abs(quadrature / closed - 1).max(),
-        "widening": (change * [-1, 1]).to_numpy().min(),
-        "largest_change": logs.to_numpy().max(),
-        "least_growth": (logs["log_variance"] / late["b"].diff()[1:]).min(skipna=False),
-        "spread": (ratio.max() - ratio.min()) / ratio.mean(),
-        "distance": end["mean"] / end.get("c", math.nan) - 1,
-        "mirrored_distance": mirrored / end.get("c", math.nan) + 1,
-        "log_mirrored": math.log10(-mirrored),
+        "quadrature": steps["quadrature"].max(skipna=False),
+        "widening": widening.to_numpy().min(),
+        "largest_change": log_change.to_numpy().max(),
+        "least_growth": (log_change["log_variance"] / late["b"].diff()[1:]).min(skipna=False),
+        "spread": np.ptp(ratio) / ratio.mean(),
+        "distance": end["mean"] / end["c"] - 1,
+        "mirrored_distance": end["mirrored"] / end["c"] + 1,
+        "log_mirrored": math.log10(-end["mirrored"]),
     }
-    return pd.concat([end, pd.Series(found)])
+    return pd.Series({**end, **found})
 
 
-def second_term(a: float) -> float:
-    """Of equation 1 at b = 1: h(e^a) + h(−e^a) with h(x) = log(1 + e^x), over b − a."""
-    return np.logaddexp(0, [math.exp(a), -math.exp(a)]).sum() / (1 - a)
+def formats() -> pd.DataFrame:
+    """The normal numbers of floating-point formats as intervals [a, b]."""
+    a, b = math.log(2) * np.transpose(list(FORMATS.values()))
+    mean = posterior_mean(a, b)
+    columns = {"format": list(FORMATS), "a": a, "b": b, "mean": mean}
+    return pd.DataFrame({**columns, "over_growth": mean * b / np.exp(b), "asymmetry": b / -a - 1})
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """The three sequences, and what they end at."""
     followed = sequences(settings)
-    steps = pd.concat(followed)
+    steps, by_format = pd.concat(followed), formats()
     places = [0, settings.points // 2, settings.points - 1]
-    intervals = math.log(2) * torch.tensor(list(FORMATS.values()), dtype=torch.float64)
-    formats = follow("", *intervals.T).assign(format=list(FORMATS))
-    single, double, *_ = formats["log_mean"]
+    single, double, *_ = np.log10(by_format["mean"])
+    a = -settings.largest_size
+    h = np.logaddexp(0, [math.exp(a), -math.exp(a)])  # h(e^a) and h(−e^a), h(x) = log(1 + e^x)
     return Findings(
         frames={
             "steps": steps,
             "places": steps[steps.index.isin(places)],
             "ends": pd.DataFrame([end_of(each) for each in followed]),
-            "formats": formats,
+            "formats": by_format,
         },
         statistics={
-            "fixed b: second term of equation 1 at the lowest a": second_term(-settings.largest_size),
+            "fixed b: second term of equation 1 at the lowest a": h.sum() / (1 - a),
             "floating point: log10 of the ratio of posterior means, double over single": double - single,
         },
     )

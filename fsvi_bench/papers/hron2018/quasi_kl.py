@@ -1,29 +1,48 @@
-"""Quasi-KL divergence of a singular q: E_q[log q − log p], q's density taken on its own support S (Hron et al. 2018).
+"""Quasi-KL divergence of a singular q, and the limits that lead to it (Hron et al. 2018, sections 4 and 5).
 
-QKL(Q‖P) = E_Q log(q/p) = KL(Q‖P_S) − log Z_S with Z_S = ∫_S p dm_S and P_S = P restricted to S (eq. 9). The measure m_S
-is the counting measure where S is countable and the K-dimensional Lebesgue (arc-length) measure where S is an affine
-subspace. It is a score to look at, not a divergence: bounded below by −log Z_S, not by 0, it depends on coordinates.
+QKL(Q‖P) = E_Q log(q/p) = KL(Q‖P_S) − log Z_S with Z_S = ∫_S p dm_S and P_S = P restricted to Q's support S (eq. 9).
+Both densities on S are taken against m_S: the counting measure where S is countable, and the K-dimensional Lebesgue
+(arc-length) measure where S is an affine subspace. It is a score to look at, not a divergence: bounded below by
+−log Z_S, not by 0, it depends on coordinates.
 
-Gaussian targets come as N(mean_p, (CCᵀ)⁻¹) with C = `precision_tril_p`, Gaussian approximations on a subspace as the
-law of offset + F z, z ~ N(0, I_K), with the D×K matrix F = `factor_q` of full column rank: of lower rank, the support
-has fewer dimensions, and the value is +∞ or, by rounding, large. In nats, q first.
+A singular Q has no KL to P. Convolved with N(0, τI), or both laws put into cells of width Δ, it has one, which grows
+without bound as τ or Δ falls; less a shift s that does not depend on Q it tends to QKL(Q‖P). Functions named
+`centred_*` return KL − s, with s's divergent part cancelled by hand, so that nothing is lost at small τ or Δ:
+
+* convolution: s = −½(D − K) log(2πeτ) (theorems 4 and 5; K the dimension of Q's support, 0 if countable);
+* discretisation of a countable support: s = −D log Δ (theorem 4). The paper's grids end in two half-lines per axis;
+  ours does not end, which is the same once Q's atoms lie inside.
+
+For affine supports discretisation has no such limit: `centred_discretised_line_kl` shows what the paper says in words,
+that the orientation of the support stays in it.
+
+P is Gaussian throughout; for affine supports it is N(0, Λ⁻¹), in coordinates from its mean, with Λ = CCᵀ and C =
+`precision_tril_p`. All in nats.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.maths.linalg import logdet_of_tril, tril_of_gram
+from fsvi_bench.maths.gaussian import LOG_2PI, normal_log_density
+from fsvi_bench.maths.linalg import logdet_of_tril, square_norm, tril_of_gram
+
+_XI = torch.linspace(-10, 10, 161, dtype=torch.float64)  #: trapezoidal rule against N(0, 1): exp(−½·10²) = 2e-22
+_NODES, _WEIGHTS = map(torch.from_numpy, np.polynomial.legendre.leggauss(64))
 
 Batch = Float[Tensor, "*B"]
 Vector = Float[Tensor, "*B D"]
-Square = Float[Tensor, "*B D D"]
 Factor = Float[Tensor, "*B D K"]
+Square = Float[Tensor, "*#B D D"]
+
+
+# --- Countable supports: theorem 4 ------------------------------------------------------------------------------------
 
 
 def quasi_kl_countable(probabilities: Float[Tensor, "*B S"], log_density_p: Float[Tensor, "*B S"]) -> Batch:
@@ -35,84 +54,125 @@ def quasi_kl_countable(probabilities: Float[Tensor, "*B S"], log_density_p: Floa
     return (torch.xlogy(probabilities, probabilities) + energy).sum(-1)
 
 
-def gaussian_cross_entropy(
-    offset_q: Vector,
-    factor_q: Factor,
-    mean_p: Vector,
-    precision_tril_p: Square,
-) -> Batch:
-    """−E log p(offset + F z) = ½[D log 2π − log det Λ + ‖Cᵀ(offset − mean_p)‖² + ‖CᵀF‖²]."""
-    columns = torch.cat([factor_q, (offset_q - mean_p)[..., None]], dim=-1)
-    quadratic = (precision_tril_p.mT @ columns).square().sum((-2, -1))
-    return 0.5 * (quadratic + mean_p.shape[-1] * LOG_2PI - logdet_of_tril(precision_tril_p))
+class IndependentAtoms(NamedTuple):
+    """A law q of independent coordinates on atoms, such as dropout, and the target p = N(mean_p, diag(scale_p²)).
 
-
-def quasi_kl_affine_gaussian(
-    offset_q: Vector,
-    factor_q: Factor,
-    mean_p: Vector,
-    precision_tril_p: Square,
-) -> Batch:
-    """QKL(offset + F z ‖ N(mean_p, Λ⁻¹)) on the affine subspace offset + range F; at K = D the KL itself.
-
-    By the area formula q has the density exp(−½‖z‖²) (2π)^(−K/2) det(FᵀF)^(−½) there, so that
-    E log q = −½[K(1 + log 2π) + log det FᵀF].
+    KL and QKL are sums over coordinates, so that none of the S^D atoms is enumerated.
     """
-    K = factor_q.shape[-1]
-    entropy = 0.5 * (K * (1 + LOG_2PI) + logdet_of_tril(tril_of_gram(factor_q)))
-    return gaussian_cross_entropy(offset_q, factor_q, mean_p, precision_tril_p) - entropy
+
+    locations: Float[Tensor, "*B D S"]
+    probabilities: Float[Tensor, "*B D S"]
+    mean_p: Vector
+    scale_p: Vector
+
+    def quasi_kl(self) -> Batch:
+        """E_q log(q/p), the right-hand side of equation 6."""
+        return quasi_kl_countable(self.probabilities, self._log_density_p()).sum(-1)
+
+    def centred_convolved_kl(self, noise_variance: float) -> Batch:
+        """KL(Q * N(0, τI) ‖ P) − s.
+
+        A coordinate's negative entropy is −½ log 2πτ + Σ_i q_i E log Σ_j q_j exp(−½(ξ + (x_i − x_j)/√τ)²), ξ ~ N(0, 1).
+        The trapezoidal rule is exact to rounding there: with d = |x_i − x_j|/√τ the logarithm's singularities lie at a
+        distance of π/d from the real axis, and where that is small, the weight exp(−d²/8) of their place is smaller.
+        """
+        difference = (self.locations[..., :, None] - self.locations[..., None, :]) / math.sqrt(noise_variance)
+        exponent = -0.5 * (difference[..., None, :] + _XI[:, None]).square()
+        log_sum = torch.logsumexp(exponent + self.probabilities.log()[..., None, None, :], dim=-1)
+        log_q = log_sum @ torch.softmax(-0.5 * _XI.square(), dim=0)
+        # The shift ½ log(2πeτ) of a coordinate leaves its ½.
+        log_ratio = 0.5 + log_q - self._log_density_p()
+        noise = 0.5 * noise_variance * (self.scale_p**-2).sum(-1)
+        return (self.probabilities * log_ratio).sum((-2, -1)) + noise
+
+    def centred_discretised_kl(self, cell_width: float) -> Batch:
+        """KL of the discretised laws less s.
+
+        Along each axis the cells are [(j − ½)Δ, (j + ½)Δ): 0 is a cell's centre, so that dropout's atom at 0 is met to
+        second order in Δ. Atoms in one cell are merged.
+        """
+        cell = torch.round(self.locations / cell_width)
+        shared = cell[..., :, None] == cell[..., None, :]
+        merged = (shared * self.probabilities[..., None, :]).sum(-1)
+        mean, scale = self.mean_p[..., None], self.scale_p[..., None]
+        log_p = log_mean_normal_density((cell * cell_width - mean) / scale, cell_width / scale) - scale.log()
+        return (self.probabilities * (merged.log() - log_p)).sum((-2, -1))
+
+    def _log_density_p(self) -> Float[Tensor, "*B D S"]:
+        return normal_log_density(self.locations, self.mean_p[..., None], self.scale_p[..., None].square())
 
 
-class RestrictedGaussian(NamedTuple):
-    """N(mean_p, Λ⁻¹) restricted to offset + range A with AᵀA = I: N(mean, (RRᵀ)⁻¹) in coordinates along A."""
+def log_mean_normal_density(centre: Float[Tensor, "*#B"], width: Float[Tensor, "*#B"]) -> Float[Tensor, "*#B"]:
+    """log of the mean of N(0, 1)'s density over cells of that centre and width, for widths up to 30.
 
-    mean: Float[Tensor, "*B K"]
-    precision_tril: Float[Tensor, "*B K K"]
-    log_mass: Batch  #: log Z_S, the integral of p over the subspace
-
-
-def restrict_gaussian(
-    offset: Vector,
-    basis: Factor,
-    mean_p: Vector,
-    precision_tril_p: Square,
-) -> RestrictedGaussian:
-    """P_S and log Z_S of eq. 9 for the affine subspace offset + A z, z in R^K, with A = `basis`, AᵀA = I.
-
-    log p is −½‖Cᵀ(A z + offset − mean_p)‖² up to its constant: a least-squares problem in z, whose normal matrix
-    AᵀΛA = RRᵀ is P_S's precision and whose residual is the height of p along the subspace.
+    By a Gauss–Legendre rule of 64 nodes: a difference of distribution functions would cancel in narrow cells.
     """
-    K, D = basis.shape[-1], basis.shape[-2]
-    design, height = precision_tril_p.mT @ basis, precision_tril_p.mT @ (mean_p - offset)[..., None]
-    Q, R = torch.linalg.qr(design)
-    projected = Q.mT @ height
-    mean = torch.linalg.solve_triangular(R, projected, upper=True)[..., 0]
-    residual = (height - Q @ projected).square().sum((-2, -1))
-    tril = tril_of_gram(design)
-    logdets = logdet_of_tril(precision_tril_p) - logdet_of_tril(tril)
-    return RestrictedGaussian(mean, tril, 0.5 * (logdets - residual - (D - K) * LOG_2PI))
+    x = centre[..., None] + width[..., None] * _NODES / 2
+    return torch.logsumexp((_WEIGHTS / 2).log() - 0.5 * x.square(), dim=-1) - 0.5 * LOG_2PI
 
 
-def quasi_kl_shared_gaussian_dropout(
-    theta: Float[Tensor, "*B O k"],
-    alpha: Float[Tensor, "*B k"],
-    mean_p: Float[Tensor, "*B O k"],
-    precision_tril_p: Float[Tensor, "*B O k k"],
-) -> Batch:
-    """QKL of Gaussian dropout of type A with O outputs to the exact posterior of O-output BLR.
+# --- Affine supports: theorem 5 and equation 9 ------------------------------------------------------------------------
 
-    Noise before the linear map is shared by the outputs: w_oi = θ_oi ε_i, ε_i ~ N(1, α_i). For O > 1 that law lives on
-    the k-dimensional subspace {w_oi = θ_oi ε_i} of R^(Ok) (KSW's type A; Hron et al. 2018, section 4.1), and its KL
-    does not exist. The exact posterior factorises over the outputs, N(mean_p[o], (C_oC_oᵀ)⁻¹).
 
-    The direction of ε_i is θ_·i in row i, orthogonal to those of the other features, so FᵀF = diag(α_i ‖θ_·i‖²), and
-    E‖C_oᵀ(w_o − mean_o)‖² = ‖C_oᵀ(θ_o − mean_o)‖² + Σ_i α_i θ_oi² Λ_o,ii. For O = 1 it is the KL of N(θ, αθ²).
+def quasi_kl_gaussian(
+    mean_q: Vector, factor_q: Factor, precision_tril_p: Square, noise_variance: float = 0.0
+) -> Float[Tensor, "*#B"]:
+    """QKL(Q ‖ N(0, Λ⁻¹)) of Q = law of mean + F z, z ~ N(0, I_K), on an affine subspace; at K = D the KL itself.
 
-    +∞ where all outputs' θ_·i are 0 or α_i is: fewer than k directions are left.
+    With noise it is KL(Q * N(0, τI) ‖ P) − s, of which the quasi-KL is the limit (eq. 7). With F's singular values s_k,
+    log det(FFᵀ + τI) = Σ_k log(s_k² + τ) + (D − K) log τ, of which the shift takes the last term. F, D×K, has full
+    column rank: of lower rank, the support has fewer dimensions, and the value is +∞ or, by rounding, large.
     """
-    outputs, k = theta.shape[-2:]
-    entropy = 0.5 * (k * (1 + LOG_2PI) + (alpha * theta.square().sum(-2)).log().sum(-1))
-    bias = (precision_tril_p.mT @ (theta - mean_p)[..., None]).square().sum((-3, -2, -1))
-    spread = (alpha[..., None, :] * theta.square() * precision_tril_p.square().sum(-1)).sum((-2, -1))
-    logdet = logdet_of_tril(precision_tril_p).sum(-1)
-    return 0.5 * (bias + spread + outputs * k * LOG_2PI - logdet) - entropy
+    D, K = factor_q.shape[-2:]
+    inside = (torch.linalg.svdvals(factor_q).square() + noise_variance).log().sum(-1)
+    entropy = 0.5 * (K * (1 + LOG_2PI) + inside)
+    columns = torch.cat([factor_q, mean_q[..., None]], dim=-1)
+    trace, noise = square_norm(precision_tril_p.mT @ columns), noise_variance * square_norm(precision_tril_p)
+    cross_entropy = 0.5 * (D * LOG_2PI - logdet_of_tril(precision_tril_p) + trace + noise)
+    return cross_entropy - entropy
+
+
+def restrict_gaussian(basis: Factor, precision_tril_p: Square) -> tuple[Float[Tensor, "*B K K"], Batch]:
+    """R and log Z_S of equation 9 for the span of an orthonormal basis A: P_S = N(0, (RRᵀ)⁻¹) in coordinates along it.
+
+    RRᵀ = AᵀΛA, and log Z_S is the logarithm of the integral of p over S.
+    """
+    D, K = basis.shape[-2:]
+    tril = tril_of_gram(precision_tril_p.mT @ basis)
+    return tril, 0.5 * (logdet_of_tril(precision_tril_p) - logdet_of_tril(tril) - (D - K) * LOG_2PI)
+
+
+def direction(angle: Float[Tensor, "*B"]) -> Float[Tensor, "*B 2"]:
+    """(cos, sin), the direction of a line in the plane."""
+    return torch.stack([angle.cos(), angle.sin()], dim=-1)
+
+
+def centred_discretised_line_kl(angle: Float[Tensor, ""], cell_width: float, scale_q: float) -> Float[Tensor, ""]:
+    """KL + log Δ of the discretised laws for Q = N(0, scale_q²) along a line in the plane and P = N(0, I₂).
+
+    The line passes the origin at `angle` (radians); the cells are those of `IndependentAtoms`. As Δ → 0 it tends to
+    QKL plus a term that depends on the angle, 0 along an axis and `line_orientation_term` at irrational slopes, so no
+    one shift serves all subspaces of one dimension (the paper's remark after theorem 5).
+    """
+    along, width, reach = direction(angle), angle.new_tensor(cell_width), 9.0 * scale_q
+    last = math.ceil(reach / cell_width) + 1
+    edges = (torch.arange(-last, last, dtype=torch.float64) + 0.5) * width
+    # An edge that the line does not cut, it passes at infinity.
+    t = (edges[:, None] / along).clamp(-reach, reach).flatten().sort().values
+    length, middle = t.diff(), (t[1:] + t[:-1]) / 2
+    log_q = log_mean_normal_density(middle / scale_q, length / scale_q) - math.log(scale_q)
+    cell = torch.round(middle[:, None] * along / width)
+    log_p = log_mean_normal_density(cell * width, width).sum(-1)
+    mass = log_q.exp() * length
+    # log(mass/(Δ² p)) + log Δ with mass = length · q.
+    return (mass * (log_q - log_p) + torch.xlogy(mass, length / width)).sum()
+
+
+def line_orientation_term(angle: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    """What discretisation adds to the quasi-KL of a line in the plane, for 0 ≤ angle ≤ π/4 of irrational slope.
+
+    A line of direction (cos, sin) cuts square cells of width 1 into chords whose logarithm, averaged over the line's
+    length, is −log cos − ½ tan: the chord is 1/cos for a share 1 − tan of the length, and in the corners, a share tan,
+    it has the density 2ℓ cos² on [0, 1/cos].
+    """
+    return -angle.cos().log() - 0.5 * angle.tan()
