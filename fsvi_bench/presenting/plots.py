@@ -20,7 +20,6 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
@@ -40,7 +39,6 @@ from fsvi_bench.presenting.figures import (
 from fsvi_bench.presenting.tables import Frames, select, worded
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
-POINTS = ("line", "points", "linepoints", "intervals")
 STROKES = ("|", "_", "+", "x")  #: markers without a face
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer fence
@@ -114,70 +112,60 @@ class Layer(_Spec):
                 self._draw_levels(axes, rows, look)
             elif self.kind == "words":
                 for place, words in zip(rows[self.y if horizontal else self.x], rows[self.text], strict=True):
-                    _write(axes, words, self.at, place, look["color"], horizontal)
-            elif self.kind == "band":
-                area = {"linewidth": 0, "alpha": 0.15} | _given(look)
-                axes.fill_between(self._moved(rows, self.x), rows[self.low], rows[self.high], **area)
-            elif self.kind == "bar":
-                axes.bar(self._moved(rows, self.x), rows[self.y], width=self.width, **look)
+                    _write(axes, words, self.at, place, look, horizontal)
             else:
-                self._draw_points(axes, rows, look, horizontal)
+                self._draw_marks(axes, rows, look, horizontal)
 
     def _draw_levels(self, axes: Axes, rows: pd.DataFrame, look: Look) -> None:
         draw, at = (axes.axhline, self.y) if self.kind == "hline" else (axes.axvline, self.x)
         for place in rows[at].unique() if isinstance(at, str) else [at]:
             draw(place, zorder=1, **look)
 
-    def _draw_points(self, axes: Axes, rows: pd.DataFrame, look: Look, horizontal: bool) -> None:
+    def _draw_marks(self, axes: Axes, rows: pd.DataFrame, look: Look, horizontal: bool) -> None:
         if self.take:
             rows = rows.groupby(self.x, sort=False)[[self.y]].agg(self.take).reset_index()
-        value, place = (self.x, self.y) if horizontal else (self.y, self.x)
-        places = {place: self._moved(rows, place)}
-        drawn = rows.assign(**places)
-        if self.kind != "intervals":
-            axes.plot(drawn[self.x], drawn[self.y], **look)
-            return
-        ends = {"xerr" if horizontal else "yerr": [drawn[value] - drawn[self.low], drawn[self.high] - drawn[value]]}
-        axes.errorbar(drawn[self.x], drawn[self.y], **ends, elinewidth=self.width, capsize=self.caps, **look)
+        x = self._moved(rows)
+        if self.kind == "band":
+            axes.fill_between(x, rows[self.low], rows[self.high], **{"linewidth": 0, "alpha": 0.15} | _given(look))
+        elif self.kind == "bar":
+            axes.bar(x, rows[self.y], width=self.width, **look)
+        elif self.kind == "intervals":
+            value = x if horizontal else rows[self.y]
+            ends = {"xerr" if horizontal else "yerr": [value - rows[self.low], rows[self.high] - value]}
+            axes.errorbar(x, rows[self.y], **ends, elinewidth=self.width, capsize=self.caps, **look)
+        else:
+            axes.plot(x, rows[self.y], **look)
 
     def draw_beyond(self, axes: Axes, frames: Frames, horizontal: bool) -> None:
-        """Draws what is outside the panel's limits, which stand by now."""
-        value, place = (self.x, self.y) if horizontal else (self.y, self.x)
-        low, high = axes.get_xlim() if horizontal else axes.get_ylim()
-        arrows = (CARETLEFT, CARETRIGHT) if horizontal else (CARETDOWN, CARETUP)
-        across = axes.get_yaxis_transform() if horizontal else axes.get_xaxis_transform()
-        for rows, look in self._parts(frames):
-            for edge, outside in enumerate((rows[rows[value] < low], rows[rows[value] > high])):
-                at = [np.full(len(outside), edge), self._moved(outside, place)]
-                arrow = {**look, "marker": arrows[edge], "markersize": 1.6 * self.size, "label": None, "clip_on": False}
-                axes.plot(*(at if horizontal else at[::-1]), transform=across, **arrow)
+        """Arrows and numbers for what is outside the panel's limits, which stand by now."""
         rows = self._rows(frames)
-        for edge, outside in enumerate((rows[rows[value] < low], rows[rows[value] > high])):
-            for _, group in outside.groupby(self.beyond, sort=False):
-                words = _reach(group[value], " to " if horizontal else " to\n")
-                at = self._moved(group, place).mean()
-                _write(axes, words, edge, at, None, horizontal, inset=2 * self.size)
+        value = rows[self.x if horizontal else self.y]
+        low, high = axes.get_xlim() if horizontal else axes.get_ylim()
+        outside = {0: rows[value < low], 1: rows[value > high]}
+        for edge, arrow in enumerate("◂▸" if horizontal else "▾▴"):
+            words = pd.Series(arrow, outside[edge].index)
+            for _, group in outside[edge].groupby(self.beyond, sort=False):
+                said = [arrow, _reach(value[group.index], horizontal)]
+                words[group.index[len(group) // 2]] = (" " if horizontal else "\n").join(
+                    said[::-1] if edge == horizontal else said
+                )
+            for part, look in self._parts(frames):
+                places = part[self.y] if horizontal else self._moved(part)
+                for row in part.index.intersection(words.index):
+                    _write(axes, words[row], edge, places[row], look, horizontal)
 
     def values(self, frames: Frames, horizontal: bool) -> NDArray[np.float64]:
         """What the layer shows along the axis of values."""
-        value = self.x if horizontal else self.y
-        if self.kind not in (*POINTS, "vline" if horizontal else "hline"):
-            return np.array([])
-        if not isinstance(value, str):
-            return np.array([value])
-        columns = [value, self.low, self.high] if self.kind == "intervals" else [value]
+        columns = [self.x if horizontal else self.y, *([self.low, self.high] if self.kind == "intervals" else [])]
         return self._rows(frames)[columns].to_numpy(dtype=float).ravel()
 
     def _rows(self, frames: Frames) -> pd.DataFrame:
-        return select(frames[self.frame], self.where) if self.frame else pd.DataFrame()
+        return select(frames[self.frame], self.where).reset_index(drop=True) if self.frame else pd.DataFrame()
 
-    def _moved(self, rows: pd.DataFrame, place: str | float) -> pd.Series[Any]:
-        """A column of places, shifted."""
-        return (
-            rows[place] + (rows[self.shift] if isinstance(self.shift, str) else self.shift)
-            if self.shift
-            else rows[place]
-        )
+    def _moved(self, rows: pd.DataFrame) -> pd.Series[Any]:
+        """Where the rows stand along x."""
+        shift = rows[self.shift] if isinstance(self.shift, str) else self.shift
+        return rows[self.x] + shift if self.shift else rows[self.x]
 
     def _parts(self, frames: Frames) -> Iterator[tuple[pd.DataFrame, Look]]:
         """Rows that look alike, and how; the first of each value of `by` has its label."""
@@ -186,33 +174,29 @@ class Layer(_Spec):
         colours = _cycled(self.colour)
         if self.shades is not None:
             colours = map(to_hex, colormaps[self.shades](np.linspace(0, 0.95, len(parts))))
-        looks = zip(colours, _cycled(self.marker), _cycled(self.style), strict=False)
         varying = [name for name in (self.alpha, self.fill) if isinstance(name, str)]
-        for (value, part), (colour, marker, style) in zip(parts, looks, strict=False):
+        looks = zip(parts, colours, _cycled(self.marker), _cycled(self.style), strict=False)
+        for (value, part), colour, marker, style in looks:
             colour = self.colour[str(value)] if isinstance(self.colour, dict) else colour
             marker = self.marker[str(value)] if isinstance(self.marker, dict) else marker
             label = self.label if self.by is None or self.label is None else _filled(self.label, value)
             for _, alike in part.groupby(varying, sort=False) if varying and len(part) else [("", part)]:
-                yield alike, self._look(alike, NAMED.get(colour, colour), marker, style, label)
+                look = {"color": NAMED.get(colour, colour), "alpha": _of_all(alike, self.alpha), "label": label}
+                yield alike, look | self._line_and_dot(look["color"], marker, style, _of_all(alike, self.fill))
                 label = None
 
-    def _look(self, rows: pd.DataFrame, colour: str, marker: str, style: str, label: str | None) -> Look:
-        """Matplotlib's settings for rows that look alike."""
-        alpha, fill = (next(iter(rows[of]), None) if isinstance(of, str) else of for of in (self.alpha, self.fill))
-        look: Look = {"color": colour, "alpha": alpha, "label": label}
+    def _line_and_dot(self, colour: str, marker: str, style: str, fill: float) -> Look:
         if self.kind in ("band", "bar", "words"):
-            return look
-        look |= {"linewidth": self.width, "linestyle": "" if self.kind in ("points", "intervals") else style}
-        if self.kind in ("line", "hline", "vline"):
+            return {}
+        look: Look = {"linewidth": self.width, "linestyle": "" if self.kind in ("points", "intervals") else style}
+        if self.kind not in ("points", "linepoints", "intervals"):
             return look
         look |= {"marker": marker, "markersize": self.size, "markevery": self.every}
-        if fill is not None and fill < 1:
-            look |= {"markerfacecolor": to_rgba(colour, fill) if fill else "white", "markeredgewidth": 1.0}
-        elif self.edge:
-            look |= {"markeredgecolor": self.edge, "markeredgewidth": 0.7}
-        elif self.kind == "points" and marker not in STROKES:
-            look["markeredgewidth"] = 0.0
-        return look
+        if fill < 1:
+            return look | {"markerfacecolor": to_rgba(colour, fill) if fill else "white"}
+        if self.edge:
+            return look | {"markeredgecolor": self.edge}
+        return look | ({"markeredgewidth": 0.0} if self.kind == "points" and marker not in STROKES else {})
 
 
 class Panel(_Spec):
@@ -283,30 +267,26 @@ class Panel(_Spec):
         for layer in self.layers:
             if layer.beyond:
                 layer.draw_beyond(axes, frames, self.horizontal)
-        if self.ticks is not None:
-            for axis in [axes.xaxis, axes.yaxis] if self.names is None else [self._values(axes)]:
-                _number(axis, self.ticks)
-
-    def _values(self, axes: Axes) -> Axis:
-        return axes.xaxis if self.horizontal else axes.yaxis
+        named = axes.yaxis if self.horizontal else axes.xaxis
+        for axis in {axes.xaxis, axes.yaxis} - ({named} if self.names else set()) if self.ticks else ():
+            _number(axis, self.ticks)
 
     def _fit(self, axes: Axes, frames: Frames) -> None:
-        """Sets the data limits of the axis of values to what has a place on it."""
-        axis = self._values(axes)
+        """Limits around the values that have a place on their axis."""
+        axis = axes.xaxis if self.horizontal else axes.yaxis
         least, greatest = self.within or (NO_LOGARITHM if axis.get_scale() == "log" else -math.inf, math.inf)
-        found = [layer.values(frames, self.horizontal) for layer in self.layers]
-        shown = np.concatenate([values for values, layer in zip(found, self.layers, strict=True) if layer.stretches])
+        layers = [layer for layer in self.layers if layer.beyond]
+        values = [layer.values(frames, self.horizontal) for layer in layers]
+        shown = np.concatenate([of for of, layer in zip(values, layers, strict=True) if layer.stretches])
         shown = shown[np.isfinite(shown) & (shown >= least) & (shown <= greatest)]
-        if self.fence:
-            shown = shown[shown <= fence(shown)]
+        shown = shown[shown <= fence(shown)] if self.fence else shown
         if not len(shown):
             axis.set_ticks([])
             return
-        scale, every = axis.get_transform(), np.concatenate(found)
-        foot, head = scale.transform([shown.min(), shown.max()])
-        free = self.room * (head - foot)
-        foot, head = foot - free * (every < shown.min()).any(), head + free * (every > shown.max()).any()
-        ends = scale.inverted().transform([foot, head])
+        scale, all_values = axis.get_transform(), np.concatenate(values)
+        ends = scale.transform([shown.min(), shown.max()])
+        outside = np.array([(all_values < shown.min()).any(), (all_values > shown.max()).any()])
+        ends = scale.inverted().transform(ends + [-1, 1] * outside * self.room * np.ptp(ends))
         axes.ignore_existing_data_limits = True
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
         axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
@@ -443,24 +423,26 @@ def _number(axis: Axis, most: int) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: readable(value)))
 
 
-def _reach(values: pd.Series[float], between: str) -> str:
+def _reach(values: pd.Series[float], horizontal: bool) -> str:
     """The least and the greatest value, to three digits; one of them if they are equal."""
     ends = [0.0 if abs(value) < NO_LOGARITHM else value for value in (values.min(), values.max())]
-    return between.join(dict.fromkeys(readable(float(f"{end:.3g}")) for end in ends))
+    return (" to " if horizontal else " to\n").join(dict.fromkeys(readable(float(f"{end:.3g}")) for end in ends))
 
 
-def _write(
-    axes: Axes, words: str, share: float, place: float, colour: str | None, horizontal: bool, inset: float = 0.0
-) -> None:
-    """Words at a share of the axis of values, so many points inwards from the edge that they are nearest to."""
-    side = 0 if share == 0.5 else -1 if 0.5 < share <= 1 else 1  # towards the greater values
-    look: dict[str, Any] = {"color": colour, "fontsize": SMALL, "textcoords": "offset points"}
+def _write(axes: Axes, words: str, share: float, place: float, look: Look, horizontal: bool) -> None:
+    """Words at a share of the axis of values: at an edge within the panel, beyond 1 outside."""
+    side = 1 if share == 0.5 else 2 if 0.5 < share <= 1 else 0
     if horizontal:
-        look |= {"ha": ("center", "left", "right")[side], "va": "center", "xycoords": axes.get_yaxis_transform()}
-        axes.annotate(words, (share, place), (side * inset, 0), **look)
+        at, across, aligned = (share, place), axes.get_yaxis_transform(), (("left", "center", "right")[side], "center")
     else:
-        look |= {"va": ("center", "bottom", "top")[side], "ha": "center", "xycoords": axes.get_xaxis_transform()}
-        axes.annotate(words, (place, share), (0, side * inset), **look)
+        at, across, aligned = (place, share), axes.get_xaxis_transform(), ("center", ("bottom", "center", "top")[side])
+    ink = {"color": look["color"], "alpha": look["alpha"], "fontsize": SMALL}
+    axes.text(*at, words, transform=across, ha=aligned[0], va=aligned[1], **ink)
+
+
+def _of_all(rows: pd.DataFrame, setting: Any) -> Any:
+    """A setting, or what its column has for all rows."""
+    return next(iter(rows[setting]), 1.0) if isinstance(setting, str) else setting
 
 
 def _cycled(given: str | list[str] | dict[str, str]) -> Iterator[str]:
