@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from itertools import cycle
+from itertools import cycle, product
 from typing import Any, Literal
 
 import numpy as np
@@ -124,6 +124,8 @@ class Layer(_Spec):
     def _draw_marks(self, axes: Axes, rows: pd.DataFrame, look: Look, horizontal: bool) -> None:
         if self.take:
             rows = rows.groupby(self.x, sort=False)[[self.y]].agg(self.take).reset_index()
+        if self.beyond:
+            rows = rows[_side(axes, rows[self.x if horizontal else self.y], horizontal) == 0]
         x = self._moved(rows)
         if self.kind == "band":
             axes.fill_between(x, rows[self.low], rows[self.high], **{"linewidth": 0, "alpha": 0.15} | _given(look))
@@ -136,23 +138,15 @@ class Layer(_Spec):
         else:
             axes.plot(x, rows[self.y], **look)
 
-    def draw_beyond(self, axes: Axes, frames: Frames, horizontal: bool) -> None:
-        """Arrows and numbers for what is outside the panel's limits, which stand by now."""
-        rows = self._rows(frames)
-        value = rows[self.x if horizontal else self.y]
-        low, high = axes.get_xlim() if horizontal else axes.get_ylim()
-        outside = {0: rows[value < low], 1: rows[value > high]}
-        for edge, arrow in enumerate("◂▸" if horizontal else "▾▴"):
-            words = pd.Series(arrow, outside[edge].index)
-            for _, group in outside[edge].groupby(self.beyond, sort=False):
-                said = [arrow, _reach(value[group.index], horizontal)]
-                words[group.index[len(group) // 2]] = (" " if horizontal else "\n").join(
-                    said[::-1] if edge == horizontal else said
-                )
-            for part, look in self._parts(frames):
-                places = part[self.y] if horizontal else self._moved(part)
-                for row in part.index.intersection(words.index):
-                    _write(axes, words[row], edge, places[row], look, horizontal)
+    def outside(self, axes: Axes, frames: Frames, horizontal: bool) -> list[dict[str, Any]]:
+        """What is beyond the panel's limits: values, places and looks, and at which edge."""
+        value = self.x if horizontal else self.y
+        found: list[dict[str, Any]] = []
+        for rows, look in self._parts(frames):
+            side, places = _side(axes, rows[value], horizontal), rows[self.y] if horizontal else self._moved(rows)
+            marks = pd.DataFrame({"of": rows[self.beyond], "value": rows[value], "place": places, "side": side})
+            found += marks.assign(color=look["color"], alpha=look["alpha"])[side != 0].to_dict("records")
+        return found
 
     def values(self, frames: Frames, horizontal: bool) -> NDArray[np.float64]:
         """What the layer shows along the axis of values."""
@@ -170,7 +164,12 @@ class Layer(_Spec):
     def _parts(self, frames: Frames) -> Iterator[tuple[pd.DataFrame, Look]]:
         """Rows that look alike, and how; the first of each value of `by` has its label."""
         rows = self._rows(frames)
-        parts = [("", rows)] if self.by is None else list(rows.groupby(self.by, sort=False))
+        parts: list[tuple[Any, pd.DataFrame]] = [("", rows)]
+        if self.by is not None:
+            parts = list(rows.groupby(self.by, sort=False))
+        if isinstance(self.colour, dict):
+            order = {name: place for place, name in enumerate(self.colour)}
+            parts.sort(key=lambda part: order[str(part[0])])
         colours = _cycled(self.colour)
         if self.shades is not None:
             colours = map(to_hex, colormaps[self.shades](np.linspace(0, 0.95, len(parts))))
@@ -240,19 +239,22 @@ class Panel(_Spec):
     layers: tuple[Layer, ...] = ()
     draw: str | None = None
 
+    def fit(self, axes: Axes, frames: Frames) -> None:
+        """Sets scales, and limits of an axis that leaves something beyond it; panels may share these."""
+        axes.set(xscale=self.xscale, yscale=self.yscale)
+        if any(layer.beyond for layer in self.layers):
+            self._fit(axes, frames)
+
     def draw_on(self, axes: Axes, frames: Frames, drawings: Drawings) -> None:
         """Raises KeyError for a frame, a column or a drawing that is not there."""
+        if any(layer.beyond for layer in self.layers):
+            axes.autoscale(False, axis="x" if self.horizontal else "y")
         for layer in self.layers:
             layer.draw(axes, frames, self.horizontal)
-        scales = {"xscale": self.xscale, "yscale": self.yscale}
-        # Setting a linear scale, which is there already, would replace words at ticks by numbers.
-        axes.set(**{axis: scale for axis, scale in scales.items() if scale != "linear"})
         if self.draw is not None:
             drawings[self.draw](axes)
         if self.equal:
             axes.set_aspect("equal")
-        if any(layer.beyond for layer in self.layers):
-            self._fit(axes, frames)
         self._set_ticks(axes, frames)
         axes.set(**_given({"xlim": self.xlim, "ylim": self.ylim}))
         first = next((frames[layer.frame] for layer in self.layers if layer.frame), pd.DataFrame())
@@ -264,12 +266,23 @@ class Panel(_Spec):
 
     def finish(self, axes: Axes, frames: Frames) -> None:
         """Draws what needs the axes' limits, which panels may share."""
-        for layer in self.layers:
-            if layer.beyond:
-                layer.draw_beyond(axes, frames, self.horizontal)
+        layers = [layer for layer in self.layers if layer.beyond]
+        self._draw_beyond(axes, [mark for layer in layers for mark in layer.outside(axes, frames, self.horizontal)])
         named = axes.yaxis if self.horizontal else axes.xaxis
         for axis in {axes.xaxis, axes.yaxis} - ({named} if self.names else set()) if self.ticks else ():
             _number(axis, self.ticks)
+
+    def _draw_beyond(self, axes: Axes, marks: list[dict[str, Any]]) -> None:
+        """An arrow for each value, and beside those of a group the least and the greatest of them."""
+        below, above = "◂▸" if self.horizontal else "▾▴"
+        for mark in marks:
+            arrow, edge = (above, 1) if mark["side"] > 0 else (below, 0)
+            _write(axes, arrow, edge, mark["place"], mark, self.horizontal)
+        for (_, side), group in pd.DataFrame(marks).groupby(["of", "side"], sort=False) if marks else ():
+            room = "\u2003" if self.horizontal else "\n"  # that the arrow takes
+            words = _reach(group["value"], self.horizontal, max(NO_LOGARITHM, self.within[0] / 100 if self.within else 0))
+            words = room + words if (side > 0) != self.horizontal else words + room
+            _write(axes, words, int(side > 0), group["place"].mean(), {"color": "0.2", "alpha": None}, self.horizontal)
 
     def _fit(self, axes: Axes, frames: Frames) -> None:
         """Limits around the values that have a place on their axis."""
@@ -309,7 +322,9 @@ class Panel(_Spec):
         axis, column, separate = (
             (axes.yaxis, first.y, axes.axhline) if self.horizontal else (axes.xaxis, first.x, axes.axvline)
         )
-        named = frames[first.frame].drop_duplicates(column).sort_values(column)
+        everywhere = frames[first.frame or ""]
+        here = select(everywhere, first.where)  # where a place may have a name of its own
+        named = pd.concat([here, everywhere]).drop_duplicates(column).sort_values(column)
         places = named[column]
         axis.set_ticks(
             places,
@@ -329,10 +344,13 @@ class FigureSpec(_Spec):
     """Panels row by row; a legend of all of them below, if `legend` is how many columns it has.
 
     Args:
-        each: a column; the one panel is drawn for each of its values in its layers' first frame, with it as title.
+        row_height: inches of each row of panels, beside `height`.
+        each: a column; the panels are drawn for each of its values in the first layer's frame, with it as title.
+        title: `{name}` stands for what the first layer's frame has by this name.
     """
 
     height: float
+    row_height: float = 0.0
     width: float = PAGE_WIDTH
     columns: int = 1
     sharex: Literal["none", "all", "row", "col"] = "none"
@@ -345,39 +363,46 @@ class FigureSpec(_Spec):
 
     def of(self, frames: Frames, drawings: Drawings | None = None) -> Figure:
         """Raises KeyError for a frame, a column or a drawing that is not there."""
-        figure = Figure(figsize=(self.width, self.height), layout="constrained")
         panels = self.panels if self.each is None else self._repeated(self.each, frames)
         columns = min(self.columns, len(panels))
         rows = math.ceil(len(panels) / columns)
+        figure = Figure(figsize=(self.width, self.height + rows * self.row_height), layout="constrained")
         grid = list(figure.subplots(rows, columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat)
+        for axes, panel in zip(grid, panels, strict=False):
+            panel.fit(axes, frames)
         for axes, panel in zip(grid, panels, strict=False):
             panel.draw_on(axes, frames, drawings or {})
         for axes, panel in zip(grid, panels, strict=False):
             panel.finish(axes, frames)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
+        figure.align_ylabels()
         if self.x:
             figure.supxlabel(self.x, fontsize=NORMAL)
         if self.legend:
             entries = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
-            named = {label: handle for each in entries for handle, label in each}
+            named = {label: handle for each in sorted(map(list, entries), key=len, reverse=True) for handle, label in each}
             look: dict[str, Any] = {"ncols": self.legend, "frameon": False, "fontsize": SMALL}
             figure.legend(list(named.values()), list(named), loc="outside lower center", **look)
         if self.title:
-            figure.suptitle(self.title, fontsize=NORMAL)
+            figure.suptitle(worded(self.title, self._first(frames)), fontsize=NORMAL)
         return figure
+
+    def _first(self, frames: Frames) -> pd.DataFrame:
+        """The first layer's frame."""
+        layers = (layer for panel in self.panels for layer in panel.layers)
+        return next((frames[layer.frame] for layer in layers if layer.frame), pd.DataFrame())
 
     def _repeated(self, column: str, frames: Frames) -> tuple[Panel, ...]:
         """Axes are labelled at the figure's left and at the foot of each column."""
-        (panel,) = self.panels
-        frame = next((layer.frame for layer in panel.layers if layer.frame), "")
-        values = list(frames[frame][column].unique())
+        pairs = list(product(self._first(frames)[column].unique(), self.panels))
         panels = []
-        for place, value in enumerate(values):
+        for place, (value, panel) in enumerate(pairs):
             layers = [layer.model_copy(update={"where": {**layer.where, column: value}}) for layer in panel.layers]
-            labels = {"x": panel.x if place + self.columns >= len(values) else ""}
-            labels["y"] = "" if place % self.columns else panel.y
-            panels.append(panel.model_copy(update={"title": str(value), "layers": tuple(layers), **labels}))
+            own = {"layers": tuple(layers), "title": str(value) if panel is self.panels[0] else panel.title}
+            own["x"] = panel.x if place + self.columns >= len(pairs) else ""
+            own["y"] = panel.y if len(self.panels) > 1 or not place % self.columns else ""
+            panels.append(panel.model_copy(update=own))
         return tuple(panels)
 
 
@@ -423,10 +448,17 @@ def _number(axis: Axis, most: int) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: readable(value)))
 
 
-def _reach(values: pd.Series[float], horizontal: bool) -> str:
-    """The least and the greatest value, to three digits; one of them if they are equal."""
-    ends = [0.0 if abs(value) < NO_LOGARITHM else value for value in (values.min(), values.max())]
-    return (" to " if horizontal else " to\n").join(dict.fromkeys(readable(float(f"{end:.3g}")) for end in ends))
+def _side(axes: Axes, values: pd.Series[float], horizontal: bool) -> pd.Series[int]:
+    """Whether values are below an axis (-1), above it (1), or neither (0)."""
+    low, high = axes.get_xlim() if horizontal else axes.get_ylim()
+    return (values > high) * 1 - (values < low) * 1
+
+
+def _reach(values: pd.Series[float], horizontal: bool, least: float) -> str:
+    """The least and the greatest value, to few digits; one of them if they are equal. What is less than `least` is 0."""
+    ends = [0.0 if abs(value) < least else value for value in (values.min(), values.max())]
+    words = [readable(float(f"{end:.{3 if abs(end) < 1e4 else 1}g}")) for end in ends]
+    return (" to " if horizontal else " to\n").join(dict.fromkeys(words))
 
 
 def _write(axes: Axes, words: str, share: float, place: float, look: Look, horizontal: bool) -> None:

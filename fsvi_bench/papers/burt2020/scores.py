@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fsvi_bench.papers.burt2020.cells import LINE, frame_of, settings_in_words, spread_by_line, title_of
+from fsvi_bench.papers.burt2020.cells import frame_of, settings_in_words, spread_by_line, title_of
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.presenting.figures import FAINT, span
 from fsvi_bench.running.plan import Request
@@ -53,7 +53,7 @@ def _column(cells: pd.DataFrame) -> str:
     name = title_of(cells.name[1]).replace(", natural gradients", "\nnat. grad.")
     if cells["status"].eq("ok").all():
         return name
-    finished = cells["status"].eq("ok").groupby([cells[name] for name in LINE], dropna=False).agg(["sum", "size"])
+    finished = cells["status"].eq("ok").groupby([cells["family"], cells["M"], cells["kl_jitter"]], dropna=False).agg(["sum", "size"])
     lost = cells["status"].isin(["diverged", "failed"]).sum()
     counts = f"{span(finished['sum'].tolist())}/{span(finished['size'].tolist())}"
     return "\n".join([name, counts, *([f"{lost} ✗"] if lost else [])])
