@@ -43,7 +43,7 @@ STROKES = ("|", "_", "+", "x")  #: markers without a face
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer fence
 FLATTENED = 5.0  #: outliers are cut off if with them the axis would be so many times as long
-Scale = Literal["linear", "log"]
+Scale = Literal["linear", "log", "symlog"]
 Drawings = Mapping[str, Callable[[Axes], None]]  #: what no layer can draw, by the name that a panel calls it by
 Look = dict[str, Any]  #: Matplotlib's settings of lines and points
 
@@ -64,7 +64,7 @@ class Layer(_Spec):
         shades: one of Matplotlib's colour maps, of which these colours are taken evenly instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}`, or `{:.2f}`, stands for the value of `by`.
-        colour, marker: of the values of `by` in turn, or by value. The marker may be `none`.
+        colour, marker, style: of the values of `by` in turn, or by value. The marker may be `none`.
         fill: how full points are, from 0 (an outline) to 1: a number or a column.
         edge: colour of the outline of full points.
         alpha: a number or a column.
@@ -92,7 +92,7 @@ class Layer(_Spec):
     colour: str | list[str] | dict[str, str] = [*NAMED, "black"]
     shades: str | None = None
     marker: str | list[str] | dict[str, str] = "o"
-    style: str | list[str] = "-"
+    style: str | list[str] | dict[str, str] = "-"
     width: float = 1.3
     size: float = 4.0
     fill: float | str = 1.0
@@ -152,7 +152,7 @@ class Layer(_Spec):
             for part, look in self._parts(frames):
                 places = part[self.y] if horizontal else self._moved(part)
                 for row in part.index.intersection(words.index):
-                    _write(axes, words[row], edge, places[row], look, horizontal)
+                    _write(axes, words[row], (0.01, 0.99)[edge], places[row], look, horizontal)
 
     def values(self, frames: Frames, horizontal: bool) -> NDArray[np.float64]:
         """What the layer shows along the axis of values."""
@@ -171,14 +171,13 @@ class Layer(_Spec):
         """Rows that look alike, and how; the first of each value of `by` has its label."""
         rows = self._rows(frames)
         parts = [("", rows)] if self.by is None else list(rows.groupby(self.by, sort=False))
-        colours = _cycled(self.colour)
+        values = [value for value, _ in parts]
+        colours = self.colour
         if self.shades is not None:
-            colours = map(to_hex, colormaps[self.shades](np.linspace(0, 0.95, len(parts))))
+            colours = [to_hex(shade) for shade in colormaps[self.shades](np.linspace(0, 0.95, len(parts)))]
         varying = [name for name in (self.alpha, self.fill) if isinstance(name, str)]
-        looks = zip(parts, colours, _cycled(self.marker), _cycled(self.style), strict=False)
+        looks = zip(parts, *(_each(of, values) for of in (colours, self.marker, self.style)), strict=False)
         for (value, part), colour, marker, style in looks:
-            colour = self.colour[str(value)] if isinstance(self.colour, dict) else colour
-            marker = self.marker[str(value)] if isinstance(self.marker, dict) else marker
             label = self.label if self.by is None or self.label is None else _filled(self.label, value)
             for _, alike in part.groupby(varying, sort=False) if varying and len(part) else [("", part)]:
                 look = {"color": NAMED.get(colour, colour), "alpha": _of_all(alike, self.alpha), "label": label}
@@ -193,10 +192,11 @@ class Layer(_Spec):
             return look
         look |= {"marker": marker, "markersize": self.size, "markevery": self.every}
         if fill < 1:
-            return look | {"markerfacecolor": to_rgba(colour, fill) if fill else "white"}
+            return look | {"markerfacecolor": to_rgba(colour, fill) if fill else "white", "markeredgecolor": colour}
         if self.edge:
             return look | {"markeredgecolor": self.edge}
-        return look | ({"markeredgewidth": 0.0} if self.kind == "points" and marker not in STROKES else {})
+        bare = self.kind == "points" and self.fill == 1 and marker not in STROKES
+        return look | ({"markeredgewidth": 0.0} if bare else {})
 
 
 class Panel(_Spec):
@@ -445,9 +445,11 @@ def _of_all(rows: pd.DataFrame, setting: Any) -> Any:
     return next(iter(rows[setting]), 1.0) if isinstance(setting, str) else setting
 
 
-def _cycled(given: str | list[str] | dict[str, str]) -> Iterator[str]:
-    """What a layer gives, round and round."""
-    return cycle([given] if isinstance(given, str) else given)
+def _each(setting: str | list[str] | dict[str, str], values: list[Any]) -> Iterator[str]:
+    """What a setting has for each value: by its name, or in turn, round and round."""
+    if isinstance(setting, dict):
+        return (setting[str(value)] for value in values)
+    return cycle([setting] if isinstance(setting, str) else setting)
 
 
 def _filled(label: str, value: Any) -> str:
