@@ -43,7 +43,7 @@ STROKES = ("|", "_", "+", "x")  #: markers without a face
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer fence
 FLATTENED = 5.0  #: outliers are cut off if with them the axis would be so many times as long
-Scale = Literal["linear", "log"]
+Scale = Literal["linear", "log", "symlog"]
 Drawings = Mapping[str, Callable[[Axes], None]]  #: what no layer can draw, by the name that a panel calls it by
 Look = dict[str, Any]  #: Matplotlib's settings of lines and points
 
@@ -64,7 +64,7 @@ class Layer(_Spec):
         shades: one of Matplotlib's colour maps, of which these colours are taken evenly instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}`, or `{:.2f}`, stands for the value of `by`.
-        colour, marker: of the values of `by` in turn, or by value. The marker may be `none`.
+        colour, marker, style: of the values of `by` in turn, or by value. The marker may be `none`.
         fill: how full points are, from 0 (an outline) to 1: a number or a column.
         edge: colour of the outline of full points.
         alpha: a number or a column.
@@ -92,7 +92,7 @@ class Layer(_Spec):
     colour: str | list[str] | dict[str, str] = [*NAMED, "black"]
     shades: str | None = None
     marker: str | list[str] | dict[str, str] = "o"
-    style: str | list[str] = "-"
+    style: str | list[str] | dict[str, str] = "-"
     width: float = 1.3
     size: float = 4.0
     fill: float | str = 1.0
@@ -170,16 +170,16 @@ class Layer(_Spec):
         if isinstance(self.colour, dict):
             order = {name: place for place, name in enumerate(self.colour)}
             parts.sort(key=lambda part: order[str(part[0])])
-        colours = _cycled(self.colour)
+        values = [value for value, _ in parts]
+        colours = self.colour
         if self.shades is not None:
-            colours = map(to_hex, colormaps[self.shades](np.linspace(0, 0.95, len(parts))))
+            colours = [to_hex(shade) for shade in colormaps[self.shades](np.linspace(0, 0.95, len(parts)))]
         varying = [name for name in (self.alpha, self.fill) if isinstance(name, str)]
-        looks = zip(parts, colours, _cycled(self.marker), _cycled(self.style), strict=False)
+        looks = zip(parts, *(_each(of, values) for of in (colours, self.marker, self.style)), strict=False)
         for (value, part), colour, marker, style in looks:
-            colour = self.colour[str(value)] if isinstance(self.colour, dict) else colour
-            marker = self.marker[str(value)] if isinstance(self.marker, dict) else marker
             label = self.label if self.by is None or self.label is None else _filled(self.label, value)
-            for _, alike in part.groupby(varying, sort=False) if varying and len(part) else [("", part)]:
+            # The most opaque comes first, and stands in the legend.
+            for _, alike in reversed(list(part.groupby(varying))) if varying and len(part) else [("", part)]:
                 look = {"color": NAMED.get(colour, colour), "alpha": _of_all(alike, self.alpha), "label": label}
                 yield alike, look | self._line_and_dot(look["color"], marker, style, _of_all(alike, self.fill))
                 label = None
@@ -192,10 +192,11 @@ class Layer(_Spec):
             return look
         look |= {"marker": marker, "markersize": self.size, "markevery": self.every}
         if fill < 1:
-            return look | {"markerfacecolor": to_rgba(colour, fill) if fill else "white"}
+            return look | {"markerfacecolor": to_rgba(colour, fill) if fill else "white", "markeredgecolor": colour}
         if self.edge:
             return look | {"markeredgecolor": self.edge}
-        return look | ({"markeredgewidth": 0.0} if self.kind == "points" and marker not in STROKES else {})
+        bare = self.kind == "points" and self.fill == 1 and marker not in STROKES
+        return look | ({"markeredgewidth": 0.0} if bare else {})
 
 
 class Panel(_Spec):
@@ -276,13 +277,13 @@ class Panel(_Spec):
         """An arrow for each value, and beside those of a group the least and the greatest of them."""
         below, above = "◂▸" if self.horizontal else "▾▴"
         for mark in marks:
-            arrow, edge = (above, 1) if mark["side"] > 0 else (below, 0)
+            arrow, edge = (above, 0.99) if mark["side"] > 0 else (below, 0.01)
             _write(axes, arrow, edge, mark["place"], mark, self.horizontal)
         for (_, side), group in pd.DataFrame(marks).groupby(["of", "side"], sort=False) if marks else ():
             room = "\u2003" if self.horizontal else "\n"  # that the arrow takes
             words = _reach(group["value"], self.horizontal, max(NO_LOGARITHM, self.within[0] / 100 if self.within else 0))
             words = room + words if (side > 0) != self.horizontal else words + room
-            _write(axes, words, int(side > 0), group["place"].mean(), {"color": "0.2", "alpha": None}, self.horizontal)
+            _write(axes, words, 0.99 if side > 0 else 0.01, group["place"].mean(), {"color": "0.2", "alpha": None}, self.horizontal)
 
     def _fit(self, axes: Axes, frames: Frames) -> None:
         """Limits around the values that have a place on their axis."""
@@ -382,7 +383,7 @@ class FigureSpec(_Spec):
         if self.legend:
             entries = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
             named = {label: handle for each in sorted(map(list, entries), key=len, reverse=True) for handle, label in each}
-            look: dict[str, Any] = {"ncols": self.legend, "frameon": False, "fontsize": SMALL}
+            look: dict[str, Any] = {"ncols": self.legend, "frameon": False, "fontsize": SMALL, "columnspacing": 1.2}
             figure.legend(list(named.values()), list(named), loc="outside lower center", **look)
         if self.title:
             figure.suptitle(worded(self.title, self._first(frames)), fontsize=NORMAL)
@@ -457,7 +458,8 @@ def _side(axes: Axes, values: pd.Series[float], horizontal: bool) -> pd.Series[i
 def _reach(values: pd.Series[float], horizontal: bool, least: float) -> str:
     """The least and the greatest value, to few digits; one of them if they are equal. What is less than `least` is 0."""
     ends = [0.0 if abs(value) < least else value for value in (values.min(), values.max())]
-    words = [readable(float(f"{end:.{3 if abs(end) < 1e4 else 1}g}")) for end in ends]
+    digits = [f"{end:.{3 if abs(end) < 1e3 else 2}g}".replace("inf", "∞").replace("-", "−") for end in ends]
+    words = [re.sub(r"e\+0*", "e", word) for word in digits]
     return (" to " if horizontal else " to\n").join(dict.fromkeys(words))
 
 
@@ -477,9 +479,11 @@ def _of_all(rows: pd.DataFrame, setting: Any) -> Any:
     return next(iter(rows[setting]), 1.0) if isinstance(setting, str) else setting
 
 
-def _cycled(given: str | list[str] | dict[str, str]) -> Iterator[str]:
-    """What a layer gives, round and round."""
-    return cycle([given] if isinstance(given, str) else given)
+def _each(setting: str | list[str] | dict[str, str], values: list[Any]) -> Iterator[str]:
+    """What a setting has for each value: by its name, or in turn, round and round."""
+    if isinstance(setting, dict):
+        return (setting[str(value)] for value in values)
+    return cycle([setting] if isinstance(setting, str) else setting)
 
 
 def _filled(label: str, value: Any) -> str:

@@ -39,7 +39,7 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
         "data": data,
         "curves": drawn.assign(jittered=drawn["kl_jitter"] > 0),
         "exact": exact.merge(panels[panels["method"] != "exact"], how="cross"),
-        "panels": panels,
+        "panels": panels.assign(x=drawn["x"].quantile(0.2)),
         "cells": cells,
     }
     return Findings(frames=frames)
