@@ -44,6 +44,8 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer fence
 FLATTENED = 5.0  #: outliers are cut off if with them the axis would be so many times as long
 Scale = Literal["linear", "log", "symlog"]
+Limits = tuple[float, float]
+EVERYTHING: Limits = (-math.inf, math.inf)
 Drawings = Mapping[str, Callable[[Axes], None]]  #: what no layer can draw, by the name that a panel calls it by
 Look = dict[str, Any]  #: Matplotlib's settings of lines and points
 
@@ -73,7 +75,8 @@ class Layer(_Spec):
         caps: length of an interval's caps, in points.
         beyond: a column. Values outside the axis become arrows at its edge; beside those of each value of the column
             stand the least and the greatest of them.
-        stretches: whether the values take part in the limits of an axis that leaves some beyond it.
+        stretches: whether the values take part in the limits of an axis that leaves some beyond it; if not, what is
+            outside those of the others is beyond it, too.
         at: where words stand along the axis of values, from 0 to 1; beyond 1 they stand outside the panel.
     """
 
@@ -105,8 +108,12 @@ class Layer(_Spec):
     stretches: bool = True
     at: float = 0.5
 
-    def draw(self, axes: Axes, frames: Frames, horizontal: bool = False) -> None:
-        """Raises KeyError for a frame or a column that is not there."""
+    def draw(self, axes: Axes, frames: Frames, horizontal: bool = False, limits: Limits = EVERYTHING) -> None:
+        """Draws the values within the limits.
+
+        Raises:
+            KeyError: a frame or a column is not there.
+        """
         for rows, look in self._parts(frames):
             if self.kind in ("hline", "vline"):
                 self._draw_levels(axes, rows, look)
@@ -114,18 +121,18 @@ class Layer(_Spec):
                 for place, words in zip(rows[self.y if horizontal else self.x], rows[self.text], strict=True):
                     _write(axes, words, self.at, place, look, horizontal)
             else:
-                self._draw_marks(axes, rows, look, horizontal)
+                self._draw_marks(axes, rows, look, horizontal, limits)
 
     def _draw_levels(self, axes: Axes, rows: pd.DataFrame, look: Look) -> None:
         draw, at = (axes.axhline, self.y) if self.kind == "hline" else (axes.axvline, self.x)
         for place in rows[at].unique() if isinstance(at, str) else [at]:
             draw(place, zorder=1, **look)
 
-    def _draw_marks(self, axes: Axes, rows: pd.DataFrame, look: Look, horizontal: bool) -> None:
+    def _draw_marks(self, axes: Axes, rows: pd.DataFrame, look: Look, horizontal: bool, limits: Limits) -> None:
         if self.take:
             rows = rows.groupby(self.x, sort=False)[[self.y]].agg(self.take).reset_index()
         if self.beyond:
-            rows = rows[_side(axes, rows[self.x if horizontal else self.y], horizontal) == 0]
+            rows = rows[_side(rows[self.x if horizontal else self.y], limits) == 0]
         x = self._moved(rows)
         if self.kind == "band":
             axes.fill_between(x, rows[self.low], rows[self.high], **{"linewidth": 0, "alpha": 0.15} | _given(look))
@@ -138,12 +145,12 @@ class Layer(_Spec):
         else:
             axes.plot(x, rows[self.y], **look)
 
-    def outside(self, axes: Axes, frames: Frames, horizontal: bool) -> list[dict[str, Any]]:
-        """What is beyond the panel's limits: values, places and looks, and at which edge."""
+    def outside(self, frames: Frames, horizontal: bool, limits: Limits) -> list[dict[str, Any]]:
+        """What is beyond the limits: values, places and looks, and at which edge."""
         value = self.x if horizontal else self.y
         found: list[dict[str, Any]] = []
         for rows, look in self._parts(frames):
-            side, places = _side(axes, rows[value], horizontal), rows[self.y] if horizontal else self._moved(rows)
+            side, places = _side(rows[value], limits), rows[self.y] if horizontal else self._moved(rows)
             marks = pd.DataFrame({"of": rows[self.beyond], "value": rows[value], "place": places, "side": side})
             found += marks.assign(color=look["color"], alpha=look["alpha"])[side != 0].to_dict("records")
         return found
@@ -251,7 +258,7 @@ class Panel(_Spec):
         if any(layer.beyond for layer in self.layers):
             axes.autoscale(False, axis="x" if self.horizontal else "y")
         for layer in self.layers:
-            layer.draw(axes, frames, self.horizontal)
+            layer.draw(axes, frames, self.horizontal, self._limits(axes, frames, layer))
         if self.draw is not None:
             drawings[self.draw](axes)
         if self.equal:
@@ -267,8 +274,8 @@ class Panel(_Spec):
 
     def finish(self, axes: Axes, frames: Frames) -> None:
         """Draws what needs the axes' limits, which panels may share."""
-        layers = [layer for layer in self.layers if layer.beyond]
-        self._draw_beyond(axes, [mark for layer in layers for mark in layer.outside(axes, frames, self.horizontal)])
+        layers = [(layer, self._limits(axes, frames, layer)) for layer in self.layers if layer.beyond]
+        self._draw_beyond(axes, [mark for layer, of in layers for mark in layer.outside(frames, self.horizontal, of)])
         named = axes.yaxis if self.horizontal else axes.xaxis
         for axis in {axes.xaxis, axes.yaxis} - ({named} if self.names else set()) if self.ticks else ():
             _number(axis, self.ticks)
@@ -287,23 +294,37 @@ class Panel(_Spec):
 
     def _fit(self, axes: Axes, frames: Frames) -> None:
         """Limits around the values that have a place on their axis."""
-        axis = axes.xaxis if self.horizontal else axes.yaxis
-        least, greatest = self.within or (NO_LOGARITHM if axis.get_scale() == "log" else -math.inf, math.inf)
-        layers = [layer for layer in self.layers if layer.beyond]
-        values = [layer.values(frames, self.horizontal) for layer in layers]
-        shown = np.concatenate([of for of, layer in zip(values, layers, strict=True) if layer.stretches])
-        shown = shown[np.isfinite(shown) & (shown >= least) & (shown <= greatest)]
-        shown = shown[shown <= fence(shown)] if self.fence else shown
+        axis, shown = axes.xaxis if self.horizontal else axes.yaxis, self._shown(frames)
         if not len(shown):
             axis.set_ticks([])
             return
-        scale, all_values = axis.get_transform(), np.concatenate(values)
+        scale, values = axis.get_transform(), np.concatenate(self._values(frames, every=True))
         ends = scale.transform([shown.min(), shown.max()])
-        outside = np.array([(all_values < shown.min()).any(), (all_values > shown.max()).any()])
+        outside = np.array([(values < shown.min()).any(), (values > shown.max()).any()])
         ends = scale.inverted().transform(ends + [-1, 1] * outside * self.room * np.ptp(ends))
         axes.ignore_existing_data_limits = True
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
         axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
+
+    def _values(self, frames: Frames, every: bool) -> list[NDArray[np.float64]]:
+        """Of layers that may have some beyond the axis: every one, or those that stretch it."""
+        layers = [layer for layer in self.layers if layer.beyond and (every or layer.stretches)]
+        return [layer.values(frames, self.horizontal) for layer in layers]
+
+    def _shown(self, frames: Frames) -> NDArray[np.float64]:
+        """The values that have a place on their axis."""
+        scale = self.xscale if self.horizontal else self.yscale
+        least, greatest = self.within or (NO_LOGARITHM if scale == "log" else -math.inf, math.inf)
+        shown = np.concatenate(self._values(frames, every=False))
+        shown = shown[np.isfinite(shown) & (shown >= least) & (shown <= greatest)]
+        return shown[shown <= fence(shown)] if self.fence else shown
+
+    def _limits(self, axes: Axes, frames: Frames, layer: Layer) -> Limits:
+        """Between which of a layer's values have a place on their axis."""
+        if layer.stretches:
+            return axes.get_xlim() if self.horizontal else axes.get_ylim()
+        shown = self._shown(frames)
+        return (shown.min(), shown.max()) if len(shown) else EVERYTHING
 
     def _set_ticks(self, axes: Axes, frames: Frames) -> None:
         if self.names is not None:
@@ -449,10 +470,9 @@ def _number(axis: Axis, most: int) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: readable(value)))
 
 
-def _side(axes: Axes, values: pd.Series[float], horizontal: bool) -> pd.Series[int]:
-    """Whether values are below an axis (-1), above it (1), or neither (0)."""
-    low, high = axes.get_xlim() if horizontal else axes.get_ylim()
-    return (values > high) * 1 - (values < low) * 1
+def _side(values: pd.Series[float], limits: Limits) -> pd.Series[int]:
+    """Whether values are below limits (-1), above them (1), or neither (0)."""
+    return (values > limits[1]) * 1 - (values < limits[0]) * 1
 
 
 def _reach(values: pd.Series[float], horizontal: bool, least: float) -> str:
