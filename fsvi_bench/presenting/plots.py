@@ -10,32 +10,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from itertools import cycle, product
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fsvi_bench.presenting.figures import (
-    BLUE,
-    GREEN,
-    LARGE,
-    NO_LOGARITHM,
-    NORMAL,
-    PAGE_WIDTH,
-    PURPLE,
-    SMALL,
-    VERMILLION,
-    tidy,
-)
+from fsvi_bench.presenting.figures import BLUE, GREEN, NO_LOGARITHM, PAGE_WIDTH, PURPLE, STYLE, VERMILLION
 from fsvi_bench.presenting.tables import Frames, select, worded
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
@@ -44,8 +33,7 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer fence
 FLATTENED = 5.0  #: outliers are cut off if with them the axis would be so many times as long
 Scale = Literal["linear", "log", "symlog"]
-Limits = tuple[float, float]
-EVERYTHING: Limits = (-math.inf, math.inf)
+Share = Literal["none", "all", "row", "col"]
 Drawings = Mapping[str, Callable[[Axes], None]]  #: what no layer can draw, by the name that a panel calls it by
 Look = dict[str, Any]  #: Matplotlib's settings of lines and points
 
@@ -66,17 +54,18 @@ class Layer(_Spec):
         shades: one of Matplotlib's colour maps, of which these colours are taken evenly instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
         label: in the legend; `{}`, or `{:.2f}`, stands for the value of `by`.
-        colour, marker, style: of the values of `by` in turn, or by value. The marker may be `none`.
+        colour, marker, style: one for all, several for the values of `by` in turn, one for each, or a column. The
+            marker may be `none`.
         fill: how full points are, from 0 (an outline) to 1: a number or a column.
         edge: colour of the outline of full points.
         alpha: a number or a column.
-        shift: how far along the axis of places, so that several stand side by side: a number or a column.
-        every: of a line, the marked points: every n-th; a pair is (first, step); below 1, a share of the axes.
+        shift: how far to the right of x, so that several stand side by side: a number or a column.
+        every: of a line, which points are marked: every n-th; a pair is (first, step); below 1, a share of the axes. Or a
+            column.
         caps: length of an interval's caps, in points.
         beyond: a column. Values outside the axis become arrows at its edge; beside those of each value of the column
             stand the least and the greatest of them.
-        stretches: whether the values take part in the limits of an axis that leaves some beyond it; if not, what is
-            outside those of the others is beyond it, too.
+        stretches: whether the values take part in the limits of such an axis; if not, all of them are beyond it.
         at: where words stand along the axis of values, from 0 to 1; beyond 1 they stand outside the panel.
     """
 
@@ -102,108 +91,106 @@ class Layer(_Spec):
     edge: str | None = None
     alpha: float | str | None = None
     shift: float | str = 0.0
-    every: int | float | tuple[int, int] | None = None
+    every: int | float | tuple[int, int] | str | None = None
     caps: float = 2.0
     beyond: str | None = None
     stretches: bool = True
     at: float = 0.5
 
-    def draw(self, axes: Axes, frames: Frames, horizontal: bool = False, limits: Limits = EVERYTHING) -> None:
-        """Draws the values within the limits.
-
-        Raises:
-            KeyError: a frame or a column is not there.
-        """
+    def draw(self, axes: Axes, frames: Frames, horizontal: bool = False) -> None:
+        """Raises KeyError for a frame or a column that is not there."""
         for rows, look in self._parts(frames):
             if self.kind in ("hline", "vline"):
                 self._draw_levels(axes, rows, look)
             elif self.kind == "words":
-                for place, words in zip(rows[self.y if horizontal else self.x], rows[self.text], strict=True):
-                    _write(axes, words, self.at, place, look, horizontal)
+                _write(axes, rows[self.text], self.at, rows[self.y if horizontal else self.x], look, horizontal)
+            elif self.beyond:
+                outside = self.outside(axes, rows, horizontal)
+                for side, beyond in outside.groupby("side"):
+                    arrow = ("◂▸" if horizontal else "▾▴")[side]
+                    _write(axes, [arrow] * len(beyond), side, beyond["place"], look, horizontal)
+                self._draw_marks(axes, rows.drop(index=outside.index), look, horizontal)
             else:
-                self._draw_marks(axes, rows, look, horizontal, limits)
+                self._draw_marks(axes, rows, look, horizontal)
 
     def _draw_levels(self, axes: Axes, rows: pd.DataFrame, look: Look) -> None:
         draw, at = (axes.axhline, self.y) if self.kind == "hline" else (axes.axvline, self.x)
         for place in rows[at].unique() if isinstance(at, str) else [at]:
             draw(place, zorder=1, **look)
 
-    def _draw_marks(self, axes: Axes, rows: pd.DataFrame, look: Look, horizontal: bool, limits: Limits) -> None:
+    def _draw_marks(self, axes: Axes, rows: pd.DataFrame, look: Look, horizontal: bool) -> None:
         if self.take:
             rows = rows.groupby(self.x, sort=False)[[self.y]].agg(self.take).reset_index()
-        if self.beyond:
-            rows = rows[_side(rows[self.x if horizontal else self.y], limits) == 0]
-        x = self._moved(rows)
         if self.kind == "band":
-            axes.fill_between(x, rows[self.low], rows[self.high], **{"linewidth": 0, "alpha": 0.15} | _given(look))
+            area = {"linewidth": 0, "alpha": 0.15} | _given(look)
+            axes.fill_between(rows[self.x], rows[self.low], rows[self.high], **area)
         elif self.kind == "bar":
-            axes.bar(x, rows[self.y], width=self.width, **look)
+            axes.bar(rows[self.x], rows[self.y], width=self.width, **look)
         elif self.kind == "intervals":
-            value = x if horizontal else rows[self.y]
+            value = rows[self.x if horizontal else self.y]
             ends = {"xerr" if horizontal else "yerr": [value - rows[self.low], rows[self.high] - value]}
-            axes.errorbar(x, rows[self.y], **ends, elinewidth=self.width, capsize=self.caps, **look)
+            axes.errorbar(rows[self.x], rows[self.y], **ends, elinewidth=self.width, capsize=self.caps, **look)
         else:
-            axes.plot(x, rows[self.y], **look)
+            axes.plot(rows[self.x], rows[self.y], **look)
 
-    def outside(self, frames: Frames, horizontal: bool, limits: Limits) -> list[dict[str, Any]]:
-        """What is beyond the limits: values, places and looks, and at which edge."""
-        value = self.x if horizontal else self.y
-        found: list[dict[str, Any]] = []
-        for rows, look in self._parts(frames):
-            side, places = _side(rows[value], limits), rows[self.y] if horizontal else self._moved(rows)
-            marks = pd.DataFrame({"of": rows[self.beyond], "value": rows[value], "place": places, "side": side})
-            found += marks.assign(color=look["color"], alpha=look["alpha"])[side != 0].to_dict("records")
-        return found
+    def outside(self, axes: Axes, rows: pd.DataFrame, horizontal: bool) -> pd.DataFrame:
+        """Of the rows that are beyond the panel's limits: group, value, place, and side (0 below, 1 above)."""
+        value, place = (self.x, self.y) if horizontal else (self.y, self.x)
+        low, high = axes.get_xlim() if horizontal else axes.get_ylim()
+        found = pd.DataFrame({"group": rows[self.beyond], "value": rows[value], "place": rows[place]})
+        found["side"] = (found["value"] > (high if self.stretches else low)) * 1
+        return found[(found["value"] < low) | (found["value"] > high) | (not self.stretches)]
 
     def values(self, frames: Frames, horizontal: bool) -> NDArray[np.float64]:
         """What the layer shows along the axis of values."""
         columns = [self.x if horizontal else self.y, *([self.low, self.high] if self.kind == "intervals" else [])]
-        return self._rows(frames)[columns].to_numpy(dtype=float).ravel()
+        return self.rows(frames)[columns].to_numpy(dtype=float).ravel()
 
-    def _rows(self, frames: Frames) -> pd.DataFrame:
-        return select(frames[self.frame], self.where).reset_index(drop=True) if self.frame else pd.DataFrame()
-
-    def _moved(self, rows: pd.DataFrame) -> pd.Series[Any]:
-        """Where the rows stand along x."""
-        shift = rows[self.shift] if isinstance(self.shift, str) else self.shift
-        return rows[self.x] + shift if self.shift else rows[self.x]
+    def rows(self, frames: Frames) -> pd.DataFrame:
+        """Raises KeyError for a frame or a column that is not there."""
+        if self.frame is None:
+            return pd.DataFrame()
+        rows = select(frames[self.frame], self.where).reset_index(drop=True)
+        if self.shift:
+            rows[self.x] += rows[self.shift] if isinstance(self.shift, str) else self.shift
+        return rows
 
     def _parts(self, frames: Frames) -> Iterator[tuple[pd.DataFrame, Look]]:
         """Rows that look alike, and how; the first of each value of `by` has its label."""
-        rows = self._rows(frames)
-        parts: list[tuple[Any, pd.DataFrame]] = [("", rows)]
-        if self.by is not None:
-            parts = list(rows.groupby(self.by, sort=False))
+        rows = self.rows(frames)
+        parts: list[Any] = [("", rows)] if self.by is None else list(rows.groupby(self.by, sort=False))
+        settings = {name: getattr(self, name) for name in ("colour", "marker", "style", "alpha", "fill", "every")}
         if isinstance(self.colour, dict):
-            order = {name: place for place, name in enumerate(self.colour)}
-            parts.sort(key=lambda part: order[str(part[0])])
-        values = [value for value, _ in parts]
-        colours = self.colour
+            parts.sort(key=lambda part: [*self.colour].index(str(part[0])))
         if self.shades is not None:
-            colours = [to_hex(shade) for shade in colormaps[self.shades](np.linspace(0, 0.95, len(parts)))]
-        varying = [name for name in (self.alpha, self.fill) if isinstance(name, str)]
-        looks = zip(parts, *(_each(of, values) for of in (colours, self.marker, self.style)), strict=False)
-        for (value, part), colour, marker, style in looks:
+            settings["colour"] = [to_hex(shade) for shade in colormaps[self.shades](np.linspace(0, 0.95, len(parts)))]
+        columns = [of for of in settings.values() if isinstance(of, str) and of in rows]
+        for place, (value, part) in enumerate(parts):
             label = self.label if self.by is None or self.label is None else _filled(self.label, value)
             # The most opaque comes first, and stands in the legend.
-            for _, alike in reversed(list(part.groupby(varying))) if varying and len(part) else [("", part)]:
-                look = {"color": NAMED.get(colour, colour), "alpha": _of_all(alike, self.alpha), "label": label}
-                yield alike, look | self._line_and_dot(look["color"], marker, style, _of_all(alike, self.fill))
+            for _, alike in reversed([*part.groupby(columns)]) if columns and len(part) else [("", part)]:
+                own = {name: _setting(of, value, place, alike) for name, of in settings.items()}
+                yield alike, self._look(**own) | {"label": label}
                 label = None
 
-    def _line_and_dot(self, colour: str, marker: str, style: str, fill: float) -> Look:
+    def _look(self, colour: str, marker: str, style: str, alpha: float, fill: float, every: Any) -> Look:
+        look: Look = {"color": NAMED.get(colour, colour), "alpha": alpha}
         if self.kind in ("band", "bar", "words"):
-            return {}
-        look: Look = {"linewidth": self.width, "linestyle": "" if self.kind in ("points", "intervals") else style}
-        if self.kind not in ("points", "linepoints", "intervals"):
             return look
-        look |= {"marker": marker, "markersize": self.size, "markevery": self.every}
+        look |= {"linewidth": self.width, "linestyle": "" if self.kind in ("points", "intervals") else style}
+        if self.kind in ("line", "hline", "vline"):
+            return look
+        look |= {
+            "marker": marker,
+            "markersize": self.size,
+            "markevery": every,
+            "markeredgecolor": self.edge or look["color"],
+        }
         if fill < 1:
-            return look | {"markerfacecolor": to_rgba(colour, fill) if fill else "white", "markeredgecolor": colour}
-        if self.edge:
-            return look | {"markeredgecolor": self.edge}
-        bare = self.kind == "points" and self.fill == 1 and marker not in STROKES
-        return look | ({"markeredgewidth": 0.0} if bare else {})
+            look["markerfacecolor"] = to_rgba(look["color"], fill) if fill else "white"
+        elif self.kind == "points" and not self.edge and self.fill == 1 and marker not in STROKES:
+            look["markeredgewidth"] = 0.0
+        return look
 
 
 class Panel(_Spec):
@@ -248,87 +235,59 @@ class Panel(_Spec):
     draw: str | None = None
 
     def fit(self, axes: Axes, frames: Frames) -> None:
-        """Sets scales, and limits of an axis that leaves something beyond it; panels may share these."""
+        """Sets scales, and the limits of an axis that leaves something beyond it; panels may share these."""
         axes.set(xscale=self.xscale, yscale=self.yscale)
-        if any(layer.beyond for layer in self.layers):
-            self._fit(axes, frames)
+        layers = [layer for layer in self.layers if layer.beyond]
+        if not layers:
+            return
+        values = [layer.values(frames, self.horizontal) for layer in layers]
+        shown = np.concatenate([of for of, layer in zip(values, layers, strict=True) if layer.stretches])
+        least, greatest = self.within or (
+            NO_LOGARITHM if self._values(axes).get_scale() == "log" else -math.inf,
+            math.inf,
+        )
+        shown = shown[np.isfinite(shown) & (shown >= least) & (shown <= greatest)]
+        shown = shown[shown <= fence(shown)] if self.fence else shown
+        if len(shown):
+            self._stretch(axes, shown, np.concatenate(values))
+        else:
+            self._values(axes).set_ticks([])
+
+    def _values(self, axes: Axes) -> Axis:
+        return axes.xaxis if self.horizontal else axes.yaxis
+
+    def _stretch(self, axes: Axes, shown: NDArray[np.float64], values: NDArray[np.float64]) -> None:
+        """Limits around what is shown, with room at the edges beyond which there are values."""
+        scale = self._values(axes).get_transform()
+        ends = scale.transform([shown.min(), shown.max()])
+        beyond = np.array([(values < shown.min()).any(), (values > shown.max()).any()])
+        ends = scale.inverted().transform(ends + [-1, 1] * beyond * self.room * np.ptp(ends))
+        axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
+        axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
 
     def draw_on(self, axes: Axes, frames: Frames, drawings: Drawings) -> None:
         """Raises KeyError for a frame, a column or a drawing that is not there."""
         if any(layer.beyond for layer in self.layers):
             axes.autoscale(False, axis="x" if self.horizontal else "y")
+        limits = _given({"xlim": self.xlim, "ylim": self.ylim})
+        axes.set(**limits)
         for layer in self.layers:
-            layer.draw(axes, frames, self.horizontal, self._limits(axes, frames, layer))
+            layer.draw(axes, frames, self.horizontal)
         if self.draw is not None:
             drawings[self.draw](axes)
-        if self.equal:
-            axes.set_aspect("equal")
-        self._set_ticks(axes, frames)
-        axes.set(**_given({"xlim": self.xlim, "ylim": self.ylim}))
-        first = next((frames[layer.frame] for layer in self.layers if layer.frame), pd.DataFrame())
-        dress(axes, *(worded(words, first) for words in (self.title, self.x, self.y)))
-        if self.legend and axes.get_legend_handles_labels()[0]:
-            look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL, "handlelength": 1.6}
-            look |= {"loc": self.legend, "ncols": self.legend_columns, "title": self.legend_title}
-            axes.legend(**look | self.legend_look)
-
-    def finish(self, axes: Axes, frames: Frames) -> None:
-        """Draws what needs the axes' limits, which panels may share."""
-        layers = [(layer, self._limits(axes, frames, layer)) for layer in self.layers if layer.beyond]
-        self._draw_beyond(axes, [mark for layer, of in layers for mark in layer.outside(frames, self.horizontal, of)])
-        named = axes.yaxis if self.horizontal else axes.xaxis
-        for axis in {axes.xaxis, axes.yaxis} - ({named} if self.names else set()) if self.ticks else ():
-            _number(axis, self.ticks)
-
-    def _draw_beyond(self, axes: Axes, marks: list[dict[str, Any]]) -> None:
-        """An arrow for each value, and beside those of a group the least and the greatest of them."""
-        below, above = "◂▸" if self.horizontal else "▾▴"
-        for mark in marks:
-            arrow, edge = (above, 0.99) if mark["side"] > 0 else (below, 0.01)
-            _write(axes, arrow, edge, mark["place"], mark, self.horizontal)
-        for (_, side), group in pd.DataFrame(marks).groupby(["of", "side"], sort=False) if marks else ():
-            room = "\u2003" if self.horizontal else "\n"  # that the arrow takes
-            words = _reach(group["value"], self.horizontal, max(NO_LOGARITHM, self.within[0] / 100 if self.within else 0))
-            words = room + words if (side > 0) != self.horizontal else words + room
-            _write(axes, words, 0.99 if side > 0 else 0.01, group["place"].mean(), {"color": "0.2", "alpha": None}, self.horizontal)
-
-    def _fit(self, axes: Axes, frames: Frames) -> None:
-        """Limits around the values that have a place on their axis."""
-        axis, shown = axes.xaxis if self.horizontal else axes.yaxis, self._shown(frames)
-        if not len(shown):
-            axis.set_ticks([])
-            return
-        scale, values = axis.get_transform(), np.concatenate(self._values(frames, every=True))
-        ends = scale.transform([shown.min(), shown.max()])
-        outside = np.array([(values < shown.min()).any(), (values > shown.max()).any()])
-        ends = scale.inverted().transform(ends + [-1, 1] * outside * self.room * np.ptp(ends))
-        axes.ignore_existing_data_limits = True
-        axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
-        axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
-
-    def _values(self, frames: Frames, every: bool) -> list[NDArray[np.float64]]:
-        """Of layers that may have some beyond the axis: every one, or those that stretch it."""
-        layers = [layer for layer in self.layers if layer.beyond and (every or layer.stretches)]
-        return [layer.values(frames, self.horizontal) for layer in layers]
-
-    def _shown(self, frames: Frames) -> NDArray[np.float64]:
-        """The values that have a place on their axis."""
-        scale = self.xscale if self.horizontal else self.yscale
-        least, greatest = self.within or (NO_LOGARITHM if scale == "log" else -math.inf, math.inf)
-        shown = np.concatenate(self._values(frames, every=False))
-        shown = shown[np.isfinite(shown) & (shown >= least) & (shown <= greatest)]
-        return shown[shown <= fence(shown)] if self.fence else shown
-
-    def _limits(self, axes: Axes, frames: Frames, layer: Layer) -> Limits:
-        """Between which of a layer's values have a place on their axis."""
-        if layer.stretches:
-            return axes.get_xlim() if self.horizontal else axes.get_ylim()
-        shown = self._shown(frames)
-        return (shown.min(), shown.max()) if len(shown) else EVERYTHING
-
-    def _set_ticks(self, axes: Axes, frames: Frames) -> None:
         if self.names is not None:
             self._name_places(axes, frames)
+        self._set_ticks(axes)
+        axes.set(**limits, **_given({"aspect": "equal" if self.equal else None}))
+        self._number_beyond(axes, frames)
+        first = next((frames[layer.frame] for layer in self.layers if layer.frame), pd.DataFrame())
+        words = {"title": self.title, "xlabel": self.x, "ylabel": self.y}
+        axes.set(**{name: worded(text, first) for name, text in words.items()})
+        if self.legend and axes.get_legend_handles_labels()[0]:
+            look = {"loc": self.legend, "ncols": self.legend_columns, "title": self.legend_title}
+            axes.legend(**look | self.legend_look)
+
+    def _set_ticks(self, axes: Axes) -> None:
         if self.xticks is not None:
             shown = axes.get_xlim()
             axes.set_xticks(self.xticks, [f"{tick:g}" for tick in self.xticks])
@@ -337,46 +296,57 @@ class Panel(_Spec):
         if not self.minor_ticks:
             axes.minorticks_off()
         axes.set(**_given({"yticks": self.yticks}))
+        for axis in (axes.xaxis, axes.yaxis):
+            if self.ticks is not None and not isinstance(axis.get_major_locator(), FixedLocator):
+                _number(axis, self.ticks)
 
     def _name_places(self, axes: Axes, frames: Frames) -> None:
         """Names the places that the first layer's frame has, in this panel or in others."""
         first = self.layers[0]
-        axis, column, separate = (
-            (axes.yaxis, first.y, axes.axhline) if self.horizontal else (axes.xaxis, first.x, axes.axvline)
-        )
+        axis, column = (axes.yaxis, first.y) if self.horizontal else (axes.xaxis, first.x)
         everywhere = frames[first.frame or ""]
         here = select(everywhere, first.where)  # where a place may have a name of its own
         named = pd.concat([here, everywhere]).drop_duplicates(column).sort_values(column)
         places = named[column]
-        axis.set_ticks(
-            places,
-            named[self.names],
-        )
+        axis.set_ticks(places, named[self.names])
         axis.set_tick_params(length=0)
         axis.grid(False)
         ends = (places.min() - 0.5, places.max() + 0.5)
         axes.set(**{"ylim": ends[::-1]} if self.horizontal else {"xlim": ends})
         if self.groups is not None:
-            another = named[self.groups] != named[self.groups].shift()
-            for edge in places.rolling(2).mean()[another].dropna():
-                separate(edge, color="0.88", linewidth=0.6, zorder=0)
+            changes = named[self.groups] != named[self.groups].shift()
+            for edge in places.rolling(2).mean()[changes].dropna():
+                draw = axes.axhline if self.horizontal else axes.axvline
+                draw(edge, color="0.88", linewidth=0.6, zorder=0)
+
+    def _number_beyond(self, axes: Axes, frames: Frames) -> None:
+        """Of each group, the least and the greatest value beyond the axis, beside their arrows."""
+        found = [layer.outside(axes, layer.rows(frames), self.horizontal) for layer in self.layers if layer.beyond]
+        for (_, side), group in pd.concat(found).groupby(["group", "side"], sort=False) if found else ():
+            room = "\u2003" if self.horizontal else "\n"  # that the arrow takes
+            least = self.within[0] / 100 if self.within else NO_LOGARITHM
+            ends = [_brief(0.0 if abs(end) < least else end) for end in (group["value"].min(), group["value"].max())]
+            words = (" to " if self.horizontal else " to\n").join(dict.fromkeys(ends))
+            words = words + room if side == self.horizontal else room + words
+            _write(axes, [words], side, [group["place"].mean()], {"color": None, "alpha": None}, self.horizontal)
 
 
 class FigureSpec(_Spec):
     """Panels row by row; a legend of all of them below, if `legend` is how many columns it has.
 
     Args:
-        row_height: inches of each row of panels, beside `height`.
-        each: a column; the panels are drawn for each of its values in the first layer's frame, with it as title.
+        height: inches, and `row_height` more for each row of panels.
         title: `{name}` stands for what the first layer's frame has by this name.
+        x: below all panels.
+        each: a column; the panels are drawn for each of its values in the first layer's frame, with it as title.
     """
 
     height: float
     row_height: float = 0.0
     width: float = PAGE_WIDTH
     columns: int = 1
-    sharex: Literal["none", "all", "row", "col"] = "none"
-    sharey: Literal["none", "all", "row", "col"] = "none"
+    sharex: Share = "none"
+    sharey: Share = "none"
     title: str = ""
     x: str = ""
     legend: int = 0
@@ -388,27 +358,29 @@ class FigureSpec(_Spec):
         panels = self.panels if self.each is None else self._repeated(self.each, frames)
         columns = min(self.columns, len(panels))
         rows = math.ceil(len(panels) / columns)
-        figure = Figure(figsize=(self.width, self.height + rows * self.row_height), layout="constrained")
-        grid = list(figure.subplots(rows, columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat)
-        for axes, panel in zip(grid, panels, strict=False):
-            panel.fit(axes, frames)
-        for axes, panel in zip(grid, panels, strict=False):
-            panel.draw_on(axes, frames, drawings or {})
-        for axes, panel in zip(grid, panels, strict=False):
-            panel.finish(axes, frames)
-        for axes in grid[len(panels) :]:
-            axes.set_visible(False)
-        figure.align_ylabels()
-        if self.x:
-            figure.supxlabel(self.x, fontsize=NORMAL)
-        if self.legend:
-            entries = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
-            named = {label: handle for each in sorted(map(list, entries), key=len, reverse=True) for handle, label in each}
-            look: dict[str, Any] = {"ncols": self.legend, "frameon": False, "fontsize": SMALL, "columnspacing": 1.2}
-            figure.legend(list(named.values()), list(named), loc="outside lower center", **look)
-        if self.title:
-            figure.suptitle(worded(self.title, self._first(frames)), fontsize=NORMAL)
+        with rc_context(fname=STYLE):
+            figure = Figure(figsize=(self.width, self.height + rows * self.row_height))
+            grid = list(figure.subplots(rows, columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat)
+            for axes, panel in zip(grid, panels, strict=False):
+                panel.fit(axes, frames)
+            for axes, panel in zip(grid, panels, strict=False):
+                panel.draw_on(axes, frames, drawings or {})
+            for axes in grid[len(panels) :]:
+                axes.set_visible(False)
+            figure.align_ylabels()
+            if self.x:
+                figure.supxlabel(self.x)
+            if self.title:
+                figure.suptitle(worded(self.title, self._first(frames)))
+            if self.legend:
+                self._add_legend(figure)
         return figure
+
+    def _add_legend(self, figure: Figure) -> None:
+        """Every label once, those of the fullest panel first."""
+        entries = [list(zip(*axes.get_legend_handles_labels(), strict=True)) for axes in figure.axes]
+        named = {label: handle for each in sorted(entries, key=len, reverse=True) for handle, label in each}
+        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=self.legend)
 
     def _first(self, frames: Frames) -> pd.DataFrame:
         """The first layer's frame."""
@@ -426,14 +398,6 @@ class FigureSpec(_Spec):
             own["y"] = panel.y if len(self.panels) > 1 or not place % self.columns else ""
             panels.append(panel.model_copy(update=own))
         return tuple(panels)
-
-
-def dress(axes: Axes, title: str, x: str, y: str) -> None:
-    """Title to the left and axis labels."""
-    tidy(axes, SMALL)
-    axes.set_title(title, loc="left", fontsize=LARGE)
-    axes.set_xlabel(x, fontsize=NORMAL)
-    axes.set_ylabel(y, fontsize=NORMAL)
 
 
 def fence(values: NDArray[np.float64]) -> float:
@@ -457,6 +421,12 @@ def readable(value: float) -> str:
     return f"{times}10{str(int(exponent)).translate(SUPERSCRIPTS)}"
 
 
+def _brief(value: float) -> str:
+    """A few digits in little space."""
+    words = f"{value:.{3 if abs(value) < 1e3 else 2}g}".replace("-", "−").replace("inf", "∞")
+    return re.sub(r"e\+?(−?)0*", r"e\1", words)
+
+
 def _number(axis: Axis, most: int) -> None:
     """At most so many ticks, between powers of ten only where few of these are in view."""
     locator: Any = MaxNLocator(most - 1, steps=[1, 2, 5, 10])
@@ -470,40 +440,26 @@ def _number(axis: Axis, most: int) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: readable(value)))
 
 
-def _side(values: pd.Series[float], limits: Limits) -> pd.Series[int]:
-    """Whether values are below limits (-1), above them (1), or neither (0)."""
-    return (values > limits[1]) * 1 - (values < limits[0]) * 1
-
-
-def _reach(values: pd.Series[float], horizontal: bool, least: float) -> str:
-    """The least and the greatest value, to few digits; one of them if they are equal. What is less than `least` is 0."""
-    ends = [0.0 if abs(value) < least else value for value in (values.min(), values.max())]
-    digits = [f"{end:.{3 if abs(end) < 1e3 else 2}g}".replace("inf", "∞").replace("-", "−") for end in ends]
-    words = [re.sub(r"e\+0*", "e", word) for word in digits]
-    return (" to " if horizontal else " to\n").join(dict.fromkeys(words))
-
-
-def _write(axes: Axes, words: str, share: float, place: float, look: Look, horizontal: bool) -> None:
+def _write(axes: Axes, texts: Any, share: float, places: Any, look: Look, horizontal: bool) -> None:
     """Words at a share of the axis of values: at an edge within the panel, beyond 1 outside."""
     side = 1 if share == 0.5 else 2 if 0.5 < share <= 1 else 0
-    if horizontal:
-        at, across, aligned = (share, place), axes.get_yaxis_transform(), (("left", "center", "right")[side], "center")
-    else:
-        at, across, aligned = (place, share), axes.get_xaxis_transform(), ("center", ("bottom", "center", "top")[side])
-    ink = {"color": look["color"], "alpha": look["alpha"], "fontsize": SMALL}
-    axes.text(*at, words, transform=across, ha=aligned[0], va=aligned[1], **ink)
+    ink = {"color": look["color"], "alpha": look["alpha"]}
+    for place, words in zip(places, texts, strict=True):
+        if horizontal:
+            ink |= {"ha": ("left", "center", "right")[side], "va": "center", "transform": axes.get_yaxis_transform()}
+            axes.text(share, place, words, **ink)
+        else:
+            ink |= {"va": ("bottom", "center", "top")[side], "ha": "center", "transform": axes.get_xaxis_transform()}
+            axes.text(place, share, words, **ink)
 
 
-def _of_all(rows: pd.DataFrame, setting: Any) -> Any:
-    """A setting, or what its column has for all rows."""
-    return next(iter(rows[setting]), 1.0) if isinstance(setting, str) else setting
-
-
-def _each(setting: str | list[str] | dict[str, str], values: list[Any]) -> Iterator[str]:
-    """What a setting has for each value: by its name, or in turn, round and round."""
-    if isinstance(setting, dict):
-        return (setting[str(value)] for value in values)
-    return cycle([setting] if isinstance(setting, str) else setting)
+def _setting(of: Any, value: Any, place: int, rows: pd.DataFrame) -> Any:
+    """What a setting is for the value of `by` in this place, or for these rows."""
+    if isinstance(of, dict):
+        return of[str(value)]
+    if isinstance(of, list):
+        return of[place % len(of)]
+    return next(iter(rows[of]), None) if isinstance(of, str) and of in rows else of
 
 
 def _filled(label: str, value: Any) -> str:
