@@ -260,6 +260,8 @@ class Panel(_Spec):
         """Limits around what is shown, with room at the edges beyond which there are values."""
         scale = self._values(axes).get_transform()
         ends = scale.transform([shown.min(), shown.max()])
+        if ends[0] == ends[1]:
+            ends += [-0.1, 0.1]
         beyond = np.array([(values < shown.min()).any(), (values > shown.max()).any()])
         ends = scale.inverted().transform(ends + [-1, 1] * beyond * self.room * np.ptp(ends))
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)

@@ -16,7 +16,6 @@ from fsvi_bench.papers import registry as reproduce
 from fsvi_bench.papers.base import Outcome
 from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.experiment import Experiment
-from fsvi_bench.papers.from_records import FromRecords
 from fsvi_bench.papers.parts import PartFailed
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.posteriors.io import read_posterior
