@@ -65,7 +65,7 @@ class Layer(_Spec):
         caps: length of an interval's caps, in points.
         beyond: a column. Values outside the axis become arrows at its edge; beside those of each value of the column
             stand the least and the greatest of them.
-        stretches: whether the values take part in the limits of an axis that leaves some beyond it.
+        stretches: whether the values take part in the limits of such an axis; if not, all of them are beyond it.
         at: where words stand along the axis of values, from 0 to 1; beyond 1 they stand outside the panel.
     """
 
@@ -138,8 +138,8 @@ class Layer(_Spec):
         value, place = (self.x, self.y) if horizontal else (self.y, self.x)
         low, high = axes.get_xlim() if horizontal else axes.get_ylim()
         found = pd.DataFrame({"group": rows[self.beyond], "value": rows[value], "place": rows[place]})
-        found["side"] = (found["value"] > high) * 1
-        return found[(found["value"] < low) | (found["value"] > high)]
+        found["side"] = (found["value"] > (high if self.stretches else low)) * 1
+        return found[(found["value"] < low) | (found["value"] > high) | (not self.stretches)]
 
     def values(self, frames: Frames, horizontal: bool) -> NDArray[np.float64]:
         """What the layer shows along the axis of values."""
@@ -167,7 +167,8 @@ class Layer(_Spec):
         columns = [of for of in settings.values() if isinstance(of, str) and of in rows]
         for place, (value, part) in enumerate(parts):
             label = self.label if self.by is None or self.label is None else _filled(self.label, value)
-            for _, alike in part.groupby(columns, sort=False) if columns and len(part) else [("", part)]:
+            # The most opaque comes first, and stands in the legend.
+            for _, alike in reversed([*part.groupby(columns)]) if columns and len(part) else [("", part)]:
                 own = {name: _setting(of, value, place, alike) for name, of in settings.items()}
                 yield alike, self._look(**own) | {"label": label}
                 label = None
@@ -323,9 +324,9 @@ class Panel(_Spec):
         found = [layer.outside(axes, layer.rows(frames), self.horizontal) for layer in self.layers if layer.beyond]
         for (_, side), group in pd.concat(found).groupby(["group", "side"], sort=False) if found else ():
             room = "\u2003" if self.horizontal else "\n"  # that the arrow takes
-            words = (" to " if self.horizontal else " to\n").join(
-                dict.fromkeys([_brief(group["value"].min()), _brief(group["value"].max())])
-            )
+            least = self.within[0] / 100 if self.within else NO_LOGARITHM
+            ends = [_brief(0.0 if abs(end) < least else end) for end in (group["value"].min(), group["value"].max())]
+            words = (" to " if self.horizontal else " to\n").join(dict.fromkeys(ends))
             words = words + room if side == self.horizontal else room + words
             _write(axes, [words], side, [group["place"].mean()], {"color": None, "alpha": None}, self.horizontal)
 
@@ -421,8 +422,9 @@ def readable(value: float) -> str:
 
 
 def _brief(value: float) -> str:
-    """A few digits; 0 for what is 0 but for rounding."""
-    return readable(0.0 if abs(value) < NO_LOGARITHM else float(f"{value:.3g}" if value < 1e4 else f"{value:.1g}"))
+    """A few digits in little space."""
+    words = f"{value:.{3 if abs(value) < 1e3 else 2}g}".replace("-", "−").replace("inf", "∞")
+    return re.sub(r"e\+?(−?)0*", r"e\1", words)
 
 
 def _number(axis: Axis, most: int) -> None:

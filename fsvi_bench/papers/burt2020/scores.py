@@ -12,6 +12,7 @@ from fsvi_bench.running.plan import Request
 
 DEFAULT = 80  #: what has no size, as EXACT, looks like this one
 LOWEST = 0.1  #: a KL below this is an arrow at the lower edge: with M ≥ k some methods reach 0 but for rounding
+FAR = 10.0  #: a mean KL so many times above all quartiles is off the axis: few splits made it
 BLOCK = {"full": -0.24, "ffg": 0.24}  #: a family's place in a method's column of width 1
 WIDTH = 0.42  #: of the block, in which sizes stand side by side, and to their right those with jitter
 APART = 0.12  #: of two sizes at most
@@ -33,7 +34,9 @@ def scores_by_line(cells: pd.DataFrame, quick: bool) -> pd.DataFrame:
     sized, exact = lines["M"].notna(), lines["method"].eq("exact")
     slots = lines.loc[sized].groupby(["kl_jitter", "M"]).ngroup().reindex(lines.index)
     step = slots - slots.max() / 2
+    highest = lines["upper"].where(np.isfinite(lines["upper"])).groupby([lines["dataset"], lines["score"]])
     lines = lines.assign(
+        far=lines["score"].eq("kl") & (lines["mean"] > FAR * highest.transform("max")),
         mean_low=lines["mean"] - lines["error"],
         mean_high=lines["mean"] + lines["error"],
         size=lines["family"] + ", M = " + lines["M"].fillna(DEFAULT).astype(str),

@@ -31,17 +31,16 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
     drawn = pd.concat(curves, names=["cell", None]).reset_index("cell")
     drawn = drawn.assign(low=drawn["mean"] - 2 * drawn["sd"], high=drawn["mean"] + 2 * drawn["sd"])
     panels = _panels(cells, drawn)
-    drawn = drawn.merge(cells[["cell", "method", "kl_jitter"]], on="cell").merge(panels, on="method")
-    exact = drawn.loc[drawn["method"] == "exact", ["x", "mean", "low", "high"]]
-    data = pd.DataFrame({"x": problem.X[:, 0], "y": problem.y}).merge(panels, how="cross")
-    data.attrs = settings_in_words(cells, laboratory.quick)
+    drawn = drawn.merge(cells[["cell", "method", "kl_jitter"]], on="cell").merge(panels[["method", "panel"]], on="method")
+    exact, others = drawn[drawn["method"] == "exact"], panels.loc[panels["method"] != "exact", ["panel"]]
     frames = {
-        "data": data,
+        "panels": panels,
         "curves": drawn.assign(jittered=drawn["kl_jitter"] > 0),
-        "exact": exact.merge(panels[panels["method"] != "exact"], how="cross"),
-        "panels": panels.assign(x=drawn["x"].quantile(0.2)),
+        "exact": exact[["x", "mean", "low", "high"]].merge(others, how="cross"),
+        "data": pd.DataFrame({"x": problem.X[:, 0], "y": problem.y}).merge(panels[["panel"]], how="cross"),
         "cells": cells,
     }
+    frames["panels"].attrs = settings_in_words(cells, laboratory.quick)
     return Findings(frames=frames)
 
 
@@ -60,8 +59,8 @@ def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
         jitters = [f" (jitter {in_words(jitter)}: {kl})" for jitter, kl in zip(own["kl_jitter"], kls, strict=True) if jitter > 0]
         drawn = curves[curves["cell"].isin(own["cell"])]
         reach = f"reaches {drawn['low'].min():.2g} and {drawn['high'].max():.2g}".replace("-", "−")
-        panels.append((method, f"{title_of(method)}: KL = {kls.iloc[0]} nats{''.join(jitters)}", reach))
-    return pd.DataFrame(panels, columns=["method", "panel", "reach"])
+        panels.append((method, curves["x"].quantile(0.2), f"{title_of(method)}: KL = {kls.iloc[0]} nats{''.join(jitters)}", reach))
+    return pd.DataFrame(panels, columns=["method", "x", "panel", "reach"])
 
 
 BURT2020_FIG1 = Experiment("burt2020-fig1", Request, compare_curves)
