@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps, style
+from matplotlib import colormaps, rcParams, style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgba
@@ -317,7 +317,7 @@ class Panel(_Spec):
             changes = named[self.groups] != named[self.groups].shift()
             for edge in places.rolling(2).mean()[changes].dropna():
                 draw = axes.axhline if self.horizontal else axes.axvline
-                draw(edge, color="0.88", linewidth=0.6, zorder=0)
+                draw(edge, color=rcParams["grid.color"], linewidth=0.6, zorder=0)
 
     def _number_beyond(self, axes: Axes, frames: Frames) -> None:
         """Of each group, the least and the greatest value beyond the axis, beside their arrows."""

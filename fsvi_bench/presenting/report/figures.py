@@ -141,7 +141,9 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
     curves = pd.concat([_course(study, dataset, entry) for entry in study.entries_on(dataset)])
     curves = curves[np.isfinite(curves["median"])]
     shown = ["lower_quartile", "median", "upper_quartile"]
-    curves[shown] = curves[shown].clip(NO_LOGARITHM, 1.5 * curves["median"].max())  # bands may be far wider
+    curves[shown] = (
+        curves[shown].replace(np.inf, np.nan).clip(NO_LOGARITHM, 1.5 * curves["median"].max())
+    )  # bands may be far wider
     settings = curves.drop_duplicates("name")
     styles = [DASHES[place % len(DASHES)] for place in settings.groupby("method").cumcount()]
     curves["style"] = curves["name"].map(dict(zip(settings["name"], styles, strict=True)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -68,16 +68,18 @@ def _figures(study: Study, folder: Path) -> Figures:
     figures: Figures = {}
     for name, (most, words) in STRIPS.items():
         rows = rows_of_panels(shown, most)
-        stems = [name] if len(rows) == 1 else [f"{name}-{place}" for place in range(1, len(rows) + 1)]
         figures[name] = [
             write_drawing(draw_strips(name, study, row), stem, folder, f"{words}: {', '.join(row)}")
-            for stem, row in zip(stems, rows, strict=True)
+            for place, row in enumerate(rows, 1)
+            for stem in [f"{name}-{place}" if len(rows) > 1 else name]
         ]
-    figures["curves"] = []
-    for place, dataset in enumerate(study.datasets, 1):
-        if not (curves := curves_of(study, dataset)).empty:
-            words, figure = f"KL against training steps and seconds on {dataset}", draw_curves(study, dataset, curves)
-            figures["curves"].append(write_drawing(figure, f"curves-{place}", folder, words, dataset))
+    words = "KL against training steps and seconds on"
+    figures["curves"] = [
+        write_drawing(draw_curves(study, dataset, curves), f"curves-{place}", folder, f"{words} {dataset}", dataset)
+        for place, dataset in enumerate(study.datasets, 1)
+        for curves in [curves_of(study, dataset)]
+        if len(curves)
+    ]
     return figures
 
 
@@ -124,14 +126,10 @@ def _asset(name: str) -> Markup:
 def marker(method: str) -> Markup:
     """A method's marker in its colour, as wide as a letter."""
     style = MarkerStyle(look(method).marker)
-    path = style.get_path().transformed(style.get_transform())
-    commands: Iterable[str] = (
-        {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}[int(code)]
-        + ("" if code == 79 else " ".join(f"{x:.2f} {-y:.2f}" for x, y in points.reshape(-1, 2)))
-        for points, code in path.iter_segments(simplify=False)
-    )
-    drawn = f'<path d="{"".join(commands)}" fill="var(--{colour_variable(look(method))})"/>'
-    return Markup(f'<svg class="marker" viewBox="-0.7 -0.7 1.4 1.4" aria-hidden="true">{drawn}</svg>')
+    (outline,) = style.get_path().to_polygons(style.get_transform().scale(100, -100))
+    points = " ".join(f"{x:.0f},{y:.0f}" for x, y in outline)
+    drawn = f'<polygon points="{points}" fill="var(--{colour_variable(look(method))})"/>'
+    return Markup(f'<svg class="marker" viewBox="-70 -70 140 140" aria-hidden="true">{drawn}</svg>')
 
 
 def duration(seconds: float) -> str:
