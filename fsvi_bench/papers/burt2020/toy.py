@@ -24,12 +24,11 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
     records, root = laboratory.cells.records, laboratory.parts.workshop.root
     problem, cells = _toy_problem(records[0]), frame_of(laboratory.cells)
     curves = {
-        record.cell: pd.DataFrame(vars(curve(problem, load_posterior(record, root, problem.frozen))))
+        record.cell: curve(problem, load_posterior(record, root, problem.frozen))
         for record in records
         if record.status == "ok"
     }
     drawn = pd.concat(curves, names=["cell", None]).reset_index("cell")
-    drawn = drawn.assign(low=drawn["mean"] - 2 * drawn["sd"], high=drawn["mean"] + 2 * drawn["sd"])
     panels = _panels(cells, drawn)
     drawn = drawn.merge(cells[["cell", "method", "kl_jitter"]], on="cell").merge(
         panels[["method", "panel"]], on="method"
