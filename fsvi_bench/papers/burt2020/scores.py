@@ -47,7 +47,7 @@ def scores_by_line(cells: pd.DataFrame, quick: bool) -> pd.DataFrame:
         level=exact & (lines["score"].ne("kl") | lines["median"].ge(LOWEST)),
     ).sort_values("dataset", kind="stable")
     lines["beside"] = lines["shift"] + BESIDE
-    lines.attrs = settings_in_words(cells, quick)
+    lines.attrs.update(settings_in_words(cells, quick))
     return lines
 
 

@@ -30,9 +30,8 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
     }
     drawn = pd.concat(curves, names=["cell", None]).reset_index("cell")
     panels = _panels(cells, drawn)
-    drawn = drawn.merge(cells[["cell", "method", "kl_jitter"]], on="cell").merge(
-        panels[["method", "panel"]], on="method"
-    )
+    drawn = drawn.merge(cells[["cell", "method", "kl_jitter"]], on="cell")
+    drawn = drawn.merge(panels[["method", "panel"]], on="method")
     exact, others = drawn[drawn["method"] == "exact"], panels.loc[panels["method"] != "exact", ["panel"]]
     frames = {
         "panels": panels,
@@ -41,7 +40,7 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
         "data": pd.DataFrame({"x": problem.X[:, 0], "y": problem.y}).merge(panels[["panel"]], how="cross"),
         "cells": cells,
     }
-    frames["panels"].attrs = settings_in_words(cells, laboratory.quick)
+    panels.attrs.update(settings_in_words(cells, laboratory.quick))
     return Findings(frames=frames)
 
 
@@ -60,7 +59,7 @@ def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
         jitters = " (jitter " + own["kl_jitter"].map(in_words) + ": " + kls + ")"
         drawn = curves[curves["cell"].isin(own["cell"])]
         reach = f"reaches {drawn['low'].min():.2g} and {drawn['high'].max():.2g}".replace("-", "−")
-        words = f"{title_of(method)}: KL = {kls.iloc[0]} nats{jitters[own['kl_jitter'] > 0].sum() or ''}"
+        words = f"{title_of(str(method))}: KL = {kls.iloc[0]} nats{jitters[own['kl_jitter'] > 0].sum() or ''}"
         panels.append({"method": method, "x": curves["x"].quantile(0.2), "panel": words, "reach": reach})
     return pd.DataFrame(panels)
 
