@@ -269,10 +269,10 @@ class Panel(_Spec):
 
     def draw_on(self, axes: Axes, frames: Frames, drawings: Drawings) -> None:
         """Raises KeyError for a frame, a column or a drawing that is not there."""
+        limits = _given({"xlim": self.xlim, "ylim": self.ylim})
         if any(layer.beyond for layer in self.layers):
             axes.autoscale(False, axis="x" if self.horizontal else "y")
-        limits = _given({"xlim": self.xlim, "ylim": self.ylim})
-        axes.set(**limits)
+            axes.set(**limits)
         for layer in self.layers:
             layer.draw(axes, frames, self.horizontal)
         if self.draw is not None:

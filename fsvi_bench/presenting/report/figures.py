@@ -157,24 +157,23 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
 
 
 def _course(study: Study, dataset: str, entry: Entry) -> pd.DataFrame:
-    traces, size = study.traces(dataset, entry), entry.hyperparameters.get("M")
+    traces, M = study.traces(dataset, entry), entry.hyperparameters.get("M")
+    told_by_panels = f"M={M}" if isinstance(M, int | float) else None
     singular = any(math.isinf(trace.points[-1].kl) for trace in traces)
     score = "kl_moment_matched" if singular else "kl"
     along = {"steps": spread_by_step(traces, score), "seconds": spread_by_second(traces, score)}
-    curves = {name: _thinned(spread_frame(spreads)) for name, spreads in along.items()}
-    return (
-        pd.concat(curves, names=["along", None])
-        .reset_index("along")
-        .assign(
-            family=entry.family,
-            method=entry.method,
-            name=" ".join([entry.method, *(w for w in entry.settings.split() if not w.startswith("M="))]),
-            size=size if isinstance(size, int | float) else math.nan,
-            of_moments=singular,
-            colour=look(entry.method).light,
-            marker=look(entry.method).marker,
-            every=[(sum(entry.method.encode()) % 5, 6)] * sum(map(len, curves.values())),
-        )
+    curves = pd.concat(
+        {name: _thinned(spread_frame(spreads)) for name, spreads in along.items()}, names=["along", None]
+    )
+    return curves.reset_index("along").assign(
+        family=entry.family,
+        method=entry.method,
+        name=" ".join([entry.method, *(word for word in entry.settings.split() if word != told_by_panels)]),
+        size=M if told_by_panels else math.nan,
+        of_moments=singular,
+        colour=look(entry.method).light,
+        marker=look(entry.method).marker,
+        every=[(sum(entry.method.encode()) % 5, 6)] * len(curves),
     )
 
 
