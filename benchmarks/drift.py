@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fsvi_bench.presenting.cell_files import load_traces
-from fsvi_bench.presenting.figures import BLUE, VERMILLION, new_figure
+from fsvi_bench.presenting.figures import BLUE, VERMILLION
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan
@@ -58,7 +59,8 @@ def curves(records: list[Record], store: Store) -> dict[tuple[str, str, int], np
 
 
 def draw(found: dict[tuple[str, str, int], np.ndarray], out: Path) -> None:
-    figure, axes = new_figure(2, 7.0, 3.2)
+    figure = Figure(figsize=(7.0, 3.2), layout="constrained")
+    axes = figure.subplots(1, 2)
     ends: dict[Axes, list[tuple[float, float, str]]] = {ax: [] for ax in axes}
     for ax, method, title in zip(
         axes, ("fixed-a", "rand-a"), ("FIXEDA: one A for the whole run", "RANDA: a new A each step"), strict=True

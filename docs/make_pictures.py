@@ -11,19 +11,54 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from matplotlib.axes import Axes
+import pandas as pd
 
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.presenting.figures import VERMILLION, draw_posteriors, new_figure, tidy
-from fsvi_bench.presenting.summary import estimate, summarise
+from fsvi_bench.presenting.figures import curve
+from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
+from fsvi_bench.presenting.summary import summarise
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import bind_task
 
 TOY_SPLIT = 1
+OF_CURVES = {"frame": "curves", "by": "name", "x": "x"}
+FIGURE = FigureSpec(
+    height=3.4,
+    width=10.0,
+    columns=2,
+    panels=(
+        Panel(
+            title="Toy problem: mean ± 2 standard deviations of f",
+            x="x",
+            y="f(x)",
+            ylim=(-3.5, None),
+            legend="lower center",
+            legend_columns=3,
+            layers=(
+                Layer(kind="band", **OF_CURVES, alpha=0.18),
+                *(Layer(**OF_CURVES, y=edge, width=0.8) for edge in ("low", "high")),
+                Layer(**OF_CURVES, y="mean", width=1.8, label="{}"),
+                Layer(kind="points", frame="data", colour="black", size=2.5, label="training data"),
+            ),
+        ),
+        Panel(
+            title="What factorising costs",
+            x="20 splits each; bar: mean ± standard error",
+            y="KL(EXACT-FFG ‖ exact) [nats]",
+            ylim=(0.0, None),
+            names="dataset",
+            layers=(
+                Layer(kind="points", frame="cells", x="place", y="kl", shift="shift", colour="vermillion", alpha=0.35),
+                Layer(
+                    kind="intervals", frame="means", x="place", y="mean", colour="black", marker="_", size=16, caps=3
+                ),
+            ),
+        ),
+    ),
+)
 
 
 def main() -> None:
@@ -34,41 +69,29 @@ def main() -> None:
     summarise(records)  # refuses a folder that mixes tasks or versions
     if not records:
         sys.exit(f"{folder} holds no record; name the --out of a run")
-    factorised = [record for record in records if record.method == "exact" and record.family == "ffg"]
-    by_size = sorted(factorised, key=lambda record: load_card(record.dataset).n)
-
-    figure, (left, right) = new_figure(2, 10, 3.4, ratios=(1.35, 1))
     problem = bind_task(build_task(load_card("toy"), TOY_SPLIT).task)
     exact = problem.truth.posterior
     posteriors = {
         "exact posterior": FullGaussian(exact.mean, problem.truth.covariance_tril),
         "factorised (same mean)": FactorisedGaussian(exact.mean, mean_field_optimum_scale(exact.precision_tril)),
     }
-    draw_posteriors(left, problem, posteriors)
-    left.set(xlabel="x", ylabel="f(x)", title="Toy problem: mean ± 2 standard deviations of f")
-    left.set_ylim(bottom=-3.5)
-    left.legend(frameon=False, fontsize=9, loc="lower center", ncols=3)
-    draw_kl_by_dataset(right, by_size)
-    right.set(
-        ylabel="KL(EXACT-FFG ‖ exact) [nats]",
-        title="What factorising costs",
-        xlabel="20 splits each; bar: mean ± standard error",
-        ylim=(0, None),
-    )
-    figure.savefig(picture, dpi=160)
+    curves = pd.concat([curve(problem, q).assign(name=name) for name, q in posteriors.items()])
+    data = pd.DataFrame({"x": problem.X[:, 0], "y": problem.y})
+    kls = kl_by_dataset(records)
+    means = kls.groupby(["place", "dataset"])["kl"].agg(["mean", "sem"]).reset_index()
+    means = means.assign(low=means["mean"] - means["sem"], high=means["mean"] + means["sem"])
+    FIGURE.of({"curves": curves, "data": data, "cells": kls, "means": means}).savefig(picture, dpi=160)
 
 
-def draw_kl_by_dataset(axes: Axes, records: Sequence[Record]) -> None:
-    """One column per data set: a dot per cell, and the mean over splits with its standard error."""
-    names = list(dict.fromkeys(record.dataset for record in records))
-    for place, name in enumerate(names):
-        values = [r.scores.kl for r in records if r.dataset == name and r.scores is not None]
-        spread = np.linspace(-0.18, 0.18, len(values))
-        axes.plot(place + spread, values, "o", color=VERMILLION, alpha=0.35, markersize=4, markeredgewidth=0)
-        mean = estimate(values)
-        axes.errorbar(place, mean.mean, yerr=mean.standard_error, fmt="_", color="black", markersize=16, capsize=3)
-    axes.set_xticks(range(len(names)), names)
-    tidy(axes)
+def kl_by_dataset(records: Sequence[Record]) -> pd.DataFrame:
+    """The KL of every cell of EXACT-FFG, side by side in the column of its data set, the smallest first."""
+    found = [
+        (r.dataset, load_card(r.dataset).n, r.scores.kl) for r in records if (r.method, r.family) == ("exact", "ffg")
+    ]
+    cells = pd.DataFrame(found, columns=["dataset", "n", "kl"]).sort_values("n", kind="stable")
+    cells["place"] = cells.groupby("n").ngroup()
+    cells["shift"] = 0.36 * (cells.groupby("n").cumcount() / (cells.groupby("n")["kl"].transform("size") - 1) - 0.5)
+    return cells
 
 
 if __name__ == "__main__":

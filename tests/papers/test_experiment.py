@@ -313,7 +313,7 @@ def test_both_scales_of_every_reproduction_validate(name):
     assert REPRODUCTIONS[name].summary
     if isinstance(REPRODUCTIONS[name], Experiment):
         for quick in (False, True):
-            REPRODUCTIONS[name].check(quick, None)
+            REPRODUCTIONS[name]._settings(quick)
 
 
 @pytest.mark.slow

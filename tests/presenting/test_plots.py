@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgba
 from pydantic import ValidationError
 
 from fsvi_bench.presenting.figures import BLUE, GREEN, VERMILLION
-from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
+from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel, fence, readable
 
 CURVES = pd.DataFrame(
     {
@@ -274,3 +274,167 @@ def test_a_panel_for_each_value_of_the_first_frame():
     figure = figure_of({"layers": layers}, each="method", columns=2)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["b", "a"]
     assert [points_of(axes.lines[1]) for axes in figure.axes] == [B, A]
+
+
+def test_points_may_be_outlines_or_tinted_by_row():
+    frames = {"points": CURVES.assign(fill=[0.0, 0.35, 1.0] * 2)}
+    layer = Layer(kind="points", frame="points", x="step", y="kl", fill="fill", colour="green", label="kl")
+    (axes,) = FigureSpec(height=2.0, panels=(Panel(layers=(layer,)),)).of(frames).axes
+    faces = {line.get_xdata()[0]: line.get_markerfacecolor() for line in axes.lines}
+    assert faces == {1: "white", 2: to_rgba(GREEN, 0.35), 3: GREEN}
+    assert {line.get_markeredgecolor() for line in axes.lines} == {GREEN}
+    assert legend_of(axes) == ["kl"]
+
+
+def test_a_look_may_be_a_column():
+    frames = {
+        "curves": CURVES.assign(shade=CURVES["method"].map({"a": "0.5", "b": "green"}), sign=["s"] * 3 + ["^"] * 3)
+    }
+    layer = Layer(kind="linepoints", frame="curves", x="step", y="kl", colour="shade", marker="sign")
+    lines = FigureSpec(height=2.0, panels=(Panel(layers=(layer,)),)).of(frames).axes[0].lines
+    assert sorted((line.get_color(), line.get_marker(), points_of(line)) for line in lines) == sorted(
+        [(GREEN, "s", B), ("0.5", "^", A)]
+    )
+
+
+def test_words_stand_at_their_places():
+    words = {"kind": "words", "frame": "curves", "text": "method", "where": {"step": 2}}
+    across = axes_of({**words, "x": "kl", "at": 1.0})
+    assert [(text.get_text(), text.get_position(), text.get_va()) for text in across.texts] == [
+        ("b", (2.0, 1.0), "top"), ("a", (5.0, 1.0), "top")
+    ]  # fmt: skip
+    beside = axes_of({**words, "y": "kl", "at": 1.02}, horizontal=True)
+    assert [(text.get_position(), text.get_ha()) for text in beside.texts] == [
+        ((1.02, 2.0), "left"),
+        ((1.02, 5.0), "left"),
+    ]
+
+
+# --- What has no place on the axis ------------------------------------------------------------------------------------
+
+VALUES = pd.DataFrame(
+    {
+        "value": [1e-14, 2.0, 8.0, math.inf, math.nan],
+        "low": [-1e-15, 1.5, 0.0, math.nan, math.nan],
+        "high": [2e-14, 2.5, 16.0, math.nan, math.nan],
+        "place": [0.0, 1.0, 2.0, 3.5, 4.5],
+        "name": ["exact", "rand-a", "rand-a ffg", "ssge", "none"],
+        "method": ["exact", "rand-a", "rand-a", "ssge", "none"],
+    }
+)
+
+
+def strip(values=VALUES, horizontal=True, kind="intervals", **settings):
+    """The axes of a panel of these values with a place each."""
+    at = {"x": "value", "y": "place"} if horizontal else {"x": "place", "y": "value"}
+    layer = Layer(kind=kind, frame="values", colour="blue", beyond="place", **at)
+    scale = {"xscale" if horizontal else "yscale": settings.pop("scale", "log")}
+    panel = Panel(layers=(layer,), horizontal=horizontal, names="name", groups="method", **scale, **settings)
+    return FigureSpec(height=2.0, panels=(panel,)).of({"values": values}).axes[0]
+
+
+def said(axes):
+    return [text.get_text().strip() for text in axes.texts]
+
+
+@pytest.mark.parametrize(("horizontal", "arrows"), [(True, "◂▸"), (False, "▾▴")])
+@pytest.mark.parametrize("room", [0.0, 0.3])
+def test_zero_and_infinity_are_arrows_at_the_edges_of_a_logarithmic_axis(horizontal, arrows, room):
+    axes = strip(horizontal=horizontal, room=room)
+    assert sorted(said(axes)) == sorted([*arrows, "0", "∞"])
+    places = {text.get_text().strip(): text.get_position() for text in axes.texts}
+    assert places["0"] == ((0, 0.0) if horizontal else (0.0, 0))
+    assert places["∞"] == ((1, 3.5) if horizontal else (3.5, 1))
+    low, high = axes.get_xlim() if horizontal else axes.get_ylim()
+    assert 1e-3 < low < 1.5  # not stretched down to rounding errors, nor to an interval that reaches 0
+    assert 16.0 < high < 1e4
+    free = np.log([1.5 / low, high / 16]) / np.log(high / low)  # as shares of the axis
+    assert (free > room / 2).all()
+
+
+def test_a_linear_axis_has_a_place_for_zero():
+    axes = strip(scale="linear")
+    assert sorted(said(axes)) == ["∞", "▸"]
+    assert axes.get_xlim()[0] < 0
+
+
+def test_outliers_are_written_with_few_digits():
+    found = [1.8, 1.9, 2.0, 2.05, 2.1, 2.15, 2.2, 901.234, 20345.0]
+    values = pd.DataFrame({"value": found, "place": range(9), "name": "", "method": ""})
+    axes = strip(values, kind="points", scale="linear", fence=True)
+    assert {"901", "2e4"} <= set(said(axes))
+    assert axes.get_xlim()[1] < 3
+
+
+def test_a_group_beyond_the_axis_has_one_pair_of_numbers_and_layers_that_do_not_stretch_it_lie_there():
+    values = pd.DataFrame({"x": [0, 1, 2], "y": [1.0, 2.0, 3.0], "far": [0.1, 50.0, 700.0], "of": ["a", "b", "b"]})
+    of = {"frame": "values", "kind": "points", "beyond": "of"}
+    panel = Panel(layers=(Layer(**of), Layer(**of, shift=0.1, alpha=0.5, stretches=False, **{"y": "far"})))
+    (axes,) = FigureSpec(height=2.0, panels=(panel,)).of({"values": values}).axes
+    assert sorted(said(axes)) == sorted(["▾", "0.1", "▴", "▴", "50 to\n700"])
+    assert axes.get_ylim()[1] < 4
+    assert {text.get_alpha() for text in axes.texts if text.get_text() in "▾▴"} == {0.5}
+
+
+def test_nothing_to_show_is_an_axis_without_numbers():
+    axes = strip(VALUES.iloc[4:])
+    assert list(axes.get_xticks()) == []
+    assert not said(axes)
+
+
+def test_panels_that_share_an_axis_have_room_for_the_values_of_both():
+    layer = Layer(kind="points", frame="values", x="value", y="place", beyond="place")
+    values = pd.DataFrame({"value": [1.0, 2.0, 1e3, 1e4], "place": [0, 1, 0, 1], "set": ["a", "a", "b", "b"]})
+    spec = FigureSpec(
+        height=2.0, each="set", columns=2, sharex="all", panels=(Panel(horizontal=True, xscale="log", layers=(layer,)),)
+    )
+    left, right = spec.of({"values": values}).axes
+    assert left.get_xlim() == right.get_xlim()
+    assert (left.get_xlim()[0] < 1.0, left.get_xlim()[1] > 1e4) == (True, True)
+    assert not [*said(left), *said(right)]
+
+
+@pytest.mark.parametrize("horizontal", [True, False])
+def test_places_have_names_and_lines_between_groups(horizontal):
+    axes = strip(horizontal=horizontal)
+    labels = axes.get_yticklabels() if horizontal else axes.get_xticklabels()
+    assert [label.get_text() for label in labels] == [*VALUES["name"]]
+    axis = axes.yaxis if horizontal else axes.xaxis
+    assert axis.get_minorticklocs().tolist() == [0.5, 2.75, 4.0]
+    assert all(tick.gridline.get_visible() for tick in axis.get_minor_ticks())
+    assert (axes.get_ylim() if horizontal else axes.get_xlim()[::-1]) == (5.0, -0.5)
+
+
+def test_outliers_that_would_flatten_the_rest_are_cut_off():
+    rest = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    far, nearer = np.append(rest, 90.0), np.append(rest, 22.0)
+    q1, q3 = np.quantile(far, [0.25, 0.75])
+    assert fence(far) == pytest.approx(q3 + 3 * (q3 - q1), rel=1e-15)
+    assert fence(nearer) == math.inf  # far out, but six units of 21 are left to the rest
+    assert fence(rest) == fence(rest[:1]) == fence(rest[:0]) == math.inf
+    assert fence(np.append(np.ones(7), 1.1)) == math.inf  # the rest is one point, which nothing flattens
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.01, "0.01"), (1.0, "1"), (-0.5, "−0.5"), (5000.0, "5000"), (1e4, "10⁴"), (1e-3, "10⁻³"), (3e5, "3·10⁵"), (0, "0"),
+     (math.inf, "∞")],
+)  # fmt: skip
+def test_numbers_are_written_as_they_are_read(value, text):
+    assert readable(value) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "labels"),
+    [
+        ([12.0, 90.0], "log", {"20", "50"}),
+        ([1.0, 1e5], "log", {"1", "100", "10⁴"}),
+        ([-0.2, 0.2], "linear", {"−0.2", "0"}),
+    ],
+)
+def test_an_axis_has_several_readable_labels(values, scale, labels):
+    frames = {"values": pd.DataFrame({"x": [0, 1], "y": values})}
+    panel = Panel(yscale=scale, ticks=5, layers=(Layer(frame="values", kind="points"),))
+    (axes,) = FigureSpec(height=2.0, panels=(panel,)).of(frames).axes
+    axes.figure.draw_without_rendering()
+    assert labels <= {label.get_text() for label in axes.get_yticklabels()}
