@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.ksw2015.data import ImageSource
-from fsvi_bench.papers.ksw2015.layers import Classifier, Granularity, Kind, NoiseSettings
+from fsvi_bench.papers.ksw2015.layers import Classifier, Kind, NoiseSettings
 from fsvi_bench.papers.ksw2015.train import TrainSettings, error_rate, split, train
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.running.executors import use_one_thread
@@ -33,7 +33,6 @@ class Settings(Plain):
 
     widths: tuple[PositiveInt, ...] = Field(min_length=2)
     repeats: PositiveInt
-    granularity: Granularity
     training: TrainSettings
 
 
@@ -43,7 +42,6 @@ class Training(Plain):
     variant: str
     width: int
     repeat: int
-    granularity: Granularity
     training: TrainSettings
     images: ImageSource
 
@@ -60,7 +58,7 @@ def train_and_test(job: Training) -> Trained:
     use_one_thread()
     images = job.images.load()
     kept, validation = split(images, job.training)
-    noise = NoiseSettings(kind=VARIANTS[job.variant][0], granularity=job.granularity)
+    noise = NoiseSettings(kind=VARIANTS[job.variant][0])  # one α per layer
     network = Classifier(images, noise, job.width, job.training.seed)
     epochs = train(network, kept, job.training)
     averaged = next(epochs)  # at the start; the same module after each epoch
@@ -76,22 +74,13 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     for variant, width, repeat in product(VARIANTS, sorted(settings.widths), range(settings.repeats)):
         seed = derive_seed("width sweep", settings.training.seed, repeat) % 2**31  # the same start for every variant
         training = settings.training.model_copy(update={"kl_scale": VARIANTS[variant][1], "seed": seed})
-        job = Training(
-            variant=variant,
-            width=width,
-            repeat=repeat,
-            granularity=settings.granularity,
-            training=training,
-            images=images,
-        )
-        jobs.append(job)
+        jobs.append(Training(variant=variant, width=width, repeat=repeat, training=training, images=images))
     results = laboratory.parts.compute(train_and_test, jobs, Trained)
     place = {"variant", "width", "repeat"}
     found = [job.model_dump(include=place) | each.model_dump() for job, each in zip(jobs, results, strict=True)]
-    networks = pd.DataFrame(found)
+    networks = pd.DataFrame(found).assign(images=images.name)
     rates = np.array(networks["drop_rates"].tolist())  # layers in columns
     networks = networks.assign(
-        images=images.name,
         error=100 * networks["test_error"],
         rate=rates.mean(1),
         rate_of_inputs=rates[:, 0],

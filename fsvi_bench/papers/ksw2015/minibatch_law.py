@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt
 from scipy.stats import kurtosis
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -43,13 +43,6 @@ class MinibatchLawSettings(Plain):
     sizes: tuple[PositiveInt, ...] = Field(min_length=2)
     repetitions: int = Field(ge=3)
     passes: int = Field(ge=3)
-
-    @field_validator("sizes")
-    @classmethod
-    def _differ(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(sizes)) < len(sizes):
-            raise ValueError("sizes must differ from each other, since a line is fitted through them")
-        return sizes
 
 
 class Law(NamedTuple):

@@ -167,20 +167,13 @@ def frames_of_laws(laws: pd.DataFrame, sizes: pd.DataFrame) -> dict[str, pd.Data
         printed=sizes["printed_bound"] / sizes["predicted"],
         corrected=sizes["corrected_bound"] / sizes["predicted"],
         case=sizes["estimator"] + ", M = " + sizes["M"].astype(str),
+        bounded=2 * sizes["M"] < sizes["N"],
     )
-    bounds = sizes.query("sampling == 'without-replacement' and 2 * M < N")
-    by_size = sizes.query("sampling == 'with-replacement'").groupby(["estimator", "M"], sort=False)
-    printed, corrected = (
-        intervals(bounds.groupby(["estimator", "M"], sort=False)[name], geometric=True)
-        for name in ("printed", "corrected")
-    )
-    return {
-        "laws": laws,
-        "sizes": sizes,
-        "relative": intervals(by_size["seen"], geometric=True).assign(law=by_size["law"].mean()).reset_index(),
-        "bounds": bounds,
-        "mean_bounds": printed.merge(corrected, on=["estimator", "M"], suffixes=("_printed", "_corrected")).reset_index(),
-    }
+    groups = sizes.groupby(["sampling", "estimator", "M", "bounded"], sort=False)
+    shown = [
+        intervals(groups[name], geometric=True).add_prefix(f"{name}_") for name in ("seen", "printed", "corrected")
+    ]
+    return {"laws": laws, "sizes": sizes, "by_size": pd.concat([groups["law"].mean(), *shown], axis=1).reset_index()}
 
 
 def frames_of_times(rounds: pd.DataFrame, published: Mapping[str, float]) -> dict[str, pd.DataFrame]:

@@ -153,12 +153,13 @@ def test_laws(found):
 
 
 def test_bounds_are_ratios_to_the_exact_variance():
-    shown = findings().frames["mean_bounds"].set_index(["estimator", "M"])
+    shown = findings().frames["by_size"].query("sampling == 'without-replacement' and bounded")
+    shown = shown.set_index(["estimator", "M"])
     assert list(shown.index) == [("local", 1), ("local", 10), (BATCH, 1), (BATCH, 10)]
     c = 0.495
     exact = (0.91 * 4 + 1) / 10 + 0.9 * c
     for name, of_the_data in (("printed", 0.125), ("corrected", 1.1)):
-        columns = [f"{part}_{name}" for part in ("value", "low", "high")]
+        columns = [f"{name}_{part}" for part in ("value", "low", "high")]
         assert shown.loc[(BATCH, 10), columns].tolist() == pytest.approx([(of_the_data + 100 / 101 * c) / exact] * 3)
 
 

@@ -116,7 +116,7 @@ def test_the_validation_set_is_held_out(digits):
 def test_the_validation_set_chooses_the_epoch(digits):
     training = TrainSettings(epochs=4, averaging=0.9)
     images = ImageSource(name="digits", sha256=digits.sha256())
-    job = Training(variant="no dropout", width=16, repeat=0, granularity="layer", training=training, images=images)
+    job = Training(variant="no dropout", width=16, repeat=0, training=training, images=images)
     kept, validation = split(digits, training)
     errors = [
         (error_rate(averaged, *validation), error_rate(averaged, digits.x_test, digits.y_test))
