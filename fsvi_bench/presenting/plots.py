@@ -268,7 +268,7 @@ class Panel(_Spec):
             if layer.beyond:
                 layer.draw_beyond(axes, frames, self.horizontal)
         named = axes.yaxis if self.horizontal else axes.xaxis
-        for axis in {axes.xaxis, axes.yaxis} - ({named} if self.names else set()) if self.ticks else ():
+        for axis in {axes.xaxis, axes.yaxis} - ({named} if self.names or self.xticks else set()) if self.ticks else ():
             _number(axis, self.ticks)
 
     def _fit(self, axes: Axes, frames: Frames) -> None:
