@@ -84,7 +84,7 @@ def intervals(groups: SeriesGroupBy[Any, Any], geometric: bool = False) -> pd.Da
     """Each group's mean, or geometric mean, with its t-interval, as columns `value`, `low` and `high`."""
     found = [Statistic.of_mean((np.log(each) if geometric else each).tolist()) for _, each in groups]
     frame = pd.DataFrame(found, index=groups.first().index)
-    return np.exp(frame) if geometric else frame
+    return frame.map(np.exp) if geometric else frame
 
 
 #: What was found: one number, or one for each repetition; or these by case, for a claim that is about every case.
