@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
 import torch
@@ -38,14 +39,13 @@ def layers(width: int, minibatch: int, granularity: Granularity) -> dict[str, Ca
     plain = nn.Linear(width, width)
     calls = {"plain": forward_and_backward(plain, width, minibatch)}
     for estimator in ESTIMATORS:
-        noise = NoiseSettings(kind="variational-b", estimator=estimator, granularity=granularity)
+        noise = NoiseSettings(kind="variational-b", granularity=granularity)
         layer = NoisyLinear(width, width, noise, 0.5, torch.Generator().manual_seed(0))
         generator = torch.Generator().manual_seed(2)
 
-        def run(a: Tensor, layer: NoisyLinear = layer, generator: torch.Generator = generator) -> Tensor:
-            return layer(a, generator)
-
-        calls[estimator] = forward_and_backward(run, width, minibatch)
+        calls[estimator] = forward_and_backward(
+            partial(layer, generator=generator, estimator=estimator), width, minibatch
+        )
     return calls
 
 

@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from pandas.core.groupby import SeriesGroupBy
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
@@ -76,6 +78,13 @@ class Statistic(NamedTuple):
         """|x| and the values that it takes within x's interval."""
         low = 0.0 if self.low <= 0 <= self.high else min(abs(self.low), abs(self.high))
         return Statistic(abs(self.value), low, max(abs(self.low), abs(self.high)))
+
+
+def intervals(groups: SeriesGroupBy[Any, Any], geometric: bool = False) -> pd.DataFrame:
+    """Each group's mean, or geometric mean, with its t-interval, as columns `value`, `low` and `high`."""
+    found = [Statistic.of_mean((np.log(each) if geometric else each).tolist()) for _, each in groups]
+    frame = pd.DataFrame(found, index=groups.first().index)
+    return frame.map(np.exp) if geometric else frame
 
 
 #: What was found: one number, or one for each repetition; or these by case, for a claim that is about every case.

@@ -37,48 +37,52 @@ class Images(NamedTuple):
         return Images(self.name, *(tensor.to(device) for tensor in self[1:]))
 
     def sha256(self) -> str:
-        digest = hashlib.sha256(self.name.encode())
+        digest = hashlib.sha256()
         for tensor in self[1:]:
-            digest.update(str(tuple(tensor.shape)).encode())
-            digest.update(tensor.numpy().tobytes())
+            digest.update(tensor.numpy().data)
         return digest.hexdigest()
 
 
 class ImageSource(Plain):
-    """Images by name and content; where they lie does not count, so that a moved file costs no finished part."""
+    """Images by name and content, and the device that works on them.
+
+    Where the files lie does not count, so that moving them costs no finished part.
+    """
 
     name: str
     sha256: str
+    device: str = "cpu"
     folder: Path | None = Field(default=None, exclude=True)
 
     @classmethod
     def find(cls, laboratory: Laboratory) -> ImageSource:
-        images = load_images(laboratory.data_dir)
+        images, folder = load_images(laboratory.data_dir), laboratory.data_dir
         if images.name != "mnist":
             laboratory.note("no MNIST in the data folder: scikit-learn's bundled digits stand in for it")
-        return cls(name=images.name, sha256=images.sha256(), folder=laboratory.data_dir)
+        return cls(name=images.name, sha256=images.sha256(), device=laboratory.device, folder=folder)
 
     def load(self) -> Images:
-        """Raises InputError if the files have changed since they were found."""
+        """On the device. Raises InputError if the files have changed since they were found."""
         images = load_images(self.folder)
         if images.sha256() != self.sha256:
             raise InputError(f"the {self.name} images changed while they were in use; run again")
-        return images
+        return images.to(self.device)
 
 
 def load_images(data_dir: Path | None) -> Images:
     """MNIST when its file is present, else the bundled digits."""
-    return load_mnist(paths) if data_dir and (paths := find_mnist(data_dir)) else load_digits()
+    paths = find_mnist(data_dir) if data_dir else []
+    return load_mnist(paths) if paths else load_digits()
 
 
 def load_digits() -> Images:
     """1,797 digits of 8×8 pixels, of which a fifth are for testing, always the same ones."""
-    from sklearn.datasets import load_digits as bundled
+    from sklearn import datasets
 
-    digits = bundled()
-    order = derived_generator("digits", "split", 0).permutation(len(digits.target))
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    order = derived_generator("digits", "split", 0).permutation(len(labels))
     cut = len(order) - round(0.2 * len(order))
-    return _images("digits", digits.data[order] / 16, digits.target[order], cut)
+    return _images("digits", pixels[order] / 16, labels[order], cut)
 
 
 def find_mnist(data_dir: Path) -> list[Path]:
@@ -86,10 +90,10 @@ def find_mnist(data_dir: Path) -> list[Path]:
     for folder in (data_dir / name for name in FOLDERS):
         if (folder / "mnist.npz").is_file():
             return [folder / "mnist.npz"]
-        choices = [(folder / name, folder / f"{name}.gz") for name in IDX_FILES]
-        idx_files = [next(filter(Path.is_file, either), None) for either in choices]
-        if None not in idx_files:
-            return [path for path in idx_files if path]
+        choices = [(name, folder / f"{name}{suffix}") for name in IDX_FILES for suffix in (".gz", "")]
+        idx_files = {name: path for name, path in choices if path.is_file()}
+        if len(idx_files) == len(IDX_FILES):
+            return list(idx_files.values())
     return []
 
 

@@ -37,25 +37,25 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     log_alpha = torch.linspace(low, high, settings.points, dtype=torch.float64).clamp(max=0.0)
     at_one = gaussian_dropout_kl(torch.ones(1, dtype=torch.float64))
     forms = pd.DataFrame({name: at_one - form(log_alpha.exp()) for name, form in FORMS.items()})
+    errors = forms.sub(forms["exact"], axis=0)
     curves = forms.assign(log_alpha=log_alpha.numpy()).melt("log_alpha", var_name="form", value_name="negative_kl")
-    curves["error"] = curves["negative_kl"] - pd.concat([forms["exact"]] * len(FORMS), ignore_index=True)
-    height = float(forms["exact"].max() - forms["exact"].min())
-    # As arrays: pandas would pass over what is not a number.
-    cubic, bound = (curves.loc[curves["form"] == name, "error"].to_numpy() for name in ("cubic", "lower bound"))
-    return Findings(
-        frames={"curves": curves, "errors": _worst(curves[curves["form"] != "exact"])},
-        statistics={
-            "cubic: largest error of its shape, share of the height": (cubic.max() - cubic.min()) / (2 * height),
-            "cubic: largest error, share of the height": np.abs(cubic).max() / height,
-            "lower bound: least distance below the exact -KL": -bound.max(),
-        },
-    )
+    curves["error"] = errors.melt()["value"]
+    return Findings(frames={"curves": curves, "errors": _worst(errors, log_alpha, np.ptp(forms["exact"]))})
 
 
-def _worst(curves: pd.DataFrame) -> pd.DataFrame:
-    """Each form where it is furthest from the exact one."""
-    worst = curves.loc[curves["error"].abs().groupby(curves["form"], sort=False).idxmax()]
-    return worst.assign(alpha=worst["log_alpha"].map(math.exp))
+def _worst(errors: pd.DataFrame, log_alpha: Tensor, height: float) -> pd.DataFrame:
+    """Each form where it is furthest from the exact one; shares of the figure's height are for claims."""
+    errors = errors.drop(columns="exact")
+    highest, lowest = errors.max(skipna=False), errors.min(skipna=False)  # NaN is not to be passed over
+    furthest = errors.abs().idxmax()
+    found = {
+        "error": highest.where(highest > -lowest, lowest),
+        "alpha": log_alpha.exp().numpy()[furthest],
+        "share": np.maximum(highest, -lowest) / height,
+        "share_of_shape": (highest - lowest) / (2 * height),
+        "below": -highest,
+    }
+    return pd.DataFrame(found).rename_axis("form").reset_index()
 
 
 KSW2015_FIG2 = Experiment("ksw2015-fig2", Settings, investigate)

@@ -9,37 +9,22 @@ between estimators compare, absolute numbers need not.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.ksw2015.data import Images
-from fsvi_bench.papers.ksw2015.layers import ESTIMATORS
-from fsvi_bench.papers.ksw2015.network import Classifier
-from fsvi_bench.papers.ksw2015.train import Averaged, TrainingRun, TrainSettings, train
+from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, Classifier, Estimator
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
 
 Sampling = Literal["with-replacement", "without-replacement"]
-NO_NOISE = "no-noise"
-
-
-class GradientVariance(Plain):
-    """One entry of a table: after `epochs` epochs, for a layer ("bottom" or "top") and its "theta" or "log_alpha"."""
-
-    epochs: int
-    layer: str
-    parameter: str
-    estimator: str  # "no-noise": from the choice of the minibatch alone
-    variance: float
-    error: float  # its standard error
 
 
 class VarianceSettings(Plain):
@@ -49,63 +34,28 @@ class VarianceSettings(Plain):
     """
 
     checkpoints: tuple[NonNegativeInt, ...] = Field(min_length=1)
-    minibatch: int = Field(ge=1)
+    minibatch: PositiveInt
     repetitions: int = Field(ge=3)
-    coordinates: int = Field(ge=1)
+    coordinates: PositiveInt
 
 
-def gradient_variance(
-    network: Classifier, images: Images, training: TrainSettings, settings: VarianceSettings
-) -> tuple[list[GradientVariance], TrainingRun]:
-    """Trains a network with its own estimator; measures all of them at each checkpoint, on the averaged weights."""
-    entries: list[GradientVariance] = []
-
-    def after_epoch(epoch: int, averaged: Averaged) -> None:
-        if epoch in settings.checkpoints:
-            frozen = copy.deepcopy(network)
-            averaged.install(frozen)
-            entries.extend(measure(frozen, images, settings, training.seed, epoch))
-
-    training = training.model_copy(update={"epochs": max(settings.checkpoints)})
-    return entries, train(network, images, training, after_epoch)
-
-
-def measure(
+def gradient_variances(
     network: Classifier, images: Images, settings: VarianceSettings, seed: int, epochs: int
-) -> Iterator[GradientVariance]:
-    """Every estimator's table entries for one fixed network; estimators have random streams of their own."""
-    images = images.to(next(network.parameters()).device)
-    for estimator in (*ESTIMATORS, NO_NOISE):
-        streams = ("gradient variance", seed, epochs, estimator)
-        draws = gradient_draws(with_estimator(network, estimator), images, settings, streams)
+) -> Iterator[dict[str, Any]]:
+    """A fixed network's entries of a table, with standard errors; estimators have random streams of their own.
+
+    "no-noise" is what the choice of the minibatch alone adds.
+    """
+    for estimator in (*ESTIMATORS, "no-noise"):
+        draws = gradient_draws(network, images, settings, estimator, ("gradient variance", seed, epochs, estimator))
         for (layer, parameter), gradients in draws.items():
             variance, error = mean_variance(gradients)
-            yield GradientVariance(
-                epochs=epochs, layer=layer, parameter=parameter, estimator=estimator, variance=variance, error=error
-            )
-
-
-def with_estimator(network: Classifier, estimator: str) -> Classifier:
-    """A copy of the same network, to be run with another estimator, or without noise."""
-    clone = copy.deepcopy(network)
-    for layer in clone.noisy_layers:
-        changed = {"kind": "none"} if estimator == NO_NOISE else {"estimator": estimator}
-        layer.noise = layer.noise.model_copy(update=changed)
-    return clone
-
-
-def watched_parameters(network: Classifier) -> dict[tuple[str, str], Tensor]:
-    """By (layer, parameter), of the bottom and top layers; log α where it is learnt."""
-    layers = {"bottom": network.noisy_layers[0], "top": network.noisy_layers[-1]}
-    return {
-        (place, name): getattr(layer, name)
-        for place, layer in layers.items()
-        for name in (("theta", "log_alpha") if layer.noise.is_variational else ("theta",))
-    }
+            place = {"epochs": epochs, "layer": layer, "parameter": parameter, "estimator": estimator}
+            yield {**place, "variance": variance, "error": error}
 
 
 def gradient_draws(
-    network: Classifier, images: Images, settings: VarianceSettings, seed: tuple[str | int, ...]
+    network: Classifier, images: Images, settings: VarianceSettings, estimator: Estimator, seed: tuple[str | int, ...]
 ) -> dict[tuple[str, str], Float[Tensor, "R P"]]:
     """R gradients of (N/M) Σ log p, at P coordinates of each watched parameter, in float64.
 
@@ -113,16 +63,25 @@ def gradient_draws(
     """
     device, N = images.x_train.device, len(images.x_train)
     noise, rows = stream(device, *seed, "noise"), stream("cpu", *seed, "rows")
-    watched = watched_parameters(network)
+    watched = watched_parameters(network, estimator)
     chosen = {group: _coordinates(p, settings.coordinates, group).to(device) for group, p in watched.items()}
     draws: dict[tuple[str, str], list[Tensor]] = {group: [] for group in watched}
     for _ in range(settings.repetitions):
         batch = draw_rows(N, settings.minibatch, "with-replacement", rows).to(device)
-        loss = cross_entropy(network(images.x_train[batch], noise), images.y_train[batch], reduction="sum")
-        gradients = torch.autograd.grad((-N / len(batch)) * loss, list(watched.values()))
-        for group, gradient in zip(watched, gradients, strict=True):
+        logits = network(images.x_train[batch], noise, estimator)
+        estimate = (-N / len(batch)) * cross_entropy(logits, images.y_train[batch], reduction="sum")
+        for group, gradient in zip(watched, torch.autograd.grad(estimate, list(watched.values())), strict=True):
             draws[group].append(gradient.flatten()[chosen[group]].double().cpu())
     return {group: torch.stack(each) for group, each in draws.items()}
+
+
+def watched_parameters(network: Classifier, estimator: Estimator) -> dict[tuple[str, str], Tensor]:
+    """By (layer, parameter), of the bottom and top layers; log α where it is learnt and there is noise."""
+    bottom, *_, top = network.layers
+    learnt = bottom.noise.is_variational and estimator != "no-noise"
+    names = ("theta", "log_alpha") if learnt else ("theta",)
+    layers = {"bottom": bottom, "top": top}
+    return {(place, name): getattr(layer, name) for place, layer in layers.items() for name in names}
 
 
 def _coordinates(parameter: Tensor, most: int, group: tuple[str, str]) -> Tensor:
@@ -142,12 +101,9 @@ def draw_rows(N: int, M: int, sampling: Sampling, generator: torch.Generator) ->
 def mean_variance(draws: Float[Tensor, "R P"]) -> tuple[float, float]:
     """Mean over columns of the unbiased variance over the R rows, with its jackknife standard error.
 
-    With d_r the squared distance of row r from the mean row, leaving row r out takes d_r·R/(R − 1) off Σ d_r.
-    Rows are whole gradients, so that the dependence between columns is accounted for.
+    With d_r the squared distance of row r from the mean row, leaving row r out takes d_r·R/(R − 1) off Σ d_r: the
+    jackknife is linear in d. Rows are whole gradients, so that the dependence between columns is accounted for.
     """
     R, P = draws.shape
     distances = (draws - draws.mean(0)).square().sum(-1)
-    total = distances.sum()
-    left_out = (total - distances * (R / (R - 1))) / (P * (R - 2))
-    jackknife = (R - 1) / R * (left_out - left_out.mean()).square().sum()
-    return float(total / (P * (R - 1))), float(jackknife.sqrt())
+    return float(distances.sum() / (P * (R - 1))), float(R**0.5 * distances.std() / (P * (R - 2)))

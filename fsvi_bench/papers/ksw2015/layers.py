@@ -1,4 +1,4 @@
-"""Linear layers with multiplicative noise: every dropout of Kingma, Salimans and Welling (2015), called KSW here.
+"""The dropouts of Kingma, Salimans and Welling (2015), called KSW here: linear layers with noise, and their classifier.
 
 A layer maps a [M,K] to b [M,L] by weights θ [K,L], which stand as in KSW's B = Aθ, and a bias without noise. Unlike the
 rest of the package these modules compute in PyTorch's default precision, float32, as networks usually do.
@@ -18,40 +18,35 @@ input of the layer: it is the unit that dropout would drop), or per weight (inde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, get_args
+from itertools import pairwise
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
 from pydantic import model_validator
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
-from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
+from fsvi_bench.maths.log_uniform import ksw_cubic_kl
+from fsvi_bench.papers.ksw2015.data import Images
 from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.streams import stream
 
 Kind = Literal["none", "bernoulli", "gaussian-a", "gaussian-b", "variational-a", "variational-b"]
-Estimator = Literal["local", "per-point", "per-minibatch"]
 Granularity = Literal["layer", "unit", "weight"]
-ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
-Kl = Literal["exact", "cubic", "lower-bound", "molchanov"]
-KL_FUNCTIONS: dict[Kl, Callable[[Tensor], Tensor]] = {
-    "exact": gaussian_dropout_kl,
-    "cubic": ksw_cubic_kl,
-    "lower-bound": ksw_lower_bound_kl,
-    "molchanov": molchanov_kl,
-}
+#: How noise is drawn, which changes gradients and never the distribution of a single output. "no-noise" draws none.
+Estimator = Literal["local", "per-point", "per-minibatch", "no-noise"]
+ESTIMATORS: tuple[Estimator, ...] = ("local", "per-point", "per-minibatch")
 
+DROP_RATES = (0.2, 0.5, 0.5, 0.5)  #: of the inputs and of the units of each hidden layer
 CHUNK = 2**24  # entries of the per-point noise that are held at a time
 
 
 class NoiseSettings(Plain):
-    """What noise a layer carries. `estimator` changes gradients, never the distribution of a single output."""
+    """What noise a layer carries."""
 
     kind: Kind
-    estimator: Estimator = "local"
     granularity: Granularity = "layer"
-    kl: Kl = "cubic"
 
     @model_validator(mode="after")
     def _inputs_have_no_weights(self) -> NoiseSettings:
@@ -94,51 +89,46 @@ class NoisyLinear(nn.Module):
         else:
             self.register_buffer("log_alpha", torch.full((1, 1), start))
 
-    def forward(self, a: Float[Tensor, "M K"], generator: torch.Generator | None = None) -> Float[Tensor, "M L"]:
-        if generator is None or self.noise.kind == "none":
+    def forward(
+        self, a: Float[Tensor, "M K"], generator: torch.Generator | None = None, estimator: Estimator = "local"
+    ) -> Float[Tensor, "M L"]:
+        if generator is None or self.noise.kind == "none" or estimator == "no-noise":
             return torch.addmm(self.bias, a, self.theta)
         if not self.noise.is_on_weights:
-            return torch.addmm(self.bias, a * self._input_noise(a, generator), self.theta)
-        if self.noise.estimator == "local":
-            return self._local(a, generator)
-        scale = self._scale()
-        if self.noise.estimator == "per-point":
-            noise: Tensor = PerPointNoise.apply(a, scale, generator)  # type: ignore[no-untyped-call]
-            return torch.addmm(self.bias, a, self.theta) + noise
-        return torch.addmm(self.bias, a, self.theta + scale * normal_like(scale, generator))
+            rows = a[:1] if estimator == "per-minibatch" else a
+            return torch.addmm(self.bias, a * self._input_noise(rows, generator), self.theta)
+        scale = (0.5 * self.log_alpha).exp() * self.theta  # the weights' standard deviations, but for signs
+        if estimator == "per-minibatch":
+            return torch.addmm(self.bias, a, self.theta + scale * normal_like(scale, generator))
+        noise = self._local_noise(a, generator) if estimator == "local" else per_point_noise(a, scale, generator)
+        return torch.addmm(self.bias, a, self.theta) + noise
 
-    def _local(self, a: Tensor, generator: torch.Generator) -> Tensor:
-        """b = γ + √δ ζ with the moments of KSW's eq. 10."""
+    def _local_noise(self, a: Tensor, generator: torch.Generator) -> Float[Tensor, "M L"]:
+        """√δ ζ, what the local reparameterisation adds to the mean γ of b (KSW, eq. 6 and 10)."""
         alpha, square = self.log_alpha.exp(), self.theta.square()
         # Per layer or unit, α scales the inputs: M×K products instead of K×L ones.
         per_weight = alpha.shape == square.shape
         delta = a.square() @ (alpha * square) if per_weight else (alpha.mT * a.square()) @ square
         # Where all inputs are 0 so is δ, and the root's derivative there is infinite: ∞ · 0 is NaN. The smallest normal
         # number keeps it finite, hence the product 0, and moves no other δ.
-        deviation = (delta + torch.finfo(delta.dtype).tiny).sqrt()
-        return torch.addmm(self.bias, a, self.theta) + deviation * normal_like(delta, generator)
+        return (delta + torch.finfo(delta.dtype).tiny).sqrt() * normal_like(delta, generator)
 
-    def _scale(self) -> Float[Tensor, "K L"]:
-        """Standard deviations of the weights, up to signs, which a symmetric noise does not mind: √α θ."""
-        return (0.5 * self.log_alpha).exp() * self.theta
-
-    def _input_noise(self, a: Tensor, generator: torch.Generator) -> Float[Tensor, "rows K"]:
-        rows = a[:1] if self.noise.estimator == "per-minibatch" else a
+    def _input_noise(self, rows: Tensor, generator: torch.Generator) -> Float[Tensor, "rows K"]:
         if self.noise.kind == "bernoulli":
             keep = 1 - self.drop_rate
-            uniform = torch.rand(rows.shape, generator=generator, dtype=a.dtype, device=a.device)
-            return (uniform < keep).to(a.dtype) / keep
+            uniform = torch.rand(rows.shape, generator=generator, dtype=rows.dtype, device=rows.device)
+            return (uniform < keep).to(rows.dtype) / keep
         return 1 + (0.5 * self.log_alpha).exp().mT * normal_like(rows, generator)
 
     def kl(self) -> Tensor:
-        """KL to the log-uniform prior in nats, over all weights (type B) or all input scales s_i (type A).
+        """KSW's cubic approximation of the KL to the log-uniform prior, in nats (section 3.3).
 
-        Zero where nothing about α is learnt: the KL does not depend on θ (KSW, appendix C).
+        Over all weights (type B) or all input scales s_i (type A). Zero where α is fixed: the KL does not depend on θ.
         """
         if not self.noise.is_variational:
             return self.theta.new_zeros(())
         terms = self.theta.numel() if self.noise.is_on_weights else len(self.theta)
-        return KL_FUNCTIONS[self.noise.kl](self.log_alpha.exp()).sum() * (terms / self.log_alpha.numel())
+        return ksw_cubic_kl(self.log_alpha.exp()).sum() * (terms / self.log_alpha.numel())
 
     @torch.no_grad()
     def project(self) -> None:
@@ -155,44 +145,56 @@ class NoisyLinear(nn.Module):
         return float(self.log_alpha.sigmoid().mean())
 
 
-class PerPointNoise(torch.autograd.Function):
-    """Σ_i a_mi s_ij ε_mij with an ε of its own for every data point m: [M,L].
+class Classifier(nn.Module):
+    """KSW's ReLU network with three hidden layers of the same width: logits from images.
 
-    ε has M·K·L entries, which at KSW's sizes is more than memory holds. It is drawn in chunks of points and, from the
-    generator's saved state, drawn again on the way back.
+    It draws noise only where it is given a generator. The noise of a layer sits before or within its linear map, so
+    that the first layer carries the inputs' dropout and the last one that of the uppermost hidden layer.
     """
 
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, scale: Tensor, generator: torch.Generator) -> Tensor:
-        ctx.save_for_backward(a, scale)
-        ctx.state, ctx.device = generator.get_state(), generator.device
-        parts = [
-            torch.bmm(a[rows, None], noise.mul_(scale))[:, 0]
-            for rows, noise in PerPointNoise.draws(a, scale, generator)
-        ]
-        return torch.cat(parts)
+    def __init__(self, images: Images, noise: NoiseSettings, width: int, seed: int) -> None:
+        super().__init__()
+        sizes = [images.x_train.shape[1], width, width, width, int(images.y_train.max()) + 1]
+        start = stream("cpu", "networks", "start", seed)  # on the CPU, so that every device starts alike
+        layers = [NoisyLinear(K, L, noise, p, start) for (K, L), p in zip(pairwise(sizes), DROP_RATES, strict=True)]
+        self.layers: list[NoisyLinear] = nn.ModuleList(layers)  # type: ignore[assignment]
+        self.to(images.x_train.device)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        a, scale = ctx.saved_tensors
-        generator = torch.Generator(ctx.device)
-        generator.set_state(ctx.state)
-        grad_a, grad_scale = torch.empty_like(a), torch.zeros_like(scale)
-        for rows, noise in PerPointNoise.draws(a, scale, generator):
-            pulled = noise.mul_(grad[rows, None])
-            grad_a[rows] = torch.einsum("mij,ij->mi", pulled, scale)
-            grad_scale += torch.einsum("mi,mij->ij", a[rows], pulled)
-        return grad_a, grad_scale, None
+    def forward(
+        self, x: Float[Tensor, "M D"], generator: torch.Generator | None = None, estimator: Estimator = "local"
+    ) -> Float[Tensor, "M classes"]:
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = layer(x, generator, estimator).relu()
+        return cast(Tensor, last(x, generator, estimator))
 
-    @staticmethod
-    def draws(a: Tensor, scale: Tensor, generator: torch.Generator) -> Iterator[tuple[slice, Tensor]]:
-        """Pairs of a slice of points and its noise [m,K,L]."""
-        step = max(1, CHUNK // max(1, scale.numel()))
-        for start in range(0, len(a), step):
-            rows = slice(start, min(start + step, len(a)))
-            shape = (rows.stop - rows.start, *scale.shape)
-            yield rows, torch.randn(shape, generator=generator, dtype=a.dtype, device=a.device)
+    def kl(self) -> Tensor:
+        """Sum of the layers' KL divergences, in nats."""
+        return torch.stack([layer.kl() for layer in self.layers]).sum()
+
+
+def per_point_noise(
+    a: Float[Tensor, "M K"], scale: Float[Tensor, "K L"], generator: torch.Generator
+) -> Float[Tensor, "M L"]:
+    """Σ_i a_mi s_ij ε_mij with an ε of its own for every data point m.
+
+    ε has M·K·L entries, more than memory holds at KSW's sizes. It is drawn in chunks of points and, from the
+    generator's saved state, drawn again on the way back.
+    """
+    state, noises = generator.get_state(), []
+    for points in a.split(max(1, CHUNK // scale.numel())):  # type: ignore[no-untyped-call]
+        noise, state = checkpoint(_noise_of, points, scale, state, use_reentrant=False, preserve_rng_state=False)
+        noises.append(noise)
+    generator.set_state(state)
+    return torch.cat(noises)
+
+
+def _noise_of(points: Tensor, scale: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """A chunk's noise, and the generator's state after it."""
+    generator = torch.Generator(points.device)
+    generator.set_state(state)
+    epsilon = torch.randn((len(points), *scale.shape), generator=generator, dtype=points.dtype, device=points.device)
+    return torch.bmm(points[:, None], epsilon * scale)[:, 0], generator.get_state()
 
 
 def normal_like(x: Tensor, generator: torch.Generator) -> Tensor:

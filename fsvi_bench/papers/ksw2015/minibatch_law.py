@@ -16,12 +16,13 @@ network is certain of most images and very wrong about a few. The bound becomes 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float
-from pydantic import Field, field_validator
+from pydantic import Field, PositiveInt
 from scipy.stats import kurtosis
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -29,8 +30,7 @@ from torch.nn.functional import cross_entropy
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.ksw2015.data import Images
 from fsvi_bench.papers.ksw2015.gradient_variance import Sampling, draw_rows, mean_variance
-from fsvi_bench.papers.ksw2015.layers import Estimator
-from fsvi_bench.papers.ksw2015.network import Classifier
+from fsvi_bench.papers.ksw2015.layers import Classifier, Estimator
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
 
@@ -40,19 +40,12 @@ Sizes = Any  #: a minibatch size M, or an array of them, and what goes with each
 class MinibatchLawSettings(Plain):
     """`repetitions` minibatches per size; `passes` over all training data for the prediction."""
 
-    sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=2)
+    sizes: tuple[PositiveInt, ...] = Field(min_length=2)
     repetitions: int = Field(ge=3)
     passes: int = Field(ge=3)
 
-    @field_validator("sizes")
-    @classmethod
-    def _differ(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(sizes)) < len(sizes):
-            raise ValueError("sizes must differ from each other, since a line is fitted through them")
-        return sizes
 
-
-class Law(Plain):
+class Law(NamedTuple):
     """What one estimator's variance is made of, from passes over all training data. See the module's docstring."""
 
     N: int
@@ -88,60 +81,45 @@ class Law(Plain):
         return (of_the_data + self.mean_variance) / M + (1 - 1 / self.N) * self.covariance_of_pairs
 
 
-class MinibatchLaw(Plain):
-    """Of one estimator.
+def measure_law(
+    network: Classifier,
+    images: Images,
+    settings: MinibatchLawSettings,
+    sampling: Sampling,
+    estimator: Estimator,
+    seed: int,
+) -> tuple[Law, pd.DataFrame]:
+    """A fixed network's law from passes over all data, and the variance at each minibatch size M beside it.
 
-    `sizes` has columns for M, the `variance` measured there and its standard `error`, what the law has `predicted`, and
-    appendix F's bounds; `fit` has V and C of eq. 5 with their errors, and χ².
+    Sizes, estimators and passes have random streams of their own.
     """
-
-    estimator: Estimator
-    sampling: Sampling
-    sizes: dict[str, list[float]]
-    fit: dict[str, float]
-    law: Law
-
-
-def minibatch_law(
-    noisy: Classifier, images: Images, settings: MinibatchLawSettings, sampling: Sampling, seed: int
-) -> MinibatchLaw:
-    """For a fixed network with noise. Sizes, estimators and the prediction have random streams of their own."""
-    images, estimator = images.to(next(noisy.parameters()).device), noisy.noisy_layers[0].noise.estimator
     N, device, parts = len(images.x_train), images.x_train.device, ("minibatch law", seed, estimator)
 
     def measured(M: int) -> tuple[float, float]:
         noise, rows = stream(device, *parts, M, "noise"), stream("cpu", *parts, M, "rows")
         batches = (draw_rows(N, M, sampling, rows).to(device) for _ in range(settings.repetitions))
-        means = [log_likelihoods(noisy, images, batch, noise).mean() for batch in batches]
+        means = [log_likelihoods(network, images, batch, noise, estimator).mean() for batch in batches]
         return mean_variance(torch.stack(means)[:, None])
 
-    passing, everything = stream(device, *parts, "passes"), torch.arange(N, device=device)
-    passes = torch.stack([log_likelihoods(noisy, images, everything, passing) for _ in range(settings.passes)])
-    law, M = law_of(passes, shares_noise=estimator == "per-minibatch"), np.array(settings.sizes)
-    variance, error = np.transpose([measured(size) for size in settings.sizes])
-    sizes = {
-        "M": M,
-        "variance": variance,
-        "error": error,
-        "predicted": law.predicted(M, sampling),
-        "paper_bound": law.bound(law.mean_log_likelihood**2, M),
-        "corrected_bound": law.bound(law.second_moment, M),
-    }
-    return MinibatchLaw(
-        estimator=estimator,
-        sampling=sampling,
-        sizes={name: values.tolist() for name, values in sizes.items()},
-        fit=fit_law(M, variance, law.error_of_a_variance(M, settings.repetitions, sampling)),
-        law=law,
+    noise, everything = stream(device, *parts, "passes"), torch.arange(N, device=device)
+    passes = [log_likelihoods(network, images, everything, noise, estimator) for _ in range(settings.passes)]
+    law = law_of(torch.stack(passes), shares_noise=estimator == "per-minibatch")
+    sizes = pd.DataFrame({"M": settings.sizes})
+    sizes[["variance", "error"]] = [measured(M) for M in settings.sizes]
+    return law, sizes.assign(
+        expected_error=law.error_of_a_variance(sizes["M"], settings.repetitions, sampling),
+        predicted=law.predicted(sizes["M"], sampling),
+        printed_bound=law.bound(law.mean_log_likelihood**2, sizes["M"]),
+        corrected_bound=law.bound(law.second_moment, sizes["M"]),
     )
 
 
 @torch.no_grad()
 def log_likelihoods(
-    network: Classifier, images: Images, rows: Tensor, generator: torch.Generator
+    network: Classifier, images: Images, rows: Tensor, generator: torch.Generator, estimator: Estimator
 ) -> Float[Tensor, " M"]:
     """log p(y_i | x_i, w) of each row with one draw of the noise, in float64."""
-    logits = network(images.x_train[rows], generator)
+    logits = network(images.x_train[rows], generator, estimator)
     return -cross_entropy(logits.double(), images.y_train[rows], reduction="none").cpu()
 
 
@@ -166,14 +144,14 @@ def law_of(passes: Float[Tensor, "R N"], shares_noise: bool) -> Law:
 
 
 def fit_law(M: Sizes, variances: Sizes, errors: Sizes) -> dict[str, float]:
-    """Weighted least squares of V/M + (1 − 1/M) C.
+    """V and C of eq. 5, V/M + (1 − 1/M) C, by weighted least squares, with their errors and χ².
 
     The errors must not come from the same draws as the variances: a heavy tail raises both at once, so that weights
     from the draws themselves would favour the variances that came out low.
     """
     if not (errors > 0).all():
         raise InputError("got a variance without an error, expected noise in every minibatch; choose a noisy network")
-    design = np.column_stack([1 / M, 1 - 1 / M]) / errors[:, None]
+    design = (np.array([1 / M, 1 - 1 / M]) / errors).T
     (V, C), residual, *_ = np.linalg.lstsq(design, variances / errors)
     V_error, C_error = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
     return {"V": V, "V_error": V_error, "C": C, "C_error": C_error, "chi_square": residual.sum()}

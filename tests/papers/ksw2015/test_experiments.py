@@ -10,7 +10,7 @@ from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.ksw2015 import variance
 from fsvi_bench.papers.ksw2015.data import ImageSource
-from fsvi_bench.papers.ksw2015.timing import NOISES, Timed
+from fsvi_bench.papers.ksw2015.measuring import TIMED, Timed
 from fsvi_bench.papers.parts import Parts
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
@@ -33,7 +33,7 @@ TINY = {
 
 def clockless(timing):
     """Stands in for a clock, whose readings differ from run to run."""
-    return Timed(repeats=tuple(({name: 1.0 + place for place, name in enumerate(NOISES)},) for _ in range(2)))
+    return Timed(rounds=[{"repeat": n, **{name: 1.0 + place for place, name in enumerate(TIMED)}} for n in range(2)])
 
 
 @pytest.fixture

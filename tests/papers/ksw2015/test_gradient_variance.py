@@ -10,17 +10,14 @@ from pydantic import ValidationError
 
 from fsvi_bench.papers.ksw2015.data import load_digits
 from fsvi_bench.papers.ksw2015.gradient_variance import (
-    NO_NOISE,
     VarianceSettings,
     draw_rows,
     gradient_draws,
-    gradient_variance,
+    gradient_variances,
     mean_variance,
     watched_parameters,
-    with_estimator,
 )
-from fsvi_bench.papers.ksw2015.layers import NoiseSettings
-from fsvi_bench.papers.ksw2015.network import NetworkSettings, build
+from fsvi_bench.papers.ksw2015.layers import Classifier, NoiseSettings
 from fsvi_bench.papers.ksw2015.train import TrainSettings, train
 
 TRAINING = TrainSettings(epochs=8, averaging=0.98, lr=3e-3)
@@ -34,13 +31,17 @@ def digits():
 
 def network(digits, kind):
     noise = NoiseSettings(kind=kind, granularity="weight" if kind == "variational-b" else "unit")
-    return build(digits, NetworkSettings(noise=noise, width=24), TRAINING.seed)
+    return Classifier(digits, noise, 24, TRAINING.seed)
 
 
 def measured(digits, kind, **changes):
-    settings = VarianceSettings(**(SETTINGS | changes))
-    entries, run = gradient_variance(network(digits, kind), digits, TRAINING, settings)
-    return {(e.epochs, e.layer, e.parameter, e.estimator): (e.variance, e.error) for e in entries}, run
+    """Entries by place at the checkpoints, and the weights at the end."""
+    settings, entries = VarianceSettings(**(SETTINGS | changes)), []
+    for epochs, averaged in enumerate(train(network(digits, kind), digits, TRAINING)):
+        if epochs in settings.checkpoints:
+            entries += gradient_variances(averaged, digits, settings, TRAINING.seed, epochs)
+    places = ("epochs", "layer", "parameter", "estimator")
+    return {tuple(e[n] for n in places): (e["variance"], e["error"]) for e in entries}, averaged.state_dict()
 
 
 # --- A variance and its standard error ----------------------------------------------------------------------------------
@@ -89,9 +90,9 @@ def test_minibatches_are_drawn_as_they_say():
 def test_gradients_estimate_those_of_all_training_data(digits):
     # Without weight noise the mean over minibatches is the gradient of Σ log p over the training set.
     settings, net = VarianceSettings(**(SETTINGS | {"repetitions": 300})), network(digits, "gaussian-a")
-    draws = gradient_draws(with_estimator(net, NO_NOISE), digits, settings, ("test",))[("top", "theta")]
+    draws = gradient_draws(net, digits, settings, "no-noise", ("test",))[("top", "theta")]
     loss = torch.nn.functional.cross_entropy(net(digits.x_train), digits.y_train, reduction="sum")
-    (full,) = torch.autograd.grad(-loss, [net.noisy_layers[-1].theta])
+    (full,) = torch.autograd.grad(-loss, [net.layers[-1].theta])
     error = draws.std(0) / math.sqrt(300)
     exact = full.flatten().double()  # 240 weights, all of which are looked at
     assert ((draws.mean(0) - exact).abs() < 4 * error + 1e-3).all()
@@ -109,8 +110,8 @@ def test_table_1_local_varies_less_than_per_point_and_that_less_than_per_minibat
         for less, more in ((local, per_point), (per_point, per_minibatch)):
             relative = math.hypot(less[1] / less[0], more[1] / more[0])
             assert more[0] / less[0] * math.exp(-4 * relative) > 1  # measured ratios are between 1.5 and 17
-        assert found[epochs, layer, "theta", NO_NOISE] < found[epochs, layer, "theta", "local"]
-    assert (0, "top", "log_alpha", NO_NOISE) not in found
+        assert found[epochs, layer, "theta", "no-noise"] < found[epochs, layer, "theta", "local"]
+    assert (0, "top", "log_alpha", "no-noise") not in found
 
 
 def test_table_2_per_point_is_local_where_the_noise_is_correlated(digits):
@@ -123,15 +124,18 @@ def test_table_2_per_point_is_local_where_the_noise_is_correlated(digits):
 
 
 def test_measuring_changes_neither_the_network_nor_its_training(digits):
-    found, run = measured(digits, "variational-b", repetitions=3)
-    assert train(network(digits, "variational-b"), digits, TRAINING) == run
-    assert measured(digits, "variational-b", repetitions=3) == (found, run)
+    found, weights = measured(digits, "variational-b", repetitions=3)
+    *_, unmeasured = train(network(digits, "variational-b"), digits, TRAINING)
+    torch.testing.assert_close(unmeasured.state_dict(), weights, rtol=0, atol=0)
+    assert measured(digits, "variational-b", repetitions=3)[0] == found
 
 
 def test_what_is_watched(digits):
     learnt, fixed = (network(digits, kind) for kind in ("variational-b", "gaussian-b"))
-    assert list(watched_parameters(learnt)) == list(itertools.product(("bottom", "top"), ("theta", "log_alpha")))
-    assert list(watched_parameters(fixed)) == [("bottom", "theta"), ("top", "theta")]
+    everything = list(itertools.product(("bottom", "top"), ("theta", "log_alpha")))
+    assert list(watched_parameters(learnt, "local")) == everything
+    for watched in (watched_parameters(fixed, "local"), watched_parameters(learnt, "no-noise")):
+        assert list(watched) == [("bottom", "theta"), ("top", "theta")]
 
 
 @pytest.mark.parametrize(

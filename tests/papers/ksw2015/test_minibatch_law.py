@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.ksw2015.data import load_digits
-from fsvi_bench.papers.ksw2015.gradient_variance import draw_rows, with_estimator
-from fsvi_bench.papers.ksw2015.layers import NoiseSettings
-from fsvi_bench.papers.ksw2015.minibatch_law import Law, MinibatchLawSettings, fit_law, law_of, minibatch_law
-from fsvi_bench.papers.ksw2015.network import NetworkSettings, build
+from fsvi_bench.papers.ksw2015.gradient_variance import draw_rows
+from fsvi_bench.papers.ksw2015.layers import Classifier, NoiseSettings
+from fsvi_bench.papers.ksw2015.measuring import measure_laws
+from fsvi_bench.papers.ksw2015.minibatch_law import Law, MinibatchLawSettings, fit_law, law_of, measure_law
 
 N, STATES = 4, 3
 
@@ -103,7 +103,7 @@ def test_the_fit_recovers_the_law_and_its_errors():
 def test_the_error_of_a_variance_counts_heavy_tails():
     # Means of M exponentials: excess kurtosis 6/M.
     law, M, R = exact_law(population(), False), 3, 50
-    law = law.model_copy(update={"variance_of_means": 0.0, "mean_variance": 1.0, "excess_kurtosis": 6.0})
+    law = law._replace(variance_of_means=0.0, mean_variance=1.0, excess_kurtosis=6.0)
     draws = np.random.default_rng(0).exponential(size=(4000, R, M)).mean(-1)
     seen = draws.var(axis=1, ddof=1).std()
     assert law.error_of_a_variance(M, R, "with-replacement") == pytest.approx(seen, rel=0.06)
@@ -111,33 +111,33 @@ def test_the_error_of_a_variance_counts_heavy_tails():
 
 def network(width):
     images = load_digits()
-    return build(images, NetworkSettings(noise=NoiseSettings(kind="variational-b"), width=width), 0), images
+    return Classifier(images, NoiseSettings(kind="variational-b"), width, 0), images
 
 
-@pytest.mark.parametrize("sampling", ["with-replacement", "without-replacement"])
-def test_measured_variances_follow_the_law_on_a_network(sampling):
-    net, images = network(16)
+def test_measured_variances_follow_the_law_on_a_network():
     settings = MinibatchLawSettings(sizes=(1, 10, 100), repetitions=150, passes=150)
-    local, shared = (
-        minibatch_law(with_estimator(net, name), images, settings, sampling, 0) for name in ("local", "per-minibatch")
-    )
-    for found in (local, shared):
-        at = pd.DataFrame(found.sizes)
-        errors = found.law.error_of_a_variance(at["M"].to_numpy(), 150, sampling)
-        assert ((at["variance"] - at["predicted"]).abs() < 4 * errors).all()
-    assert abs(local.fit["C"]) < 4 * local.fit["C_error"]
-    assert local.law.shared == 0
-    assert shared.fit["C"] > 4 * shared.fit["C_error"]
-    assert abs(shared.fit["V"] - shared.law.V) < 4 * shared.fit["V_error"]
+    laws, sizes = measure_laws(*network(16), settings, 0)
+    at = pd.DataFrame(sizes)
+    assert len(at) == 3 * len(laws) == 12
+    assert ((at["variance"] - at["predicted"]).abs() < 4 * at["expected_error"]).all()
+    for law in laws:
+        if law["estimator"] == "local":
+            assert abs(law["C"]) < 4 * law["C_error"]
+            assert law["shared"] == 0
+        else:
+            assert law["C"] > 4 * law["C_error"]
+            assert abs(law["V"] - law["V_of_passes"]) < 4 * law["V_error"]
 
 
 def test_the_same_seed_measures_the_same():
-    net, images = network(8)
     settings = MinibatchLawSettings(sizes=(1, 10), repetitions=10, passes=10)
-    one, again, other = (minibatch_law(net, images, settings, "with-replacement", seed) for seed in (0, 0, 1))
-    assert one == again
-    assert one != other
-    assert one.fit["chi_square"] == 0  # two sizes leave no degree of freedom
+    measured = [measure_law(*network(8), settings, "with-replacement", "local", seed) for seed in (0, 0, 1)]
+    (law, sizes), (again, sizes_again), (other, _) = measured
+    assert law == again
+    assert sizes.equals(sizes_again)
+    assert law != other
+    # Two sizes leave no degree of freedom.
+    assert fit_law(*sizes[["M", "variance", "expected_error"]].to_numpy().T)["chi_square"] == 0
 
 
 @pytest.mark.parametrize("changes", [{"sizes": (5,)}, {"sizes": (0, 1)}, {"repetitions": 2}, {"passes": 1}])

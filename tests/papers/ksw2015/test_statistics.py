@@ -8,22 +8,17 @@ import pandas as pd
 import pytest
 from scipy.stats import chi2
 
-from fsvi_bench.papers.claims import Claim, judge
 from fsvi_bench.papers.ksw2015 import fig1, variance
-from fsvi_bench.papers.ksw2015.fig1 import VARIANTS
-from fsvi_bench.papers.ksw2015.gradient_variance import GradientVariance
-from fsvi_bench.papers.ksw2015.measuring import Measured, Training
-from fsvi_bench.papers.ksw2015.minibatch_law import Law, MinibatchLaw
-from fsvi_bench.papers.ksw2015.timing import Timed
-from fsvi_bench.resources import read_yaml, resource_dir
-
-CONF = resource_dir("conf") / "reproductions"
+from fsvi_bench.papers.ksw2015.fig1 import KSW2015_FIG1, VARIANTS
+from fsvi_bench.papers.ksw2015.measuring import Measured, Timed, Training
+from fsvi_bench.papers.ksw2015.minibatch_law import Law
+from fsvi_bench.papers.ksw2015.variance import KSW2015_VARIANCE
 
 
-def judged(name, statistics):
+def judged(experiment, findings):
     """Verdicts by the claims' own names, without the case that decided."""
-    claims = [Claim(**claim) for claim in read_yaml(CONF / f"{name}.yaml")["claims"]]
-    return {claim.statistic: verdict for claim, verdict in zip(claims, judge(claims, statistics), strict=True)}
+    names = [claim.statistic for claim in experiment._file().claims]
+    return dict(zip(names, experiment._judge(findings), strict=True))
 
 
 # --- ksw2015-fig1 -----------------------------------------------------------------------------------------------------
@@ -39,11 +34,12 @@ def test_test_errors_over_width():
     networks = pd.DataFrame(
         [
             {"variant": name, "width": width, "repeat": repeat, "error": percent[name][at] + repeat,
-             "rate": rates.get(name, (0.5, 0.5))[at]}
+             "rate": rates.get(name, (0.5, 0.5))[at], "images": "digits",
+             "best_epoch": 1, "rate_of_inputs": 0.5, "rate_of_hidden": 0.5}
             for name, (at, width), repeat in itertools.product(VARIANTS, enumerate((10, 20)), range(2))
         ]
     )  # fmt: skip
-    found = judged("ksw2015-fig1", fig1.statistics(networks))
+    found = judged(KSW2015_FIG1, fig1.findings(networks))
     assert [claim.value for claim in found.values()] == pytest.approx(
         [
             -1.5,  # 5 − 6.5
@@ -61,59 +57,37 @@ def test_test_errors_over_width():
 
 # --- ksw2015-variance -------------------------------------------------------------------------------------------------
 
-POINT, BATCH = variance.POINT, variance.BATCH
-TIMED = Timed(repeats=tuple(({"local": 1.0, POINT: ratio},) for ratio in (30.0, 50.0)))
+POINT, BATCH = "per-point", "per-minibatch"
+TIMED = Timed(rounds=[{"repeat": n, "local": 1.0, POINT: ratio} for n, ratio in enumerate((30.0, 50.0))])
 
 
 def entries(of):
     """Variances from a function of epochs, layer, parameter and estimator."""
+    names = ("epochs", "estimator", "layer", "parameter")
     places = itertools.product(
         (0, 10, 100), ("local", POINT, BATCH, "no-noise"), ("bottom", "top"), ("theta", "log_alpha")
     )
-    return [
-        GradientVariance(
-            epochs=epochs,
-            layer=layer,
-            parameter=parameter,
-            estimator=estimator,
-            variance=of(epochs, layer, parameter, estimator),
-            error=0.1,
-        )
-        for epochs, estimator, layer, parameter in places
-    ]
+    rows = [dict(zip(names, place, strict=True)) for place in places]
+    return [{**row, "variance": of(**row), "error": 0.1} for row in rows]
 
 
-def law(estimator, sampling, shared):
+def laws():
     """V = 4 + 1; sizes up to more than half of N."""
-    parts = Law(
-        N=101, mean_log_likelihood=-0.5, second_moment=10.0, variance_of_means=4.0, mean_variance=1.0, shared=shared,
-        excess_kurtosis=0.0,
-    )  # fmt: skip
-    M = np.array([1, 10, 100])
-    sizes = {
-        "M": M,
-        "variance": 1.0 + 0 * M,
-        "error": 0.1 + 0 * M,
-        "predicted": parts.predicted(M, sampling),
-        "paper_bound": parts.bound(0.25, M),
-        "corrected_bound": parts.bound(10.0, M),
-    }
-    return MinibatchLaw(
-        estimator=estimator,
-        sampling=sampling,
-        sizes={name: values.tolist() for name, values in sizes.items()},
-        fit={"V": 5.0, "V_error": 0.1, "C": shared or -0.02, "C_error": 0.1, "chi_square": 2.0},
-        law=parts,
-    )
-
-
-def measured(of):
-    laws = [
-        law(estimator, sampling, shared)
-        for sampling in ("with-replacement", "without-replacement")
-        for estimator, shared in (("local", 0.0), (BATCH, 0.5))
-    ]
-    return Measured(variances=entries(of), laws=laws if of is independent else [], test_error=0.1)
+    found, by_size, M = [], [], np.array([1, 10, 100])
+    for sampling, (estimator, shared) in itertools.product(
+        ("with-replacement", "without-replacement"), (("local", 0.0), (BATCH, 0.5))
+    ):
+        law = Law(
+            N=101, mean_log_likelihood=-0.5, second_moment=10.0, variance_of_means=4.0, mean_variance=1.0,
+            shared=shared, excess_kurtosis=0.0,
+        )  # fmt: skip
+        case = {"sampling": sampling, "estimator": estimator, "V_of_passes": law.V, "N": law.N}
+        fit = {"V": 5.0, "V_error": 0.1, "C": shared or -0.02, "C_error": 0.1, "chi_square": 2.0, "sizes": 3}
+        found.append(law._asdict() | case | fit)
+        bounds = {"printed_bound": law.bound(0.25, M), "corrected_bound": law.bound(10.0, M)}
+        sizes = pd.DataFrame({"M": M, "variance": 1.0, "predicted": law.predicted(M, sampling), **bounds})
+        by_size += sizes.assign(**case).to_dict("records")
+    return {"laws": found, "sizes": by_size}
 
 
 def independent(epochs, layer, parameter, estimator):
@@ -126,20 +100,20 @@ def correlated(epochs, layer, parameter, estimator):
     return {"local": 8.0, POINT: 8.8, BATCH: 8.0 + epochs, "no-noise": 5.0}[estimator]
 
 
-def frames(networks=2):
+def findings(networks=2):
     """Of networks that are all alike."""
-    kinds = (("table 1", measured(independent)), ("table 2", measured(correlated)))
-    places, results = zip(*itertools.product(kinds, range(networks)), strict=True)
-    trainings = [
-        Training.model_construct(table=table, network=n) for (table, _), n in zip(places, results, strict=True)
-    ]
-    found = variance.tidy(trainings, [each for _, each in places])
-    return found | {"rounds": variance.rounds_of(TIMED)}
+    kinds = {
+        "table 1": Measured(variances=entries(independent), test_error=0.1, **laws()),
+        "table 2": Measured(variances=entries(correlated), test_error=0.1, laws=[], sizes=[]),
+    }
+    places = list(itertools.product(kinds, range(networks)))
+    trainings = [Training.model_construct(table=table, network=n) for table, n in places]
+    return variance.findings(trainings, [kinds[table] for table, _ in places], TIMED, KSW2015_VARIANCE._settings(False))
 
 
 @pytest.fixture
 def found():
-    return judged("ksw2015-variance", variance.statistics(frames()))
+    return judged(KSW2015_VARIANCE, findings())
 
 
 def test_gradient_variances(found):
@@ -179,18 +153,20 @@ def test_laws(found):
 
 
 def test_bounds_are_ratios_to_the_exact_variance():
-    ratios = variance.bound_ratios(frames()["sizes"])
-    assert list(ratios["printed"].index) == [("local", 1), ("local", 10), (BATCH, 1), (BATCH, 10)]
+    shown = findings().frames["by_size"].query("sampling == 'without-replacement' and bounded")
+    shown = shown.set_index(["estimator", "M"])
+    assert list(shown.index) == [("local", 1), ("local", 10), (BATCH, 1), (BATCH, 10)]
     c = 0.495
     exact = (0.91 * 4 + 1) / 10 + 0.9 * c
-    assert list(ratios["printed"].iloc[-1]) == pytest.approx([(0.125 + 100 / 101 * c) / exact] * 2)
-    assert list(ratios["corrected"].iloc[-1]) == pytest.approx([(1.1 + 100 / 101 * c) / exact] * 2)
+    for name, of_the_data in (("printed", 0.125), ("corrected", 1.1)):
+        columns = [f"{name}_{part}" for part in ("value", "low", "high")]
+        assert shown.loc[(BATCH, 10), columns].tolist() == pytest.approx([(of_the_data + 100 / 101 * c) / exact] * 3)
 
 
 def test_the_papers_ratios():
     """Table 1: 2.6e3 / 1.2e3 in the top layer after 100 epochs."""
-    published = pd.DataFrame(read_yaml(CONF / "ksw2015-variance.yaml")["paper"]["published"])
-    table = variance.ratios(frames()["variances"], published).set_index([*variance.CELL, "estimator"])["paper"]
+    place = ["table", "parameter", "epochs", "layer", "estimator"]
+    table = findings().frames["ratios"].set_index(place)["paper"]
     assert table["table 1", "theta", 100, "top", POINT] == pytest.approx(2.6 / 1.2)
     assert table["table 2", "theta", 100, "top", POINT] is None
     assert table["table 1", "log_alpha", 100, "top", POINT] is None
@@ -198,6 +174,5 @@ def test_the_papers_ratios():
 
 
 def test_one_network_decides_nothing():
-    found = judged("ksw2015-variance", variance.statistics(frames(networks=1)))
-    claim = found["table 1, theta: per point over local, mean"]
+    claim = judged(KSW2015_VARIANCE, findings(networks=1))["table 1, theta: per point over local, mean"]
     assert (claim.low, claim.high) == (0.0, math.inf)
