@@ -37,6 +37,7 @@ class Layer(_Spec):
     a column.
 
     Args:
+        optional: whether no row may be as `where` says.
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
         shades: one of Matplotlib's colour maps, of which these colours are taken evenly instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
@@ -52,6 +53,7 @@ class Layer(_Spec):
     kind: Literal["line", "points", "linepoints", "bar", "band", "intervals", "hline", "vline"] = "line"
     frame: str | None = None
     where: dict[str, Any] = {}
+    optional: bool = False
     x: str | float = "x"
     y: str | float = "y"
     low: str = "low"
@@ -72,7 +74,7 @@ class Layer(_Spec):
 
     def draw(self, axes: Axes, frames: Frames) -> None:
         """Raises KeyError for a frame or a column that is not there."""
-        rows = select(frames[self.frame], self.where) if self.frame else pd.DataFrame()
+        rows = select(frames[self.frame], self.where, self.optional) if self.frame else pd.DataFrame()
         parts = list(self._parts(rows))
         colours = _cycled(self.colour)
         if self.shades is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pandas as pd
 from fsvi_bench.files import canonical_json
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.papers.places import Place
-from fsvi_bench.presenting.summary import Row, estimate, summarise
+from fsvi_bench.presenting.summary import ROW, Estimate, cells_of, estimate, summary_of
 from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record
 
@@ -65,12 +65,37 @@ def cell_numbers(record: Record) -> dict[str, Any]:
     return record.model_dump(include=_IN_JSON) | scores
 
 
+@dataclass(frozen=True)
+class Row:
+    """One line of the result table. `cells` counts the records, `finished` those that went into the scores."""
+
+    dataset: str
+    method: str
+    family: str
+    hyperparameters: dict[str, object]
+    cells: int
+    finished: int
+    scores: dict[str, Estimate]  #: without those that do not apply to some record
+
+
+def summarise(records: Sequence[Record]) -> list[Row]:
+    """Means over splits."""
+    rows = []
+    for (dataset, method, family, settings), lines in summary_of(cells_of(records)).groupby(ROW, sort=False):
+        known = lines.dropna(subset="mean")
+        errors = known["standard_error"].astype(object).where(known["standard_error"].notna(), None)
+        scores = dict(zip(known["score"], map(Estimate, known["mean"].tolist(), errors), strict=True))
+        counts = map(int, lines[["cells", "ok"]].iloc[0])
+        rows.append(Row(dataset, method, family, json.loads(settings), *counts, scores))
+    return rows
+
+
 def rows_of(records: Sequence[Record], missing: Sequence[Place]) -> list[tuple[Row, int]]:
     """Rows with how many of their cells are missing; a row of which all are has no estimates."""
     lacking = Counter(map(_key, missing))
     rows = [(row, lacking.pop(_key(row), 0)) for row in summarise(records)]
     for (dataset, method, family, settings), count in lacking.items():
-        rows.append((Row(dataset, method, family, json.loads(settings), 0, 0, 0, {}), count))
+        rows.append((Row(dataset, method, family, json.loads(settings), 0, 0, {}), count))
     return rows
 
 

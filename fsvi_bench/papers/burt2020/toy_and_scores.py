@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.burt2020.cells import (
+    Row,
     budget,
     cell_numbers,
     frame_of,
@@ -46,7 +47,6 @@ from fsvi_bench.presenting.figures import (
     draw_outline,
     draw_training_data,
 )
-from fsvi_bench.presenting.summary import Row
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.official import find_task

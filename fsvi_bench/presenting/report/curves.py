@@ -95,7 +95,7 @@ def _panel(
     for entry in here:
         seen, where = look(entry.method), {"entry": entry, "along": along}
         own = list(dict.fromkeys(name for each, name in names.items() if each.method == entry.method))
-        of: dict[str, Any] = {"frame": "curves", "where": where, "x": "place", "y": "median", "colour": seen.light}
+        of: dict[str, Any] = {"frame": "curves", "where": where, "optional": True, "x": "place", "y": "median", "colour": seen.light}
         ends: dict[str, Any] = {"low": "lower_quartile", "high": "upper_quartile"}
         line: dict[str, Any] = {"label": names[entry], "style": DASHES[own.index(names[entry]) % len(DASHES)]}
         line |= {"marker": seen.marker, "every": (sum(entry.method.encode()) % 5, 6)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,9 @@ from fsvi_bench.presenting.figures import NO_LOGARITHM
 from fsvi_bench.presenting.report.appearance import INK, MUTED
 from fsvi_bench.presenting.report.strips import Strip, draw_strips, linear, logarithmic
 from fsvi_bench.presenting.report.study import REFERENCE, Entry, Study
-from fsvi_bench.presenting.summary import Estimate, Row
+from fsvi_bench.presenting.summary import Estimate
+
+Row = Any
 
 ROOM_FOR_COUNTS = 0.3  #: of the axis, at its right end, where cells that did not finish are counted
 OUTLIER = 5.0  #: times the distance from the best NLPD to the median one: what is farther is written, not drawn
