@@ -80,22 +80,6 @@ class Study:
         cells = _part(self.cells, dataset, entry)
         return cells[cells["status"] == "ok"]
 
-    @cached_property
-    def rows(self) -> dict[Any, Any]:  # until the figures take the summary
-        from types import SimpleNamespace
-
-        from fsvi_bench.presenting.summary import Estimate
-
-        rows = {}
-        for key, lines in self.summary.groupby(["dataset", "entry"], sort=False):
-            first, known = lines.iloc[0], lines.dropna(subset="mean")
-            scores = {
-                line.score: Estimate(line.mean, None if pd.isna(line.standard_error) else line.standard_error)
-                for line in known.itertuples()
-            }
-            rows[key] = SimpleNamespace(cells=int(first["cells"]), finished=int(first["ok"]), scores=scores)
-        return rows
-
     def traces(self, dataset: str, entry: Entry) -> list[Trace]:
         """The traces of the cells that have scores."""
         found = (self.of_cells.get(cell) for cell in self.finished(dataset, entry)["cell"])
