@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.presenting.figures import VERMILLION, draw_posteriors, new_figure, tidy
-from fsvi_bench.presenting.summary import cells_of, estimate
+from fsvi_bench.presenting.summary import cells_of
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -65,8 +65,8 @@ def draw_kl_by_dataset(axes: Axes, records: Sequence[Record]) -> None:
         values = [r.scores.kl for r in records if r.dataset == name and r.scores is not None]
         spread = np.linspace(-0.18, 0.18, len(values))
         axes.plot(place + spread, values, "o", color=VERMILLION, alpha=0.35, markersize=4, markeredgewidth=0)
-        mean = estimate(values)
-        axes.errorbar(place, mean.mean, yerr=mean.standard_error, fmt="_", color="black", markersize=16, capsize=3)
+        error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else None
+        axes.errorbar(place, np.mean(values), yerr=error, fmt="_", color="black", markersize=16, capsize=3)
     axes.set_xticks(range(len(names)), names)
     tidy(axes)
 

@@ -93,8 +93,7 @@ def _show(outcome: Outcome) -> None:
 
 def _say_what_became(outcome: Outcome, root: Path) -> None:
     """On stderr: where the results are, and what is not among them."""
-    from fsvi_bench.cli.console import stderr
-    from fsvi_bench.presenting.result_table import failures
+    from fsvi_bench.cli.console import print_failures, stderr
 
     # An experiment without parts is made as a whole each time: it has nothing to count.
     parts = outcome.computed + outcome.reused
@@ -104,8 +103,7 @@ def _say_what_became(outcome: Outcome, root: Path) -> None:
         stderr.print(f"{outcome.missing:,} cells are not there yet and stand in no mean")
     if not outcome.files:
         stderr.print("nothing is drawn: no cell has a certified task", style="red")
-    for line in failures(outcome.records):
-        stderr.print(line, style="red")
+    print_failures(outcome.records)
 
 
 def _list(json: bool) -> int:

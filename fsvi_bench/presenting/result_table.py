@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 
@@ -124,17 +124,9 @@ def format_mean(number: pd.Series) -> str:
         return in_words(mean)
     if abs(mean) < ROUNDING and (mean or not error >= ROUNDING):
         return f"{mean:.0e}" if mean else "0"
-    if not error > 0:
+    if not 0 < error < math.inf:
         return f"{mean:#.4g}".removesuffix(".")
     exponent = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < 1e-3 or abs(mean) >= HUGE else 0
     decimals = max(0, 1 - math.floor(math.log10(error)) + exponent)
     mantissas = f"{mean / 10**exponent:.{decimals}f} ± {error / 10**exponent:.{decimals}f}"
     return f"({mantissas})e{exponent}" if exponent else mantissas
-
-
-def failures(records: Sequence[Record]) -> Iterator[str]:
-    """One line per cell that failed or diverged, whatever its reason's own lines."""
-    for record in records:
-        if record.status != "ok":
-            name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
-            yield f"{name}: {record.status}: {' '.join(str(record.reason).split())}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fsvi_bench.errors import InputError
@@ -78,35 +77,19 @@ def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    finished, status = cells[cells["status"] == "ok"], cells["status"].value_counts()
-    counts = {**status.reindex(STATUSES, fill_value=0), "cells": len(cells), "splits": finished["split"].nunique()}
-    applies = finished[list(SCORES)].notna().all()
-    means = finished.groupby("split")[list(SCORES)].mean()
+    scores, finished = list(SCORES), cells[cells["status"] == "ok"]
+    means = finished.groupby("split")[scores].mean()
+    applies = finished[scores].notna().all() & (len(finished) > 0)
     lost = cells.loc[cells["status"] == "diverged", "split"].unique()
-    for score in SCORES:
-        line = {**cells[[*ROW, "words"]].iloc[0], **counts, "score": score}
-        if len(finished) and applies[score]:
-            of_splits = means[score].tolist()
+    counts = cells["status"].value_counts().reindex(STATUSES, fill_value=0)
+    row = {**cells[[*ROW, "words"]].iloc[0], "cells": len(cells), **counts, "splits": len(means)}
+    for score in scores:
+        numbers: dict[str, float] = {}
+        if applies[score]:
+            ranked = finished_splits = means[score]
             if score in DIVERGES:
-                of_splits = means[score].drop(lost, errors="ignore").tolist() + [math.inf] * len(lost)
-            line |= vars(spread_of(np.array(of_splits))) | asdict(estimate(means[score]))
-        yield line
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over splits and its standard error (None with one split)."""
-
-    mean: float
-    standard_error: float | None
-
-
-def estimate(values: Sequence[float] | pd.Series[float]) -> Estimate:
-    """Mean and standard error of the mean; an infinite value makes the mean infinite and the error unknown."""
-    array = np.asarray(values, dtype=float)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = float(array.mean())
-        if len(array) < 2 or not np.isfinite(array).all():
-            return Estimate(mean, None)
-        error = float(array.std(ddof=1) / math.sqrt(len(array)))
-    return Estimate(mean, error if math.isfinite(error) else None)
+                ranked = pd.Series({**finished_splits, **dict.fromkeys(lost, math.inf)})
+            spread = spread_of(finished_splits.to_numpy())
+            error = spread.standard_deviation / math.sqrt(len(means))
+            numbers = vars(spread_of(ranked.to_numpy())) | {"mean": spread.mean, "standard_error": error}
+        yield row | {"score": score} | numbers

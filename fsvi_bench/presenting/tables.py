@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections.abc import Container, Mapping, Sequence
 from itertools import zip_longest
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, ConfigDict
 from rich import box
 from rich.table import Table as Terminal
 
 Frames = Mapping[str, pd.DataFrame]  #: by name; each row is one observation
-# JSON has no infinities and writes them as words; read as such they would not be numbers any more.
-_WORDS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
-Cell = Annotated[
-    str | int | float | None,
-    BeforeValidator(lambda value: _WORDS.get(value, value) if isinstance(value, str) else value),
-]
+Cell = str | int | float | None
 
 
 class Table(BaseModel):

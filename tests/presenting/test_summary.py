@@ -9,9 +9,10 @@ import re
 import pytest
 from rich.console import Console
 
+from fsvi_bench.cli.console import print_failures
 from fsvi_bench.errors import InputError
-from fsvi_bench.presenting.result_table import failures, format_mean, format_spread, result_table
-from fsvi_bench.presenting.summary import Estimate, cells_of, estimate, summary_of
+from fsvi_bench.presenting.result_table import format_mean, format_spread, result_table
+from fsvi_bench.presenting.summary import cells_of, summary_of
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Overconfidence, Scores
 
@@ -83,10 +84,11 @@ def test_settings_are_told_where_a_methods_rows_differ_and_priors_of_its_own_any
     assert words({"prior": "own"}, {"prior": "task"}) == ["prior=own", "prior=task"]
 
 
-def test_failures_are_counted_and_listed_never_averaged_away():
+def test_failures_are_counted_and_listed_never_averaged_away(capsys):
     records = [record(0, 1.0), record(1), diverged(2)]
     assert summary(records).loc[0, ["cells", "ok", "diverged", "failed"]].tolist() == [3, 1, 1, 1]
-    assert list(failures(records[:2])) == ["toy split 1 m full seed 0: failed: why"]
+    print_failures(records[:2])
+    assert capsys.readouterr().err == "toy split 1 m full seed 0: failed: why\n"
     assert "1 (2 not ok)" in told_at(100, records)
 
 
@@ -113,9 +115,11 @@ def test_a_gaussians_moments_are_not_told_twice():
     assert not summary(gaussian)["repeats_kl"][0]
 
 
-def test_infinity_makes_the_mean_infinite():
-    assert estimate([1.0, math.inf]) == Estimate(math.inf, None)
-    assert estimate([2.0]) == Estimate(2.0, None)
+def test_infinity_makes_the_mean_infinite_and_one_split_has_no_error():
+    for values, mean in (([1.0, math.inf], math.inf), ([2.0], 2.0)):
+        line = summary([record(split, value) for split, value in enumerate(values)]).loc[0]
+        assert line["mean"] == mean
+        assert math.isnan(line["standard_error"])
 
 
 @pytest.mark.parametrize(

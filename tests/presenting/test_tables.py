@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -160,9 +160,9 @@ def test_csv_has_every_digit_and_table_after_table_under_its_title():
     assert as_csv([]) == ""
 
 
-def test_json_and_back_infinities_are_numbers():
-    read = Table.model_validate_json(MIXED.model_dump_json())
-    assert read == MIXED
-    (nan,) = Table.model_validate_json(Table(title="", columns=("a",), rows=((math.nan,),)).model_dump_json()).rows[0]
-    assert isinstance(nan, float)
-    assert np.isnan(nan)
+def test_json_has_words_for_infinities():
+    assert json.loads(MIXED.model_dump_json())["rows"] == [
+        ["boston", 12.345678, 10],
+        ["a|b", "-Infinity", None],
+        ["", "Infinity", 2],
+    ]

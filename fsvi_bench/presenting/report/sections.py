@@ -74,17 +74,13 @@ def method_summary(name: str) -> str:
         return "not among the installed methods"
 
 
-def closest(summary: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
-    """By data set and family the line of the lowest mean KL; how many rivals it has; whether it is q's moments' KL."""
-    rivals = summary[summary["method"] != REFERENCE].sort_values(["mean", "entry"])
-    own = rivals[(rivals["score"] == "kl") & rivals["mean"].map(math.isfinite)]
-    found = {}
-    for (dataset, family), lines in rivals[rivals["score"] == CLOSENESS].groupby(["dataset", "family"]):
-        first = lines.iloc[0]
-        if math.isfinite(first["mean"]):
-            has_density = ((own["dataset"] == dataset) & (own["entry"] == first["entry"])).any()
-            found[dataset, family] = {**first, "text": format_mean(first), "rivals": len(lines) - 1, "of_moments": not has_density}
-    return found
+def closest(summary: pd.DataFrame) -> dict[tuple[str, str], Any]:
+    """By data set and family the line of the lowest mean KL, and how many rivals it has."""
+    lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE)].sort_values(["mean", "entry"])
+    lines = lines.assign(rivals=lines.groupby(["dataset", "family"])["entry"].transform("count") - 1)
+    first = lines[lines["mean"].map(math.isfinite)].drop_duplicates(["dataset", "family"])
+    texts = [format_mean(line) for _, line in first.iterrows()]
+    return {(line.dataset, line.family): line for line in first.assign(text=texts).itertuples()}
 
 
 def result_table(study: Study, dataset: str, summary: pd.DataFrame) -> dict[str, Any]:
@@ -99,7 +95,7 @@ def result_table(study: Study, dataset: str, summary: pd.DataFrame) -> dict[str,
         "own_prior": own_prior(summary),
         "columns": {score: SHOWN[score] for score in scores},
         "rows": [list(row.itertuples()) for _, row in numbers.groupby("entry")],
-        "seconds": finished.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean().to_dict()
+        "seconds": finished.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean().to_dict(),
     }
 
 
