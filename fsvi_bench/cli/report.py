@@ -39,7 +39,7 @@ def report(
     return 0
 
 
-def _plain(summary: DataFrame) -> list[dict[str, Any]]:
+def _plain(summary: DataFrame) -> Any:
     """Infinite numbers as the word that records have, null for those that are missing."""
     numbers = summary.astype(object).where(summary.notna(), None).replace(math.inf, "Infinity")
     hyperparameters = summary["settings"].map(loads)

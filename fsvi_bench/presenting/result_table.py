@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -66,8 +67,9 @@ def shown_scores(summary: pd.DataFrame) -> list[str]:
 
 
 def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[str], caption: str) -> Terminal:
-    rows = []
-    for (dataset, method, family, _), numbers in summary.groupby(ROW, sort=False):
+    rows: list[tuple[str, ...]] = []
+    of_rows: Any = summary.groupby(ROW, sort=False)
+    for (dataset, method, family, _), numbers in of_rows:
         first, by_score = numbers.iloc[0], numbers.set_index("score")
         label = " ".join(filter(None, [method, family, first["words"]]))
         lost = f" ({first['cells'] - first['ok']} not ok)" if first["ok"] < first["cells"] else ""

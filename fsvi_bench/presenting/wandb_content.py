@@ -87,7 +87,7 @@ def distinct(values: Iterable[Any]) -> Any:
 def summary_of(group: Sequence[Record]) -> dict[str, float]:
     """A group's scores and how many cells there are."""
     statuses = [record.status for record in group]
-    summary: dict[str, float] = {f"cells_{name}": statuses.count(name) for name in ("ok", "diverged", "failed")}
+    summary: dict[Any, float] = {f"cells_{name}": statuses.count(name) for name in ("ok", "diverged", "failed")}
     scores = scores_of(cells_of(group)).set_index("score")
     summary |= scores["mean"].dropna().to_dict()
     summary |= scores["standard_error"].dropna().add_suffix("_standard_error").to_dict()

@@ -61,7 +61,7 @@ def test_rows_are_those_that_have_every_value(where, splits):
 
 def test_what_matches_no_row_is_refused_unless_it_may_be_missing():
     where = {"dataset": "boston", "split": 2}
-    with pytest.raises(KeyError, match="no row has .*boston.*2"):
+    with pytest.raises(KeyError, match=r"no row has .*boston.*2"):
         select(SCORES, where)
     with pytest.raises(KeyError, match="no row has"):
         of(where=where)

@@ -74,12 +74,12 @@ def supported_best(study: Study, dataset: str, family: Family, score: str) -> En
     It finished everywhere, has the lowest mean, and beats each rival in the corrected paired test over the splits that
     both finished, after Holm's correction over the rivals. The exact posterior is no rival.
     """
-    of_entries = study.splits.loc[dataset, score].unstack("entry")
-    by_split = of_entries[study.rivals(dataset, family)].dropna(axis=1, how="all")
+    scores: Any = study.splits.loc[dataset, score]
+    by_split: pd.DataFrame = scores.unstack("entry")[study.rivals(dataset, family)].dropna(axis=1, how="all")
     means = by_split.dropna(axis=1).mean()
     if by_split.shape[1] < 2 or means.empty:
         return None
-    best = means.idxmin()
+    best: Any = means.idxmin()
     ratio = held_out_ratio(dataset)
     p_values = [_p_better(by_split[[best, rival]].dropna(), ratio) for rival in by_split if rival != best]
     return best if holm(p_values).max() <= LEVEL else None
@@ -147,7 +147,9 @@ def _scores(
     this data set. To have been run with fewer seeds than another is not to miss a cell.
     """
     cells = study.cells[(study.cells["dataset"] == dataset) & study.cells["entry"].isin(entries)]
-    here = {entry: own.pivot(index="split", columns="seed", values=score) for entry, own in cells.groupby("entry")}
+    here: dict[Any, pd.DataFrame] = {
+        entry: own.pivot(index="split", columns="seed", values=score) for entry, own in cells.groupby("entry")
+    }
     splits = sorted({split for table in here.values() for split in table.index})
     seeds = {tuple(table.columns) for entry, table in here.items() if not _repeats(entry, table)}
     shape = (len(splits), len(next(iter(seeds))) if len(seeds) == 1 else 1)

@@ -66,7 +66,7 @@ def lines_of(study: Study, datasets: Sequence[str]) -> pd.DataFrame:
 
 
 def _line(study: Study, dataset: str, entry: Entry) -> dict[str, Any]:
-    row = study.row(dataset, entry)
+    row: Any = study.row(dataset, entry)
     cells, ok = row[["cells", "ok"]].iloc[0]
     whole = math.isfinite(row.loc["kl", "mean"])
     line = {"dataset": dataset, "entry": entry, "any_finished": ok > 0, "kl_own": float(whole)}
@@ -122,7 +122,7 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
     """
     panels = curves[["panel", "family"]].drop_duplicates()
     exact = [entry for entry in study.entries_on(dataset) if entry.method == REFERENCE]
-    kls = {entry.family: study.row(dataset, entry).loc["kl", "mean"] for entry in exact}
+    kls: dict[str, Any] = {entry.family: study.row(dataset, entry).loc["kl", "mean"] for entry in exact}
     found = [(family, kl) for family, kl in kls.items() if kl > NO_LOGARITHM]
     best = pd.DataFrame(found, columns=["family", "kl"]).merge(panels)
     families = panels["family"].nunique()

@@ -51,7 +51,7 @@ def sections(study: Study) -> dict[str, Any]:
         "methods": {method: method_summary(method) for method in dict.fromkeys(e.method for e in study.entries)},
         "families": [family for family in FAMILIES if (summary["family"] == family).any()],
         "closest": closest(summary),
-        "tables": [result_table(study, *found) for found in summary.groupby("dataset")],
+        "tables": [result_table(study, summary, dataset) for dataset in study.datasets],
         "rankings": rankings(study),
         "ranked": RANKED,
         "troubles": list(troubles(study)),
@@ -74,7 +74,7 @@ def method_summary(name: str) -> str:
         return "not among the installed methods"
 
 
-def closest(summary: pd.DataFrame) -> dict[tuple[str, str], Any]:
+def closest(summary: pd.DataFrame) -> dict[Any, Any]:
     """By data set and family the line of the lowest mean KL, and how many rivals it has."""
     lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE)].sort_values(["mean", "entry"])
     lines = lines.assign(rivals=lines.groupby(["dataset", "family"])["entry"].transform("count") - 1)
@@ -83,8 +83,9 @@ def closest(summary: pd.DataFrame) -> dict[tuple[str, str], Any]:
     return {(line.dataset, line.family): line for line in first.assign(text=texts).itertuples()}
 
 
-def result_table(study: Study, dataset: str, summary: pd.DataFrame) -> dict[str, Any]:
+def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str, Any]:
     """Its columns, and of each entry the lines of the summary, one a column, and its seconds."""
+    summary = summary[summary["dataset"] == dataset]
     scores = shown_scores(summary)
     finished = study.cells[(study.cells["dataset"] == dataset) & (study.cells["status"] == "ok")]
     numbers = summary[summary["score"].isin(scores)].sort_values("entry", kind="stable")
@@ -145,7 +146,8 @@ def commands(study: Study) -> list[str]:
     rows = pd.DataFrame({"method": e.method, "family": e.family, "rest": _rest(study, e)} for e in study.entries)
     families = rows.groupby(["rest", "method"], sort=False)["family"].agg(tuple).reset_index()
     found = []
-    for (rest, together), methods in families.groupby(["rest", "family"], sort=False)["method"]:
+    groups: Any = families.groupby(["rest", "family"], sort=False)["method"]
+    for (rest, together), methods in groups:
         # A record knows the name of a method's class, not where its file lay.
         specs = [method if method in method_names() else f"FILE.py:{method}" for method in methods]
         words = [*_each("--method", specs), *_each("--family", together), *rest]
