@@ -17,7 +17,7 @@ from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.presenting.figures import curve
 from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
-from fsvi_bench.presenting.summary import summarise
+from fsvi_bench.presenting.summary import cells_of
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -66,7 +66,7 @@ def main() -> None:
         sys.exit(__doc__)
     folder, picture = map(Path, sys.argv[1:])
     records = [Record.model_validate_json(path.read_bytes()) for path in sorted(folder.rglob("record.json"))]
-    summarise(records)  # refuses a folder that mixes tasks or versions
+    cells_of(records)  # refuses a folder that mixes tasks or versions
     if not records:
         sys.exit(f"{folder} holds no record; name the --out of a run")
     problem = bind_task(build_task(load_card("toy"), TOY_SPLIT).task)

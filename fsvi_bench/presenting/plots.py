@@ -50,6 +50,7 @@ class Layer(_Spec):
     `vline` at x), whose place is a number or a column; `words`, those of the column `text`, at each place.
 
     Args:
+        optional: whether no row may be as `where` says; else that is an error.
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
         shades: one of Matplotlib's colour maps, of which these colours are taken evenly instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
@@ -73,6 +74,7 @@ class Layer(_Spec):
     kind: Literal["line", "points", "linepoints", "bar", "band", "intervals", "hline", "vline", "words"] = "line"
     frame: str | None = None
     where: dict[str, Any] = {}
+    optional: bool = False
     x: str | float = "x"
     y: str | float = "y"
     low: str = "low"
@@ -139,7 +141,7 @@ class Layer(_Spec):
         """Raises KeyError for a frame or a column that is not there."""
         if self.frame is None:
             return pd.DataFrame()
-        rows = select(frames[self.frame], self.where)
+        rows = select(frames[self.frame], self.where, self.optional)
         if self.take:
             rows = rows.groupby([of for of in (self.by, self.x) if of], sort=False)[[self.y]].agg(self.take)
         rows = rows.reset_index(drop=not self.take)
@@ -290,7 +292,7 @@ class Panel(_Spec):
         first = self.layers[0]
         axis, column = (axes.yaxis, str(first.y)) if self.horizontal else (axes.xaxis, str(first.x))
         everywhere = frames[first.frame or ""]
-        here = select(everywhere, first.where)  # where a place may have a name of its own
+        here = select(everywhere, first.where, first.optional)  # where a place may have a name of its own
         named = pd.concat([here, everywhere]).drop_duplicates(column).sort_values(column)
         places = named[column]
         axis.set_ticks(places, named[self.names])
@@ -376,7 +378,10 @@ class FigureSpec(_Spec):
         pairs = list(product(self._first(frames)[column].unique(), self.panels))
         panels = []
         for place, (value, panel) in enumerate(pairs):
-            layers = [layer.model_copy(update={"where": {**layer.where, column: value}}) for layer in panel.layers]
+            layers = []
+            for layer in panel.layers:
+                layer.rows(frames)  # refuses what no panel at all has; one of them may lack it
+                layers.append(layer.model_copy(update={"where": {**layer.where, column: value}, "optional": True}))
             own = {"layers": tuple(layers), "title": str(value) if panel is self.panels[0] else panel.title}
             own["x"] = panel.x if place + self.columns >= len(pairs) else ""
             own["y"] = "" if place % self.columns and (len(self.panels) == 1 or self.sharey == "all") else panel.y

@@ -64,24 +64,28 @@ def lines_of(study: Study, datasets: Sequence[str]) -> pd.DataFrame:
 
 
 def _line(study: Study, dataset: str, entry: Entry) -> dict[str, Any]:
-    row, finished = study.rows[dataset, entry], study.finished(dataset, entry)
-    own = row.scores.get("kl")
-    whole = own is not None and math.isfinite(own.mean)
-    line = {"dataset": dataset, "entry": entry, "any_finished": row.finished > 0, "kl_own": float(whole)}
+    row: Any = study.row(dataset, entry)
+    finished = study.finished(dataset, entry)
+    cells, ok = row[["cells", "ok"]].iloc[0]
+    whole = math.isfinite(row.loc["kl", "mean"])
+    line = {"dataset": dataset, "entry": entry, "any_finished": ok > 0, "kl_own": float(whole)}
     line |= {"colour": look(entry.method).light, "marker": look(entry.method).marker}
-    line["lacking"] = f"{row.cells - row.finished}/{row.cells}" if 0 < row.finished < row.cells else ""
-    estimates = {"kl": own if whole else row.scores.get("kl_moment_matched"), "nlpd": row.scores.get("nlpd")}
-    for score, estimate in estimates.items():
-        mean, error = (math.nan, None) if estimate is None else (estimate.mean, estimate.standard_error)
-        low, high = (mean, mean) if error is None else (mean - error, mean + error)
-        line |= {score: mean, f"{score}_low": low, f"{score}_high": high}
-    if row.finished:
+    line["lacking"] = f"{cells - ok}/{cells}" if 0 < ok < cells else ""
+    line |= _estimated("kl", row.loc["kl" if whole else "kl_moment_matched"])
+    line |= _estimated("nlpd", row.loc["nlpd"])
+    if ok:
         # Every fifth of the 21 quantiles: 0, 25, 50, 75 and 100 %.
         line |= dict(
             zip(("least", "lower", "middle", "upper", "greatest"), median_spectrum(finished)[::5], strict=True)
         )
         line |= mean_coverage(finished).add_prefix("inside_")
     return line
+
+
+def _estimated(score: str, number: pd.Series) -> dict[str, float]:
+    """A mean, and from where to where its standard error reaches; of one split only the mean."""
+    mean, error = number["mean"], number["standard_error"]
+    return {score: mean, f"{score}_low": mean - error, f"{score}_high": mean + error}
 
 
 def median_spectrum(cells: pd.DataFrame) -> NDArray[np.float64]:
@@ -112,10 +116,9 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
     The dashed line is the KL of the best q of the family, where that is not 0.
     """
     panels = curves[["panel", "family"]].drop_duplicates()
-    kls = [
-        (e.family, study.rows[dataset, e].scores.get("kl")) for e in study.entries_on(dataset) if e.method == REFERENCE
-    ]
-    found = [(family, kl.mean) for family, kl in kls if kl is not None and kl.mean > NO_LOGARITHM]
+    exact = [entry for entry in study.entries_on(dataset) if entry.method == REFERENCE]
+    kls: dict[str, Any] = {entry.family: study.row(dataset, entry).loc["kl", "mean"] for entry in exact}
+    found = [(family, kl) for family, kl in kls.items() if kl > NO_LOGARITHM]
     best = pd.DataFrame(found, columns=["family", "kl"]).merge(panels)
     families = panels["family"].nunique()
     columns = 2 * (families if len(panels) > families else 1)
