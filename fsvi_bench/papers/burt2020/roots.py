@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -10,13 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.blr import (
-    blr_posterior,
-    covariance_tril,
-    log_evidence,
-    mean_field_optimum_kl,
-    predictive_variance,
-)
+from fsvi_bench.maths.blr import mean_field_optimum_kl, predictive_variance
 from fsvi_bench.maths.features import ard_kernel as rbf_kernel
 from fsvi_bench.maths.gaussian import normal_kl
 from fsvi_bench.papers.burt2020.feature_roots import (
@@ -30,7 +26,7 @@ from fsvi_bench.papers.burt2020.feature_roots import (
     symmetric_rotation,
 )
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.seeds import derive_seed
+from fsvi_bench.papers.streams import stream
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
 
@@ -84,7 +80,7 @@ def examine(problem: Task, settings: Settings) -> dict[str, pd.DataFrame]:
     tril, task, C = problem.feature_map.tril, problem.frozen, problem.truth.posterior.precision_tril
     if tril is None:
         raise ValueError(f"{task.dataset} has features without a root")
-    generator = torch.Generator().manual_seed(derive_seed(settings.seed, task.sha256, "orders") % 2**63)
+    generator = stream("cpu", settings.seed, task.sha256, "orders")
     orders = [torch.randperm(task.k, generator=generator) for _ in range(settings.permutations)]
     rotations = {
         OWN: [torch.eye(task.k, dtype=torch.float64)],
@@ -103,12 +99,8 @@ def examine(problem: Task, settings: Settings) -> dict[str, pd.DataFrame]:
         "diagonal": float(factorised_floor(diagonalising_rotation(C).mT @ C, C)),
     }
     direct = compare_directly(problem, orders[0], roots.groupby("root")["floor"].first())
-    own, case = {"dataset": task.dataset, "split": task.split}, f"{task.dataset} split {task.split}"
-    return {
-        "roots": roots.assign(**own),
-        "direct": direct.assign(**own, case=case + ", " + direct["root"]),
-        "splits": pd.DataFrame([whole]).assign(**own, case=case),
-    }
+    frames = {"roots": roots, "splits": pd.DataFrame([whole]), "direct": direct}
+    return {name: frame.assign(dataset=task.dataset, split=task.split) for name, frame in frames.items()}
 
 
 def floor_and_predictive_kl(problem: Task, Q: Float[Tensor, "k k"]) -> tuple[float, float]:
@@ -133,20 +125,31 @@ def compare_directly(problem: Task, order: Tensor, floors: pd.Series[float]) -> 
     predictive means and deviations (noise included) in the own predictive's deviations; floors relative to `floors`,
     which are by rotation.
     """
-    Z, scales = problem.feature_map.inducing_points, (problem.feature_map.lengthscales, problem.feature_map.outputscale)
+    features, rows = problem.feature_map, []
+    Z, scales = features.inducing_points, (features.lengthscales, features.outputscale)
     K = rbf_kernel(Z, Z, *scales) + problem.frozen.jitter * torch.eye(len(Z), dtype=torch.float64)
-    cross = [rbf_kernel(Z, X, *scales) for X in (problem.X, problem.X_test)]
-    own_evidence, own_kernel, own_predictive, _ = implied(problem, problem.Phi, problem.Phi_test)
-    rows = []
+    own_evidence, own_kernel, own_predictive = implied(problem)
     for kind, root in direct_roots(K, order).items():
-        features = (torch.linalg.solve(root, to_inputs).mT for to_inputs in cross)
-        evidence, kernel, predictive, floor = implied(problem, *features)
-        row = {"root": kind, "evidence": abs(evidence - own_evidence)}
-        row["evidence_share"] = row["evidence"] / abs(own_evidence)
+
+        def from_root(x: Tensor, root: Tensor = root) -> Tensor:
+            return torch.linalg.solve(root, rbf_kernel(Z, x, *scales)).mT
+
+        other = replace(problem, feature_map=from_root)  # type: ignore[arg-type]
+        evidence, kernel, predictive = implied(other)
+        row = {"root": kind, "evidence": float((evidence - own_evidence).abs())}
+        row["evidence_share"] = row["evidence"] / float(own_evidence.abs())
         row["kernel"] = float((kernel - own_kernel).abs().max() / own_kernel.abs().max())
         row["predictive"] = float(((predictive - own_predictive).abs() / own_predictive[1]).max())
-        rows.append({**row, "floor": abs(floor / floors[kind] - 1)})
+        row["floor"] = abs(float(mean_field_optimum_kl(other.truth.posterior.precision_tril)) / floors[kind] - 1)
+        rows.append(row)
     return pd.DataFrame(rows)
+
+
+def implied(problem: Task) -> tuple[Float[Tensor, ""], Float[Tensor, "n n"], Float[Tensor, "2 n"]]:
+    """What no root moves: evidence, and at n test inputs the kernel and the predictive means and deviations."""
+    truth, Phi = problem.truth, problem.Phi_test
+    variance = predictive_variance(Phi, truth.covariance_tril, problem.noise_variance)
+    return truth.log_evidence, Phi @ Phi.mT, torch.stack([Phi @ truth.posterior.mean, variance.sqrt()])
 
 
 def direct_roots(K: Float[Tensor, "k k"], order: Tensor) -> dict[str, Float[Tensor, "k k"]]:
@@ -158,32 +161,16 @@ def direct_roots(K: Float[Tensor, "k k"], order: Tensor) -> dict[str, Float[Tens
     return {OWN: torch.linalg.cholesky(K), ORDERS: permuted, SYMMETRIC: scaled @ U.mT, EIGENVECTORS: scaled}
 
 
-def implied(
-    problem: Task, Phi: Float[Tensor, "N k"], Phi_test: Float[Tensor, "N_test k"]
-) -> tuple[float, Float[Tensor, "N_test N_test"], Float[Tensor, "2 N_test"], float]:
-    """What one root's features imply: evidence, kernel, predictive means and deviations, floor."""
-    noise = problem.noise_variance
-    posterior = blr_posterior(Phi, problem.y, noise)
-    variance = predictive_variance(Phi_test, covariance_tril(posterior.precision_tril), noise)
-    return (
-        float(log_evidence(Phi, problem.y, noise, posterior)),
-        Phi_test @ Phi_test.mT,
-        torch.stack([Phi_test @ posterior.mean, variance.sqrt()]),
-        float(mean_field_optimum_kl(posterior.precision_tril)),
-    )
-
-
-def judged(roots: pd.DataFrame, direct: pd.DataFrame, splits: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """What claims, tables and the figure are about: by split, and means by data set."""
+def judged(roots: pd.DataFrame, splits: pd.DataFrame, direct: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """What claims, tables and the figure are about: by split, and by data set."""
     floors, predictive = (by_split(roots, value) for value in ("floor", "predictive"))
     below_own = roots["floor"] < roots.groupby(SPLIT)["floor"].transform("first")  # OWN is the first
-    ranks = below_own[roots["root"] == ORDERS].groupby(roots["dataset"]).mean() - 0.5
-    differences = direct.drop(columns=["split", "case", "root"]).groupby("dataset", sort=False)
+    ranks = below_own[roots["root"] == ORDERS].groupby(roots["dataset"]).mean()
+    differences = direct.drop(columns=["split", "root"]).groupby("dataset", sort=False)
     return {
-        "splits": splits.assign(from_largest=splits["levelled"] / splits["largest"] - 1),
-        "ratios": floors.reset_index(),
-        "predictive ratios": predictive.reset_index(),
-        "ranks": ranks.rename("from_half").reset_index(),
+        "floors by split": floors.reset_index(),
+        "predictive by split": predictive.reset_index(),
+        "ranks": ranks.rename("rank").reset_index(),
         "floors": by_data_set(floors.assign(largest=splits.set_index(SPLIT)["largest"])),
         "predictive": by_data_set(predictive),
         "differences": differences.agg(pd.Series.max, skipna=False).reset_index(),
@@ -191,19 +178,16 @@ def judged(roots: pd.DataFrame, direct: pd.DataFrame, splits: pd.DataFrame) -> d
 
 
 def by_split(roots: pd.DataFrame, value: str) -> pd.DataFrame:
-    """One row a split: by kind of root, of several the median, and relative to that of the orders of Z; of these the 5%
-    and 95% quantile, too.
+    """One row a split: by kind of root, of several the median; of the orders of Z the 5% and 95% quantile, too.
 
     Raises:
         ValueError: a value is not a number, which pandas would pass over.
     """
     if roots[value].isna().any():
         raise ValueError(f"some {value} is not a number")
-    medians = roots.pivot_table(value, SPLIT, "root", aggfunc="median", sort=False)
     orders = roots[roots["root"] == ORDERS].groupby(SPLIT)[value]
-    low, high = orders.quantile(0.05), orders.quantile(0.95)
-    relative = medians.div(medians[ORDERS], axis=0).add_prefix("relative ")
-    return medians.join(relative).assign(low=low, high=high, spread=high / low)
+    medians = roots.pivot_table(value, SPLIT, "root", aggfunc="median", sort=False)
+    return medians.assign(low=orders.quantile(0.05), high=orders.quantile(0.95))
 
 
 def by_data_set(splits: pd.DataFrame) -> pd.DataFrame:

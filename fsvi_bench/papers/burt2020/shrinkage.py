@@ -143,7 +143,8 @@ def descend(
     for step in range(1, steps[-1] + 1):
         w = torch.from_numpy(generator.standard_normal((FBNN_SAMPLES, len(marginal.W))))
         _, z, estimate = whitened_estimate(marginal._replace(s=marginal.s * v.sqrt()), w, eigen_share)
-        v = v * (-v - (estimate * z).sum(0) / z.square().sum(0)).exp()
+        _, slopes = regress(estimate, z, marginal.s)
+        v = v * (slopes - v).exp()
         if step in steps:
             found.append(kl_of_variances(v))
     return found
@@ -208,31 +209,27 @@ def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> 
 
 
 def judged(runs: pd.DataFrame, directions: pd.DataFrame, descent: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """By marginal and seed what claims are about, and means over seeds."""
+    """What claims are about, by marginal and seed, and means over seeds."""
     run = ["marginal", "function", "seed"]
-    rise, more = runs.groupby(run)["whitened"].diff(), runs["S"].astype(str)
-    runs = runs.assign(
-        raw_excess=runs["raw"] - runs["whitened"],
-        rise=rise,
-        case=runs["marginal"] + ", to S = " + more,
-        most=runs["S"] == runs["S"].max(),
-    )
-    lower = directions["direction"] >= directions.groupby("marginal")["direction"].transform("nunique") // 2
+    runs = runs.assign(rise=runs.groupby(run)["whitened"].diff())
     descent = descent.assign(rise=descent.groupby(run)["kl"].diff())
-    by_direction = directions.groupby(["marginal", "direction"], sort=False)[["slope", "share"]].mean().reset_index()
+    number = directions.groupby("marginal")["direction"].transform("nunique")
+    directions = directions.assign(quarter=1 + 4 * directions["direction"] // number)
     falls = means(descent, "steps", "kl")
-    wide = falls.assign(steps=falls["steps"].astype(str) + " steps").pivot_table("value", "marginal", "steps", sort=False)
+    by_steps = falls.assign(steps=falls["steps"].astype(str) + " steps")
+    of_directions = ["slope", "share"]
     return {
         "runs": runs,
+        "most samples": runs[runs["S"] == runs["S"].max()],
         "rises": runs[runs["S"] > runs["S"].min()],
         "slopes": summary(runs),
-        "directions": by_direction,
+        "directions": directions.groupby(["marginal", "direction"], sort=False)[of_directions].mean().reset_index(),
         "directions by seed": directions,
-        "lower half": directions[lower].groupby(run)["slope"].mean().reset_index(),
-        "quarters": quarters(by_direction),
+        "quarters": directions.groupby(["marginal", "quarter"], sort=False)[of_directions].mean().reset_index(),
+        "lower half": directions[directions["quarter"] > 2].groupby(run)["slope"].mean().reset_index(),
         "falls": falls,
         "last part": descent[descent["steps"] == descent["steps"].max()],
-        "descent": wide.reset_index(),
+        "descent": by_steps.pivot_table("value", "marginal", "steps", sort=False).reset_index(),
     }
 
 
@@ -243,16 +240,6 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
     found = slopes.join(others).assign(half=slopes["high"] - slopes["value"]).astype({"rank": int}).reset_index()
     alone = [kl_of_variances(torch.tensor([slope], dtype=torch.float64)) for slope in found["value"]]
     return found.assign(alone=found["rank"] * alone)
-
-
-def quarters(by_direction: pd.DataFrame) -> pd.DataFrame:
-    """Means by quarter of the principal directions."""
-    rows = [
-        (name, place, *part.mean(0))
-        for name, of_marginal in by_direction.groupby("marginal", sort=False)
-        for place, part in enumerate(np.array_split(of_marginal[["slope", "share"]].to_numpy(), 4), 1)
-    ]
-    return pd.DataFrame(rows, columns=["marginal", "quarter", "slope", "share"])
 
 
 def means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:

@@ -53,22 +53,14 @@ def measure_nested(settings: Settings) -> pd.DataFrame:
                 for f, of_all in weights.items()
             ]
     columns = ["draw", "inputs", "points", "rank", "divergence", "weights", "functional"]
-    return judged_by_set(pd.DataFrame(rows, columns=columns), k)
+    return beside_weights(pd.DataFrame(rows, columns=columns), k)
 
 
-def judged_by_set(nested: pd.DataFrame, k: int) -> pd.DataFrame:
-    """How far the functional divergence exceeds that of the weights, and falls from one set to the next."""
-    functional, weights = nested["functional"], nested["weights"]
-    rise = functional.groupby([nested["draw"], nested["divergence"]]).diff()
-    return nested.assign(
-        case=nested["divergence"] + ", draw " + nested["draw"].astype(str) + ", " + nested["inputs"],
-        injective=nested["rank"] == k,
-        excess=functional - weights,
-        shortfall=weights - functional,
-        share=functional / weights,
-        excess_share=functional / weights - 1,
-        fall=-rise.fillna(functional),  # no input shows nothing
-    )
+def beside_weights(nested: pd.DataFrame, k: int) -> pd.DataFrame:
+    """The functional divergence as a share of that of the weights, and how far it falls from one set to the next."""
+    functional = nested["functional"]
+    rise = functional.groupby([nested["draw"], nested["divergence"]]).diff().fillna(functional)  # no input shows nothing
+    return nested.assign(injective=nested["rank"] == k, share=functional / nested["weights"], fall=-rise)
 
 
 def random_posterior(k: int, generator: torch.Generator) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
@@ -137,11 +129,11 @@ def of_data_processing(settings: Settings) -> dict[str, pd.DataFrame]:
     shares = nested.pivot_table("share", "divergence", "inputs", sort=False)
     groups = nested[nested["inputs"].str.startswith("M")].groupby(["divergence", "points"], sort=False)["share"]
     folds = {"apart": folded_shortfall(settings.folded_mean, 1.0), "symmetric": folded_shortfall(0.0, 0.5)}
-    indicators = pd.DataFrame({"width": CELLS, "functional": map(indicator_kl, CELLS), "weight": 0.5})
+    weights = nested.groupby("divergence")["weights"].mean()
     return {
         "nested": nested,
-        "shares": shares.assign(weights=nested.groupby("divergence")["weights"].mean(), k=settings.features).reset_index(),
+        "shares": shares.assign(weights=weights, k=settings.features).reset_index(),
         "bands": groups.agg(["min", "median", "max"]).assign(k=settings.features).reset_index(),
         "folds": pd.DataFrame({"laws": folds.keys(), "shortfall": folds.values()}),
-        "indicators": indicators.assign(shortfall=indicators["weight"] - indicators["functional"]),
+        "indicators": pd.DataFrame({"width": CELLS, "functional": map(indicator_kl, CELLS), "weight": 0.5}),
     }

@@ -140,8 +140,8 @@ def count_pieces(settings: Settings) -> pd.DataFrame:
     rows += count(WHOLE, PRUNED, generator)
     rows += count(ZEROS, PRUNED, generator, zero_probability=settings.zero_probability)
     drawn = pd.DataFrame(rows, columns=["law", "width", "pieces"])
-    excess = drawn["pieces"] - drawn["width"] - 1
-    return drawn.assign(case="width " + drawn["width"].astype(str), all_there=excess == 0, one_less=excess == -1)
+    possible = drawn["width"] + 1
+    return drawn.assign(all_there=drawn["pieces"] == possible, one_less=drawn["pieces"] == possible - 1)
 
 
 def see(settings: Settings, narrow: int, wide: int) -> pd.DataFrame:
@@ -174,12 +174,11 @@ def shown_by_events(seen: pd.DataFrame) -> pd.DataFrame:
     """
     finest = seen[seen["points"] == seen["points"].max()].set_index("pair")
     shares = finest[BOUNDS].where(finest["refuted"] == 0)
-    rows = [
-        (f"{f.name}, Q {q}, P {p}", f"widths {pair}", *(f.of_event(*event(each)) for each in share), f.between_singular)
-        for f in generators()
-        for q, p, event in (("wide", "narrow", lambda share: (share, 0.0)), ("narrow", "wide", lambda share: (0.0, share)))
-        for pair, *share in shares.itertuples(name=None)
-    ]
+    nothing, rows = [0.0, 0.0, 0.0], []
+    for pair, *share in shares.itertuples(name=None):
+        for f in generators():
+            for words, q, p in ("Q wide, P narrow", share, nothing), ("Q narrow, P wide", nothing, share):
+                rows.append((f"{f.name}, {words}", f"widths {pair}", *map(f.of_event, q, p), f.between_singular))
     return pd.DataFrame(rows, columns=["law", "pair", *BOUNDS, "limit"])
 
 
@@ -219,7 +218,7 @@ def of_networks(settings: Settings) -> dict[str, pd.DataFrame]:
         .value_counts(normalize=True)
         .rename("share")
         .reset_index(),
-        "widths": widths.assign(case="width " + widths["width"].astype(str), excess=widths["max"] - widths["width"] - 1),
+        "widths": widths.assign(possible=widths["width"] + 1),
         "seen": seen,
         "events": events,
         "shown": shown.rename_axis("divergence").reset_index(),

@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from fsvi_bench.seeds import derive_seed
+from fsvi_bench.papers.streams import stream
 
 
 def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -42,4 +42,4 @@ class Settings(BaseModel):
 
     def generator(self, *purpose: str | int) -> torch.Generator:
         """A stream for one purpose."""
-        return torch.Generator().manual_seed(derive_seed("burt2020-theory", *purpose, self.seed) % 2**63)
+        return stream("cpu", "burt2020-theory", *purpose, self.seed)

@@ -11,9 +11,10 @@ import math
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from fsvi_bench.maths.features import ard_kernel as rbf_kernel
-from fsvi_bench.maths.features import inducing_tril, nystrom_features
+from fsvi_bench.maths.linalg import solve_tril
 from fsvi_bench.papers.burt2020.theory.curves import (
     hilbert_cells,
     rounded_kl,
@@ -29,18 +30,21 @@ ALPHAS = {f"alpha = {alpha:g}": alpha for alpha in (0.25, 0.5, 0.75, 2.0)}
 CURVE_NOISE = (1e-6, 1e-12)
 
 
+def rbf(a: Float[Tensor, " n"], b: Float[Tensor, " m"]) -> Float[Tensor, "n m"]:
+    """A unit RBF of lengthscale 1."""
+    return torch.exp(-0.5 * (a[:, None] - b).square())
+
+
 def draw_problem(settings: Settings, k: int, M: int) -> Flat:
     """Points 0, 1, …, M − 1 and a unit RBF of lengthscale 1; inducing points evenly among them; q's weights random."""
-    generator = settings.generator("gaussian process", k, M)
-    x, one = torch.arange(M, dtype=torch.float64)[:, None], torch.ones((), dtype=torch.float64)
-    Z = (M - 1) * (torch.arange(k, dtype=torch.float64)[:, None] + 0.5) / k
-    features = nystrom_features(x, Z, one[None], one, inducing_tril(Z, one[None], one, 0 * one))
+    generator, x = settings.generator("gaussian process", k, M), torch.arange(M, dtype=torch.float64)
+    Z = (M - 1) * (torch.arange(k, dtype=torch.float64) + 0.5) / k
+    features = solve_tril(torch.linalg.cholesky(rbf(Z, Z)), rbf(Z, x)).mT
     mean = torch.randn(k, generator=generator, dtype=torch.float64)
     scales = torch.rand(k, generator=generator, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(k, k, generator=generator, dtype=torch.float64)).Q
     # Standard deviations between 0.1 and 0.9 of the prior's: Q is narrower than P everywhere, as a posterior is.
-    factor = features @ rotation * (0.1 + 0.8 * scales)
-    return Flat(features @ mean, factor, torch.linalg.cholesky(rbf_kernel(x, x, one[None], one)))
+    return Flat(features @ mean, features @ rotation * (0.1 + 0.8 * scales), torch.linalg.cholesky(rbf(x, x)))
 
 
 def follow(settings: Settings, k: int, M: int) -> pd.DataFrame:
@@ -61,15 +65,12 @@ def follow(settings: Settings, k: int, M: int) -> pd.DataFrame:
 
 def beside_limits(along: pd.DataFrame) -> pd.DataFrame:
     """With the leading terms for ε → 0, and what the divergences have left up to their largest values."""
-    time = -np.log(along["noise"])
-    asymptote, reverse_asymptote = along["slope"] * time + along["constant"], along["reverse"] / along["noise"]
-    affinity, missing = np.exp(along["alpha = 0.5"]), along["M"] - along["k"]
+    time, missing, affinity = -np.log(along["noise"]), along["M"] - along["k"], np.exp(along["alpha = 0.5"])
+    asymptote = along["slope"] * time + along["constant"]
     return along.assign(
-        point=along["case"] + ", e^2 = " + along["noise"].map("{:g}".format),
         log_noise=time / math.log(10),
-        reverse_asymptote=reverse_asymptote,
-        from_asymptote=along["kl"] - asymptote,
-        from_reverse_asymptote=along["reverse_kl"] / reverse_asymptote - 1,
+        asymptote=asymptote,
+        reverse_asymptote=along["reverse"] / along["noise"],
         log_reverse_kl=np.log(along["reverse_kl"]),
         scaled=along["noise"] * along["reverse_kl"],
         kl_share=along["kl"] / missing,
@@ -78,24 +79,23 @@ def beside_limits(along: pd.DataFrame) -> pd.DataFrame:
         hellinger=1 - affinity,
         below_hellinger=affinity,
         below_event=1 - along["event"],
-        event_excess=along["event"] + along["overlap"] - 1,
     )
 
 
 def rates(along: pd.DataFrame) -> pd.DataFrame:
-    """Slopes in log(1/ε²) over the last step, by case and divergence, and how far they are from what they tend to."""
-    half = along.groupby("case", sort=False)["slope"].first()  # of all (M − k)
+    """Slopes in log(1/ε²) over the last step, by case and divergence, and what they tend to."""
+    half = along.groupby("case", sort=False)["slope"].first()
     expected = pd.DataFrame({"kl": half, "redundant": half, "log_reverse_kl": 1.0})
     expected = expected.assign(**{name: (alpha - 1) * half for name, alpha in ALPHAS.items()})
-    last_step = along.set_index("case").groupby("case", sort=False)[["log_noise", *expected]].diff().groupby("case").tail(1)
-    rate = last_step[expected.columns].div(last_step["log_noise"] * math.log(10), axis=0)
-    found = pd.DataFrame({"rate": rate.stack(), "error": (rate / expected - 1).stack()})
-    found = found.rename_axis(["case", "divergence"]).reset_index()
-    return found.assign(name=found["divergence"] + ", " + found["case"])
+    rise = along.groupby("case", sort=False)[["log_noise", *expected]].diff().set_index(along["case"])
+    last = rise.groupby("case", sort=False).tail(1)
+    rate = last[expected.columns].div(last["log_noise"] * math.log(10), axis=0)
+    found = pd.DataFrame({"rate": rate.stack(), "expected": expected.stack()})
+    return found.rename_axis(["case", "divergence"]).reset_index()
 
 
 def without_noise(settings: Settings, k: int, M: int) -> pd.DataFrame:
-    """The same without noise: what each divergence is, its largest value, and how far it is from that and the paper's."""
+    """The same without noise: what each divergence is, its largest value, and how far it is from that."""
     seen, case = draw_problem(settings, k, M).seen(0.0), f"k = {k}, M = {M}"
     rows = [
         (f.name, f.at_zero, f.slope_at_infinity, f.between_singular, float(f.divergence(seen))) for f in generators()
@@ -104,9 +104,7 @@ def without_noise(settings: Settings, k: int, M: int) -> pd.DataFrame:
     apart = (bare["found"] - bare["largest"]).abs()
     return bare.assign(
         case=case,
-        name=bare["divergence"] + ", " + case,
         from_largest=apart.where(bare["found"] != bare["largest"], 0.0),  # both may be infinite
-        from_paper=bare["found"] - bare["slope_at_infinity"],
     )
 
 
@@ -114,8 +112,8 @@ def follow_curve(settings: Settings) -> dict[str, pd.DataFrame]:
     """The nonlinear model at inputs 0, ½, 1, …, on the same draws at every noise variance: what is left of the KL
     beside ½(M − 1) log(1/ε²), and by draw how far its slope is from ½(M − 1), as a share."""
     M, generator = settings.curve_points, settings.generator("curve")
-    x, one = torch.arange(M, dtype=torch.float64) / 2, torch.ones((), dtype=torch.float64)
-    tril = torch.linalg.cholesky(rbf_kernel(x[:, None], x[:, None], 0.5 * one[None], one))
+    x = torch.arange(M, dtype=torch.float64) / 2
+    tril = torch.linalg.cholesky(rbf(2 * x, 2 * x))
     theta = torch.randn(settings.curve_draws, generator=generator, dtype=torch.float64)
     noise = torch.randn(settings.curve_draws, M, generator=generator, dtype=torch.float64)
     half = 0.5 * (M - 1)
@@ -131,14 +129,12 @@ def follow_curve(settings: Settings) -> dict[str, pd.DataFrame]:
 
 def follow_rounded(settings: Settings) -> pd.DataFrame:
     """KLs to N(0, I₂) of Hilbert's curve, which is not Lipschitz, and of the diagonal of the unit square, rounded to
-    cells of width 2^−n; and what each halving adds, for the diagonal relative to log 2."""
+    cells of width 2^−n."""
     rows = [
         (n, float(rounded_kl(hilbert_cells(n), n)), float(rounded_kl(torch.arange(2**n)[:, None].expand(-1, 2), n)))
         for n in range(1, settings.finest + 1)
     ]
-    found = pd.DataFrame(rows, columns=["n", "hilbert", "diagonal"])
-    rise = found.diff()
-    return found.assign(hilbert_rise=rise["hilbert"], diagonal_rise_error=rise["diagonal"] / math.log(2) - 1)
+    return pd.DataFrame(rows, columns=["n", "hilbert", "diagonal"])
 
 
 def of_singular(settings: Settings) -> dict[str, pd.DataFrame]:
@@ -155,7 +151,7 @@ def of_singular(settings: Settings) -> dict[str, pd.DataFrame]:
         "square": pd.concat(square, ignore_index=True),
         **follow_curve(settings),
         "rounded": rounded,
-        "last halving": rounded.tail(1),
+        "last halving": rounded.diff().tail(1).assign(log_2=math.log(2)),
     }
 
 
