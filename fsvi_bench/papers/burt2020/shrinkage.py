@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -83,9 +83,7 @@ class Marginal(NamedTuple):
         return Marginal(U[:, :r], s[:r], Wt[:r].mT)
 
 
-def shrinkage(
-    marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float
-) -> tuple[dict[str, float], pd.DataFrame]:
+def shrinkage(marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float) -> tuple[dict[str, float], pd.DataFrame]:
     """Regression through the origin of the estimate at its own samples, as the method takes it: what concerns all
     directions, and by principal direction, that of most variance first, the slope and the deviation over the bandwidth.
 
@@ -194,7 +192,7 @@ def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> 
     for name, of_seeds in marginals.items():
         common = min(len(marginal.s) for marginal in of_seeds)
         for seed, marginal in enumerate(of_seeds):
-            own = {"marginal": name, "function": name != CONTROL, "k": len(marginal.W), "seed": seed}
+            own: dict[str, Any] = {"marginal": name, "function": name != CONTROL, "k": len(marginal.W), "seed": seed}
             streams = Streams([derive_seed("burt2020-shrinkage", name, seed)])
             (samples,), (steps,) = streams("function samples"), streams("descent")
             w = torch.from_numpy(samples.standard_normal((max(settings.S), len(marginal.W))))

@@ -116,7 +116,9 @@ def test_floats_are_taken_as_they_are():
     assert linear_pieces(network) == 3
 
 
-@pytest.mark.parametrize(("places", "values", "pieces"), [((-2, -1, 1, 2), (2, 1, 1, 2), 2), (range(5), (0, 1, 0, 1, 0), 3)])
+@pytest.mark.parametrize(
+    ("places", "values", "pieces"), [((-2, -1, 1, 2), (2, 1, 1, 2), 2), (range(5), (0, 1, 0, 1, 0), 3)]
+)
 def test_a_greedy_choice_by_hand(places, values, pieces):
     """|x| at −2, −1, 1, 2: two crooked triples that overlap prove one bend; three that overlap in turn prove two."""
     assert pieces_seen(exactly(*places), exactly(*values)) == pieces

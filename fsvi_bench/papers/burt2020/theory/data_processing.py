@@ -59,7 +59,9 @@ def measure_nested(settings: Settings) -> pd.DataFrame:
 def beside_weights(nested: pd.DataFrame, k: int) -> pd.DataFrame:
     """The functional divergence as a share of that of the weights, and how far it falls from one set to the next."""
     functional = nested["functional"]
-    rise = functional.groupby([nested["draw"], nested["divergence"]]).diff().fillna(functional)  # no input shows nothing
+    rise = (
+        functional.groupby([nested["draw"], nested["divergence"]]).diff().fillna(functional)
+    )  # no input shows nothing
     return nested.assign(injective=nested["rank"] == k, share=functional / nested["weights"], fall=-rise)
 
 
@@ -103,8 +105,8 @@ def folded_shortfall(mean: float, scale: float) -> float:
         log_ratio = -2 * mean * w / scale**2  # log q(−w)/q(w)
         return math.log(2) - float(np.logaddexp(0.0, log_ratio))
 
-    ends = {"lb": mean - 12 * scale, "ub": mean + 12 * scale}
-    return float(stats.norm(mean, scale).expect(lost, **ends, epsabs=1e-13, limit=200))
+    reach = 12 * scale
+    return float(stats.norm(mean, scale).expect(lost, lb=mean - reach, ub=mean + reach, epsabs=1e-13, limit=200))
 
 
 def indicator_kl(cell: float) -> float:

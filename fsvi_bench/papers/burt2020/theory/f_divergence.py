@@ -28,8 +28,8 @@ from torch.nn.functional import pad
 
 from fsvi_bench.maths.linalg import solve_tril
 
-#: Of the path in `log_overlap`: its tilt, the step (half of it changes nothing), how far it is followed at most (what is
-#: left is the reciprocal of that, for equal laws, and less for others), and a log integrand too small to count.
+#: Of the path in `log_overlap`: its tilt, the step (half of it changes nothing), how far it is followed at most (beyond
+#: lies the reciprocal of that, for equal laws, and less for others), and a log integrand too small to count.
 _TILT, _STEP, _FAR, _NOTHING = 0.3, 1 / 64, 1e13, -45.0
 
 
@@ -52,7 +52,7 @@ class Generator:
     @property
     def at_zero(self) -> float:
         """f(0)."""
-        return float(self.f(0.0))
+        return self.f(0.0)
 
     @property
     def between_singular(self) -> float:
@@ -68,9 +68,9 @@ class Generator:
 
     def _share(self, q: float, p: float) -> float:
         """p f(q/p), and its limit q f'(∞) for p → 0."""
-        if p > 0:
-            return float(p * self.f(q / p))
-        return q * self.slope_at_infinity if q > 0 else 0.0
+        if p == 0:
+            return q * self.slope_at_infinity if q else 0.0
+        return p * self.f(q / p)
 
 
 def relative(shift: Float[Tensor, " M"], factor_q: Float[Tensor, "M c"], tril_p: Float[Tensor, "M M"]) -> Relative:
@@ -158,8 +158,8 @@ def total_variation(of: Relative) -> Float[Tensor, ""]:
 def generators(alphas: tuple[float, ...] = (0.25, 0.75, 2.0)) -> tuple[Generator, ...]:
     """KL both ways, total variation, squared Hellinger distance and α-divergences for α > 0 other than 1."""
     return (
-        Generator("KL(Q, P)", lambda z: special.rel_entr(z, 1.0), math.inf, kl),
-        Generator("KL(P, Q)", lambda z: special.rel_entr(1.0, z), 0.0, reverse_kl),
+        Generator("KL(Q, P)", lambda z: float(special.rel_entr(z, 1.0)), math.inf, kl),
+        Generator("KL(P, Q)", lambda z: float(special.rel_entr(1.0, z)), 0.0, reverse_kl),
         Generator("total variation", lambda z: 0.5 * abs(z - 1), 0.5, total_variation),
         Generator("squared Hellinger", lambda z: 1 - math.sqrt(z), 0.0, lambda of: alpha_divergence(of, 0.5) / 4),
         *map(_alpha_generator, alphas),

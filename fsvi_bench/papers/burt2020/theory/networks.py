@@ -4,12 +4,12 @@ An event that has probability p under the wide law and 0 under the narrow one sh
 every other f-divergence at least that of Bernoulli(p) and Bernoulli(0). KL(wide, narrow) is infinite for every p > 0:
 that takes finitely many inputs. KL(narrow, wide) is at least −log(1 − p), and infinite in the limit.
 
-**Linear pieces**, counted exactly. f(x) = c + Σ_i v_i max(0, w_i x + b_i). A unit with w_i ≠ 0 bends f at −b_i/w_i and nowhere else, where the slope grows
-by |w_i| v_i: by w_i v_i where it switches on (w_i > 0), by −w_i v_i where it switches off. Between neighbouring bends f
-is affine. So a network of width k has at most k bends and k + 1 pieces, and exactly k + 1 unless two bends coincide or
-some w_i v_i is 0: null sets, if the parameters have a density. Two networks of different width therefore give mutually
-singular laws (Burt et al. 2020, proposition 9, whose events are E_(k+1) without E_k); inputs of more dimensions are
-looked at along (x, 0, …, 0), with w the weights of the first input.
+**Linear pieces**, counted exactly. f(x) = c + Σ_i v_i max(0, w_i x + b_i). A unit with w_i ≠ 0 bends f at −b_i/w_i and
+nowhere else, where the slope grows by |w_i| v_i: by w_i v_i where it switches on (w_i > 0), by −w_i v_i where it
+switches off. Between neighbouring bends f is affine. So a network of width k has at most k bends and k + 1 pieces, and
+exactly k + 1 unless two bends coincide or some w_i v_i is 0: null sets, if the parameters have a density. Two networks
+of different width therefore give mutually singular laws (Burt et al. 2020, proposition 9, whose events are E_(k+1)
+without E_k); inputs of more dimensions are looked at along (x, 0, …, 0), with w the weights of the first input.
 
 That the parameters have a density is needed. Without hidden biases and with one input all bends are at 0, and every
 width has at most two pieces. (With more inputs that holds along lines through the origin only: along (x, c, …), c ≠ 0,
@@ -22,7 +22,7 @@ A float is a fraction, so nothing here rounds: what is counted is true of the ne
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -72,12 +72,13 @@ def exact_network(
     """The network with these floats, f times a power of 4: the same pieces, in whole numbers, 10 times as fast."""
     bias = torch.tensor([output_bias], dtype=torch.float64)
     numbers, unit = whole(torch.cat([input_weights, input_biases, output_weights, bias]))
-    return Network(*np.split(numbers[:-1], 3), numbers[-1] * unit)
+    w, b, v = np.split(numbers[:-1], 3)
+    return Network(w, b, v, numbers[-1] * unit)
 
 
 def bends(network: Network) -> dict[Fraction, Fraction]:
     """Where the slope changes, in rising order, and by how much; units that bend at one place are added up."""
-    change: Counter[Fraction] = Counter()
+    change: defaultdict[Fraction, Fraction] = defaultdict(Fraction)
     for w, b, v in zip(*network[:3], strict=True):
         if w:
             change[Fraction(-b) / w] += abs(w) * v
@@ -103,7 +104,7 @@ def pieces_seen(places: NDArray[Any], values: NDArray[Any]) -> int:
     if len(places) != len(values) or not all(runs > 0):
         raise ValueError("expected as many values as places, and places in strictly rising order")
     seen, end = 1, 0
-    for start in np.flatnonzero(rises[1:] * runs[:-1] != rises[:-1] * runs[1:]):
+    for start in np.flatnonzero(rises[1:] * runs[:-1] != rises[:-1] * runs[1:]).tolist():
         if start >= end:
             seen, end = seen + 1, start + 2
     return seen
@@ -139,9 +140,21 @@ def count_pieces(settings: Settings) -> pd.DataFrame:
     generator = settings.generator("pruned")
     rows += count(WHOLE, PRUNED, generator)
     rows += count(ZEROS, PRUNED, generator, zero_probability=settings.zero_probability)
-    drawn = pd.DataFrame(rows, columns=["law", "width", "pieces"])
-    possible = drawn["width"] + 1
-    return drawn.assign(all_there=drawn["pieces"] == possible, one_less=drawn["pieces"] == possible - 1)
+    return pd.DataFrame(rows, columns=["law", "width", "pieces"])
+
+
+def judged_by_width(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """How many pieces networks have beside how many they can have, and in which shares."""
+    possible, laws = networks["width"] + 1, networks.groupby(["law", "width"])["pieces"]
+    spread = laws.agg(["size", "min", "max"])
+    widths = spread.loc[PLAIN].join(spread.loc[BARE].add_suffix(" without biases")).reset_index()
+    return {
+        "networks": networks.assign(
+            all_there=networks["pieces"] == possible, one_less=networks["pieces"] == possible - 1
+        ),
+        "pieces": laws.value_counts(normalize=True).rename("share").reset_index(),
+        "widths": widths.assign(possible=widths["width"] + 1),
+    }
 
 
 def see(settings: Settings, narrow: int, wide: int) -> pd.DataFrame:
@@ -204,22 +217,10 @@ def bounds_from_events(shown: pd.DataFrame) -> dict[str, Values]:
 
 def of_networks(settings: Settings) -> dict[str, pd.DataFrame]:
     """On propositions 7 and 9."""
-    networks = count_pieces(settings)
     seen = pd.concat([see(settings, *pair) for pair in settings.pairs], ignore_index=True)
     events = shown_by_events(seen)
-    spread = networks.groupby(["law", "width"])["pieces"].agg(["size", "min", "max"])
-    widths = spread.loc[PLAIN].join(spread.loc[BARE].add_suffix(" without biases")).reset_index()
     shown = events.pivot(index="law", columns="pair", values="low").loc[events["law"].unique(), events["pair"].unique()]
     shown["in the limit"] = events.groupby("law")["limit"].first()
     shown.attrs["M"] = seen["points"].max()
-    return {
-        "networks": networks,
-        "pieces": networks.groupby(["law", "width"])["pieces"]
-        .value_counts(normalize=True)
-        .rename("share")
-        .reset_index(),
-        "widths": widths.assign(possible=widths["width"] + 1),
-        "seen": seen,
-        "events": events,
-        "shown": shown.rename_axis("divergence").reset_index(),
-    }
+    shown = shown.rename_axis("divergence").reset_index()
+    return {**judged_by_width(count_pieces(settings)), "seen": seen, "events": events, "shown": shown}

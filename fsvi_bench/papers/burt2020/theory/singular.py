@@ -100,12 +100,14 @@ def without_noise(settings: Settings, k: int, M: int) -> pd.DataFrame:
     rows = [
         (f.name, f.at_zero, f.slope_at_infinity, f.between_singular, float(f.divergence(seen))) for f in generators()
     ]
-    bare = pd.DataFrame(rows, columns=["divergence", "at_zero", "slope_at_infinity", "largest", "found"])
+    columns = ["divergence", "at_zero", "slope_at_infinity", "largest", "found"]
+    return beside_largest(pd.DataFrame(rows, columns=columns).assign(case=case))
+
+
+def beside_largest(bare: pd.DataFrame) -> pd.DataFrame:
+    """How far each value is from the largest: not at all if both are infinite."""
     apart = (bare["found"] - bare["largest"]).abs()
-    return bare.assign(
-        case=case,
-        from_largest=apart.where(bare["found"] != bare["largest"], 0.0),  # both may be infinite
-    )
+    return bare.assign(from_largest=apart.where(bare["found"] != bare["largest"], 0.0))
 
 
 def follow_curve(settings: Settings) -> dict[str, pd.DataFrame]:
