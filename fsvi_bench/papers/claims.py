@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
@@ -92,6 +93,7 @@ class Place(BaseModel):
     """Where in the frames a claim's statistic stands: one number, or repetitions, in these rows of a column.
 
     Args:
+        column: or three, for an estimate and the ends of its interval.
         where: column -> the value, or the values, that the rows have.
         over: the column that the statistic's is divided by.
         less: the column, or number, that is taken from it then.
@@ -100,7 +102,7 @@ class Place(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     frame: str
-    column: str
+    column: str | list[str]
     where: dict[str, Any] = {}
     over: str | None = None
     less: str | float = 0.0
@@ -111,16 +113,21 @@ class Place(BaseModel):
         rows = select(frames[self.frame], self.where)
         if rows.empty:
             raise KeyError(f"'{self.where}'")
-        over = 1.0 if self.over is None else rows[self.over]
-        values = rows[self.column] / over - (rows[self.less] if isinstance(self.less, str) else self.less)
+        over: Any = 1.0 if self.over is None else rows[self.over]
+        less: Any = rows[self.less] if isinstance(self.less, str) else self.less
+        values = rows[self.column].div(over, axis=0).sub(less, axis=0)
         names = [self.by] if isinstance(self.by, str) else self.by
         if not names:
-            return values.tolist()
+            return _repetitions(values)
         cases = values.groupby([rows[name] for name in names], sort=False)
-        return {", ".join(map(_case, names, case)): of_case.tolist() for case, of_case in cases}
+        return {", ".join(map(_told, names, case)): _repetitions(of_case) for case, of_case in cases}
 
 
-def _case(name: str, value: Any) -> str:
+def _repetitions(values: pd.Series[Any] | pd.DataFrame) -> Repetitions:
+    return values.tolist() if isinstance(values, pd.Series) else Statistic(*values.iloc[0].tolist())
+
+
+def _told(name: str, value: Any) -> str:
     return value if isinstance(value, str) else f"{name} {value:g}"
 
 

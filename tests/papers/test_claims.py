@@ -197,6 +197,13 @@ def test_a_place_may_divide_by_a_column_and_take_one_away(place, expected):
     assert Place(frame="f", column="x", **place).of(frames) == expected
 
 
+def test_three_columns_are_an_estimate_and_its_interval():
+    frames = {"f": pd.DataFrame({"value": [2.0], "low": [1.0], "high": [4.0], "limit": [4.0], "case": "a"})}
+    place = Place(frame="f", column=["value", "low", "high"], over="limit")
+    assert place.of(frames) == Statistic(0.5, 0.25, 1.0)
+    assert place.model_copy(update={"by": "case"}).of(frames) == {"a": Statistic(0.5, 0.25, 1.0)}
+
+
 def test_a_claim_may_say_where_its_statistic_stands():
     frames = {"f": pd.DataFrame({"kind": ["a", "b", "b"], "x": [1.0, 2.0, 4.0]})}
     assert Place(frame="f", column="x", where={"kind": "b"}).of(frames) == [2.0, 4.0]

@@ -32,10 +32,9 @@ EQUALITY = "proposition 3: largest difference of the two where the features' ran
 CLAIMS = REPRODUCTIONS["burt2020-theory"]._file().claims
 
 
-def judged(frames, statistics=None):
-    """Verdicts on the claims that stand in these frames, or among the statistics, by name."""
-    found = {c.statistic: c.at.of(frames) for c in CLAIMS if c.at and c.at.frame in frames} | (statistics or {})
-    return {claim.statistic: claim.judge(found[claim.statistic]) for claim in CLAIMS if claim.statistic in found}
+def judged(frames):
+    """Verdicts on the claims that stand in these frames, by name."""
+    return {claim.statistic: claim.judge(claim.at.of(frames)) for claim in CLAIMS if claim.at.frame in frames}
 
 
 def settings_of(**changes):
@@ -328,10 +327,8 @@ def test_claims_on_networks_notice_a_breach():
     networks_ = pd.DataFrame({"law": networks.PLAIN, "width": 2, "pieces": [3] * 9 + [5]})
     others = [(networks.BARE, 2, 2), (networks.WHOLE, 6, 7), (networks.ZEROS, 6, 6)]
     drawn = pd.concat([networks_, pd.DataFrame(others, columns=networks_.columns)], ignore_index=True)
-    found = judged(
-        networks.judged_by_width(drawn),
-        networks.bounds_from_events(networks.shown_by_events(seen_by(NINE_OF_TEN, refuted=1))),
-    )
+    shown = networks.shown_by_events(seen_by(NINE_OF_TEN, refuted=1))
+    found = judged({**networks.judged_by_width(drawn), "events": shown})
     excess = "proposition 9: most pieces in excess of width + 1"
     assert (found[excess].value, found[excess].statistic) == (2, f"{excess} (width 2)")
     assert found["proposition 9: least share of networks with exactly width + 1 pieces"].value == 0.9
@@ -357,7 +354,7 @@ def test_an_event_shows_of_every_divergence_what_two_coins_do():
     assert shown("KL(Q, P)", wide, none)[1] == 0
     assert networks.shown_by_events(seen_by(NINE_OF_TEN, refuted=1))[["value", "low", "high"]].isna().all(axis=None)
     name = "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show"
-    found = judged({}, networks.bounds_from_events(seen))[name]
+    found = judged({"events": seen})[name]
     # α = ¼: 1 − (1 − p)^α of the largest value one way, 1 − (1 − p)^(1 − α) the other; α = ¾ the other way round.
     # Equal but for rounding.
     case = found.statistic.split("(")[-1].removesuffix(")").removesuffix(" and 1 more")

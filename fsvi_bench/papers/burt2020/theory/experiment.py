@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsvi_bench.papers.burt2020.theory.data_processing import of_data_processing
-from fsvi_bench.papers.burt2020.theory.networks import bounds_from_events, of_networks
+from fsvi_bench.papers.burt2020.theory.networks import of_networks
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.burt2020.theory.singular import of_singular
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
@@ -11,8 +11,7 @@ from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """All in this process: it is a matter of seconds."""
-    frames = of_data_processing(settings) | of_singular(settings) | of_networks(settings)
-    return Findings(frames, bounds_from_events(frames["events"]))
+    return Findings(of_data_processing(settings) | of_singular(settings) | of_networks(settings))
 
 
 BURT2020_THEORY = Experiment("burt2020-theory", Settings, investigate)
