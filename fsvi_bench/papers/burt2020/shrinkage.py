@@ -224,7 +224,7 @@ def judged(runs: pd.DataFrame, directions: pd.DataFrame, descent: pd.DataFrame) 
         "directions": directions.groupby(["marginal", "direction"], sort=False)[of_directions].mean().reset_index(),
         "directions by seed": directions,
         "quarters": directions.groupby(["marginal", "quarter"], sort=False)[of_directions].mean().reset_index(),
-        "lower half": directions[directions["quarter"] > 2].groupby(run)["slope"].mean().reset_index(),
+        "lower half": directions[directions["direction"] >= number // 2].groupby(run)["slope"].mean().reset_index(),
         "falls": falls,
         "last part": descent[descent["steps"] == descent["steps"].max()],
         "descent": by_steps.pivot_table("value", "marginal", "steps", sort=False).reset_index(),
