@@ -115,7 +115,7 @@ def follow_curve(settings: Settings) -> dict[str, pd.DataFrame]:
     beside ½(M − 1) log(1/ε²), and by draw how far its slope is from ½(M − 1), as a share."""
     M, generator = settings.curve_points, settings.generator("curve")
     x = torch.arange(M, dtype=torch.float64) / 2
-    tril = torch.linalg.cholesky(rbf(2 * x, 2 * x))
+    tril = torch.linalg.cholesky(rbf(2 * x, 2 * x))  # of lengthscale ½
     theta = torch.randn(settings.curve_draws, generator=generator, dtype=torch.float64)
     noise = torch.randn(settings.curve_draws, M, generator=generator, dtype=torch.float64)
     half = 0.5 * (M - 1)
