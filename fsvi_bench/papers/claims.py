@@ -101,24 +101,42 @@ class Place(BaseModel):
     """Where in the frames a claim's statistic stands: one number, or repetitions, in these rows of a column.
 
     Args:
+        column: or three, for an estimate and the ends of its interval.
         where: column -> the value, or the values, that the rows have.
-        by: a column that says which case a row is of.
+        over: the column that the statistic's is divided by.
+        less: the column, or number, that is taken from it then.
+        by: the columns that say which case a row is of; numbers are told with the column's name, as in `N 100`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     frame: str
-    column: str
+    column: str | list[str]
     where: dict[str, Any] = {}
-    by: str | None = None
+    over: str | None = None
+    less: str | float = 0.0
+    by: str | list[str] = []
 
     def of(self, frames: Frames) -> Values:
         """Raises KeyError for a frame or a column that is not there, or if no row is as `where` says."""
         rows = select(frames[self.frame], self.where)
         if rows.empty:
             raise KeyError(f"'{self.where}'")
-        if self.by is None:
-            return rows[self.column].tolist()
-        return {case: values.tolist() for case, values in rows.groupby(self.by, sort=False)[self.column]}
+        over: Any = 1.0 if self.over is None else rows[self.over]
+        less: Any = rows[self.less] if isinstance(self.less, str) else self.less
+        values = rows[self.column].div(over, axis=0).sub(less, axis=0)
+        names = [self.by] if isinstance(self.by, str) else self.by
+        if not names:
+            return _repetitions(values)
+        cases = values.groupby([rows[name] for name in names], sort=False)
+        return {", ".join(map(_told, names, case)): _repetitions(of_case) for case, of_case in cases}
+
+
+def _repetitions(values: pd.Series[Any] | pd.DataFrame) -> Repetitions:
+    return values.tolist() if isinstance(values, pd.Series) else Statistic(*values.iloc[0].tolist())
+
+
+def _told(name: str, value: Any) -> str:
+    return value if isinstance(value, str) else f"{name} {value:g}"
 
 
 class Claim(BaseModel):

@@ -70,7 +70,9 @@ REPRODUCTIONS = {
 NETWORKS = ("gal2016-elbo", "gal2016-uncertainty", "ksw2015-fig1", "ksw2015-variance")
 CLAIM = ("side", "threshold", "value", "low", "high", "holds")
 LINES = {"runs": 3, "reproductions": 2}  #: levels of a file that are written line by line
-CASE = re.compile(r" \([^()]*\)$")  #: which of several decided a claim: among residues of rounding, any may
+CASE = re.compile(
+    r" \((?:[^()]|\([^()]*\))*\)$"
+)  #: which of several decided a claim: among residues of rounding, any may
 
 
 def run(name: str) -> list[dict[str, Any]]:

@@ -77,19 +77,15 @@ def levelled(factor: Float[Tensor, "k k"]) -> Float[Tensor, "k k"]:
     """
     rows = factor.clone()
     mean = float(rows.square().sum() / len(rows))
-    unfinished = set(range(len(rows)))
-    for _ in range(len(rows) - 1):
-        squares = rows.square().sum(-1).tolist()
-        short, long = min(unfinished, key=squares.__getitem__), max(unfinished, key=squares.__getitem__)
-        if short == long:
-            break
-        a, b, c = squares[short] - mean, squares[long] - mean, float(rows[short] @ rows[long])
+    unfinished = list(range(len(rows)))
+    while len(unfinished) > 1:
+        excess = (rows.square().sum(-1) - mean).tolist()
+        unfinished.sort(key=excess.__getitem__)
+        short, long = unfinished.pop(0), unfinished[-1]
+        a, b, c = excess[short], excess[long], float(rows[short] @ rows[long])
         # Of the two solutions the one that does not cancel; b = 0 means that all are level already.
         largest = c + math.copysign(math.sqrt(max(c * c - a * b, 0.0)), c)
-        tangent = a / largest if largest else 0.0
-        cosine = 1 / math.hypot(1.0, tangent)
-        turned = cosine * (rows[short] - tangent * rows[long])
-        rows[long] = cosine * (rows[long] + tangent * rows[short])
-        rows[short] = turned
-        unfinished.remove(short)
+        angle = math.atan2(a, largest) if largest else 0.0
+        plane = rows.new_tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+        rows[[short, long]] = plane @ rows[[short, long]]
     return rows

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -35,7 +34,7 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stein_score, squared_distances
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.papers.claims import Statistic, Values
+from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.build import build_task
@@ -84,9 +83,7 @@ class Marginal(NamedTuple):
         return Marginal(U[:, :r], s[:r], Wt[:r].mT)
 
 
-def shrinkage(
-    marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float
-) -> tuple[dict[str, float], Float[Tensor, " r"], Float[Tensor, " r"]]:
+def shrinkage(marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float) -> tuple[dict[str, float], pd.DataFrame]:
     """Regression through the origin of the estimate at its own samples, as the method takes it: what concerns all
     directions, and by principal direction, that of most variance first, the slope and the deviation over the bandwidth.
 
@@ -96,9 +93,9 @@ def shrinkage(
     squared = squared_distances(f, f).fill_diagonal_(0.0)
     h = median_bandwidth(squared)
     eigenvalues = torch.linalg.eigvalsh(torch.exp(-0.5 * squared / h.square())).flip(-1)
-    found, directions = regress(estimate, z, marginal.s)
-    kept = {"rank": z.shape[1], "J": int(leading_count(eigenvalues, eigen_share)), "bandwidth": float(h)}
-    return kept | found, directions, marginal.s / h
+    found, slopes = regress(estimate, z, marginal.s)
+    found |= {"rank": z.shape[1], "J": int(leading_count(eigenvalues, eigen_share)), "bandwidth": float(h)}
+    return found, pd.DataFrame({"direction": range(len(slopes)), "slope": slopes, "share": marginal.s / h})
 
 
 def whitened_estimate(
@@ -144,7 +141,8 @@ def descend(
     for step in range(1, steps[-1] + 1):
         w = torch.from_numpy(generator.standard_normal((FBNN_SAMPLES, len(marginal.W))))
         _, z, estimate = whitened_estimate(marginal._replace(s=marginal.s * v.sqrt()), w, eigen_share)
-        v = v * (-v - (estimate * z).sum(0) / z.square().sum(0)).exp()
+        _, slopes = regress(estimate, z, marginal.s)
+        v = v * (slopes - v).exp()
         if step in steps:
             found.append(kl_of_variances(v))
     return found
@@ -167,23 +165,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "for example diabetes"
         )
     identity = Marginal.of(torch.eye(settings.M, dtype=torch.float64))
-    slopes, directions, descent = examine(marginals | {CONTROL: [identity] * settings.seeds}, settings)
-    by_direction = directions.groupby(["marginal", "direction"], sort=False)[["slope", "share"]].mean().reset_index()
-    falls = _means(descent, "steps", "kl")
-    return Findings(
-        frames={
-            "runs": slopes,
-            "slopes": summary(slopes),
-            "directions": by_direction,
-            "directions by seed": directions,
-            "quarters": quarters(by_direction),
-            "falls": falls,
-            "descent": falls.assign(steps=falls["steps"].astype(str) + " steps")
-            .pivot_table("value", "marginal", "steps", sort=False)
-            .reset_index(),
-        },
-        statistics=statistics(slopes, directions, descent),
-    )
+    return Findings(judged(**examine(marginals | {CONTROL: [identity] * settings.seeds}, settings)))
 
 
 def function_marginals(problem: Task, settings: Settings) -> dict[str, list[Marginal]]:
@@ -203,96 +185,66 @@ def measurement_features(problem: Task, M: int, seed: int) -> Float[Tensor, "M k
     return stream.draw(1)[0, 0, :, : problem.frozen.k].clone()
 
 
-def examine(
-    marginals: Mapping[str, Sequence[Marginal]], settings: Settings
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> dict[str, pd.DataFrame]:
     """By marginal and seed: a row for each S; one for each principal direction at S = 100, of those that every seed
     has; and one for each number of descent steps."""
-    slopes, directions, descent = [], [], []
+    runs, directions, descent = [], [], []
     for name, of_seeds in marginals.items():
         common = min(len(marginal.s) for marginal in of_seeds)
         for seed, marginal in enumerate(of_seeds):
-            own = {"marginal": name, "k": len(marginal.W), "seed": seed}
+            own: dict[str, Any] = {"marginal": name, "function": name != CONTROL, "k": len(marginal.W), "seed": seed}
             streams = Streams([derive_seed("burt2020-shrinkage", name, seed)])
             (samples,), (steps,) = streams("function samples"), streams("descent")
             w = torch.from_numpy(samples.standard_normal((max(settings.S), len(marginal.W))))
             for S in settings.S:
-                row, slope, share = shrinkage(marginal, w[:S], settings.eigen_share)
-                slopes.append({**own, "S": S, **row})
+                found, by_direction = shrinkage(marginal, w[:S], settings.eigen_share)
+                runs.append({**own, "S": S, **found})
                 if S == FBNN_SAMPLES:
-                    by_direction = {"slope": slope[:common].numpy(), "share": share[:common].numpy()}
-                    directions.append(pd.DataFrame({"direction": range(common), **by_direction, **own}))
+                    directions.append(by_direction.head(common).assign(**own))
             kls = descend(marginal, steps, settings.eigen_share, settings.steps)
-            descent.append(pd.DataFrame({"steps": settings.steps, "kl": kls, **own}))
-    return pd.DataFrame(slopes), pd.concat(directions, ignore_index=True), pd.concat(descent, ignore_index=True)
+            descent.append(pd.DataFrame({"steps": settings.steps, "kl": kls}).assign(**own))
+    return {"runs": pd.DataFrame(runs), "directions": pd.concat(directions), "descent": pd.concat(descent)}
 
 
-def summary(slopes: pd.DataFrame) -> pd.DataFrame:
+def judged(runs: pd.DataFrame, directions: pd.DataFrame, descent: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """What claims are about, by marginal and seed, and means over seeds."""
+    run = ["marginal", "function", "seed"]
+    runs = runs.assign(rise=runs.groupby(run)["whitened"].diff())
+    descent = descent.assign(rise=descent.groupby(run)["kl"].diff())
+    number = directions.groupby("marginal")["direction"].transform("nunique")
+    directions = directions.assign(quarter=1 + 4 * directions["direction"] // number)
+    falls = means(descent, "steps", "kl")
+    by_steps = falls.assign(steps=falls["steps"].astype(str) + " steps")
+    of_directions = ["slope", "share"]
+    return {
+        "runs": runs,
+        "most samples": runs[runs["S"] == runs["S"].max()],
+        "rises": runs[runs["S"] > runs["S"].min()],
+        "slopes": summary(runs),
+        "directions": directions.groupby(["marginal", "direction"], sort=False)[of_directions].mean().reset_index(),
+        "directions by seed": directions,
+        "quarters": directions.groupby(["marginal", "quarter"], sort=False)[of_directions].mean().reset_index(),
+        "lower half": directions[directions["direction"] >= number // 2].groupby(run)["slope"].mean().reset_index(),
+        "falls": falls,
+        "last part": descent[descent["steps"] == descent["steps"].max()],
+        "descent": by_steps.pivot_table("value", "marginal", "steps", sort=False).reset_index(),
+    }
+
+
+def summary(runs: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds, and the KL at which q would rest if its scale alone could move."""
-    means = _means(slopes, "S", "whitened")
-    others = slopes.groupby(["marginal", "S"], sort=False)[["rank", "raw", "error", "J", "bandwidth"]].mean()
-    means = means.join(others.reset_index(drop=True)).assign(half=means["high"] - means["value"])
-    means["rank"] = means["rank"].round().astype(int)
-    alone = [kl_of_variances(torch.tensor([slope], dtype=torch.float64)) for slope in means["value"]]
-    return means.assign(alone=means["rank"] * alone)
+    slopes = means(runs, "S", "whitened").set_index(["marginal", "S"])
+    others = runs.groupby(["marginal", "S"], sort=False)[["rank", "raw", "error", "J", "bandwidth"]].mean()
+    found = slopes.join(others).assign(half=slopes["high"] - slopes["value"]).astype({"rank": int}).reset_index()
+    alone = [kl_of_variances(torch.tensor([slope], dtype=torch.float64)) for slope in found["value"]]
+    return found.assign(alone=found["rank"] * alone)
 
 
-def quarters(by_direction: pd.DataFrame) -> pd.DataFrame:
-    """Means by quarter of the principal directions."""
-    rows = [
-        (name, place, *part.mean(0))
-        for name, of_marginal in by_direction.groupby("marginal", sort=False)
-        for place, part in enumerate(np.array_split(of_marginal[["slope", "share"]].to_numpy(), 4), 1)
-    ]
-    return pd.DataFrame(rows, columns=["marginal", "quarter", "slope", "share"])
-
-
-def _means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+def means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     """Of y by marginal and x, with the t-interval over seeds."""
     groups = frame.groupby(["marginal", x], sort=False)[y]
     rows = [(*case, *Statistic.of_mean(values.tolist())) for case, values in groups]
     return pd.DataFrame(rows, columns=["marginal", x, "value", "low", "high"])
-
-
-def statistics(slopes: pd.DataFrame, directions: pd.DataFrame, descent: pd.DataFrame) -> dict[str, Values]:
-    """By marginal, a number for each seed."""
-    counts = slopes["S"].unique()
-    functions, directions, descent = (found[found["marginal"] != CONTROL] for found in (slopes, directions, descent))
-    at_fbnn, at_most = (functions[functions["S"] == S] for S in (FBNN_SAMPLES, counts[-1]))
-    control = slopes[(slopes["S"] == counts[-1]) & (slopes["marginal"] == CONTROL)]
-    whitened = slopes.pivot(index="seed", columns=["S", "marginal"], values="whitened")
-    rises = {
-        f"{name}, S = {S} to {more}": rise.to_list()
-        for S, more in pairwise(counts)
-        for name, rise in (whitened[more] - whitened[S]).items()
-    }
-    half = directions.groupby("marginal")["direction"].transform("nunique") // 2
-    lower = directions[directions["direction"] >= half].groupby(["seed", "marginal"])["slope"].mean()
-    *_, before, last = (kl.pivot(index="seed", columns="marginal", values="kl") for _, kl in descent.groupby("steps"))
-    return {
-        "slope of the whitened score at S = 100, greatest of all function marginals": _by_marginal(at_fbnn, "whitened"),
-        "slope of the score as it is less that of the whitened one at S = 100, greatest of all function marginals": (
-            _by_marginal(at_fbnn.assign(apart=at_fbnn["raw"] - at_fbnn["whitened"]), "apart")
-        ),
-        "rise of the slope from one S to the next, least of all": rises,
-        "slope of the whitened score at the largest S, greatest of all k = 100 function marginals": (
-            _by_marginal(at_most[at_most["k"] == LARGE_K], "whitened")
-        ),
-        "slope at the largest S, standard normal": control["whitened"].to_list(),
-        "slope in the first principal direction at S = 100, least of all function marginals": (
-            _by_marginal(directions[directions["direction"] == 0], "slope")
-        ),
-        "slope in the lower half of the principal directions at S = 100, greatest of all function marginals": (
-            lower.unstack().to_dict("list")
-        ),
-        "rise of KL over the last part of the descent at S = 100, least of all function marginals [nats]": (
-            (last - before).to_dict("list")
-        ),
-    }
-
-
-def _by_marginal(rows: pd.DataFrame, value: str) -> Values:
-    return rows.pivot(index="seed", columns="marginal", values=value).to_dict("list")
 
 
 BURT2020_SHRINKAGE = Experiment("burt2020-shrinkage", Settings, investigate)

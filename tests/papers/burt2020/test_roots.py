@@ -20,13 +20,11 @@ from fsvi_bench.papers.burt2020.roots import (
     by_data_set,
     by_split,
     compare_directly,
-    dependence,
     direct_roots,
     examine,
-    identities,
     investigate,
+    judged,
 )
-from fsvi_bench.papers.claims import judge
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.tasks.official import read_official
 from fsvi_bench.tasks.task import bind_task
@@ -53,7 +51,7 @@ def found(problem):
 @pytest.fixture(scope="module")
 def floors(found):
     """By kind of root."""
-    return found[0].groupby("root")["floor"].agg(list)
+    return found["roots"].groupby("root")["floor"].agg(list)
 
 
 # --- One task ---------------------------------------------------------------------------------------------------------
@@ -86,20 +84,19 @@ def test_floors_and_predictive_kls_equal_those_of_each_root_written_out(problem,
     for kind, root in roots.items():
         floor, predictive = written_out(problem, root)
         # eps · cond(K), 1e-10, and as much again for covariances by an inverse.
-        row = found[0][found[0]["root"] == kind]
+        row = found["roots"][found["roots"]["root"] == kind]
         assert row["floor"].to_list() == [pytest.approx(floor, rel=1e-8)]
         assert row["predictive"].to_list() == [pytest.approx(predictive, rel=1e-7)]
 
 
 def test_the_floors_lie_between_the_ends_and_only_orders_and_rotations_have_many(problem, found, floors):
     assert floors.map(len).to_dict() == {OWN: 1, ORDERS: 3, SYMMETRIC: 1, EIGENVECTORS: 1, RANDOM: 3}
-    (roots, split), every = found, [floor for of_kind in floors for floor in of_kind]
+    split, every = found["splits"].iloc[0], [floor for of_kind in floors for floor in of_kind]
     assert len(set(every)) == len(every)
     assert abs(split["diagonal"]) < 1e-12 < min(every)
     assert max(every) < split["largest"] == pytest.approx(split["levelled"], rel=1e-12)
-    again, same = examine(problem, settings(permutations=3))
-    pd.testing.assert_frame_equal(again, roots, check_exact=True)
-    assert same == split
+    for name, again in examine(problem, settings(permutations=3)).items():
+        pd.testing.assert_frame_equal(again, found[name], check_exact=True)
 
 
 def test_roots_from_the_kernel_matrix_are_roots():
@@ -124,19 +121,22 @@ def test_a_wrong_floor_and_another_kernel_are_seen(problem, floors):
     C = problem.truth.posterior.precision_tril
     in_order = float(factorised_floor(cholesky_rotation(problem.feature_map.tril, order).mT @ C, C))
     by_rotation = {kind: floors[kind][0] for kind in (OWN, SYMMETRIC, EIGENVECTORS)} | {ORDERS: in_order}
-    assert max(compare_directly(problem, order, by_rotation).values()) < 1e-9
+
+    def largest(task=problem, **wrong):
+        return compare_directly(task, order, by_rotation | wrong).drop(columns="root").max()
+
+    assert largest().max() < 1e-9
     for kind, floor in by_rotation.items():
-        seen = compare_directly(problem, order, by_rotation | {kind: 1.01 * floor})
-        assert seen["floor"] == pytest.approx(0.01 / 1.01, rel=1e-6)
+        assert largest(**{kind: 1.01 * floor})["floor"] == pytest.approx(0.01 / 1.01, rel=1e-6)
     other = bind_task(problem.frozen)
     # What a cached property would compute: features a thousandth too long.
     other.__dict__.update(Phi=1.001 * problem.Phi, Phi_test=1.001 * problem.Phi_test)
-    seen = compare_directly(other, order, by_rotation)
+    seen = largest(other)
     assert seen["kernel"] == pytest.approx(1 - 1.001**-2, rel=1e-6)
-    assert seen["evidence"] > 1e-4
-    evidence = reference_evidence(problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance))
-    longer = reference_evidence(1.001 * problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance))
+    y, noise = problem.y.numpy(), float(problem.frozen.noise_variance)
+    evidence, longer = (reference_evidence(scale * problem.Phi.numpy(), y, noise) for scale in (1, 1.001))
     assert seen["evidence"] == pytest.approx(abs(longer - evidence), rel=1e-6)
+    assert seen["evidence"] > 1e-4
     assert seen["evidence_share"] == pytest.approx(abs(longer - evidence) / abs(longer), rel=1e-6)
     assert seen["predictive"] > 1e-4
 
@@ -151,53 +151,63 @@ def planted(dataset, split, scale):
     roots = roots.set_axis(["root", "floor"], axis=1).assign(dataset=dataset, split=split)
     predictive = roots["floor"].where(roots["root"] != EIGENVECTORS, 30 * scale)
     direct = {"evidence": 1e-9, "evidence_share": 1e-12 * scale, "kernel": 1e-13, "predictive": 1e-10, "floor": 1e-12}
-    whole = {"dataset": dataset, "split": split, "largest": 70.0, "levelled": 70.7, "diagonal": -1e-9 * scale}
-    return roots.assign(predictive=predictive), {**whole, **direct}
+    whole = {"largest": 70.0, "levelled": 70.7, "diagonal": -1e-9 * scale}
+    own = {"dataset": dataset, "split": split}
+    frames = {"roots": roots.assign(predictive=predictive), "splits": pd.DataFrame([{**own, **whole}])}
+    return frames | {"direct": pd.DataFrame([{**own, "root": OWN, **direct}])}
 
 
 @pytest.fixture
 def two_data_sets():
-    """Roots and splits of data sets a and b, the scale of which is twice that of a."""
+    """Frames of data sets a and b, the scale of which is twice that of a."""
     found = [
         planted(name, split, scale * (1 + split)) for name, scale in (("b", 2.0), ("a", 1.0)) for split in range(3)
     ]
-    return pd.concat([roots for roots, _ in found], ignore_index=True), pd.DataFrame([split for _, split in found])
+    return {name: pd.concat([each[name] for each in found], ignore_index=True) for name in found[0]}
+
+
+def verdicts(frames):
+    frames = frames | judged(**frames)
+    return [claim.judge(claim.at.of(frames)) for claim in REPRODUCTIONS["burt2020-roots"]._file().claims]
 
 
 def test_statistics_of_planted_floors(two_data_sets):
-    roots, splits = two_data_sets
-    of_b = (roots["root"] == SYMMETRIC) & (roots["dataset"] == "b")
-    roots.loc[of_b, "floor"] *= 30 / 45
-    claims = REPRODUCTIONS["burt2020-roots"]._file().claims
-    verdicts = judge(claims, identities(splits) | dependence(roots))
-    expected = {
-        "log evidence: largest": 6e-12, "kernel at test": 1e-13, "exact predictive: largest": 1e-10,
-        "floor: largest relative": 1e-12, "diagonalising root": 6e-9, "levelling root": 0.01,
-        "order of Z: 95%": 19.5 / 10.5, "order of Z: distance": 0.5 - 3 / 11, "symmetric root's floor": 2.0,
-        "eigenvector root's floor": 0.2, "random rotations": 4.0, "eigenvector root's predictive": 2.0,
-    }  # fmt: skip
-    for start, value in expected.items():
-        (verdict,) = [verdict for verdict in verdicts if verdict.statistic.startswith(start)]
-        assert verdict.value == pytest.approx(value, rel=1e-9)
-    assert len(verdicts) == len(expected)
-    failed = {verdict.statistic.split(":")[0].split("'")[0] for verdict in verdicts if not verdict.holds}
-    assert failed == {"levelling root", "order of Z", "eigenvector root"}
-    cases = {verdict.statistic.split(":")[0].split(",")[0]: verdict.statistic.split("(")[-1] for verdict in verdicts}
+    roots = two_data_sets["roots"]
+    roots.loc[(roots["root"] == SYMMETRIC) & (roots["dataset"] == "b"), "floor"] *= 30 / 45
     # In b the symmetric root is two, in a three times as far as the median order.
-    assert cases["symmetric root's floor over the median order's"] == "b)"
-    assert cases["log evidence"] == "b split 2)"
+    expected = {
+        "log evidence: largest": (6e-12, "b, split 2, own"), "kernel at test": (1e-13, "b, split 0, own and 5 more"),
+        "exact predictive: largest": (1e-10, "b, split 0, own and 5 more"),
+        "floor: largest relative": (1e-12, "b, split 0, own and 5 more"), "diagonalising root": (6e-9, "b, split 2"),
+        "levelling root": (0.01, "b, split 0 and 5 more"), "order of Z: 95%": (19.5 / 10.5, None),
+        "order of Z: distance": (0.5 - 3 / 11, None), "symmetric root's floor": (2.0, "b"),
+        "eigenvector root's floor": (0.2, None), "random rotations": (4.0, None),
+        "eigenvector root's predictive": (2.0, None),
+    }  # fmt: skip
+    found = verdicts(two_data_sets)
+    for start, (value, case) in expected.items():
+        (verdict,) = [verdict for verdict in found if verdict.statistic.startswith(start)]
+        assert verdict.value == pytest.approx(value, rel=1e-9)
+        assert case is None or verdict.statistic.endswith(f" ({case})")
+    assert len(found) == len(expected)
+    failed = {verdict.statistic.split(":")[0].split("'")[0] for verdict in found if not verdict.holds}
+    assert failed == {"levelling root", "order of Z", "eigenvector root"}
 
 
 def test_a_split_that_came_to_nothing_lets_no_identity_hold(two_data_sets):
     """The last of all, where Python's max would pass over it."""
-    _, splits = two_data_sets
-    splits.loc[splits.index[-1], splits.columns[3:]] = math.nan
-    claims = [c for c in REPRODUCTIONS["burt2020-roots"]._file().claims if c.statistic in identities(splits)]
-    assert all(math.isnan(verdict.value) and not verdict.holds for verdict in judge(claims, identities(splits)))
+    for name, columns in (("splits", ["levelled", "diagonal"]), ("direct", two_data_sets["direct"].columns[3:])):
+        two_data_sets[name].loc[two_data_sets[name].index[-1], columns] = math.nan
+    lost = [verdict for verdict in verdicts(two_data_sets) if math.isnan(verdict.value)]
+    assert len(lost) == 6
+    assert not any(verdict.holds for verdict in lost)
+    two_data_sets["roots"].loc[3, "floor"] = math.nan
+    with pytest.raises(ValueError, match="some floor is not a number"):
+        judged(**two_data_sets)
 
 
 def test_data_sets_are_means_of_splits_quantiles_in_their_own_order(two_data_sets):
-    means = by_data_set(by_split(two_data_sets[0], "floor"))
+    means = by_data_set(by_split(two_data_sets["roots"], "floor"))
     assert means["dataset"].to_list() == ["b", "a"]
     columns = [OWN, "low", ORDERS, "high", SYMMETRIC, EIGENVECTORS, RANDOM]
     assert means.loc[1, columns].to_list() == pytest.approx([25.0, 21.0, 30.0, 39.0, 90.0, 6.0, 120.0])

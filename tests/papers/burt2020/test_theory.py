@@ -1,7 +1,6 @@
 """Propositions 3 to 9 of Burt et al. (2020): what is shown, against something independent."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -13,24 +12,29 @@ from scipy import integrate, stats
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.papers.burt2020.theory import data_processing, networks, singular
 from fsvi_bench.papers.burt2020.theory.data_processing import (
-    data_processing_statistics,
+    beside_weights,
     folded_shortfall,
-    indicator_kls,
+    indicator_kl,
     measure_nested,
+    of_values,
+    random_features,
+    random_posterior,
 )
 from fsvi_bench.papers.burt2020.theory.f_divergence import generators, kl
-from fsvi_bench.papers.burt2020.theory.relu_pieces import linear_pieces
+from fsvi_bench.papers.burt2020.theory.networks import linear_pieces
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.registry import REPRODUCTIONS
-from tests.maths.draws import close, f64
+from tests.maths.draws import close
 
 EQUALITY = "proposition 3: largest difference of the two where the features' rank is k [nats]"
 
 
-def judged(found):
-    """Verdicts on the claims that something was found for, by name."""
-    claims = REPRODUCTIONS["burt2020-theory"]._file().claims
-    return {claim.statistic: claim.judge(found[claim.statistic]) for claim in claims if claim.statistic in found}
+CLAIMS = REPRODUCTIONS["burt2020-theory"]._file().claims
+
+
+def judged(frames):
+    """Verdicts on the claims that stand in these frames, by name."""
+    return {claim.statistic: claim.judge(claim.at.of(frames)) for claim in CLAIMS if claim.at.frame in frames}
 
 
 def settings_of(**changes):
@@ -57,13 +61,13 @@ def test_first_functional_divergences_are_one_dimensional_integrals():
         expected, _ = integrate.quad(
             lambda y, f=generator.f: f(math.exp(q.logpdf(y) - p.logpdf(y))) * p.pdf(y), *ends, limit=1000, epsabs=1e-13
         )
-        found = generator.divergence(data_processing.of_values(mean, factor, phi))
+        found = generator.divergence(of_values(mean, factor, phi))
         assert float(found) == pytest.approx(expected, rel=1e-6), generator.name
 
 
 def drawn_model(k=8, points=12):
     generator = torch.Generator().manual_seed(3)
-    return *data_processing._posterior(k, generator), data_processing._features(points, k, generator)
+    return *random_posterior(k, generator), random_features(points, k, generator)
 
 
 @pytest.mark.parametrize("rows", [[0], [0, 1, 2], [1, 4, 6, 3, 0, 7, 2], list(range(8))], ids=len)
@@ -73,14 +77,14 @@ def test_divergences_of_values_are_those_of_their_covariances(rows):
     A = Phi[rows]
     q, p = ((A @ part) @ (A @ part).mT for part in (factor, torch.eye(8, dtype=torch.float64)))
     expected = gaussian_kl(A @ mean, torch.linalg.cholesky(q), 0 * (A @ mean), torch.linalg.cholesky(p))
-    close(kl(data_processing.of_values(mean, factor, A)), expected, rtol=1e-10)
+    close(kl(of_values(mean, factor, A)), expected, rtol=1e-10)
 
 
 def test_more_values_than_the_rank_say_what_independent_ones_do():
     """12 values of rank 8: any 8 of them determine the others, as do 3 of 9 values at three points."""
     mean, factor, Phi = drawn_model()
     for all_rows, few in ((list(range(12)), list(range(8))), ([0, 5, 9] * 3, [9, 0, 5])):
-        seen, as_few = (data_processing.of_values(mean, factor, Phi[rows]) for rows in (all_rows, few))
+        seen, as_few = (of_values(mean, factor, Phi[rows]) for rows in (all_rows, few))
         assert len(seen.shift) == len(few)
         for generator in generators():
             close(generator.divergence(seen), generator.divergence(as_few), rtol=1e-8)
@@ -91,7 +95,7 @@ def test_values_of_other_features_are_noticed(monkeypatch, wrong):
     """If p's values are those of features unlike q's, the functional KL is not that of the weights, nor below it."""
     original = data_processing.tril_of_gram
     monkeypatch.setattr(data_processing, "tril_of_gram", lambda A: original(wrong(A)))
-    found = judged(data_processing_statistics(settings_of(), measure_nested(settings_of(draws=2))))
+    found = judged({"nested": measure_nested(settings_of(draws=2))})
     for name in (
         EQUALITY,
         "proposition 3: largest excess of the functional over the weight KL [nats]",
@@ -103,20 +107,16 @@ def test_values_of_other_features_are_noticed(monkeypatch, wrong):
 
 def test_features_of_a_lower_rank_leave_equality_unjudged_and_short(monkeypatch):
     """Two features are one: at no number of points is g injective, and always something is missing."""
-    original = data_processing._features
 
     def dependent(*args):
-        Phi = original(*args)
+        Phi = random_features(*args)
         return torch.cat([Phi[:, :-1], Phi[:, :1]], dim=1)
 
-    monkeypatch.setattr(data_processing, "_features", dependent)
-    nested, k = measure_nested(settings_of(draws=2)), settings_of().features
-    found = data_processing_statistics(settings_of(), nested)
-    assert nested["rank"].max() == k - 1
-    assert found[EQUALITY] == {}
-    assert found["proposition 6: largest difference of the two where the features' rank is k, share"] == {}
-    with pytest.raises(ValueError, match="has no case"):
-        judged(found)
+    monkeypatch.setattr(data_processing, "random_features", dependent)
+    nested = measure_nested(settings_of(draws=2))
+    assert nested["rank"].max() == settings_of().features - 1
+    with pytest.raises(KeyError, match="injective"):
+        judged({"nested": nested})
     of_kl = nested[nested["divergence"] == "KL(Q, P)"]
     assert (of_kl["weights"] - of_kl["functional"]).min() > 1e-3
 
@@ -136,30 +136,29 @@ def test_repeated_points_show_what_they_show_once(nested):
 
 def test_claims_on_data_processing_notice_a_breach(nested):
     """A functional KL above the weights', or one that falls, or one that differs at full rank, is seen as such."""
-    worse = nested.copy()
+    k, worse = settings_of().features, nested.copy()
     of_kl = (worse["divergence"] == "KL(Q, P)") & (worse["draw"] == 2)
     worse.loc[of_kl & (worse["points"] == 4), "functional"] = worse.loc[of_kl, "weights"].iloc[0] + 0.5
-    found = judged(data_processing_statistics(settings_of(), worse))
-    at = worse[of_kl].set_index("inputs")["functional"]
-    for name, value, case in (
-        ("proposition 3: largest excess of the functional over the weight KL [nats]", 0.5, "draw 2, M = 4"),
-        ("proposition 3: least shortfall where the rank is below k [nats]", -0.5, "draw 2, M = 4"),
-        (
-            "proposition 2: largest fall of the functional KL as points are added [nats]",
-            at["M = 4"] - at["M = 5"],
-            "M = 5",
-        ),
-    ):
-        assert found[name].value == pytest.approx(value)
-        assert found[name].statistic == f"{name} ({case})"
     other = nested.copy()
-    other.loc[(other["divergence"] == "total variation") & (other["draw"] == 1) & (other["points"] == 12), "share"] *= (
-        0.9
-    )
-    found = judged(data_processing_statistics(settings_of(), other))
-    name = "proposition 6: largest difference of the two where the features' rank is k, share"
-    assert found[name].value == pytest.approx(0.1, rel=1e-9)
-    assert found[name].statistic == f"{name} (total variation, draw 1, M = 12)"
+    at = (other["divergence"] == "total variation") & (other["draw"] == 1) & (other["points"] == 12)
+    other.loc[at, "functional"] *= 0.9
+    found = judged({"nested": beside_weights(worse, k)})
+    also = judged({"nested": beside_weights(other, k)})
+    seen = worse[of_kl].set_index("inputs")["functional"]
+    for verdicts, name, value, case in (
+        (found, "proposition 3: largest excess of the functional over the weight KL [nats]", 0.5, "draw 2, M = 4"),
+        (found, "proposition 3: least shortfall where the rank is below k [nats]", -0.5, "draw 2, M = 4"),
+        (
+            found, "proposition 2: largest fall of the functional KL as points are added [nats]",
+            seen["M = 4"] - seen["M = 5"], "draw 2, M = 5",
+        ),
+        (
+            also, "proposition 6: largest difference of the two where the features' rank is k, share", 0.1,
+            "total variation, draw 1, M = 12",
+        ),
+    ):  # fmt: skip
+        assert verdicts[name].value == pytest.approx(value, rel=1e-9)
+        assert verdicts[name].statistic == f"{name} ({case})"
 
 
 @pytest.mark.parametrize(("mean", "scale"), [(3.0, 1.0), (0.7, 0.5), (-1.0, 2.0)])
@@ -186,13 +185,11 @@ def test_indicators_lose_everything_as_their_cells_shrink():
     edges = np.arange(-4.5, 6.0)
     q, p = (np.append(np.diff(stats.norm.cdf(edges, mean)), 0) for mean in (1, 0))
     q[-1], p[-1] = 1 - q.sum(), 1 - p.sum()
-    functional, weight = indicator_kls(1.0)
-    assert functional == pytest.approx(float((q * np.log(q / p)).sum()), rel=1e-9)
-    assert weight == 0.5
-    assert indicator_kls(1e-6)[0] / indicator_kls(5e-7)[0] == pytest.approx(2, rel=1e-6)
-    assert indicator_kls(0.0) == (0.0, 0.5)
+    assert indicator_kl(1.0) == pytest.approx(float((q * np.log(q / p)).sum()), rel=1e-9)
+    assert indicator_kl(1e-6) / indicator_kl(5e-7) == pytest.approx(2, rel=1e-6)
+    assert indicator_kl(0.0) == 0.0
     with pytest.raises(ValueError, match="expected between 0 and 1"):
-        indicator_kls(1.5)
+        indicator_kl(1.5)
 
 
 # --- Propositions 4 and 8 ---------------------------------------------------------------------------------------------
@@ -217,19 +214,19 @@ def case():
 
 def test_slopes_are_read_off_the_last_step(case):
     along, _ = case
-    assert set(along["missing"]) == {3}
-    bent = 2.5 * along["time"].where(along.index >= 3, 3.0 * along["time"])
-    last, slopes = singular.ends(along.assign(kl=bent))
-    assert slopes["kl"].to_dict() == {"k = 2, M = 5": pytest.approx(2.5, rel=1e-12)}
-    assert last["noise"].to_list() == [settings_of().smallest_noise]
+    time = -np.log(along["noise"])
+    rates = singular.rates(along.assign(kl=2.5 * time.where(along.index >= 3, 3.0 * time)))
+    row = rates[rates["divergence"] == "kl"].iloc[0]
+    assert (row["case"], row["rate"], row["expected"]) == ("k = 2, M = 5", pytest.approx(2.5, rel=1e-12), 1.5)
+    assert along["noise"].iloc[-1] == pytest.approx(settings_of().smallest_noise, rel=1e-12)
 
 
 def test_divergences_of_a_case_fit_together(case):
     """Le Cam: H² ≤ TV ≤ √(1 − (1 − H²)²), in logarithms, at every noise; and exact values without noise."""
     along, bare = case
     affinity = along["alpha = 0.5"]
-    assert (along["log_overlap"] <= affinity).all()
-    assert (along["log_overlap"] >= 2 * affinity - math.log(2)).all()
+    assert (np.log(along["overlap"]) <= affinity).all()
+    assert (np.log(along["overlap"]) >= 2 * affinity - math.log(2)).all()
     assert bare.set_index("divergence")["found"].to_dict() == {
         "KL(Q, P)": math.inf, "KL(P, Q)": math.inf, "total variation": 1.0, "squared Hellinger": 1.0,
         "alpha = 0.25": pytest.approx(16 / 3), "alpha = 0.75": pytest.approx(16 / 3), "alpha = 2": math.inf,
@@ -240,35 +237,33 @@ def test_claims_on_singular_laws_notice_a_breach(case):
     """A KL of another slope, a value without noise that is not the largest, an event that shows too much."""
     along, bare = case
     wrong = bare.assign(found=bare["found"].where(bare["divergence"] != "KL(P, Q)", 9.0))
-    found = judged(singular.singular_statistics(settings_of(), along.assign(kl=2 * along["kl"]), wrong))
+    found = judged(singular.judged_by_case(along.assign(kl=2 * along["kl"]), singular.beside_largest(wrong)))
     slope = found["proposition 4: KL(Q_e, P), largest distance of its slope from (M - k)/2, share"]
     assert slope.value == pytest.approx(1, rel=1e-3)
     assert found["proposition 4: least KL without noise, either way [nats]"].value == 9.0
     # KL(P, Q) should be infinite and is 9: infinitely far.
     assert found["proposition 8: without noise, largest distance from f(0) + f'(infinity)"].value == math.inf
-    shown = judged(singular.singular_statistics(settings_of(), along.assign(event=1.0), bare))
+    shown = judged(singular.judged_by_case(along.assign(event=1.0), bare))
     excess = shown["proposition 8: explicit event, largest excess over the total variation"].value
-    assert excess == pytest.approx(math.exp(along["log_overlap"].max()), rel=1e-9)
+    assert excess == pytest.approx(along["overlap"].max(), rel=1e-9)
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_case_that_came_to_nothing_lets_no_claim_on_cases_hold(case, place):
-    """Wherever it stands. What is judged without the cases' numbers is named."""
+    """Wherever it stands."""
     along, bare = case
-    numbers = along.columns.drop(["case", "k", "M", "missing", "noise", "time"])
+    numbers = along.select_dtypes("number").columns.drop(["k", "M", "noise", "log_noise"])
     lost = [along.assign(case="lost", **dict.fromkeys(numbers, math.nan)), bare.assign(case="lost", found=math.nan)]
-    both = (pd.concat([a, b][:: 1 - 2 * place], ignore_index=True) for a, b in zip(lost, case, strict=True))
-    found = judged(singular.singular_statistics(settings_of(), *both))
-    held = {name for name, verdict in found.items() if not math.isnan(verdict.value)}
-    own = ("largest KL without noise where points", "as written")
-    assert all(any(words in name for words in own) for name in held)
-    assert len(found) - len(held) == 13 + (place == 0)  # one looks at the first case alone
+    both = [pd.concat([a, b][:: 1 - 2 * place], ignore_index=True) for a, b in zip(lost, case, strict=True)]
+    found = judged(singular.judged_by_case(both[0], singular.beside_largest(both[1])))
+    assert len(found) == 14
+    assert all(math.isnan(verdict.value) and not verdict.holds for verdict in found.values())
 
 
 def test_the_curve_has_the_slope_of_one_parameter():
-    left, slope = singular.follow_curve(settings_of(curve_draws=40, curve_points=3))
-    assert np.mean(slope) == pytest.approx(0.0, abs=1e-3)
-    assert tuple(left["noise"]) == singular.CURVE_NOISE
+    found = singular.follow_curve(settings_of(curve_draws=40, curve_points=3))
+    assert found["curve slopes"]["error"].mean() == pytest.approx(0.0, abs=1e-3)
+    assert tuple(found["curve"]["noise"]) == singular.CURVE_NOISE
 
 
 def test_a_curve_that_fills_the_square_is_told_from_one_that_does_not():
@@ -284,14 +279,14 @@ def test_a_curve_that_fills_the_square_is_told_from_one_that_does_not():
 def test_points_are_quantiles_and_nested():
     coarse, fine = networks.places(3), networks.places(5)
     assert len(coarse) == 7
-    assert coarse == fine[3::4]
-    close(f64([float(x) for x in coarse]), stats.cauchy.ppf(np.arange(1, 8) / 8), rtol=1e-12, atol=1e-12)
+    assert torch.equal(coarse, fine[3::4])
+    close(coarse, stats.cauchy.ppf(np.arange(1, 8) / 8), rtol=1e-12, atol=1e-12)
 
 
 def test_networks_have_what_is_asked_for():
     generator = torch.Generator().manual_seed(0)
     bare = networks.draw_network(5, generator, biases=False)
-    assert set(bare.input_biases) == {Fraction(0)}
+    assert set(bare.input_biases) == {0}
     drawn = [networks.draw_network(10, generator, zero_probability=0.3) for _ in range(200)]
     zeros = sum(weight == 0 for network in drawn for weight in network.output_weights)
     assert abs(zeros - 600) < 4 * math.sqrt(2000 * 0.3 * 0.7)
@@ -327,24 +322,21 @@ def seen_by(share, refuted=0):
     return seen.assign(points=3, pair="1 and 2", narrow=1, wide=2, refuted=refuted)
 
 
-def drawn(*pieces):
-    """Networks of width 2, and one of each of the other laws."""
-    others = [(networks.BARE, 2, 2), (networks.WHOLE, 6, 7), (networks.ZEROS, 6, 6)]
-    rows = [(networks.PLAIN, 2, number) for number in pieces]
-    return pd.DataFrame(rows + others, columns=["law", "width", "pieces"])
-
-
 def test_claims_on_networks_notice_a_breach():
+    """Of ten networks of width 2, one has more pieces than it can have; and a narrow one shows the event."""
+    networks_ = pd.DataFrame({"law": networks.PLAIN, "width": 2, "pieces": [3] * 9 + [5]})
+    others = [(networks.BARE, 2, 2), (networks.WHOLE, 6, 7), (networks.ZEROS, 6, 6)]
+    drawn = pd.concat([networks_, pd.DataFrame(others, columns=networks_.columns)], ignore_index=True)
+    shown = networks.shown_by_events(seen_by(NINE_OF_TEN, refuted=1))
+    found = judged({**networks.judged_by_width(drawn), "events": shown})
     excess = "proposition 9: most pieces in excess of width + 1"
-    shown = networks.shown_by_events(seen_by(NINE_OF_TEN))
-    assert judged(networks.pieces_statistics(drawn(*[3] * 10), shown))[excess].value == 0
-    refuted = networks.shown_by_events(seen_by(NINE_OF_TEN, refuted=1))
-    found = judged(networks.pieces_statistics(drawn(*[3] * 9, 5), refuted))
-    assert found["proposition 9: least share of networks with exactly width + 1 pieces"].value == 0.9
     assert (found[excess].value, found[excess].statistic) == (2, f"{excess} (width 2)")
-    assert math.isnan(
-        found["proposition 9: least total variation that finitely many values show between two widths"].low
-    )
+    assert found["proposition 9: least share of networks with exactly width + 1 pieces"].value == 0.9
+    assert found["proposition 9: most pieces of any width without hidden biases"].value == 2
+    least = "proposition 9: least total variation that finitely many values show between two widths"
+    assert math.isnan(found[least].low)
+    fine = judged(networks.judged_by_width(drawn[drawn["pieces"] != 5]))
+    assert fine[excess].value == 0
 
 
 def test_an_event_shows_of_every_divergence_what_two_coins_do():
@@ -362,7 +354,7 @@ def test_an_event_shows_of_every_divergence_what_two_coins_do():
     assert shown("KL(Q, P)", wide, none)[1] == 0
     assert networks.shown_by_events(seen_by(NINE_OF_TEN, refuted=1))[["value", "low", "high"]].isna().all(axis=None)
     name = "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show"
-    found = judged(networks.pieces_statistics(drawn(3), seen))[name]
+    found = judged({"events": seen})[name]
     # α = ¼: 1 − (1 − p)^α of the largest value one way, 1 − (1 − p)^(1 − α) the other; α = ¾ the other way round.
     # Equal but for rounding.
     case = found.statistic.split("(")[-1].removesuffix(")").removesuffix(" and 1 more")
@@ -374,16 +366,12 @@ def test_an_event_shows_of_every_divergence_what_two_coins_do():
     assert [found.value, found.low, found.high] == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(("field", "value"), [("cases", [[3, 3]]), ("pairs", [[6, 5]]), ("cases", [[0, 2]])])
-def test_points_no_more_than_parameters_and_equal_widths_are_refused(field, value):
-    with pytest.raises(ValidationError, match="the second larger"):
-        settings_of(**{field: value})
-
-
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("widths", [-1]), ("widths", [1, 0]), ("folded_mean", math.nan), ("folded_mean", 1e200), ("curve_points", 61)],
+    ("field", "value", "words"),
+    [(*each, "the second larger") for each in (("cases", [[3, 3]]), ("pairs", [[6, 5]]), ("cases", [[0, 2]]))]
+    + [("widths", [-1], "widths"), ("widths", [1, 0], "widths"), ("folded_mean", math.nan, "folded_mean")]
+    + [("folded_mean", 1e200, "folded_mean"), ("curve_points", 61, "curve_points")],
 )
-def test_settings_outside_what_the_formulas_serve_are_refused(field, value):
-    with pytest.raises(ValidationError, match=field):
+def test_settings_outside_what_the_formulas_serve_are_refused(field, value, words):
+    with pytest.raises(ValidationError, match=words):
         settings_of(**{field: value})

@@ -24,7 +24,8 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril
+from fsvi_bench.maths.gaussian import gaussian_kl
+from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, tril_of_gram
 from fsvi_bench.papers.burt2020.theory.f_divergence import Relative, relative
 
 RANK_TOLERANCE = 1e-9  #: singular values of F below this share of the largest are none
@@ -55,38 +56,29 @@ class Flat(NamedTuple):
     tril: Float[Tensor, "M M"]
 
     def seen(self, noise_variance: float) -> Relative:
-        """Q_ε seen from P, by a factor of FFᵀ + ε²I; for ε = 0 by F itself, with its k columns."""
-        identity = torch.eye(len(self.shift), dtype=self.shift.dtype)
-        noise = [math.sqrt(noise_variance) * identity] if noise_variance else []
-        return relative(self.shift, torch.cat([self.factor, *noise], dim=1), self.tril)
+        """Q_ε seen from P."""
+        left, variance = self._spectrum(noise_variance)
+        return relative(self.shift, left * variance.sqrt(), self.tril)
 
-    def kl(self, noise_variance: float) -> Float[Tensor, ""]:
-        """KL(Q_ε‖P), for any ε² ≥ 0: infinity for ε = 0 and a rank below M, see `RANK_TOLERANCE`.
+    def kls(self, noise_variance: float) -> tuple[float, float]:
+        """KL(Q_ε‖P) and KL(P‖Q_ε), for any ε² ≥ 0: infinity for ε = 0 and a rank below M, see `RANK_TOLERANCE`.
 
-        log det(FFᵀ + ε²I) = Σ_i log(s_i² + ε²) + (M − k) log ε² for k ≤ M, no cancellation at whatever ε.
-        """
-        _, variance = self._spectrum(noise_variance)
-        inverse = solve_tril(self.tril, torch.eye(len(self.shift), dtype=self.shift.dtype))
-        spread = self._whitened() + noise_variance * inverse.square().sum()
-        return 0.5 * (spread - len(self.shift) + logdet_of_tril(self.tril) - variance.log().sum())
-
-    def reverse_kl(self, noise_variance: float) -> Float[Tensor, ""]:
-        """KL(P‖Q_ε), for any ε² ≥ 0: infinity for ε = 0 and a rank below M.
-
-        In F's left singular vectors FFᵀ + ε²I is diagonal, with M − k times ε² itself.
+        In F's left singular vectors FFᵀ + ε²I is diagonal, whose square root `tril_of_gram` takes without cancellation.
         """
         left, variance = self._spectrum(noise_variance)
-        spread = (self._beside_p(left).square().sum(-1) / variance).sum()
-        found = 0.5 * (spread - len(self.shift) + variance.log().sum() - logdet_of_tril(self.tril))
-        return torch.where((variance > 0).all(), found, math.inf)
+        q = self.shift, tril_of_gram((left * variance.sqrt()).mT)
+        p = torch.zeros_like(self.shift), self.tril
+        reverse = torch.where((variance > 0).all(), gaussian_kl(*p, *q), math.inf)
+        return float(gaussian_kl(*q, *p)), float(reverse)
 
     def asymptotics(self) -> Asymptotics:
         """The leading terms for ε → 0."""
         left, variance = self._spectrum(0.0)
-        inside, outside = variance[variance > 0], self._beside_p(left[:, variance == 0])
-        constant = 0.5 * (self._whitened() - len(variance) + logdet_of_tril(self.tril) - inside.log().sum())
-        slope = 0.5 * (len(variance) - len(inside))
-        return Asymptotics(slope, float(constant), 0.5 * float(outside.square().sum()))
+        M, inside = len(variance), variance[variance > 0]
+        whitened = solve_tril(self.tril, torch.cat([self.factor, self.shift[:, None]], dim=1)).square().sum()
+        outside = left[:, variance == 0].mT @ torch.cat([self.tril, self.shift[:, None]], dim=1)
+        constant = 0.5 * (whitened - M + logdet_of_tril(self.tril) - inside.log().sum())
+        return Asymptotics(0.5 * (M - len(inside)), float(constant), 0.5 * float(outside.square().sum()))
 
     def revealing_event(self, noise_variance: float) -> Event:
         """An event that Q_ε all but always, and P all but never shows: a thin slab around the subspace of Q.
@@ -105,7 +97,7 @@ class Flat(NamedTuple):
             raise ValueError(
                 f"no event for {d} directions out of reach and noise variance {noise_variance}, both must be > 0"
             )
-        logdet = float(torch.linalg.svdvals(complement.mT @ self.tril).log().sum()) * 2
+        logdet = 2 * float(torch.linalg.svdvals(complement.mT @ self.tril).log().sum())
         squared = max(d * math.log(1 / noise_variance) + logdet, 0.0)
         log_volume = -math.lgamma(0.5 * d + 1) - 0.5 * d * math.log(2)
         under_p = math.exp(log_volume - 0.5 * logdet) * (noise_variance * squared) ** (0.5 * d)
@@ -116,11 +108,3 @@ class Flat(NamedTuple):
         left, singular, _ = torch.linalg.svd(self.factor, full_matrices=True)
         reached = torch.where(singular > RANK_TOLERANCE * singular[0], singular, 0.0).square()
         return left, pad(reached, (0, len(left) - len(singular))) + noise_variance
-
-    def _whitened(self) -> Float[Tensor, ""]:
-        """tr L⁻¹FFᵀL⁻ᵀ + ‖L⁻¹ shift‖²."""
-        return solve_tril(self.tril, torch.cat([self.factor, self.shift[:, None]], dim=1)).square().sum()
-
-    def _beside_p(self, directions: Float[Tensor, "M d"]) -> Float[Tensor, "d c"]:
-        """Components of P's factor and of the shift."""
-        return directions.mT @ torch.cat([self.tril, self.shift[:, None]], dim=1)

@@ -11,11 +11,7 @@ from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """All in this process: it is a matter of seconds."""
-    parts = [part(settings) for part in (of_data_processing, of_singular, of_networks)]
-    return Findings(
-        frames={name: frame for part in parts for name, frame in part.frames.items()},
-        statistics={name: found for part in parts for name, found in part.statistics.items()},
-    )
+    return Findings(of_data_processing(settings) | of_singular(settings) | of_networks(settings))
 
 
 BURT2020_THEORY = Experiment("burt2020-theory", Settings, investigate)

@@ -3,33 +3,111 @@
 An event that has probability p under the wide law and 0 under the narrow one shows p of the total variation, and of
 every other f-divergence at least that of Bernoulli(p) and Bernoulli(0). KL(wide, narrow) is infinite for every p > 0:
 that takes finitely many inputs. KL(narrow, wide) is at least −log(1 − p), and infinite in the limit.
+
+**Linear pieces**, counted exactly. f(x) = c + Σ_i v_i max(0, w_i x + b_i). A unit with w_i ≠ 0 bends f at −b_i/w_i and
+nowhere else, where the slope grows by |w_i| v_i: by w_i v_i where it switches on (w_i > 0), by −w_i v_i where it
+switches off. Between neighbouring bends f is affine. So a network of width k has at most k bends and k + 1 pieces, and
+exactly k + 1 unless two bends coincide or some w_i v_i is 0: null sets, if the parameters have a density. Two networks
+of different width therefore give mutually singular laws (Burt et al. 2020, proposition 9, whose events are E_(k+1)
+without E_k); inputs of more dimensions are looked at along (x, 0, …, 0), with w the weights of the first input.
+
+That the parameters have a density is needed. Without hidden biases and with one input all bends are at 0, and every
+width has at most two pieces. (With more inputs that holds along lines through the origin only: along (x, c, …), c ≠ 0,
+the other inputs' weights take the place of biases, and the count tells widths apart again.) And if an outgoing weight
+may be 0 with positive probability, a wide network passes for a narrow one with positive probability.
+
+A float is a fraction, so nothing here rounds: what is counted is true of the network with exactly these parameters.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fsvi_bench.papers.burt2020.theory.f_divergence import generators
-from fsvi_bench.papers.burt2020.theory.relu_pieces import (
-    Network,
-    exact_network,
-    linear_pieces,
-    pieces_seen,
-    values_as_integers,
-)
 from fsvi_bench.papers.burt2020.theory.settings import Settings
-from fsvi_bench.papers.claims import Statistic, Values
-from fsvi_bench.papers.experiment import Findings
+from fsvi_bench.papers.claims import Statistic
 
 PRUNED = 6  #: width whose outgoing weights may be 0
 BOUNDS = ["value", "low", "high"]
 PLAIN, WHOLE, BARE, ZEROS = "as they are", "the same, without zeros", "no hidden biases", "weights may be 0"
+
+
+class Network(NamedTuple):
+    """One hidden layer of ReLU units along a line: w, b and v by unit, and c; arrays of whole numbers or fractions."""
+
+    input_weights: NDArray[Any]
+    input_biases: NDArray[Any]
+    output_weights: NDArray[Any]
+    output_bias: int | Fraction
+
+    def values(self, X: NDArray[Any], unit: int = 1) -> NDArray[Any]:
+        """unit · f(x) at the places x = X/unit, whole numbers if all are."""
+        w, b, v = (column[:, None] for column in self[:3])
+        return self.output_bias * unit + (v * np.maximum(w * X + b * unit, 0)).sum(0)
+
+
+def whole(floats: Float[Tensor, " n"]) -> tuple[NDArray[Any], int]:
+    """Floats, each times the power of 2 that makes all of them whole numbers."""
+    exact = [Fraction(each) for each in floats.tolist()]
+    unit = max(each.denominator for each in exact)
+    return np.array([int(each * unit) for each in exact], dtype=object), unit
+
+
+def exact_network(
+    input_weights: Float[Tensor, " width"],
+    input_biases: Float[Tensor, " width"],
+    output_weights: Float[Tensor, " width"],
+    output_bias: float,
+) -> Network:
+    """The network with these floats, f times a power of 4: the same pieces, in whole numbers, 20 times as fast."""
+    bias = torch.tensor([output_bias], dtype=torch.float64)
+    numbers, unit = whole(torch.cat([input_weights, input_biases, output_weights, bias]))
+    w, b, v = np.split(numbers[:-1], 3)
+    return Network(w, b, v, numbers[-1] * unit)
+
+
+def bends(network: Network) -> dict[Fraction, Fraction]:
+    """Where the slope changes, in rising order, and by how much; units that bend at one place are added up."""
+    change: defaultdict[Fraction, Fraction] = defaultdict(Fraction)
+    for w, b, v in zip(*network[:3], strict=True):
+        if w:
+            change[Fraction(-b) / w] += abs(w) * v
+    return {place: change[place] for place in sorted(change) if change[place]}
+
+
+def linear_pieces(network: Network) -> int:
+    """Number of maximal intervals on which f is affine, between 1 and width + 1."""
+    return 1 + len(bends(network))
+
+
+def pieces_seen(places: NDArray[Any], values: NDArray[Any]) -> int:
+    """A number of pieces that values at rising places prove: 1 + the most bends shown by disjoint intervals.
+
+    Three neighbours that are not on one line have a bend strictly between the outer two. Taking each such interval that
+    starts no earlier than the last one taken ended gives the largest number of disjoint ones, since they are met by
+    rising right end. More places never show fewer pieces, and no function of p pieces ever shows more than p.
+
+    Raises:
+        ValueError: the places do not rise, or are not as many as the values.
+    """
+    runs, rises = np.diff(places), np.diff(values)
+    if len(places) != len(values) or not all(runs > 0):
+        raise ValueError("expected as many values as places, and places in strictly rising order")
+    seen, end = 1, 0
+    for start in np.flatnonzero(rises[1:] * runs[:-1] != rises[:-1] * runs[1:]).tolist():
+        if start >= end:
+            seen, end = seen + 1, start + 2
+    return seen
 
 
 def draw_network(
@@ -42,10 +120,10 @@ def draw_network(
     return exact_network(w, b if biases else torch.zeros_like(b), v * kept, c)
 
 
-def places(level: int) -> list[Fraction]:
+def places(level: int) -> Float[Tensor, " points"]:
     """The 2^level − 1 quantiles of a Cauchy law, which −b/w follows; those of a level contain those of the last."""
     number = 2**level
-    return [Fraction(math.tan(math.pi * (i / number - 0.5))) for i in range(1, number)]
+    return torch.tensor([math.tan(math.pi * (i / number - 0.5)) for i in range(1, number)], dtype=torch.float64)
 
 
 def count_pieces(settings: Settings) -> pd.DataFrame:
@@ -65,25 +143,41 @@ def count_pieces(settings: Settings) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["law", "width", "pieces"])
 
 
+def judged_by_width(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """How many pieces networks have beside how many they can have, and in which shares."""
+    possible, laws = networks["width"] + 1, networks.groupby(["law", "width"])["pieces"]
+    spread = laws.agg(["size", "min", "max"])
+    widths = spread.loc[PLAIN].join(spread.loc[BARE].add_suffix(" without biases")).reset_index()
+    return {
+        "networks": networks.assign(
+            all_there=networks["pieces"] == possible, one_less=networks["pieces"] == possible - 1
+        ),
+        "pieces": laws.value_counts(normalize=True).rename("share").reset_index(),
+        "widths": widths.assign(possible=widths["width"] + 1),
+    }
+
+
 def see(settings: Settings, narrow: int, wide: int) -> pd.DataFrame:
     """Of the wider networks, the share that show more pieces than the narrow ones can have, by their values at 3, 7,
     15, … points: a lower bound on the total variation between the two laws of values at the points.
 
     `refuted` is how many of the narrow ones do so at the finest points: the theorem says 0.
     """
-    levels, generator = range(2, settings.finest + 1), settings.generator("seen", narrow, wide)
-    A, found = places(settings.finest), []
-    for _ in range(settings.seen_networks):
-        X, values = values_as_integers(draw_network(wide, generator), A)
-        steps = [2 ** (settings.finest - level) for level in levels]
-        found.append([pieces_seen(X[step - 1 :: step], values[step - 1 :: step]) > narrow + 1 for step in steps])
-    narrow_ones = (values_as_integers(draw_network(narrow, generator), A) for _ in range(settings.seen_networks))
-    refuted = sum(pieces_seen(X, values) > narrow + 1 for X, values in narrow_ones)
-    by_level = zip(levels, np.transpose(found), strict=True)
-    shares = [(2**level - 1, *Statistic.of_proportion(of_level)) for level, of_level in by_level]
-    return pd.DataFrame(shares, columns=["points", *BOUNDS]).assign(
-        pair=f"{narrow} and {wide}", narrow=narrow, wide=wide, refuted=refuted
-    )
+    generator = settings.generator("seen", narrow, wide)
+    X, unit = whole(places(settings.finest))
+    levels = range(2, settings.finest + 1)
+    steps = [2 ** (settings.finest - level) for level in levels]
+
+    def shown(width: int) -> list[list[bool]]:
+        """By network and level."""
+        drawn = (draw_network(width, generator).values(X, unit) for _ in range(settings.seen_networks))
+        return [[pieces_seen(X[s - 1 :: s], values[s - 1 :: s]) > narrow + 1 for s in steps] for values in drawn]
+
+    shares = [Statistic.of_proportion(of_level) for of_level in zip(*shown(wide), strict=True)]
+    return pd.DataFrame(shares, columns=BOUNDS).assign(
+        points=[2**level - 1 for level in levels], pair=f"{narrow} and {wide}", narrow=narrow, wide=wide,
+        refuted=np.sum(shown(narrow), axis=0)[-1],
+    )  # fmt: skip
 
 
 def shown_by_events(seen: pd.DataFrame) -> pd.DataFrame:
@@ -93,66 +187,21 @@ def shown_by_events(seen: pd.DataFrame) -> pd.DataFrame:
     """
     finest = seen[seen["points"] == seen["points"].max()].set_index("pair")
     shares = finest[BOUNDS].where(finest["refuted"] == 0)
-    rows = [
-        (f"{f.name}, {words}", f"widths {pair}", *map(bound, share), f.between_singular)
-        for f in generators()
-        for words, bound in (("Q wide, P narrow", f.shown_of_q), ("Q narrow, P wide", f.shown_of_p))
-        for pair, *share in shares.itertuples(name=None)
-    ]
-    return pd.DataFrame(rows, columns=["law", "pair", *BOUNDS, "limit"])
+    nothing, rows = [0.0, 0.0, 0.0], []
+    for pair, *share in shares.itertuples(name=None):
+        for f in generators():
+            for words, q, p in ("Q wide, P narrow", share, nothing), ("Q narrow, P wide", nothing, share):
+                rows.append((f"{f.name}, {words}", f"widths {pair}", *map(f.of_event, q, p), f.between_singular))
+    shown = pd.DataFrame(rows, columns=["law", "pair", *BOUNDS, "limit"])
+    return shown.assign(finite=shown["limit"] < math.inf)
 
 
-def pieces_statistics(pieces: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Values]:
-    """On propositions 7 and 9, by width or pair of widths."""
-    case = "width " + pieces["width"].astype(str)
-    plain, bare, zeros = (pieces[pieces["law"] == law] for law in (PLAIN, BARE, ZEROS))
-    excess = plain["pieces"] - plain["width"] - 1
-    by_pair, named = shown.set_index("pair"), shown.set_axis(shown["law"] + ", " + shown["pair"])
-    finite = named[named["limit"] < math.inf]
-    return {
-        "proposition 9: least share of networks with exactly width + 1 pieces": (
-            (excess == 0).groupby(case).agg(list).to_dict()
-        ),
-        "proposition 9: most pieces in excess of width + 1": excess.groupby(case).max().to_dict(),
-        "proposition 9: least total variation that finitely many values show between two widths": _bounds(
-            by_pair[by_pair["law"] == "total variation, Q wide, P narrow"]
-        ),
-        "proposition 7: least KL(wide, narrow) that finitely many values show [nats]": _bounds(
-            by_pair[by_pair["law"] == "KL(Q, P), Q wide, P narrow"]
-        ),
-        "proposition 7: least share of f(0) + f'(infinity), where finite, that finitely many values show": _bounds(
-            finite[BOUNDS].div(finite["limit"], axis=0)
-        ),
-        "proposition 9: most pieces of any width without hidden biases": bare["pieces"].groupby(case).max().to_dict(),
-        "proposition 9: share of networks that pass for one neuron less if outgoing weights may be 0": (
-            (zeros["pieces"] == PRUNED).to_list()
-        ),
-    }
-
-
-def _bounds(of: pd.DataFrame) -> dict[str, Statistic]:
-    return {name: Statistic(*row) for name, *row in of[BOUNDS].itertuples(name=None)}
-
-
-def of_networks(settings: Settings) -> Findings:
+def of_networks(settings: Settings) -> dict[str, pd.DataFrame]:
     """On propositions 7 and 9."""
-    pieces = count_pieces(settings)
     seen = pd.concat([see(settings, *pair) for pair in settings.pairs], ignore_index=True)
-    shown = shown_by_events(seen)
-    spread = pieces.groupby(["law", "width"])["pieces"].agg(["size", "min", "max"])
-    events = shown.pivot(index="law", columns="pair", values="low").loc[shown["law"].unique(), shown["pair"].unique()]
-    events = events.rename_axis("divergence")
-    events["in the limit"] = shown.groupby("law")["limit"].first()
-    events.attrs["M"] = seen["points"].max()
-    return Findings(
-        frames={
-            "pieces": pieces.groupby(["law", "width"])["pieces"]
-            .value_counts(normalize=True)
-            .rename("share")
-            .reset_index(),
-            "widths": spread.loc[PLAIN].join(spread.loc[BARE].add_suffix(" without biases")).reset_index(),
-            "seen": seen,
-            "shown": events.reset_index(),
-        },
-        statistics=pieces_statistics(pieces, shown),
-    )
+    events = shown_by_events(seen)
+    shown = events.pivot(index="law", columns="pair", values="low").loc[events["law"].unique(), events["pair"].unique()]
+    shown["in the limit"] = events.groupby("law")["limit"].first()
+    shown.attrs["M"] = seen["points"].max()
+    shown = shown.rename_axis("divergence").reset_index()
+    return {**judged_by_width(count_pieces(settings)), "seen": seen, "events": events, "shown": shown}

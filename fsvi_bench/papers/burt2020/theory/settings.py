@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from fsvi_bench.seeds import derive_seed
+from fsvi_bench.papers.streams import stream
+
+
+def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    if any(not 1 <= fewer < more for fewer, more in pairs):
+        raise ValueError("expected pairs of positive numbers, the second larger: points than parameters, or widths")
+    return pairs
+
+
+Rising = Annotated[list[tuple[int, int]], Field(min_length=1), AfterValidator(_rising)]
 
 
 class Settings(BaseModel):
@@ -18,8 +27,8 @@ class Settings(BaseModel):
     features: int = Field(ge=2)
     extra_points: int = Field(ge=1)
     draws: int = Field(ge=1)
-    folded_mean: float = Field(ge=-12, le=12, allow_inf_nan=False)  #: its quadrature reaches 12 deviations
-    cases: list[tuple[int, int]] = Field(min_length=1)
+    folded_mean: float = Field(ge=-12, le=12)  #: its quadrature reaches 12 deviations
+    cases: Rising
     smallest_noise: float = Field(ge=1e-14, lt=1)
     steps: int = Field(ge=3)
     curve_points: int = Field(ge=2, le=60)
@@ -27,17 +36,10 @@ class Settings(BaseModel):
     widths: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
     networks: int = Field(ge=1)
     zero_probability: float = Field(gt=0, lt=1)
-    pairs: list[tuple[int, int]] = Field(min_length=1)
+    pairs: Rising
     seen_networks: int = Field(ge=1)
     finest: int = Field(ge=2, le=12)
 
-    @field_validator("cases", "pairs")
-    @classmethod
-    def _rising(cls, value: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        if any(not 1 <= fewer < more for fewer, more in value):
-            raise ValueError("expected pairs of positive numbers, the second larger: points than parameters, or widths")
-        return value
-
     def generator(self, *purpose: str | int) -> torch.Generator:
         """A stream for one purpose."""
-        return torch.Generator().manual_seed(derive_seed("burt2020-theory", *purpose, self.seed) % 2**63)
+        return stream("cpu", "burt2020-theory", *purpose, self.seed)

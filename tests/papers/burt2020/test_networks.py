@@ -3,18 +3,19 @@
 from fractions import Fraction
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsvi_bench.papers.burt2020.theory.relu_pieces import (
+from fsvi_bench.papers.burt2020.theory.networks import (
     Network,
     bends,
     exact_network,
     linear_pieces,
     pieces_seen,
-    values_as_integers,
+    whole,
 )
 from tests.maths.draws import PROPERTY, f64
 
@@ -23,15 +24,17 @@ small = st.integers(-3, 3).map(Fraction)  #: so that bends coincide and weights 
 
 def value_of(network, x):
     """f(x)."""
-    w, b, v, c = network
-    return c + sum((v * max(w * x + b, Fraction(0)) for w, b, v in zip(w, b, v, strict=True)), Fraction(0))
+    return network.output_bias + sum(v * max(w * x + b, 0) for w, b, v in zip(*network[:3], strict=True))
+
+
+def exactly(*numbers):
+    return np.array([Fraction(number) for number in numbers], dtype=object)
 
 
 @st.composite
 def networks(draw):
     width = draw(st.integers(0, 6))
-    w, b, v = (tuple(draw(small) for _ in range(width)) for _ in range(3))
-    return Network(w, b, v, draw(small))
+    return Network(*(exactly(*(draw(small) for _ in range(width))) for _ in range(3)), draw(small))
 
 
 def pieces_of_the_function(network):
@@ -54,12 +57,12 @@ def test_count_is_that_of_the_function(network):
 @given(networks(), st.lists(st.fractions(-5, 5, max_denominator=7), min_size=2, max_size=12, unique=True))
 def test_values_never_show_more_than_there_is_and_more_values_never_less(network, places):
     """Whichever place is left out, an inner one too."""
-    places.sort()
-    values = [value_of(network, x) for x in places]
+    places = exactly(*sorted(places))
+    values = network.values(places)
     seen = pieces_seen(places, values)
     assert seen <= linear_pieces(network)
     for i in range(len(places)):
-        assert pieces_seen(places[:i] + places[i + 1 :], values[:i] + values[i + 1 :]) <= seen
+        assert pieces_seen(np.delete(places, i), np.delete(values, i)) <= seen
 
 
 @PROPERTY
@@ -70,30 +73,27 @@ def test_close_enough_values_show_everything(network):
     if not places:
         return
     gap = min([b - a for a, b in pairwise(places)], default=Fraction(1)) / 3
-    dense = sorted({x + shift for x in places for shift in (-gap, 0, gap)})
-    assert pieces_seen(dense, [value_of(network, x) for x in dense]) == linear_pieces(network)
+    dense = exactly(*sorted({x + shift for x in places for shift in (-gap, 0, gap)}))
+    assert pieces_seen(dense, network.values(dense)) == linear_pieces(network)
 
 
 def test_whole_numbers_are_the_values_times_a_constant():
     w, b, v = torch.randn(3, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    network, places = exact_network(w, b, v, 0.7), [Fraction(-7, 3), Fraction(1, 5), Fraction(2)]
-    X, values = values_as_integers(network, places)
+    network, (X, unit) = exact_network(w, b, v, 0.7), whole(f64([-7 / 3, 0.2, 2.0]))
+    values = network.values(X, unit)
     assert all(isinstance(number, int) for number in (*X, *values))
-    factor = X[2] / Fraction(2)
-    assert factor > 0
-    assert [x / factor for x in map(Fraction, X)] == places
-    scale = values[0] / value_of(network, places[0])
-    assert scale > 0
-    assert [value / scale for value in map(Fraction, values)] == [value_of(network, x) for x in places]
+    assert [Fraction(x, unit) for x in X] == exactly(-7 / 3, 0.2, 2.0).tolist()
+    as_given = Network(*(exactly(*column.tolist()) for column in (w, b, v)), Fraction(0.7))
+    scales = {Fraction(value) / value_of(as_given, Fraction(x, unit)) for x, value in zip(X, values, strict=True)}
+    assert len(scales) == 1
+    assert scales.pop() > 0
 
 
 def test_two_units_at_one_place_are_one_bend_and_opposite_ones_none():
-    one = Fraction(1)
-    together = Network((one, 2 * one), (one, 2 * one), (one, one), one)
-    assert bends(together) == {-one: 3 * one}
+    together = Network(exactly(1, 2), exactly(1, 2), exactly(1, 1), 1)
+    assert bends(together) == {-1: 3}
     # max(0, x + 1) − max(0, −x − 1) = x + 1 is affine, though both units bend at −1.
-    opposite = Network((one, -one), (one, -one), (one, -one), one)
-    assert linear_pieces(opposite) == 1
+    assert linear_pieces(Network(exactly(1, -1), exactly(1, -1), exactly(1, -1), 1)) == 1
 
 
 def test_units_that_do_not_bend():
@@ -116,15 +116,15 @@ def test_floats_are_taken_as_they_are():
     assert linear_pieces(network) == 3
 
 
-def test_a_greedy_choice_by_hand():
+@pytest.mark.parametrize(
+    ("places", "values", "pieces"), [((-2, -1, 1, 2), (2, 1, 1, 2), 2), (range(5), (0, 1, 0, 1, 0), 3)]
+)
+def test_a_greedy_choice_by_hand(places, values, pieces):
     """|x| at −2, −1, 1, 2: two crooked triples that overlap prove one bend; three that overlap in turn prove two."""
-    places = [Fraction(x) for x in (-2, -1, 1, 2)]
-    assert pieces_seen(places, [abs(x) for x in places]) == 2
-    zigzag = [Fraction(x) for x in (0, 1, 0, 1, 0)]
-    assert pieces_seen([Fraction(x) for x in range(5)], zigzag) == 3
+    assert pieces_seen(exactly(*places), exactly(*values)) == pieces
 
 
 @pytest.mark.parametrize("places", [[0, 0], [1, 0], [0]])
 def test_places_must_rise_and_be_as_many_as_the_values(places):
     with pytest.raises(ValueError, match="strictly rising"):
-        pieces_seen([Fraction(x) for x in places], [Fraction(0), Fraction(1)])
+        pieces_seen(exactly(*places), exactly(0, 1))

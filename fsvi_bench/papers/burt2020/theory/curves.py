@@ -1,0 +1,129 @@
+"""Two models with one parameter, whose values at a few inputs are a curve: a smooth one, and one that fills the square.
+
+**A nonlinear model**, θ ~ N(0, 1) ↦ f_θ(x) = θ cos x + sin 2θx, as a law of its values at M inputs.
+
+Proposition 4 of Burt et al. (2020) is about every g that is locally Lipschitz in its parameters. In general KL(Q_ε‖P)
+has a slope ½(M − d) in log(1/ε²), d the information dimension of the law of g(θ) at the M inputs (Guionnet and
+Shlyakhtenko 2007), which is at most k: the slope is at least ½(M − k), given finite second moments, without which the
+KL to a Gaussian may be infinite at every ε. It is more than that where parameters are redundant. This g is an
+immersion, d = k = 1: it has values on a smooth curve in R^M; the law Q_ε with white noise of variance ε² has the
+density (with θ' = θ + εu)
+
+    q_ε(f_θ + εξ) = ε^(1−M) (2π)^(−M/2) ∫ N(θ + εu; 0, 1) exp(−½‖ξ − (f_θ' − f_θ)/ε‖²) du.
+
+As ε → 0 the curve is locally a line, and +∫ q_ε log q_ε − ½(M − 1) log(1/ε²) tends to
+
+    −½(M − 1) log(2πe) − ½ log(2πe) − E log‖∂f_θ/∂θ‖.
+
+Where 0 is the first of the inputs, ‖f_θ' − f_θ‖ ≥ |θ' − θ|, so that only |u| ≤ 10 + ‖ξ‖ matters (exp(−50) = 2e-22).
+
+**Hilbert's curve**: a continuous model with one parameter whose values at two inputs have a density.
+
+Proposition 4 of Burt et al. (2020) asks for a g that is locally Lipschitz, and its proof looks at k + 1 inputs. Without
+the condition these are not enough: with θ uniform on [0, 1] and (f(x₁), f(x₂)) = h(θ) for Hilbert's h, which is
+continuous (Hölder with exponent ½) and carries length to area, the law at the two points is uniform on the unit square,
+and its KL to a Gaussian is finite though M = 2 > k = 1. A Lipschitz curve such as θ ↦ (θ, θ) stays on a null set. The
+two are told apart by rounding to cells of width 2^−n: the KL of rounded laws converges for the first, and grows by
+(M − k) log 2 with each n for the second. All that enters here is that h visits every cell once.
+
+Of processes the proposition is not true without the condition either. Let u₁ = h₁, u₂ = h₁∘h₂, u₃ = h₁∘h₂∘h₂, …: all
+continuous, and by induction independent and uniform on [0, 1], since h carries length to area. Let P have f(x) = Z_n
+for x in the n-th of [0, 1), [−1, 0), [1, 2), …, with Z_n standard normal and independent, which is not degenerate.
+Choose a_n with Prob(|Z_n| ≤ a_n) = exp(−2^−n), and let g(θ)(x) be the u_n(θ)-quantile of Z_n given |Z_n| ≤ a_n. Every
+g(·)(x) is continuous, and Q = g_*(uniform) is P given that all |Z_n| ≤ a_n: KL(Q, P) = Σ 2^−n = 1 nat. (KL(P, Q) is
+infinite, but finite too for a mixture of such Q with weights 2^−m, P's probability of the m-th event rising fast to 1,
+each from an interval of a θ on the line, joined by continuous paths without mass.)
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_log_density
+
+_STEP = 1 / 4  #: of the trapezoidal rule, in widths of the integrand
+
+
+def curve(theta: Float[Tensor, "*S"], x: Float[Tensor, " M"]) -> Float[Tensor, "*S M"]:
+    """f_θ(x)."""
+    return theta[..., None] * x.cos() + (2 * theta[..., None] * x).sin()
+
+
+def curve_speed(theta: Float[Tensor, "*S"], x: Float[Tensor, " M"]) -> Float[Tensor, "*S"]:
+    """‖∂f_θ/∂θ‖ over the inputs, at most ‖1 + 2|x|‖."""
+    return (x.cos() + 2 * x * (2 * theta[..., None] * x).cos()).norm(dim=-1)
+
+
+def smoothed_curve_log_ratio(
+    theta: Float[Tensor, " S"],
+    noise: Float[Tensor, "S M"],
+    noise_variance: float,
+    x: Float[Tensor, " M"],
+    tril_p: Float[Tensor, "M M"],
+) -> Float[Tensor, " S"]:
+    """log q_ε(y)/p(y) at y = f_θ(x) + ε·noise, p = N(0, LLᵀ): for standard normal draws its mean is KL(Q_ε‖P).
+
+    By the trapezoidal rule. 1/‖∂f/∂θ‖ is the width of the integrand: at a quarter of it, a Gaussian is summed up to
+    2 exp(−2π² · 4²) = 1e-137 of its integral.
+
+    Raises:
+        ValueError: the first input is not 0, or ε² is not between 0 and 1.
+    """
+    if float(x[0]) != 0 or not 0 < noise_variance <= 1:
+        raise ValueError(f"got the first input {float(x[0])} and ε² = {noise_variance}, expected 0 and 0 < ε² ≤ 1")
+    epsilon, M = math.sqrt(noise_variance), len(x)
+    reach = 10 + float(noise.norm(dim=-1).max())
+    step = _STEP / float((1 + 2 * x.abs()).norm())
+    u = torch.arange(-reach, reach + step, step, dtype=theta.dtype)
+
+    def log_sum(theta: Tensor, noise: Tensor) -> Tensor:
+        near = theta + epsilon * u
+        away = noise - (curve(near, x) - curve(theta, x)) / epsilon
+        return torch.logsumexp(-0.5 * (away.square().sum(-1) + near.square() + LOG_2PI), dim=0)
+
+    log_integral = torch.vmap(log_sum, chunk_size=100)(theta, noise) + math.log(step)
+    log_q = log_integral + (1 - M) * math.log(epsilon) - 0.5 * M * LOG_2PI
+    return log_q - _log_density(curve(theta, x) + epsilon * noise, tril_p)
+
+
+def smoothed_curve_kl_constant(x: Float[Tensor, " M"], tril_p: Float[Tensor, "M M"]) -> float:
+    """lim KL(Q_ε‖P) − ½(M − 1) log(1/ε²), the expectations over θ by the trapezoidal rule."""
+    theta = torch.linspace(-9, 9, 18001, dtype=x.dtype)
+    density = torch.exp(-0.5 * (theta.square() + LOG_2PI))
+    expected = torch.trapezoid(density * (curve_speed(theta, x).log() + _log_density(curve(theta, x), tril_p)), theta)
+    return float(-0.5 * len(x) * (1 + LOG_2PI) - expected)
+
+
+def _log_density(values: Float[Tensor, "S M"], tril: Float[Tensor, "M M"]) -> Float[Tensor, " S"]:
+    """Of N(0, LLᵀ)."""
+    return gaussian_log_density(values, torch.zeros_like(values), tril.expand(len(values), -1, -1))
+
+
+def hilbert_cells(order: int) -> Int[Tensor, "steps 2"]:
+    """Cells of the 2^n × 2^n grid in the order in which the curve visits them, one for each 4^−n of θ.
+
+    h(θ) for θ in the q-th quarter is h of the rest of θ, halved and put into a quadrant: transposed for q = 0, as it
+    is for 1 and 2, transposed and turned for 3. The cells of order n + 1 lie within those of order n, so the orders
+    converge uniformly to a continuous curve.
+    """
+    x = y = torch.zeros(1, dtype=torch.int64)
+    for size in (2**level for level in range(order)):
+        x, y = (
+            torch.cat([y, x, x + size, 2 * size - 1 - y]),
+            torch.cat([x, y + size, y + size, size - 1 - x]),
+        )
+    return torch.stack([x, y], dim=-1)
+
+
+def rounded_kl(cells: Int[Tensor, "steps 2"], order: int) -> Float[Tensor, ""]:
+    """KL of a law on cells of the unit square, each visit of equal weight, to N(0, I₂) rounded to the same cells."""
+    edges = torch.linspace(0, 1, 2**order + 1, dtype=torch.float64)
+    log_mass = torch.special.ndtr(edges).diff().log()
+    column, row = cells.mT
+    q = torch.bincount(column * 2**order + row, minlength=4**order).double() / len(cells)
+    log_p = (log_mass[:, None] + log_mass).ravel()
+    return (torch.xlogy(q, q) - q * log_p).sum()
