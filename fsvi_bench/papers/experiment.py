@@ -8,23 +8,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_json
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.base import Outcome, Reproduction, Workshop
 from fsvi_bench.papers.claims import Claim, Values, Verdict, judge
 from fsvi_bench.papers.parts import Parts
 from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.plots import Drawings, FigureSpec
-from fsvi_bench.presenting.tables import Frames, Table, TableSpec, as_csv
+from fsvi_bench.presenting.tables import Frames, TableSpec, as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
 
 Settings = TypeVar("Settings", bound=BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -64,19 +66,6 @@ class _File(BaseModel):
     figure: FigureSpec
 
 
-class ExperimentNumbers(BaseModel):
-    """The JSON file of an experiment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-    format: Literal["fsvi-reproduction/2"] = "fsvi-reproduction/2"
-    figure: str
-    quick: bool
-    settings: dict[str, Any]
-    claims: tuple[Verdict, ...]
-    tables: tuple[Table, ...]
-    frames: dict[str, dict[str, list[Any]]]  #: name -> column -> values
-
-
 class Experiment(Reproduction, Generic[Settings]):
     """A named experiment.
 
@@ -101,23 +90,28 @@ class Experiment(Reproduction, Generic[Settings]):
         settings, parts, file = self._settings(workshop.quick), Parts(self.name, workshop), self._file()
         laboratory = Laboratory(parts, workshop.resources.data_dir, workshop.quick, workshop.progress.note)
         findings = self.investigate(settings, laboratory)
-        verdicts = self._judge(findings)
+        verdicts = self._judge(file.claims, findings)
         with self._names_of_the_file(findings):
             tables = tuple(spec.of(findings.frames) for spec in file.tables)
-        numbers = ExperimentNumbers(
-            figure=self.name,
-            quick=workshop.quick,
-            settings=settings.model_dump(mode="json"),
-            claims=verdicts,
-            tables=tables,
-            frames={
-                name: {str(column): frame[column].tolist() for column in frame}
-                for name, frame in findings.frames.items()
-            },
-        )
+        numbers = {
+            "format": "fsvi-reproduction/2",
+            "figure": self.name,
+            "quick": workshop.quick,
+            "settings": settings,
+            "claims": verdicts,
+            "tables": tables,
+            "frames": {name: frame.rename(columns=str).to_dict("list") for name, frame in findings.frames.items()},
+        }
+        texts = {
+            ".json": json_in_lines(to_json(numbers, inf_nan_mode="strings").decode(), 3),
+            ".csv": as_csv(tables),
+            ".md": findings.page and findings.page(verdicts),
+        }
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
         stem = workshop.stem(self.name)
-        written = _write(stem, numbers, findings.page and findings.page(verdicts))
+        written = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items() if text is not None}
+        for path, text in written.items():
+            write_atomically(path, text.encode())
         return Outcome(
             name=self.name,
             quick=workshop.quick,
@@ -128,8 +122,7 @@ class Experiment(Reproduction, Generic[Settings]):
             claims=verdicts,
         )
 
-    def _judge(self, findings: Findings) -> tuple[Verdict, ...]:
-        claims = self._file().claims
+    def _judge(self, claims: Sequence[Claim], findings: Findings) -> tuple[Verdict, ...]:
         with self._names_of_the_file(findings):
             placed = {claim.statistic: claim.at.of(findings.frames) for claim in claims if claim.at is not None}
         try:
@@ -160,33 +153,31 @@ class Experiment(Reproduction, Generic[Settings]):
 
     def _settings(self, quick: bool) -> Settings:
         file = self._file()
-        try:
-            return self.settings.model_validate({**file.paper, **(file.quick if quick else {})})
-        except ValidationError as error:
-            raise self._error(error) from error
+        return validated(self.settings, {**file.paper, **(file.quick if quick else {})}, self._path)
 
     def _file(self) -> _File:
-        try:
-            return _File.model_validate(read_yaml(self._path))
-        except ValidationError as error:
-            raise self._error(error) from error
+        return validated(_File, read_yaml(self._path), self._path)
 
     @property
     def _path(self) -> Path:
-        return resource_dir("conf") / "reproductions" / f"{self.name}.yaml"
-
-    def _error(self, error: ValidationError) -> InputError:
-        first = error.errors()[0]
-        return InputError(f"{self._path}: '{'.'.join(map(str, first['loc']))}': {first['msg']}; mend the file")
+        return path_of(self.name)
 
 
-def _write(stem: Path, numbers: ExperimentNumbers, page: str | None) -> list[Path]:
-    """Writes the numbers, the tables and the page, if there is one; where they are."""
-    texts = {".json": json_in_lines(numbers.model_dump_json(), 3), ".csv": as_csv(numbers.tables), ".md": page}
-    paths = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items() if text is not None}
-    for path, text in paths.items():
-        write_atomically(path, text.encode())
-    return list(paths)
+def path_of(name: str) -> Path:
+    """Where a reproduction's file lies."""
+    return resource_dir("conf") / "reproductions" / f"{name}.yaml"
+
+
+def validated(model: type[Model], content: object, path: Path) -> Model:
+    """What a file, or a part of it, holds.
+
+    Raises:
+        InputError: it does not validate.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise InputError(f"{path}: {invalid_field(error)}; mend the file") from error
 
 
 def _draw_alone(draw: Callable[[Axes], None], axes: Axes) -> None:
