@@ -73,7 +73,7 @@ def _differences(statistic: str, cells: pd.DataFrame) -> pd.DataFrame:
     for other in others:
         jitter = [] if other["kl_jitter"].isna().all() else ["kl_jitter"]  # EXACT stands beside each
         first = first.merge(other, on=["dataset", "split", *jitter], suffixes=("", "_of_other"))
-        first["value"] = paired_differences(first["value"], first["value_of_other"])
+        first["value"] = paired_differences(*first[["value", "value_of_other"]].to_numpy().T)
         first["finished"] &= first["finished_of_other"]
     return first
 

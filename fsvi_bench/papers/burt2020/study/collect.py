@@ -120,7 +120,7 @@ def curve(traces: Mapping[str, Trace], asked: Mapping[str, int]) -> pd.DataFrame
     """
     points = pd.concat(pd.DataFrame(trace.points).assign(cell=cell) for cell, trace in traces.items())
     table = points.fillna({"kl": math.inf}).pivot(index="steps", columns="cell", values=["kl", "seconds"])
-    table = table.reindex(table.index.union([*asked.values()]))
+    table = table.reindex(sorted({*table.index, *asked.values()}))
     kl, seconds = table["kl"], table["seconds"].ffill().median(axis=1)
     ended = kl.bfill().isna() & kl.columns.isin([*asked])
     kl = kl.mask(ended, math.inf).ffill().dropna()  # from where all traces have begun

@@ -172,5 +172,5 @@ def _with_panels(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
         if (of["finished"] < of["planned"]).any()
     }
     found = frame.merge(counts, "left", line)
-    panel = found["dataset"].map(panels).fillna(found["dataset"])
+    panel = found["dataset"].map(lambda name: panels.get(name, name))
     return found.assign(panel=panel, opacity=np.where(found["finished"] < found["planned"], FAINT, 1.0))
