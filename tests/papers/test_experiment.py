@@ -102,10 +102,8 @@ def test_numpys_linear_algebra_errors_cost_no_other_part_either(tmp_path):
     assert sorted(notes) == [f"failed: value {v}: LinAlgError: planted in two lines" for v in ("1.0", "2.0")]
     assert parts.compute(whole, [Number(value=math.inf)], Number) == [Number(value=math.inf)]
     assert parts.reused == 1
-    # Between processes call and exception travel as bytes.
-    with pytest.raises(RuntimeError, match="LinAlgError: planted") as raised:
-        pickle.loads(pickle.dumps(partial(_attempt, whole)))(Number(value=1.0))
-    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    # Between processes the call travels as bytes.
+    assert pickle.loads(pickle.dumps(partial(_attempt, whole)))(Number(value=1.0)).startswith("LinAlgError: planted")
 
 
 def test_a_part_is_the_same_when_computed_and_when_found(tmp_path):
