@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps, rcParams, style
+from matplotlib import colormaps, style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
@@ -101,56 +101,48 @@ class Layer(_Spec):
         """Raises KeyError for a frame or a column that is not there."""
         for rows, look in self._parts(frames):
             if self.kind in ("hline", "vline"):
-                self._draw_levels(axes, rows, look)
+                draw, at = (axes.axhline, self.y) if self.kind == "hline" else (axes.axvline, self.x)
+                for place in rows[at].unique() if isinstance(at, str) else [at]:
+                    draw(place, zorder=1, **look)
             elif self.kind == "words":
                 _write(axes, rows[self.text], self.at, rows[self.y if horizontal else self.x], look, horizontal)
             elif self.beyond:
-                outside = self.outside(axes, rows, horizontal)
-                for side, beyond in outside.groupby("side"):
+                marks = beyond(self.marks(rows, horizontal), axes, horizontal)
+                for side, outside in marks.groupby("side"):
                     arrow = ("◂▸" if horizontal else "▾▴")[side]
-                    _write(axes, [arrow] * len(beyond), side, beyond["place"], look, horizontal)
-                self._draw_marks(axes, rows.drop(index=outside.index), look, horizontal)
+                    _write(axes, [arrow] * len(outside), side, outside["place"], look, horizontal)
+                self._draw_marks(axes, rows.drop(index=marks.index), look, horizontal)
             else:
                 self._draw_marks(axes, rows, look, horizontal)
 
-    def _draw_levels(self, axes: Axes, rows: pd.DataFrame, look: Look) -> None:
-        draw, at = (axes.axhline, self.y) if self.kind == "hline" else (axes.axvline, self.x)
-        for place in rows[at].unique() if isinstance(at, str) else [at]:
-            draw(place, zorder=1, **look)
-
     def _draw_marks(self, axes: Axes, rows: pd.DataFrame, look: Look, horizontal: bool) -> None:
-        if self.take:
-            rows = rows.groupby(self.x, sort=False)[[self.y]].agg(self.take).reset_index()
+        x, y = rows[self.x], rows[self.y if self.kind != "band" else self.low]
         if self.kind == "band":
-            area = {"linewidth": 0, "alpha": 0.15} | _given(look)
-            axes.fill_between(rows[self.x], rows[self.low], rows[self.high], **area)
+            axes.fill_between(x, y, rows[self.high], **{"linewidth": 0, "alpha": 0.15} | _given(look))
         elif self.kind == "bar":
-            axes.bar(rows[self.x], rows[self.y], width=self.width, **look)
+            axes.bar(x, y, width=self.width, **look)
         elif self.kind == "intervals":
-            value = rows[self.x if horizontal else self.y]
+            value = x if horizontal else y
             ends = {"xerr" if horizontal else "yerr": [value - rows[self.low], rows[self.high] - value]}
-            axes.errorbar(rows[self.x], rows[self.y], **ends, elinewidth=self.width, capsize=self.caps, **look)
+            axes.errorbar(x, y, **ends, elinewidth=self.width, capsize=self.caps, **look)
         else:
-            axes.plot(rows[self.x], rows[self.y], **look)
+            axes.plot(x, y, **look)
 
-    def outside(self, axes: Axes, rows: pd.DataFrame, horizontal: bool) -> pd.DataFrame:
-        """Of the rows that are beyond the panel's limits: group, value, place, and side (0 below, 1 above)."""
-        value, place = (self.x, self.y) if horizontal else (self.y, self.x)
-        low, high = axes.get_xlim() if horizontal else axes.get_ylim()
-        found = pd.DataFrame({"group": rows[self.beyond], "value": rows[value], "place": rows[place]})
-        found["side"] = (found["value"] > (high if self.stretches else low)) * 1
-        return found[(found["value"] < low) | (found["value"] > high) | (not self.stretches)]
-
-    def values(self, frames: Frames, horizontal: bool) -> NDArray[np.float64]:
-        """What the layer shows along the axis of values."""
-        columns = [self.x if horizontal else self.y, *([self.low, self.high] if self.kind == "intervals" else [])]
-        return self.rows(frames)[columns].to_numpy(dtype=float).ravel()
+    def marks(self, rows: pd.DataFrame, horizontal: bool) -> pd.DataFrame:
+        """What may lie beyond the axis of values: values with their ends, places and groups."""
+        columns = {"value": self.x, "place": self.y} if horizontal else {"value": self.y, "place": self.x}
+        columns |= {"low": self.low, "high": self.high} if self.kind == "intervals" else {}
+        found = pd.DataFrame({name: rows[column] for name, column in columns.items()})
+        return found.assign(group=rows[self.beyond], stretches=self.stretches)
 
     def rows(self, frames: Frames) -> pd.DataFrame:
         """Raises KeyError for a frame or a column that is not there."""
         if self.frame is None:
             return pd.DataFrame()
-        rows = select(frames[self.frame], self.where).reset_index(drop=True)
+        rows = select(frames[self.frame], self.where)
+        if self.take:
+            rows = rows.groupby([of for of in (self.by, self.x) if of], sort=False)[[self.y]].agg(self.take)
+        rows = rows.reset_index(drop=not self.take)
         if self.shift:
             rows[self.x] += rows[self.shift] if isinstance(self.shift, str) else self.shift
         return rows
@@ -159,9 +151,9 @@ class Layer(_Spec):
         """Rows that look alike, and how; the first of each value of `by` has its label."""
         rows = self.rows(frames)
         parts: list[Any] = [("", rows)] if self.by is None else list(rows.groupby(self.by, sort=False))
-        settings = {name: getattr(self, name) for name in ("colour", "marker", "style", "alpha", "fill", "every")}
         if isinstance(self.colour, dict):
             parts.sort(key=lambda part: [*self.colour].index(str(part[0])))
+        settings = {name: getattr(self, name) for name in ("colour", "marker", "style", "alpha", "fill", "every")}
         if self.shades is not None:
             settings["colour"] = [to_hex(shade) for shade in colormaps[self.shades](np.linspace(0, 0.95, len(parts)))]
         columns = [of for of in settings.values() if isinstance(of, str) and of in rows]
@@ -237,40 +229,33 @@ class Panel(_Spec):
     def fit(self, axes: Axes, frames: Frames) -> None:
         """Sets scales, and the limits of an axis that leaves something beyond it; panels may share these."""
         axes.set(xscale=self.xscale, yscale=self.yscale)
-        layers = [layer for layer in self.layers if layer.beyond]
-        if not layers:
+        marks = self._marks(frames)
+        if marks.empty:
             return
-        values = [layer.values(frames, self.horizontal) for layer in layers]
-        shown = np.concatenate([of for of, layer in zip(values, layers, strict=True) if layer.stretches])
-        least, greatest = self.within or (
-            NO_LOGARITHM if self._values(axes).get_scale() == "log" else -math.inf,
-            math.inf,
-        )
+        axis = axes.xaxis if self.horizontal else axes.yaxis
+        least, greatest = self.within or (NO_LOGARITHM if axis.get_scale() == "log" else -math.inf, math.inf)
+        shown = marks[marks["stretches"]].filter(["value", "low", "high"]).to_numpy(float).ravel()
         shown = shown[np.isfinite(shown) & (shown >= least) & (shown <= greatest)]
         shown = shown[shown <= fence(shown)] if self.fence else shown
-        if len(shown):
-            self._stretch(axes, shown, np.concatenate(values))
-        else:
-            self._values(axes).set_ticks([])
-
-    def _values(self, axes: Axes) -> Axis:
-        return axes.xaxis if self.horizontal else axes.yaxis
-
-    def _stretch(self, axes: Axes, shown: NDArray[np.float64], values: NDArray[np.float64]) -> None:
-        """Limits around what is shown, with room at the edges beyond which there are values."""
-        scale = self._values(axes).get_transform()
-        ends = scale.transform([shown.min(), shown.max()])
-        if ends[0] == ends[1]:
-            ends += [-0.1, 0.1]
-        beyond = np.array([(values < shown.min()).any(), (values > shown.max()).any()])
-        ends = scale.inverted().transform(ends + [-1, 1] * beyond * self.room * np.ptp(ends))
+        if not len(shown):
+            axis.set_ticks([])
+            return
+        # Limits around what is shown, with room at the edges beyond which there are values.
+        ends = axis.get_transform().transform([shown.min(), shown.max()])
+        full = np.array([marks["value"].min() < shown.min(), marks["value"].max() > shown.max()])
+        ends = axis.get_transform().inverted().transform(ends + [-1, 1] * full * self.room * np.ptp(ends))
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
         axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
 
+    def _marks(self, frames: Frames) -> pd.DataFrame:
+        layers = [layer for layer in self.layers if layer.beyond]
+        return pd.concat([pd.DataFrame(), *(layer.marks(layer.rows(frames), self.horizontal) for layer in layers)])
+
     def draw_on(self, axes: Axes, frames: Frames, drawings: Drawings) -> None:
         """Raises KeyError for a frame, a column or a drawing that is not there."""
+        marks = self._marks(frames)
         limits = _given({"xlim": self.xlim, "ylim": self.ylim})
-        if any(layer.beyond for layer in self.layers):
+        if len(marks):
             axes.autoscale(False, axis="x" if self.horizontal else "y")
             axes.set(**limits)
         for layer in self.layers:
@@ -279,9 +264,10 @@ class Panel(_Spec):
             drawings[self.draw](axes)
         if self.names is not None:
             self._name_places(axes, frames)
-        self._set_ticks(axes)
         axes.set(**limits, **_given({"aspect": "equal" if self.equal else None}))
-        self._number_beyond(axes, frames)
+        self._set_ticks(axes)
+        if len(marks):
+            self._number_beyond(axes, beyond(marks, axes, self.horizontal))
         first = next((frames[layer.frame] for layer in self.layers if layer.frame), pd.DataFrame())
         words = {"title": self.title, "xlabel": self.x, "ylabel": self.y}
         axes.set(**{name: worded(text, first) for name, text in words.items()})
@@ -290,17 +276,14 @@ class Panel(_Spec):
             axes.legend(**look | self.legend_look)
 
     def _set_ticks(self, axes: Axes) -> None:
-        if self.xticks is not None:
-            shown = axes.get_xlim()
-            axes.set_xticks(self.xticks, [f"{tick:g}" for tick in self.xticks])
-            axes.set_xticks([], minor=True)
-            axes.set_xlim(shown)
         if not self.minor_ticks:
             axes.minorticks_off()
-        axes.set(**_given({"yticks": self.yticks}))
-        for axis in (axes.xaxis, axes.yaxis):
-            if self.ticks is not None and not isinstance(axis.get_major_locator(), FixedLocator):
-                _number(axis, self.ticks)
+        for axis, places in ((axes.xaxis, self.xticks), (axes.yaxis, self.yticks)):
+            free = not isinstance(axis.get_major_locator(), FixedLocator)
+            if places is not None or (free and self.ticks is not None):
+                locator = _locator(axis, self.ticks or 0) if places is None else FixedLocator(places)
+                formatter = FuncFormatter(lambda value, _: readable(value))
+                axis.set(major_locator=locator, minor_locator=NullLocator(), major_formatter=formatter)
 
     def _name_places(self, axes: Axes, frames: Frames) -> None:
         """Names the places that the first layer's frame has, in this panel or in others."""
@@ -311,25 +294,23 @@ class Panel(_Spec):
         named = pd.concat([here, everywhere]).drop_duplicates(column).sort_values(column)
         places = named[column]
         axis.set_ticks(places, named[self.names])
-        axis.set_tick_params(length=0)
-        axis.grid(False)
         ends = (places.min() - 0.5, places.max() + 0.5)
         axes.set(**{"ylim": ends[::-1]} if self.horizontal else {"xlim": ends})
         if self.groups is not None:
             changes = named[self.groups] != named[self.groups].shift()
-            for edge in places.rolling(2).mean()[changes].dropna():
-                draw = axes.axhline if self.horizontal else axes.axvline
-                draw(edge, color=rcParams["grid.color"], linewidth=0.6, zorder=0)
+            axis.set_ticks(places.rolling(2).mean()[changes].dropna(), minor=True)
+        axis.set_tick_params(which="both", length=0)
+        axis.grid(False)
+        axis.grid(which="minor", linewidth=0.6)
 
-    def _number_beyond(self, axes: Axes, frames: Frames) -> None:
+    def _number_beyond(self, axes: Axes, marks: pd.DataFrame) -> None:
         """Of each group, the least and the greatest value beyond the axis, beside their arrows."""
-        found = [layer.outside(axes, layer.rows(frames), self.horizontal) for layer in self.layers if layer.beyond]
-        for (_, side), group in pd.concat(found).groupby(["group", "side"], sort=False) if found else ():
-            room = "\u2003" if self.horizontal else "\n"  # that the arrow takes
-            least = self.within[0] / 100 if self.within else NO_LOGARITHM
-            ends = [_brief(0.0 if abs(end) < least else end) for end in (group["value"].min(), group["value"].max())]
-            words = (" to " if self.horizontal else " to\n").join(dict.fromkeys(ends))
-            words = words + room if side == self.horizontal else room + words
+        least = self.within[0] / 100 if self.within else NO_LOGARITHM
+        arrow, to = ("\u2003", " to ") if self.horizontal else ("\n", " to\n")  # as much room as an arrow takes
+        for (_, side), group in marks.groupby(["group", "side"], sort=False):
+            ends = [0.0 if abs(end) < least else end for end in group["value"].agg(["min", "max"])]
+            words = to.join(dict.fromkeys(map(_brief, ends)))
+            words = words + arrow if side == self.horizontal else arrow + words
             _write(axes, [words], side, [group["place"].mean()], {"color": None, "alpha": None}, self.horizontal)
 
 
@@ -429,17 +410,21 @@ def _brief(value: float) -> str:
     return re.sub(r"e\+?(−?)0*", r"e\1", words)
 
 
-def _number(axis: Axis, most: int) -> None:
+def _locator(axis: Axis, most: int) -> Locator:
     """At most so many ticks, between powers of ten only where few of these are in view."""
-    locator: Any = MaxNLocator(most - 1, steps=[1, 2, 5, 10])
-    if axis.get_scale() == "log":
-        low, high = axis.get_view_interval()
-        decades = math.log10(high / low)
-        subs = (1.0, 2.0, 5.0) if decades < 1.2 else (1.0, 3.0) if decades < 2 else (1.0,)
-        locator = LogLocator(subs=subs, numticks=most)
-    axis.set_major_locator(locator)
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: readable(value)))
+    if axis.get_scale() != "log":
+        return MaxNLocator(most - 1, steps=[1, 2, 5, 10])
+    decades = np.ptp(np.log10(axis.get_view_interval()))
+    subs = (1.0, 2.0, 5.0) if decades < 1.2 else (1.0, 3.0) if decades < 2 else (1.0,)
+    return LogLocator(subs=subs, numticks=most)
+
+
+def beyond(marks: pd.DataFrame, axes: Axes, horizontal: bool) -> pd.DataFrame:
+    """Those of a layer's marks that are beyond the limits, or are not to stretch them; side 0 is below, 1 above."""
+    low, high = axes.get_xlim() if horizontal else axes.get_ylim()
+    value, stretches = marks["value"], marks["stretches"]
+    above = value > np.where(stretches, high, low)
+    return marks.assign(side=above * 1)[(value < low) | (value > high) | ~stretches]
 
 
 def _write(axes: Axes, texts: Any, share: float, places: Any, look: Look, horizontal: bool) -> None:

@@ -399,8 +399,9 @@ def test_places_have_names_and_lines_between_groups(horizontal):
     axes = strip(horizontal=horizontal)
     labels = axes.get_yticklabels() if horizontal else axes.get_xticklabels()
     assert [label.get_text() for label in labels] == [*VALUES["name"]]
-    edges = [line.get_ydata() if horizontal else line.get_xdata() for line in axes.lines if line.get_zorder() == 0]
-    assert [edge[0] for edge in edges] == [0.5, 2.75, 4.0]
+    axis = axes.yaxis if horizontal else axes.xaxis
+    assert axis.get_minorticklocs().tolist() == [0.5, 2.75, 4.0]
+    assert all(tick.gridline.get_visible() for tick in axis.get_minor_ticks())
     assert (axes.get_ylim() if horizontal else axes.get_xlim()[::-1]) == (5.0, -0.5)
 
 

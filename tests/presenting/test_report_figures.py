@@ -111,7 +111,7 @@ def test_spectra_are_medians_over_cells():
     wide = Overconfidence(smallest=doubled[0], median=doubled[10], largest=doubled[-1], quantiles=tuple(doubled))
     records = [record("rand-a", 0, 1.0), record("rand-a", 1, 1.0), record("rand-a", 2, 1.0, overconfidence=wide)]
     study = study_of(records)
-    assert median_spectrum(study, "boston", study.entries[0]) == pytest.approx(SPECTRUM, rel=1e-15)
+    assert median_spectrum(study.finished("boston", study.entries[0])) == pytest.approx(SPECTRUM, rel=1e-15)
     (axes,) = draw_strips("spectrum", study, ["boston"]).axes
     thin, thick = sorted(bars(axes), key=lambda bar: bar[2])
     assert thin == (pytest.approx(SPECTRUM[0]), pytest.approx(SPECTRUM[20]), 1.1, None)
@@ -139,8 +139,10 @@ def test_coverage_is_the_mean_over_splits_beside_the_exact_ones():
     records += [record("rand-a", 1, 1.0, coverage=high, seed=1), record("ssge", 0, 1.0, coverage=None)]
     study = study_of(records)
     rand_a, ssge = entries(study)["rand-a full"], entries(study)["ssge full"]
-    assert mean_coverage(study, "boston", rand_a).to_dict() == pytest.approx({"50": 40.0, "90": 70.0, "95": 90.0})
-    assert mean_coverage(study, "boston", ssge).isna().all()
+    assert mean_coverage(study.finished("boston", rand_a)).to_dict() == pytest.approx(
+        {"50": 40.0, "90": 70.0, "95": 90.0}
+    )
+    assert mean_coverage(study.finished("boston", ssge)).isna().all()
     assert exact_coverage(study, "boston").to_dict() == pytest.approx({"50": 50.0, "90": 90.0, "95": 94.0})
     (axes,) = draw_strips("calibration", study, ["boston"]).axes
     levels = [line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1]

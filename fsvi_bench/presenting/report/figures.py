@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from fsvi_bench.presenting.curves import spread_frame
 from fsvi_bench.presenting.figures import NO_LOGARITHM
 from fsvi_bench.presenting.plots import FigureSpec
 from fsvi_bench.presenting.report.appearance import ASSETS, look
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
-from fsvi_bench.presenting.summary import Estimate
 from fsvi_bench.presenting.traces import spread_by_second, spread_by_step
 from fsvi_bench.resources import read_yaml
 
@@ -34,7 +34,7 @@ COURSE = 2.6  #: inches of a panel of curves
 
 
 def draw_strips(name: str, study: Study, datasets: Sequence[str]) -> Figure:
-    """A figure of `STRIPS` with panels for these data sets side by side."""
+    """A figure of `page.STRIPS` with panels for these data sets side by side."""
     lines = lines_of(study, datasets)
     exact = [{"dataset": name, "level": level} for name in datasets for level in exact_coverage(study, name)]
     spec = FigureSpec(
@@ -48,18 +48,15 @@ def draw_strips(name: str, study: Study, datasets: Sequence[str]) -> Figure:
 
 def lines_of(study: Study, datasets: Sequence[str]) -> pd.DataFrame:
     """What strips show: a row per data set and entry, with the place of its line; words where a score is missing."""
-    entries = pd.DataFrame({"entry": study.entries_on(*datasets)})
-    for name in ("method", "family"):
-        entries[name] = [getattr(entry, name) for entry in entries["entry"]]
-    entries["place"] = entries.index + METHOD_GAP * entries.groupby("method", sort=False).ngroup()
+    entries = study.entries_on(*datasets)
+    methods = [entry.method for entry in entries]
+    places = pd.DataFrame({"entry": entries, "method": methods, "family": [entry.family for entry in entries]})
+    places["place"] = places.index + METHOD_GAP * places.groupby("method", sort=False).ngroup()
     # A method's name stands beside its first line only.
-    first = ~entries.duplicated("method")
-    names = [
-        f"{e.method}   {e.variant}" if named else e.variant for e, named in zip(entries["entry"], first, strict=True)
-    ]
-    entries["name"] = [shorten(name, MOST_LETTERS) for name in names]
+    names = places["method"].mask(places.duplicated("method"), "") + [f"   {entry.variant}" for entry in entries]
+    places["name"] = [shorten(name.strip(), MOST_LETTERS) for name in names]
     rows = [_line(study, dataset, entry) for dataset in datasets for entry in study.entries_on(dataset)]
-    lines = pd.DataFrame(rows).merge(entries, on="entry").assign(one=1.0)
+    lines = pd.DataFrame(rows).merge(places, on="entry").assign(one=1.0)
     for score in ("kl", "nlpd", "middle", "inside_50"):
         missing = [~lines["any_finished"], lines[score].isna()]
         lines[f"{score}_words"] = np.select(missing, ["none finished", "unknown"], "")
@@ -67,49 +64,41 @@ def lines_of(study: Study, datasets: Sequence[str]) -> pd.DataFrame:
 
 
 def _line(study: Study, dataset: str, entry: Entry) -> dict[str, Any]:
-    row = study.rows[dataset, entry]
+    row, finished = study.rows[dataset, entry], study.finished(dataset, entry)
     own = row.scores.get("kl")
     whole = own is not None and math.isfinite(own.mean)
     line = {"dataset": dataset, "entry": entry, "any_finished": row.finished > 0, "kl_own": float(whole)}
     line |= {"colour": look(entry.method).light, "marker": look(entry.method).marker}
     line["lacking"] = f"{row.cells - row.finished}/{row.cells}" if 0 < row.finished < row.cells else ""
-    line |= _estimated("kl", own if whole else row.scores.get("kl_moment_matched"))
-    line |= _estimated("nlpd", row.scores.get("nlpd"))
+    estimates = {"kl": own if whole else row.scores.get("kl_moment_matched"), "nlpd": row.scores.get("nlpd")}
+    for score, estimate in estimates.items():
+        mean, error = (math.nan, None) if estimate is None else (estimate.mean, estimate.standard_error)
+        low, high = (mean, mean) if error is None else (mean - error, mean + error)
+        line |= {score: mean, f"{score}_low": low, f"{score}_high": high}
     if row.finished:
         # Every fifth of the 21 quantiles: 0, 25, 50, 75 and 100 %.
-        names = ("least", "lower", "middle", "upper", "greatest")
-        line |= dict(zip(names, median_spectrum(study, dataset, entry)[::5], strict=True))
-        line |= {f"inside_{level}": share for level, share in mean_coverage(study, dataset, entry).items()}
+        line |= dict(
+            zip(("least", "lower", "middle", "upper", "greatest"), median_spectrum(finished)[::5], strict=True)
+        )
+        line |= mean_coverage(finished).add_prefix("inside_")
     return line
 
 
-def _estimated(score: str, value: Estimate | None) -> dict[str, float]:
-    """A mean, and from where to where its standard error reaches; of one split only the mean."""
-    mean = math.nan if value is None else value.mean
-    error = math.nan if value is None or value.standard_error is None else value.standard_error
-    return {score: mean, f"{score}_low": mean - error, f"{score}_high": mean + error}
-
-
-def median_spectrum(study: Study, dataset: str, entry: Entry) -> list[float]:
+def median_spectrum(cells: pd.DataFrame) -> NDArray[np.float64]:
     """Each quantile of the spectrum (0, 5, ..., 100 %), its median over the cells."""
-    return np.median(study.finished(dataset, entry)["overconfidence.quantiles"].tolist(), axis=0).tolist()
+    return np.median(cells["overconfidence.quantiles"].tolist(), axis=0)
 
 
-def mean_coverage(study: Study, dataset: str, entry: Entry) -> pd.Series[float]:
+def mean_coverage(cells: pd.DataFrame, of: str = "coverage") -> pd.Series[float]:
     """Level -> % of test targets inside, over splits (seeds averaged first); missing where it does not apply."""
-    return _by_level(study.finished(dataset, entry), "coverage")
+    shares = cells[[f"{of}.{level}" for level in LEVELS]].set_axis(LEVELS, axis=1).astype(float)
+    return 100 * shares.groupby(cells["split"]).mean().mean().where(shares.notna().all())
 
 
 def exact_coverage(study: Study, dataset: str) -> pd.Series[float]:
     """The same of the exact posterior, over all splits on which anything finished."""
     finished = pd.concat([study.finished(dataset, entry) for entry in study.entries_on(dataset)])
-    return _by_level(finished.drop_duplicates("split"), "coverage_exact")
-
-
-def _by_level(finished: pd.DataFrame, name: str) -> pd.Series[float]:
-    columns = {f"{name}.{level}": level for level in LEVELS}
-    shares = 100 * finished[[*columns]].rename(columns=columns).astype(float)
-    return shares.groupby(finished["split"]).mean().mean().where(shares.notna().all())
+    return mean_coverage(finished.drop_duplicates("split"), "coverage_exact")
 
 
 def shorten(words: str, letters: int) -> str:
@@ -123,14 +112,15 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
     The dashed line is the KL of the best q of the family, where that is not 0.
     """
     panels = curves[["panel", "family"]].drop_duplicates()
-    exact = [entry for entry in study.entries_on(dataset) if entry.method == REFERENCE]
-    kls = {entry.family: study.rows[dataset, entry].scores.get("kl") for entry in exact}
-    found = [(family, kl.mean) for family, kl in kls.items() if kl is not None and kl.mean > NO_LOGARITHM]
+    kls = [
+        (e.family, study.rows[dataset, e].scores.get("kl")) for e in study.entries_on(dataset) if e.method == REFERENCE
+    ]
+    found = [(family, kl.mean) for family, kl in kls if kl is not None and kl.mean > NO_LOGARITHM]
     best = pd.DataFrame(found, columns=["family", "kl"]).merge(panels)
     families = panels["family"].nunique()
     columns = 2 * (families if len(panels) > families else 1)
-    size = {"height": 0.6, "row_height": COURSE, "width": min(WIDTH, WIDEST * columns), "columns": columns}
-    return FigureSpec(**SPECS["curves"], **size).of({"curves": curves, "best": best})
+    spec = FigureSpec(**SPECS["curves"], row_height=COURSE, width=min(WIDTH, WIDEST * columns), columns=columns)
+    return spec.of({"curves": curves, "best": best})
 
 
 def curves_of(study: Study, dataset: str) -> pd.DataFrame:
@@ -161,11 +151,9 @@ def _course(study: Study, dataset: str, entry: Entry) -> pd.DataFrame:
     told_by_panels = f"M={M}" if isinstance(M, int | float) else None
     singular = any(math.isinf(trace.points[-1].kl) for trace in traces)
     score = "kl_moment_matched" if singular else "kl"
-    along = {"steps": spread_by_step(traces, score), "seconds": spread_by_second(traces, score)}
-    curves = pd.concat(
-        {name: _thinned(spread_frame(spreads)) for name, spreads in along.items()}, names=["along", None]
-    )
-    return curves.reset_index("along").assign(
+    steps, seconds = (spread_frame(spread(traces, score)) for spread in (spread_by_step, spread_by_second))
+    curves = pd.concat([_thinned(steps).assign(along="steps"), _thinned(seconds).assign(along="seconds")])
+    return curves.assign(
         family=entry.family,
         method=entry.method,
         name=" ".join([entry.method, *(word for word in entry.settings.split() if word != told_by_panels)]),
@@ -183,4 +171,4 @@ def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
     if len(curve) <= MOST_POINTS:
         return curve
     along = np.log(curve["place"] / curve["place"].iloc[0])
-    return curve.groupby((along / along.iloc[-1] * (MOST_POINTS - 1)).round()).tail(1)
+    return curve[~(along / along.iloc[-1] * (MOST_POINTS - 1)).round().duplicated(keep="last")]

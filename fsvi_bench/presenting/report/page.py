@@ -10,6 +10,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.markers import MarkerStyle
+from matplotlib.transforms import Affine2D
 
 from fsvi_bench.files import require_writable_directory, write_atomically
 from fsvi_bench.presenting.report.appearance import (
@@ -126,8 +127,8 @@ def _asset(name: str) -> Markup:
 def marker(method: str) -> Markup:
     """A method's marker in its colour, as wide as a letter."""
     style = MarkerStyle(look(method).marker)
-    (outline,) = style.get_path().to_polygons(style.get_transform().scale(100, -100))
-    points = " ".join(f"{x:.0f},{y:.0f}" for x, y in outline)
+    (outline,) = style.get_path().to_polygons(Affine2D(style.get_transform().get_matrix()).scale(100, -100))
+    points = " ".join(f"{x:.0f},{y:.0f}" for x, y in np.asarray(outline))
     drawn = f'<polygon points="{points}" fill="var(--{colour_variable(look(method))})"/>'
     return Markup(f'<svg class="marker" viewBox="-70 -70 140 140" aria-hidden="true">{drawn}</svg>')
 
