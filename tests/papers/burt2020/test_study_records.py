@@ -168,7 +168,9 @@ def test_a_curve_of_which_every_cell_diverged_ends_at_infinity(ran, monkeypatch)
     points = curves_of(diverged, ran[0])
     assert set(points["family"]) == {"full", "ffg"}
     assert set(points.loc[points["steps"] <= 10, "kl"]) == {5.0}
-    assert set(points.loc[points["steps"] > 10, ["steps", "kl"]].itertuples(index=False, name=None)) == {(last, math.inf)}
+    assert set(points.loc[points["steps"] > 10, ["steps", "kl"]].itertuples(index=False, name=None)) == {
+        (last, math.inf)
+    }
 
 
 def test_a_task_that_is_not_here_is_refused(ran):
