@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -140,28 +141,24 @@ def _means(splits: pd.DataFrame) -> pd.DataFrame:
 
 
 def _points(splits: pd.DataFrame, datasets: pd.DataFrame) -> pd.DataFrame:
-    """The figure's points, a row a split, of MC dropout's means a data set, with both ends of their ±."""
+    """The figure's points, a row a split, of MC dropout's means a data set: NLPD less the exact posterior's and RMSE
+    over it, with both ends of their ± (`_low`, `_high`)."""
+    band = datasets.set_index("dataset")["band"]
     parts = []
-    for source, (rows, name, place) in {
+    for source, (rows, name, shift) in {
         "MC dropout, as published": (datasets, "dropout", -0.28),
         "GPflow's sparse GP": (splits, "gpflow", 0.0),
         "Titsias prediction of our task": (splits, "titsias", 0.28),  # its RMSE is the exact posterior's
     }.items():
-        missing = pd.Series(math.nan, rows.index)
-        nlpd, nlpd_spread, rmse, rmse_spread = (
-            rows.get(f"{name}_{column}", missing) for column in ("nlpd", "nlpd_spread", "rmse", "rmse_spread")
-        )
-        part = rows[["dataset"]].rename_axis("cell").reset_index()
-        parts.append(part.assign(
-            source=source,
-            place=part["dataset"].map(datasets.set_index("dataset")["band"]) + place,
-            nlpd_less_exact=nlpd - rows["nlpd"],
-            nlpd_low=nlpd - nlpd_spread - rows["nlpd"],
-            nlpd_high=nlpd + nlpd_spread - rows["nlpd"],
-            rmse_over_exact=rmse / rows["rmse"],
-            rmse_low=(rmse - rmse_spread) / rows["rmse"],
-            rmse_high=(rmse + rmse_spread) / rows["rmse"],
-        ))  # fmt: skip
+        part = pd.DataFrame({"cell": rows.index, "dataset": rows["dataset"], "source": source})
+        part["place"] = rows["dataset"].map(band) + shift
+        for score, beside in {"nlpd": operator.sub, "rmse": operator.truediv}.items():
+            value, spread = (
+                rows.get(f"{name}_{column}", pd.Series(math.nan, rows.index)) for column in (score, f"{score}_spread")
+            )
+            for end, shown in {"": value, "_low": value - spread, "_high": value + spread}.items():
+                part[f"{score}{end}"] = beside(shown, rows[score])
+        parts.append(part)
     return pd.concat(parts)
 
 

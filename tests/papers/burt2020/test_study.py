@@ -369,15 +369,16 @@ def test_panels_say_of_how_many_splits_they_are_and_what_lacks_some_is_faint():
     assert "RANDA n.g. ffg" in labels
 
 
-def test_what_lies_beyond_an_axis_is_a_triangle_at_its_end():
+def test_what_lies_beyond_an_axis_is_told_at_its_end():
     tables = changed(line("ssge"), spectrum_0=0.0, spectrum_100=1e9)
     _, panels = figure_of(tables, "spectrum")
-    beyond = {each.get_marker(): [*each.get_xdata()] for each in panels["boston"].lines}
-    assert (beyond["<"], beyond[">"]) == ([1e-5], [1e3])
+    assert panels["boston"].get_xlim() == (1e-5, 1e3)
+    assert [0.0, 1e9] in [list(each.get_xdata()) for each in panels["boston"].lines]
     endless = Tables(whole().cells, curve("boston", "rand-a", "full", 80, (1e4, 100.0, 1e-8, math.inf)))
     _, panels = figure_of(endless, "time")
-    marks = {each.get_marker(): (*each.get_xdata(), *each.get_ydata()) for each in panels["boston"].lines}
-    assert (marks["^"], marks["v"]) == ((1.0, 100.0), (0.1, 0.1))
+    assert all(0.1 < end < 1e5 for end in panels["boston"].get_ylim())
+    words = "".join(text.get_text() for text in panels["boston"].texts)
+    assert {"▴", "∞", "▾", "10⁻⁸"} <= {sign for sign in ("▴", "∞", "▾", "10⁻⁸") if sign in words}
 
 
 def test_a_method_keeps_its_colour_where_others_are_missing():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -55,17 +54,15 @@ def _closeness(
     records: Sequence[Record], root: Path, data_dir: Path | None, progress: Progress
 ) -> dict[str, Closeness]:
     """By cell; problem by problem, so that each is loaded once."""
-    by_task: dict[tuple[str, int, str | None], list[Record]] = defaultdict(list)
-    for record in records:
-        if record.status == "ok":
-            by_task[record.dataset, record.split, record.task_sha256].append(record)
-    progress.start("splits", len(by_task))
+    ok = sorted((record for record in records if record.status == "ok"), key=_problem)
+    progress.start("splits", len({*map(_problem, ok)}))
     found: dict[str, Closeness] = {}
-    for (dataset, split, sha256), group in by_task.items():
+    for (dataset, split, sha256), cells in groupby(ok, _problem):
+        group = list(cells)
         certified = find_task(dataset, split)
         if certified is None or certified.task.sha256 != sha256:
             raise InputError(
-                f"the records of {dataset} split {split} are of task {str(sha256)[:12]}, neither official nor in the "
+                f"the records of {dataset} split {split} are of task {sha256[:12]}, neither official nor in the "
                 "cache; run the study here, or bring the cache of the machine that ran it"
             )
         posteriors = (load_posterior(record, root, certified.task) for record in group)
@@ -73,6 +70,10 @@ def _closeness(
         found |= zip([record.cell for record in group], each, strict=True)
         progress.advance("splits", f"{dataset} split {split}: {len(group)} posteriors")
     return found
+
+
+def _problem(record: Record) -> tuple[str, int, str]:
+    return record.dataset, record.split, record.task_sha256 or ""
 
 
 def _row(of: Record | Place, found: Mapping[str, Closeness]) -> dict[str, Any]:
@@ -119,11 +120,15 @@ def curve(traces: Mapping[str, Trace], asked: Mapping[str, int]) -> pd.DataFrame
         asked: how many steps the cells that diverged were to take: they are infinite from their traces' ends to there.
     """
     points = pd.concat(pd.DataFrame(trace.points).assign(cell=cell) for cell, trace in traces.items())
-    table = points.fillna({"kl": math.inf}).pivot(index="steps", columns="cell", values=["kl", "seconds"])
-    table = table.reindex(sorted({*table.index, *asked.values()}))
-    kl, seconds = table["kl"], table["seconds"].ffill().median(axis=1)
+    points = points.fillna({"kl": math.inf})  # a cell's after it diverged
+    grid = sorted({*points["steps"], *asked.values()})
+    kl, seconds = (points.pivot(index="steps", columns="cell", values=name).reindex(grid) for name in ("kl", "seconds"))
     ended = kl.bfill().isna() & kl.columns.isin([*asked])
     kl = kl.mask(ended, math.inf).ffill().dropna()  # from where all traces have begun
     spread = pd.DataFrame([spread_of(row) for row in kl.to_numpy()], kl.index)
     names = {"lower_quartile": "kl_lower_quartile", "median": "kl", "upper_quartile": "kl_upper_quartile"}
-    return spread.rename(columns=names).assign(seconds=seconds, cells=len(traces)).reset_index(names="steps")
+    return (
+        spread.rename(columns=names)
+        .assign(seconds=seconds.ffill().median(axis=1), cells=len(traces))
+        .reset_index(names="steps")
+    )

@@ -6,15 +6,12 @@ import math
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from fsvi_bench.papers.burt2020.cells import spread_by_line, title_of
-from fsvi_bench.papers.burt2020.scores import LOWEST
 from fsvi_bench.papers.burt2020.study.claims import M, verdict_table
 from fsvi_bench.papers.burt2020.study.table import CLOSENESS, RATIOS, SCORES, Tables
 from fsvi_bench.presenting.figures import FAINT, NO_LOGARITHM, span
 
-SPECTRUM_EDGES = (1e-5, 1e3)  #: ratios of variances; what lies beyond is marked at the edge
 _OF_LINE = ["dataset", "line", "M", "kl_jitter"]
 
 
@@ -137,14 +134,9 @@ def _flat(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _drawn(curves: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """What a figure of curves shows; `edge` tells the KLs that are infinite or too small, and stand at an end."""
-    # Backwards: what comes first in tables lies on top.
+    """What a figure of curves shows, backwards: what comes first in tables lies on top."""
     points = curves[(curves["steps"] > 0) & (curves["seconds"] > 0)][::-1].sort_values("dataset", kind="stable")
-    top = points["kl"].where(np.isfinite(points["kl"])).groupby(points["dataset"]).transform("max").fillna(1.0)
-    names = {"shown": "kl", "lower": "kl_lower_quartile", "upper": "kl_upper_quartile"}
-    clipped = {shown: points[name].clip(LOWEST, top) for shown, name in names.items()}
-    size = points["family"] + ", M = " + points["M"].astype(str)
-    return _with_panels(points.assign(**clipped, edge=_edge(points["kl"], LOWEST, top), size=size), cells)
+    return _with_panels(points.assign(size=points["family"] + ", M = " + points["M"].astype(str)), cells)
 
 
 def _spectrum(cells: pd.DataFrame) -> pd.DataFrame:
@@ -153,12 +145,7 @@ def _spectrum(cells: pd.DataFrame) -> pd.DataFrame:
     lines = cells[cells["status"] == "ok"].groupby(keys, sort=False, dropna=False)
     ratios = lines[list(RATIOS)].median().reset_index().melt(keys, var_name="quantile", value_name="ratio")
     short = ratios["line"].str.replace(", natural gradients", " n.g.")
-    shown, edge = ratios["ratio"].clip(*SPECTRUM_EDGES), _edge(ratios["ratio"], *SPECTRUM_EDGES)
-    return _with_panels(ratios.assign(shown=shown, edge=edge, short=short), cells)
-
-
-def _edge(values: pd.Series, low: float, high: float | pd.Series) -> NDArray[np.str_]:
-    return np.select([values > high, values < low], ["above", "below"], "")
+    return _with_panels(ratios.assign(short=short, place=pd.factorize(short)[0]), cells)
 
 
 def _with_panels(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
