@@ -108,9 +108,9 @@ class Layer(_Spec):
                 _write(axes, rows[self.text], self.at, rows[self.y if horizontal else self.x], look, horizontal)
             elif self.beyond:
                 marks = beyond(self.marks(rows, horizontal), axes, horizontal)
-                for side, outside in marks.groupby("side"):
-                    arrow = ("◂▸" if horizontal else "▾▴")[side]
-                    _write(axes, [arrow] * len(outside), side, outside["place"], look, horizontal)
+                for edge, arrow in enumerate("◂▸" if horizontal else "▾▴"):
+                    places = marks.loc[marks["side"] == edge, "place"]
+                    _write(axes, [arrow] * len(places), edge, places, look, horizontal)
                 self._draw_marks(axes, rows.drop(index=marks.index), look, horizontal)
             else:
                 self._draw_marks(axes, rows, look, horizontal)
@@ -123,7 +123,7 @@ class Layer(_Spec):
             axes.bar(x, y, width=self.width, **look)
         elif self.kind == "intervals":
             value = x if horizontal else y
-            ends = {"xerr" if horizontal else "yerr": [value - rows[self.low], rows[self.high] - value]}
+            ends: Look = {"xerr" if horizontal else "yerr": [value - rows[self.low], rows[self.high] - value]}
             axes.errorbar(x, y, **ends, elinewidth=self.width, capsize=self.caps, **look)
         else:
             axes.plot(x, y, **look)
@@ -243,7 +243,7 @@ class Panel(_Spec):
         # Limits around what is shown, with room at the edges beyond which there are values.
         ends = axis.get_transform().transform([shown.min(), shown.max()])
         full = np.array([marks["value"].min() < shown.min(), marks["value"].max() > shown.max()])
-        ends = axis.get_transform().inverted().transform(ends + [-1, 1] * full * self.room * np.ptp(ends))
+        ends = axis.get_transform().inverted().transform(ends + np.array([-1, 1]) * full * self.room * np.ptp(ends))
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
         axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
 
@@ -288,7 +288,7 @@ class Panel(_Spec):
     def _name_places(self, axes: Axes, frames: Frames) -> None:
         """Names the places that the first layer's frame has, in this panel or in others."""
         first = self.layers[0]
-        axis, column = (axes.yaxis, first.y) if self.horizontal else (axes.xaxis, first.x)
+        axis, column = (axes.yaxis, str(first.y)) if self.horizontal else (axes.xaxis, str(first.x))
         everywhere = frames[first.frame or ""]
         here = select(everywhere, first.where)  # where a place may have a name of its own
         named = pd.concat([here, everywhere]).drop_duplicates(column).sort_values(column)
@@ -307,9 +307,10 @@ class Panel(_Spec):
         """Of each group, the least and the greatest value beyond the axis, beside their arrows."""
         least = self.within[0] / 100 if self.within else NO_LOGARITHM
         arrow, to = ("\u2003", " to ") if self.horizontal else ("\n", " to\n")  # as much room as an arrow takes
-        for (_, side), group in marks.groupby(["group", "side"], sort=False):
+        for _, group in marks.groupby(["group", "side"], sort=False):
             ends = [0.0 if abs(end) < least else end for end in group["value"].agg(["min", "max"])]
             words = to.join(dict.fromkeys(map(_brief, ends)))
+            side = int(group["side"].iloc[0])
             words = words + arrow if side == self.horizontal else arrow + words
             _write(axes, [words], side, [group["place"].mean()], {"color": None, "alpha": None}, self.horizontal)
 
@@ -378,7 +379,7 @@ class FigureSpec(_Spec):
             layers = [layer.model_copy(update={"where": {**layer.where, column: value}}) for layer in panel.layers]
             own = {"layers": tuple(layers), "title": str(value) if panel is self.panels[0] else panel.title}
             own["x"] = panel.x if place + self.columns >= len(pairs) else ""
-            own["y"] = panel.y if len(self.panels) > 1 or not place % self.columns else ""
+            own["y"] = "" if place % self.columns and (len(self.panels) == 1 or self.sharey == "all") else panel.y
             panels.append(panel.model_copy(update=own))
         return tuple(panels)
 

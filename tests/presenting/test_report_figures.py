@@ -180,7 +180,7 @@ def test_an_infinite_kl_gives_way_to_that_of_the_moments_and_says_so():
     found = curves_of(study, "boston")
     assert found["of_moments"].all()
     axes = draw_curves(study, "boston", found).axes[0]
-    assert axes.get_title(loc="left") == "bernoulli: KL of q’s moments"
+    assert axes.get_title(loc="left") == "bernoulli (q’s moments)"
     assert [*axes.lines[0].get_ydata()] == [50.0, 50.0]
 
 

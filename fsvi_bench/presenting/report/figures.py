@@ -141,7 +141,7 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
     panels = []
     for size, family in product(sizes, FAMILIES):
         own = curves[(curves["family"] == family) & curves["size"].isin([size, math.nan])]
-        title = family + (": KL of q’s moments" if own["of_moments"].any() else "")
+        title = family + (" (q’s moments)" if own["of_moments"].any() else "")
         panels.append(own.assign(panel=f"{title}; M = {size:g}" if len(sizes) > 1 else title))
     return pd.concat(panels, ignore_index=True)
 
@@ -161,7 +161,7 @@ def _course(study: Study, dataset: str, entry: Entry) -> pd.DataFrame:
         of_moments=singular,
         colour=look(entry.method).light,
         marker=look(entry.method).marker,
-        every=[(sum(entry.method.encode()) % 5, 6)] * len(curves),
+        every=pd.Series([(sum(entry.method.encode()) % 5, 6)] * len(curves), curves.index, dtype=object),
     )
 
 
