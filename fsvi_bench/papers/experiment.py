@@ -102,16 +102,9 @@ class Experiment(Reproduction, Generic[Settings]):
             "tables": tables,
             "frames": {name: frame.rename(columns=str).to_dict("list") for name, frame in findings.frames.items()},
         }
-        texts = {
-            ".json": json_in_lines(to_json(numbers, inf_nan_mode="strings").decode(), 3),
-            ".csv": as_csv(tables),
-            ".md": findings.page and findings.page(verdicts),
-        }
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
         stem = workshop.stem(self.name)
-        written = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items() if text is not None}
-        for path, text in written.items():
-            write_atomically(path, text.encode())
+        written = _write(stem, numbers, as_csv(tables), findings.page and findings.page(verdicts))
         return Outcome(
             name=self.name,
             quick=workshop.quick,
@@ -161,6 +154,16 @@ class Experiment(Reproduction, Generic[Settings]):
     @property
     def _path(self) -> Path:
         return path_of(self.name)
+
+
+def _write(stem: Path, numbers: Mapping[str, Any], tables: str, page: str | None) -> list[Path]:
+    """Writes the numbers, the tables and the page, if there is one; where they are."""
+    json = json_in_lines(to_json(numbers, inf_nan_mode="strings").decode(), 3)
+    texts = {".json": json, ".csv": tables} | ({} if page is None else {".md": page})
+    paths = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items()}
+    for path, text in paths.items():
+        write_atomically(path, text.encode())
+    return list(paths)
 
 
 def path_of(name: str) -> Path:
