@@ -131,18 +131,11 @@ class Experiment(Reproduction, Generic[Settings]):
             "tables": tables,
             "frames": {name: _columns(frame) for name, frame in frames.items()},
         }
-        texts = {
-            ".json": json_in_lines(to_json(numbers, inf_nan_mode="strings").decode(), 3),
-            ".csv": as_csv(tables) if tables else None,
-            ".md": findings.page and findings.page(verdicts),
-        }
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
-        stem = workshop.stem(self.name)
-        written = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items() if text is not None}
-        for path, text in written.items():
-            write_atomically(path, text.encode())
-        drawn = write_figure(self._drawn(figure_of(self.name), findings), stem)
-        return {"files": [*drawn, *written], "tables": tables, "claims": verdicts}
+        stem, page = workshop.stem(self.name), findings.page and findings.page(verdicts)
+        written = _write(stem, numbers, as_csv(tables) if tables else None, page)
+        files = [*write_figure(self._drawn(figure_of(self.name), findings), stem), *written]
+        return {"files": files, "tables": tables, "claims": verdicts}
 
     def _judge(self, claims: Sequence[Claim], findings: Findings) -> tuple[Verdict, ...]:
         with self._names_of_the_file(findings):
@@ -192,6 +185,16 @@ def figure_of(name: str) -> FigureSpec:
 
 def _read(name: str) -> _File:
     return validated(_File, read_yaml(path_of(name)), path_of(name))
+
+
+def _write(stem: Path, numbers: Mapping[str, Any], tables: str | None, page: str | None) -> list[Path]:
+    """Writes the numbers, and tables and page if there are some; where they are."""
+    json = json_in_lines(to_json(numbers, inf_nan_mode="strings").decode(), 3)
+    texts = {".json": json, ".csv": tables, ".md": page}
+    paths = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items() if text is not None}
+    for path, text in paths.items():
+        write_atomically(path, text.encode())
+    return list(paths)
 
 
 def path_of(name: str) -> Path:

@@ -125,10 +125,7 @@ def curve(traces: Mapping[str, Trace], asked: Mapping[str, int]) -> pd.DataFrame
     kl, seconds = (points.pivot(index="steps", columns="cell", values=name).reindex(grid) for name in ("kl", "seconds"))
     ended = kl.bfill().isna() & kl.columns.isin([*asked])
     kl = kl.mask(ended, math.inf).ffill().dropna()  # from where all traces have begun
-    spread = pd.DataFrame([spread_of(row) for row in kl.to_numpy()], kl.index)
     names = {"lower_quartile": "kl_lower_quartile", "median": "kl", "upper_quartile": "kl_upper_quartile"}
-    return (
-        spread.rename(columns=names)
-        .assign(seconds=seconds.ffill().median(axis=1), cells=len(traces))
-        .reset_index(names="steps")
-    )
+    spread = pd.DataFrame([spread_of(row) for row in kl.to_numpy()], kl.index).rename(columns=names)
+    spread["seconds"] = seconds.ffill().median(axis=1)
+    return spread.assign(cells=len(traces)).reset_index(names="steps")

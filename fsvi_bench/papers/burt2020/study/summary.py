@@ -154,7 +154,7 @@ def _with_panels(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     lines = cells.assign(finished=cells["status"] == "ok").groupby(line, sort=False, dropna=False)
     counts = lines["finished"].agg(finished="sum", planned="size").reset_index()
     panels = {
-        dataset: f"{dataset}, {span(of['finished'])} of {span(of['planned'])}"
+        dataset: f"{dataset}, {span([*of['finished']])} of {span([*of['planned']])}"
         for dataset, of in counts.groupby("dataset")
         if (of["finished"] < of["planned"]).any()
     }
