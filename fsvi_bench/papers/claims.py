@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -46,8 +45,7 @@ class Statistic(NamedTuple):
     def of_proportion(successes: Sequence[float]) -> Statistic:
         """Share of what is true, with the interval of Clopper and Pearson (1934)."""
         found = stats.binomtest(int(np.sum(successes)), len(successes))
-        interval = found.proportion_ci(LEVEL, method="exact")
-        return Statistic(found.statistic, float(interval.low), float(interval.high))
+        return Statistic(found.statistic, *map(float, found.proportion_ci(LEVEL, method="exact")))
 
     @staticmethod
     def of_splits(values: Sequence[float], test_train_ratio: float = TEST_TRAIN_RATIO, about: float = 0.0) -> Statistic:
@@ -60,11 +58,10 @@ class Statistic(NamedTuple):
         row = np.asarray(values, dtype=float)
         if np.isnan(row).any():
             return Statistic.exact(np.nan)
-        infinite = np.isinf(row)
-        signs = np.sign(row - about)
-        agree = len(set(signs.tolist())) == 1
-        judged = (signs if agree else np.where(infinite, signs, 0.0)) if infinite.any() else row
-        mean, low, high = corrected_interval(judged, test_train_ratio)
+        infinite, sides = np.isinf(row), np.sign(row - about)
+        if infinite.any():
+            row = sides if np.ptp(sides) == 0 else np.where(infinite, sides, 0.0)
+        mean, low, high = corrected_interval(row, test_train_ratio)
         if low is None or high is None:
             low, high = -np.inf, np.inf
         if not infinite.any():
@@ -76,8 +73,8 @@ class Statistic(NamedTuple):
     @property
     def magnitude(self) -> Statistic:
         """|x| and the values that it takes within x's interval."""
-        low = 0.0 if self.low <= 0 <= self.high else min(abs(self.low), abs(self.high))
-        return Statistic(abs(self.value), low, max(abs(self.low), abs(self.high)))
+        near, far = sorted((abs(self.low), abs(self.high)))
+        return Statistic(abs(self.value), 0.0 if self.low <= 0 <= self.high else near, far)
 
 
 def intervals(groups: SeriesGroupBy[Any, Any], geometric: bool = False) -> pd.DataFrame:
@@ -90,11 +87,6 @@ def intervals(groups: SeriesGroupBy[Any, Any], geometric: bool = False) -> pd.Da
 #: What was found: one number, or one for each repetition; or these by case, for a claim that is about every case.
 Repetitions = float | Sequence[Any] | NDArray[Any]
 Values = Repetitions | Mapping[Any, Repetitions]
-_RULES: dict[str, Callable[..., Statistic]] = {
-    "t": Statistic.of_mean,
-    "splits": Statistic.of_splits,
-    "proportion": Statistic.of_proportion,
-}
 
 
 class Place(BaseModel):
@@ -172,8 +164,9 @@ class Claim(BaseModel):
         if not cases:
             raise ValueError(f"'{self.statistic}' has no case")
         judged = {name: self._statistic(values) for name, values in cases.items()}
-        decisive = min(judged, key=lambda name: self._rank(judged[name]))
-        others = sum(self._rank(case) == self._rank(judged[decisive]) for case in judged.values()) - 1
+        ranks = {name: self._rank(statistic) for name, statistic in judged.items()}
+        decisive = min(ranks, key=lambda name: ranks[name])
+        others = list(ranks.values()).count(ranks[decisive]) - 1
         case = f"{decisive} and {others} more" if others else f"{decisive}"
         told = self.statistic if decisive == "" else f"{self.statistic} ({case})"
         low, high = judged[decisive].low, judged[decisive].high
@@ -183,17 +176,20 @@ class Claim(BaseModel):
     def _statistic(self, found: Repetitions) -> Statistic:
         if isinstance(found, Statistic):
             return found
-        if self.interval is None:
-            exact = Statistic.exact(np.asarray(found, dtype=float).item())
-            return exact.magnitude if self.magnitude else exact
         values = np.asarray(found, dtype=float)
+        if self.interval is None:
+            exact = Statistic.exact(values.item())
+            return exact.magnitude if self.magnitude else exact
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # infinite ends are results, not warnings
-            rule = _RULES[self.interval]
-            if self.interval == "splits":
-                rule = partial(rule, about=np.log(self.threshold) if self.geometric else self.threshold)
-            statistic = rule((np.log(values) if self.geometric else values).tolist())
+            scale = np.log if self.geometric else np.positive
+            statistic = self._interval(scale(values).tolist(), scale(self.threshold))
             statistic = statistic.magnitude if self.magnitude else statistic
             return Statistic(*np.exp(statistic).tolist()) if self.geometric else statistic
+
+    def _interval(self, values: Sequence[float], threshold: float) -> Statistic:
+        if self.interval == "splits":
+            return Statistic.of_splits(values, about=threshold)
+        return Statistic.of_mean(values) if self.interval == "t" else Statistic.of_proportion(values)
 
     def _rank(self, case: Statistic) -> tuple[bool, float]:
         """How far the interval keeps to the claimed side; of what is not a number, less than any other's."""
@@ -215,6 +211,10 @@ class Verdict(Claim):
     def undecided(self) -> bool:
         """It does not hold, but the threshold lies inside the interval."""
         return not self.holds and self.low <= self.threshold <= self.high and self.low < self.high
+
+    @property
+    def outcome(self) -> str:
+        return "held" if self.holds else "undecided" if self.undecided else "did not hold"
 
 
 def judge(claims: Sequence[Claim], found: Mapping[str, Values]) -> tuple[Verdict, ...]:

@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_json
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.base import Outcome, Reproduction, Workshop
 from fsvi_bench.papers.claims import Claim, Values, Verdict, judge
@@ -23,12 +24,13 @@ from fsvi_bench.papers.parts import Parts
 from fsvi_bench.papers.places import Cells, run_or_find
 from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.plots import Drawings, FigureSpec
-from fsvi_bench.presenting.tables import Frames, Table, TableSpec, as_csv
+from fsvi_bench.presenting.tables import Frames, TableSpec, as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.prepare import require_data
 
 Settings = TypeVar("Settings", bound=BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -67,19 +69,6 @@ class _File(BaseModel):
     claims: tuple[Claim, ...] = ()
     tables: tuple[TableSpec, ...] = ()
     figure: FigureSpec | str  #: or the name of a reproduction that is drawn alike
-
-
-class ExperimentNumbers(BaseModel):
-    """The JSON file of an experiment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-    format: Literal["fsvi-reproduction/2"] = "fsvi-reproduction/2"
-    figure: str
-    quick: bool
-    settings: dict[str, Any]
-    claims: tuple[Verdict, ...]
-    tables: tuple[Table, ...]
-    frames: dict[str, dict[str, list[Any]]]  #: name -> column -> values
 
 
 class Experiment(Reproduction, Generic[Settings]):
@@ -129,28 +118,26 @@ class Experiment(Reproduction, Generic[Settings]):
 
     def _show(self, settings: Settings, findings: Findings, workshop: Workshop) -> dict[str, Any]:
         """Writes everything; what of it an outcome holds."""
-        verdicts = self._judge(findings)
+        file, frames = _read(self.name), findings.frames
+        verdicts = self._judge(file.claims, findings)
         with self._names_of_the_file(findings):
-            tables = tuple(spec.of(findings.frames) for spec in _read(self.name).tables)
-        numbers = ExperimentNumbers(
-            figure=self.name,
-            quick=workshop.quick,
-            settings=settings.model_dump(mode="json"),
-            claims=verdicts,
-            tables=tables,
-            frames={
-                name: {str(column): frame[column].replace({pd.NA: None}).tolist() for column in frame}
-                for name, frame in findings.frames.items()
-            },
-        )
+            tables = tuple(spec.of(frames) for spec in file.tables)
+        numbers = {
+            "format": "fsvi-reproduction/2",
+            "figure": self.name,
+            "quick": workshop.quick,
+            "settings": settings,
+            "claims": verdicts,
+            "tables": tables,
+            "frames": {name: _columns(frame) for name, frame in frames.items()},
+        }
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
-        stem = workshop.stem(self.name)
-        written = _write(stem, numbers, findings.page and findings.page(verdicts))
+        stem, page = workshop.stem(self.name), findings.page and findings.page(verdicts)
+        written = _write(stem, numbers, as_csv(tables) if tables else None, page)
         files = [*write_figure(self._drawn(figure_of(self.name), findings), stem), *written]
         return {"files": files, "tables": tables, "claims": verdicts}
 
-    def _judge(self, findings: Findings) -> tuple[Verdict, ...]:
-        claims = _read(self.name).claims
+    def _judge(self, claims: Sequence[Claim], findings: Findings) -> tuple[Verdict, ...]:
         with self._names_of_the_file(findings):
             placed = {claim.statistic: claim.at.of(findings.frames) for claim in claims if claim.at is not None}
         try:
@@ -159,7 +146,7 @@ class Experiment(Reproduction, Generic[Settings]):
             return judge(claims, {**findings.statistics, **placed})
         except ValueError as error:
             raise InputError(
-                f"{_path_of(self.name)}: {error}; name in the file's claims what the experiment finds"
+                f"{path_of(self.name)}: {error}; name in the file's claims what the experiment finds"
             ) from error
 
     def _drawn(self, figure: FigureSpec, findings: Findings) -> Figure:
@@ -177,16 +164,17 @@ class Experiment(Reproduction, Generic[Settings]):
             name = next(iter(re.findall("'(.+?)'", str(error))), str(error))
             frames = [f"{each} ({', '.join(map(str, frame))})" for each, frame in findings.frames.items()]
             raise InputError(
-                f"{_path_of(self.name)} names '{name}', which is no frame, column or drawing of the experiment; "
+                f"{path_of(self.name)} names '{name}', which is no frame, column or drawing of the experiment; "
                 f"frames (columns): {', '.join(frames) or 'none'}; drawings: {', '.join(findings.drawings) or 'none'}"
             ) from error
 
     def _settings(self, quick: bool) -> Settings:
         file = _read(self.name)
-        try:
-            return self.settings.model_validate({**file.paper, **(file.quick if quick else {})})
-        except ValidationError as error:
-            raise _error(self.name, error) from error
+        return validated(self.settings, {**file.paper, **(file.quick if quick else {})}, path_of(self.name))
+
+
+def _columns(frame: pd.DataFrame) -> dict[str, list[Any]]:
+    return {str(name): frame[name].replace({pd.NA: None}).tolist() for name in frame}
 
 
 def figure_of(name: str) -> FigureSpec:
@@ -196,29 +184,34 @@ def figure_of(name: str) -> FigureSpec:
 
 
 def _read(name: str) -> _File:
-    try:
-        return _File.model_validate(read_yaml(_path_of(name)))
-    except ValidationError as error:
-        raise _error(name, error) from error
+    return validated(_File, read_yaml(path_of(name)), path_of(name))
 
 
-def _path_of(name: str) -> Path:
-    return resource_dir("conf") / "reproductions" / f"{name}.yaml"
-
-
-def _error(name: str, error: ValidationError) -> InputError:
-    first = error.errors()[0]
-    return InputError(f"{_path_of(name)}: '{'.'.join(map(str, first['loc']))}': {first['msg']}; mend the file")
-
-
-def _write(stem: Path, numbers: ExperimentNumbers, page: str | None) -> list[Path]:
-    """Writes the numbers, the tables and the page, if there is one; where they are."""
-    table = as_csv(numbers.tables) if numbers.tables else None
-    texts = {".json": json_in_lines(numbers.model_dump_json(), 3), ".csv": table, ".md": page}
+def _write(stem: Path, numbers: Mapping[str, Any], tables: str | None, page: str | None) -> list[Path]:
+    """Writes the numbers, and tables and page if there are some; where they are."""
+    json = json_in_lines(to_json(numbers, inf_nan_mode="strings").decode(), 3)
+    texts = {".json": json, ".csv": tables, ".md": page}
     paths = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items() if text is not None}
     for path, text in paths.items():
         write_atomically(path, text.encode())
     return list(paths)
+
+
+def path_of(name: str) -> Path:
+    """Where a reproduction's file lies."""
+    return resource_dir("conf") / "reproductions" / f"{name}.yaml"
+
+
+def validated(model: type[Model], content: object, path: Path) -> Model:
+    """What a file, or a part of it, holds.
+
+    Raises:
+        InputError: it does not validate.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise InputError(f"{path}: {invalid_field(error)}; mend the file") from error
 
 
 def _draw_alone(draw: Callable[[Axes], None], axes: Axes) -> None:

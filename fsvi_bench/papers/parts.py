@@ -37,10 +37,10 @@ class PartFailed(Exception):
     """A part could not be computed; the others are kept."""
 
 
-class _Kept(Plain, Generic[Argument, Result]):
+class _Kept(Plain, Generic[Result]):
     """A part's file."""
 
-    argument: Argument
+    argument: Any  #: for people: the file's name stands for it
     result: Result
 
 
@@ -64,50 +64,36 @@ class Parts:
             PartFailed: a part raised something; all others are computed and kept first.
             InputError: a file lies in the folder that is not a part, or a part's input is the user's mistake.
         """
-        if not arguments:
-            return []
-        paths = {id(argument): self.folder / f"{self._key(function, argument)}.json" for argument in arguments}
-        kept: Any = _Kept[type(arguments[0]), result]  # type: ignore[misc, valid-type]
-        found = {key: _read(path, kept) for key, path in paths.items() if path.is_file()}
-        missing = [argument for argument in arguments if id(argument) not in found]
-        self.reused, self.computed = self.reused + len(found), self.computed + len(missing)
-        self.workshop.progress.start(function.__name__, len(missing))
-        failures = []
+        paths = [self._path(function, argument) for argument in arguments]
+        missing = [argument for argument, path in zip(arguments, paths, strict=True) if not path.is_file()]
+        self.computed += len(missing)
+        self.reused += len(arguments) - len(missing)
+        progress, failures = self.workshop.progress, []
+        progress.start(function.__name__, len(missing))
         for argument, outcome in self.workshop.resources.executor.map(partial(_attempt, function), missing):
-            if isinstance(outcome, Exception):
-                failures.append(f"{_words(argument)}: {_reason(outcome)}")
-                self.workshop.progress.note(f"failed: {failures[-1]}")
+            if isinstance(outcome, Plain):
+                kept = _Kept(argument=argument, result=outcome).model_dump_json() + "\n"
+                write_atomically(self._path(function, argument), kept.encode())
             else:
-                path = paths[id(argument)]
-                write_atomically(path, (kept(argument=argument, result=outcome).model_dump_json() + "\n").encode())
-                found[id(argument)] = _read(path, kept)  # what a second run will find, and nothing else
-            self.workshop.progress.advance(function.__name__, _words(argument))
+                failures.append(f"{_words(argument)}: {' '.join(str(outcome).split())}")
+                progress.note(f"failed: {failures[-1]}")
+            progress.advance(function.__name__, _words(argument))
         if failures:
             raise PartFailed(f"{len(failures)} of {len(arguments)} parts failed; the first: {failures[0]}")
-        return [found[id(argument)] for argument in arguments]
+        return [_read(path, result) for path in paths]  # what a second run will find, and nothing else
 
-    @staticmethod
-    def _key(function: Callable[[Argument], Result], argument: Argument) -> str:
+    def _path(self, function: Callable[[Argument], Result], argument: Argument) -> Path:
         plain = json.loads(argument.model_dump_json())  # infinity as a word
-        identity = [function.__qualname__, plain, _deciding(function)]
-        return sha256_of_json(identity)[:24]
+        return self.folder / f"{sha256_of_json([function.__qualname__, plain, _deciding(function)])[:24]}.json"
 
 
-class _Raised(RuntimeError):
-    """What a part raised, in words: an exception of its own kind may not survive the way between processes."""
-
-
-def _attempt(function: Callable[[Argument], Result], argument: Argument) -> Result:
-    """NumPy's LinAlgError is a ValueError, which an executor takes for a bug: it would end the other parts too."""
+def _attempt(function: Callable[[Argument], Result], argument: Argument) -> Result | str:
+    """A part's result, or what it raised, in words: an exception may not survive the way between processes, and an
+    executor takes a ValueError, such as NumPy's LinAlgError, for a bug, which would end the other parts too."""
     try:
         return function(argument)
-    except (ValueError, ArithmeticError, MemoryError) as error:
-        raise _Raised(f"{type(error).__name__}: {error}") from error
-
-
-def _reason(outcome: Exception) -> str:
-    words = str(outcome) if isinstance(outcome, _Raised) else f"{type(outcome).__name__}: {outcome}"
-    return " ".join(words.split())
+    except (ValueError, ArithmeticError, MemoryError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def _deciding(function: Callable[..., Any]) -> dict[str, str]:
@@ -116,9 +102,9 @@ def _deciding(function: Callable[..., Any]) -> dict[str, str]:
     return reached((Path(module).read_bytes(),), _DECIDES_NOTHING)
 
 
-def _read(path: Path, kept: type[_Kept[Argument, Result]]) -> Result:
+def _read(path: Path, result: type[Result]) -> Result:
     try:
-        return kept.model_validate_json(path.read_bytes()).result
+        return _Kept[result].model_validate_json(path.read_bytes()).result  # type: ignore[valid-type]
     except (OSError, ValidationError) as error:
         raise InputError(
             f"{path} is not a finished part ({type(error).__name__}); move it away and run again"

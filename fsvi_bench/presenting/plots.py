@@ -244,6 +244,8 @@ class Panel(_Spec):
             return
         # Limits around what is shown, with room at the edges beyond which there are values.
         ends = axis.get_transform().transform([shown.min(), shown.max()])
+        if ends[0] == ends[1]:
+            ends += [-0.1, 0.1]
         full = np.array([marks["value"].min() < shown.min(), marks["value"].max() > shown.max()])
         ends = axis.get_transform().inverted().transform(ends + np.array([-1, 1]) * full * self.room * np.ptp(ends))
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)

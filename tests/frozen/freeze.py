@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -23,7 +24,7 @@ from typing import Any
 
 import pandas as pd
 
-from fsvi_bench.files import json_in_lines
+from fsvi_bench.files import json_in_lines, sha256_of_json
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -83,7 +84,7 @@ def run(name: str) -> list[dict[str, Any]]:
 
 
 def reproduce(name: str) -> dict[str, Any]:
-    """The frozen part of a reproduction, computed now: claims and tables, or what is drawn."""
+    """The frozen part of a reproduction, computed now: claims, tables and digests of frames, or what is drawn."""
     with TemporaryDirectory() as folder:
         _command(folder, "reproduce", name, "--quick", "--out", f"{folder}/out")
         return reduced(json.loads(Path(folder, "out", f"{name}-quick.json").read_text()))
@@ -97,9 +98,21 @@ def reduced(document: dict[str, Any]) -> dict[str, Any]:
     if document["figure"] in NETWORKS:
         return found
     found["rows"] = [row for table in document.get("tables", ()) for row in table["rows"]]
-    if not found["claims"]:  # a figure from records: what is drawn is all that there is
-        found["numbers"] = _drawn({name: pd.DataFrame(frame) for name, frame in document["frames"].items()})
+    frames = document["frames"].items()
+    if found["claims"]:
+        found["frames"] = {name: {column: digest(of) for column, of in frame.items()} for name, frame in frames}
+    else:  # a figure from records: what is drawn is all that there is
+        found["numbers"] = _drawn({name: pd.DataFrame(frame) for name, frame in frames})
     return found
+
+
+def digest(values: Sequence[Any]) -> dict[str, Any]:
+    """A column in short: how many values, how many are finite numbers, sums of these and of their sizes; and a hash of
+    the words there are, infinities among them."""
+    finite = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    words = sorted({str(value) for value in values if isinstance(value, str | bool)})
+    sums = {"sum": math.fsum(finite), "size": math.fsum(map(abs, finite))}
+    return {"count": len(values), "finite": len(finite), **sums, "words": sha256_of_json(words)[:12]}
 
 
 def _drawn(frames: dict[str, pd.DataFrame]) -> dict[str, Any]:

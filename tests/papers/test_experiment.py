@@ -102,10 +102,8 @@ def test_numpys_linear_algebra_errors_cost_no_other_part_either(tmp_path):
     assert sorted(notes) == [f"failed: value {v}: LinAlgError: planted in two lines" for v in ("1.0", "2.0")]
     assert parts.compute(whole, [Number(value=math.inf)], Number) == [Number(value=math.inf)]
     assert parts.reused == 1
-    # Between processes call and exception travel as bytes.
-    with pytest.raises(RuntimeError, match="LinAlgError: planted") as raised:
-        pickle.loads(pickle.dumps(partial(_attempt, whole)))(Number(value=1.0))
-    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    # Between processes the call travels as bytes.
+    assert pickle.loads(pickle.dumps(partial(_attempt, whole)))(Number(value=1.0)).startswith("LinAlgError: planted")
 
 
 def test_a_part_is_the_same_when_computed_and_when_found(tmp_path):
@@ -221,9 +219,11 @@ def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, t
         numbers = json.loads((tmp_path / "out" / f"{stem}.json").read_text())
         assert numbers["settings"] == {"value": 2.0 if quick else 4.0}
         assert numbers["claims"][0]["holds"] is holds
-        assert numbers["frames"]["numbers"]["y"] == [0.5 if quick else 0.25, "Infinity"]
+        small = 0.5 if quick else 0.25
+        assert numbers["frames"] == {"numbers": {"x": [1, 2], "y": [small, "Infinity"], "form": ["f", "g"]}}
+        assert outcome.tables == (Table(title="t", columns=("a", "b"), rows=((1, small),)),)
         assert (tmp_path / "out" / f"{stem}.csv").read_text().splitlines()[:3] == [
-            "# t", "a,b", f"1,{0.5 if quick else 0.25}",
+            "# t", "a,b", f"1,{small}",
         ]  # fmt: skip
     assert made.make(workshop(tmp_path / "out")).computed == 0
 
@@ -243,14 +243,6 @@ def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path):
     path.write_text(path.read_text().replace("statistic: reciprocal", "statistic: recipe"))
     with pytest.raises(InputError, match=r"made\.yaml: claims and statistics differ in recipe, reciprocal"):
         made.make(workshop(tmp_path / "out"))
-
-
-def test_tables_and_figure_are_made_as_the_file_says(made, tmp_path):
-    outcome = made.make(workshop(tmp_path / "out"))
-    assert outcome.tables == (Table(title="t", columns=("a", "b"), rows=((1, 0.25),)),)
-    assert [path.suffix for path in outcome.files] == [".png", ".svg", ".json", ".csv"]
-    written = json.loads((tmp_path / "out" / "made.json").read_text())
-    assert written["frames"] == {"numbers": {"x": [1, 2], "y": [0.25, "Infinity"], "form": ["f", "g"]}}
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def in_words(jitter: float) -> str:
 
 
 def settings_in_words(cells: pd.DataFrame, quick: bool) -> dict[str, Any]:
-    """What titles say of the cells: how many there are, sizes of A, steps, splits, jitters."""
+    """What titles say of the cells: how many there are, sizes of A, steps and splits."""
     there, planned = cells["status"].ne("missing").sum(), len(cells)
     words = f"{'quick look: ' if quick else ''}{there:,}{f' of {planned:,}' if there < planned else ''} cells"
     return {

@@ -28,27 +28,33 @@ def compare_scores(request: Request, laboratory: Laboratory) -> Findings:
 def scores_by_line(cells: pd.DataFrame, quick: bool) -> pd.DataFrame:
     """A row per line and score: its spread over splits, and where and how its mark stands."""
     lines = pd.concat([spread_by_line(cells, score).assign(score=score) for score in ("kl", "nlpd")], ignore_index=True)
-    by_method, by_dataset = cells.groupby(["dataset", "method"], sort=False), cells.groupby("dataset")
-    lines = lines.merge(by_method.apply(_column).rename("column"), on=["dataset", "method"])
-    lines = lines.merge(by_dataset.apply(_panel, sorted(cells["M"].dropna().unique())).rename("panel"), on="dataset")
-    sized, exact = lines["M"].notna(), lines["method"].eq("exact")
-    slots = lines.loc[sized].groupby(["kl_jitter", "M"]).ngroup().reindex(lines.index)
-    step = slots - slots.max() / 2
-    highest = lines["upper"].where(np.isfinite(lines["upper"])).groupby([lines["dataset"], lines["score"]])
-    lines = lines.assign(
-        far=lines["score"].eq("kl") & (lines["mean"] > FAR * highest.transform("max")),
-        mean_low=lines["mean"] - lines["error"],
-        mean_high=lines["mean"] + lines["error"],
-        size=lines["family"] + ", M = " + lines["M"].fillna(DEFAULT).astype(str),
-        place=lines["method"].map({method: place for place, method in enumerate(cells["method"].unique())}),
-        shift=lines["family"].map(BLOCK) + min(APART, WIDTH / (slots.max() + 1)) * step.fillna(0.0),
-        fill=np.where(lines["kl_jitter"] > 0, 0.0, 1.0),
-        opacity=np.where(lines["finished"] < lines["planned"], FAINT, 1.0),
-        level=exact & (lines["score"].ne("kl") | lines["median"].ge(LOWEST)),
-    ).sort_values("dataset", kind="stable")
-    lines["beside"] = lines["shift"] + BESIDE
+    of_methods = cells.groupby(["dataset", "method"]).apply(_column).rename("column")
+    of_datasets = cells.groupby("dataset").apply(_panel, sorted(cells["M"].dropna().unique())).rename("panel")
+    lines = _drawn(lines).merge(of_methods, on=["dataset", "method"]).merge(of_datasets, on="dataset")
+    lines = lines.sort_values("dataset", kind="stable")
     lines.attrs.update(settings_in_words(cells, quick))
     return lines
+
+
+def _drawn(lines: pd.DataFrame) -> pd.DataFrame:
+    """With the place and the look of each mark."""
+    of_kl, quartiles = lines["score"].eq("kl"), lines["upper"].where(np.isfinite(lines["upper"]))
+    highest = quartiles.groupby([lines["dataset"], lines["score"]]).transform("max")
+    slots = lines[lines["M"].notna()].groupby(["kl_jitter", "M"]).ngroup().reindex(lines.index)
+    step = (slots - slots.max() / 2).fillna(0.0)  # what has no size stands in the middle
+    shift = lines["family"].map(BLOCK) + step * min(APART, WIDTH / (slots.max() + 1))
+    return lines.assign(
+        mean_low=lines["mean"] - lines["error"],
+        mean_high=lines["mean"] + lines["error"],
+        far=of_kl & (lines["mean"] > FAR * highest),
+        level=lines["method"].eq("exact") & (~of_kl | lines["median"].ge(LOWEST)),
+        place=pd.factorize(lines["method"])[0],
+        shift=shift,
+        beside=shift + BESIDE,
+        size=lines["family"] + ", M = " + lines["M"].fillna(DEFAULT).astype(str),
+        fill=np.where(lines["kl_jitter"] > 0, 0.0, 1.0),
+        opacity=np.where(lines["finished"] < lines["planned"], FAINT, 1.0),
+    )
 
 
 def _column(cells: pd.DataFrame) -> str:

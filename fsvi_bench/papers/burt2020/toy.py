@@ -60,7 +60,7 @@ def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
         drawn = curves[curves["cell"].isin(own["cell"])]
         reach = f"reaches {drawn['low'].min():.2g} and {drawn['high'].max():.2g}".replace("-", "−")
         words = f"{title_of(str(method))}: KL = {kls.iloc[0]} nats{jitters[own['kl_jitter'] > 0].sum() or ''}"
-        panels.append({"method": method, "x": curves["x"].quantile(0.2), "panel": words, "reach": reach})
+        panels.append({"method": method, "x": curves["x"].quantile(0.17), "panel": words, "reach": reach})
     return pd.DataFrame(panels)
 
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-import textwrap
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator
 from pydantic import BaseModel, ConfigDict, Field
 
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.pages import render
 from fsvi_bench.papers.validation.sgpr_predictive import missing_variance, titsias_predictive_variance
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
@@ -29,11 +24,7 @@ from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
 
 LESS_JITTER = 0.1
-DROPOUT, GPFLOW, TITSIAS = "MC dropout, as published", "GPflow's sparse GP", "Titsias prediction of our task"
-LINES = {DROPOUT: -0.28, GPFLOW: 0.0, TITSIAS: 0.28}  #: of a data set's band, whose middle is 0
-NLPD_SCALE = {"value": "symlog", "linthresh": 0.1}
-NLPD_TICKS = (-10, -3, -1, -0.3, -0.1, 0, 0.1, 0.3, 1, 3, 10)
-RMSE_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+TEMPLATE = Path(__file__).with_name("validation.md.j2")
 
 
 class Settings(BaseModel):
@@ -127,28 +118,18 @@ def findings(splits: pd.DataFrame, missing: Sequence[str], quick: bool) -> Findi
     """Of what `compare` and `gpflow` say, split by split; `missing` are data sets without official tasks."""
     splits = splits.assign(
         bound_gap=splits["bound"] - splits["gpflow_bound"],
+        bound_shortfall=splits["gpflow_bound"] - splits["bound"],
         nlpd_gap=splits["titsias_nlpd"] - splits["gpflow_nlpd"],
         rmse_gap=splits["rmse"] - splits["gpflow_rmse"],
     )
-    shared = _means(splits[splits["gpflow_bound"].notna()])
     datasets = _means(splits).merge(dropout(), "left", "dataset")
-    gaps, by_name = shared.set_index("dataset"), datasets.set_index("dataset")
-    names = list(by_name.index)
-    frames = {"splits": splits, "datasets": datasets, "gpflow": shared}
+    datasets["dropout_excess"] = datasets["nlpd"] - datasets["dropout_nlpd"]
+    datasets["band"] = datasets.index
+    frames = {"splits": splits, "datasets": datasets, "gpflow": _means(splits.dropna(subset="gpflow_bound"))}
     return Findings(
-        frames={**frames, **_points(splits, datasets)},
-        statistics={
-            "GPflow: a data set's largest mean shortfall of our bound [nats per point]": dict(-gaps["bound_gap"]),
-            "GPflow: a data set's largest mean difference in Titsias NLPD [nats]": dict(gaps["nlpd_gap"].abs()),
-            "MC dropout: a data set's largest excess of our mean NLPD over the published one [nats]": dict(
-                by_name["nlpd"] - by_name["dropout_nlpd"]
-            ),
-        },
-        drawings={
-            "nlpd": partial(_draw_bands, names=names, scale=NLPD_SCALE, ticks=NLPD_TICKS, signed=True),
-            "rmse": partial(_draw_bands, names=names, scale={"value": "log"}, ticks=RMSE_TICKS),
-        },
-        page=partial(_page, frames, missing, quick),
+        {**frames, "points": _points(splits, datasets)},
+        drawings={"nlpd": lambda axes: axes.set_xscale("symlog", linthresh=0.1)},
+        page=lambda verdicts: render(TEMPLATE, **frames, missing=missing, quick=quick, verdicts=verdicts),
     )
 
 
@@ -159,62 +140,26 @@ def _means(splits: pd.DataFrame) -> pd.DataFrame:
     return by.mean(numeric_only=True).join(errors).assign(splits=by.size()).reset_index()
 
 
-def _points(splits: pd.DataFrame, datasets: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The figure's points, a row a split, of MC dropout's means a data set; and both ends of the ± of these."""
-    bands = {name: band for band, name in enumerate(datasets["dataset"])}
-
-    def beside(source: str, rows: pd.DataFrame, nlpd: pd.Series[float], rmse: pd.Series[float] | float) -> pd.DataFrame:
-        return pd.DataFrame({
-            "source": source,
-            "dataset": rows["dataset"],
-            "cell": rows.index,
-            "nlpd_less_exact": nlpd - rows["nlpd"],
-            "rmse_over_exact": rmse / rows["rmse"],
-            "place": rows["dataset"].map(bands) + LINES[source],
-        })  # fmt: skip
-
-    low, mean, high = (
-        beside(
-            DROPOUT,
-            datasets,
-            datasets["dropout_nlpd"] + sign * datasets["dropout_nlpd_spread"],
-            datasets["dropout_rmse"] + sign * datasets["dropout_rmse_spread"],
-        )
-        for sign in (-1, 0, 1)
-    )
-    of_gpflow = beside(GPFLOW, splits, splits["gpflow_nlpd"], splits["gpflow_rmse"])
-    of_titsias = beside(TITSIAS, splits, splits["titsias_nlpd"], math.nan)  # its RMSE is the exact posterior's
-    return {"points": pd.concat([mean, of_gpflow, of_titsias]), "spread": pd.concat([low, high])}
-
-
-def _draw_bands(
-    axes: Axes, names: Sequence[str], scale: dict[str, Any], ticks: Sequence[float], signed: bool = False
-) -> None:
-    """A band per data set, and ticks as far as the points reach."""
-    axes.set_xscale(**scale)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if signed and x else f"{x:g}")
-    axes.minorticks_off()
-    axes.set_yticks(range(len(names)), names)
-    axes.set_yticks(np.arange(1, len(names)) - 0.5, minor=True)
-    axes.tick_params(axis="y", which="both", length=0)
-    axes.grid(axis="y", which="minor", color="0.85", linewidth=0.6)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-
-
-def _page(frames: dict[str, pd.DataFrame], missing: Sequence[str], quick: bool, verdicts: Sequence[Verdict]) -> str:
-    """The page in Markdown; its figure lies beside it."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["fill"] = _fill
-    page = environment.get_template("validation.md.jinja")
-    return page.render(**frames, missing=missing, quick=quick, verdicts=verdicts)
-
-
-def _fill(text: str) -> str:
-    """A paragraph, its lines filled anew: numbers have other lengths than their places in the template."""
-    return textwrap.fill(" ".join(text.split()), 118, break_long_words=False, break_on_hyphens=False) + "\n"
+def _points(splits: pd.DataFrame, datasets: pd.DataFrame) -> pd.DataFrame:
+    """The figure's points, a row a split, of MC dropout's means a data set: NLPD less the exact posterior's and RMSE
+    over it, with both ends of their ± (`_low`, `_high`)."""
+    band = datasets.set_index("dataset")["band"]
+    parts = []
+    for source, (rows, name, shift) in {
+        "MC dropout, as published": (datasets, "dropout", -0.28),
+        "GPflow's sparse GP": (splits, "gpflow", 0.0),
+        "Titsias prediction of our task": (splits, "titsias", 0.28),  # its RMSE is the exact posterior's
+    }.items():
+        part = pd.DataFrame({"cell": rows.index, "dataset": rows["dataset"], "source": source})
+        part["place"] = rows["dataset"].map(band) + shift
+        for score, beside in {"nlpd": operator.sub, "rmse": operator.truediv}.items():
+            value, spread = (
+                rows.get(f"{name}_{column}", pd.Series(math.nan, rows.index)) for column in (score, f"{score}_spread")
+            )
+            for end, shown in {"": value, "_low": value - spread, "_high": value + spread}.items():
+                part[f"{score}{end}"] = beside(shown, rows[score])
+        parts.append(part)
+    return pd.concat(parts)
 
 
 VALIDATION = Experiment("validation", Settings, investigate)

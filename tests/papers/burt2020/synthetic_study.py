@@ -8,14 +8,14 @@ import re
 import pandas as pd
 
 from fsvi_bench.papers.burt2020.study.claims import judge_study
-from fsvi_bench.papers.burt2020.study.page import render
-from fsvi_bench.papers.burt2020.study.settings import load_study_file
+from fsvi_bench.papers.burt2020.study.reproduction import BURT2020_STUDY, page_of
+from fsvi_bench.papers.burt2020.study.summary import frames_of, page_tables
 from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, SPECTRUM, Tables
 from fsvi_bench.papers.places import places
 from fsvi_bench.running.plan import Request, make_plan
 
 DATASETS, SPLITS = ("boston", "power"), "0-2"
-FILE = load_study_file()
+FILE = BURT2020_STUDY.file
 CLAIMS = FILE.claims
 LEVEL = {"exact": 0.5, "fixed-a": 60.0, "rand-a": 11.0, "rand-a-ngd": 9.0, "ssge": 300.0}
 
@@ -108,8 +108,18 @@ def changed(where, tables=None, **changes):
     return Tables(cells, curves)
 
 
-def page_of(tables, figures=()):
-    return render(tables, judge_study(tables.cells, CLAIMS), FILE, list(figures), "study", False)
+def text_of(tables, figures=()):
+    """The page."""
+    return page_of(tables, judge_study(tables.cells, CLAIMS), FILE, list(figures), "study", False)
+
+
+def frames(tables):
+    return frames_of(tables, judge_study(tables.cells, CLAIMS))
+
+
+def pivot(tables, name):
+    """A table of the page, by method."""
+    return page_tables(tables, judge_study(tables.cells, CLAIMS))[name].set_index("method")
 
 
 def rows_of(text, *columns):

@@ -12,12 +12,11 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.methods import functional
 from fsvi_bench.papers.base import Workshop
-from fsvi_bench.papers.burt2020.study.closeness import Examiner, _fresh_features
-from fsvi_bench.papers.burt2020.study.collect import collect, curves_of, without_end
+from fsvi_bench.papers.burt2020.study.closeness import closeness, fresh_features
+from fsvi_bench.papers.burt2020.study.collect import collect, curve, curves_of
 from fsvi_bench.papers.places import places, run_or_find, sort_records
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.presenting.cell_files import load_posterior, load_trace
-from fsvi_bench.presenting.traces import spread_by_step
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
@@ -53,9 +52,8 @@ def found_in(root, plan):
 
 
 def test_the_exact_posterior_is_as_close_as_can_be(toy):
-    examine, truth = Examiner(toy), toy.truth
-    excess, of_mean, ratio = examine(FullGaussian(truth.posterior.mean, truth.covariance_tril))
-    assert (excess, of_mean, ratio) == (0.0, 0.0, 0.0)
+    exact = FullGaussian(toy.truth.posterior.mean, toy.truth.covariance_tril)
+    assert list(closeness(toy, [exact, exact])) == [(0.0, 0.0, 0.0)] * 2
 
 
 def test_closeness_is_that_of_slow_sums(toy):
@@ -73,18 +71,18 @@ def test_closeness_is_that_of_slow_sums(toy):
             total += -0.5 * np.log(2 * np.pi * noise) - 0.5 * expected_square / noise
         return total
 
-    excess, of_mean, ratio = Examiner(toy)(q)
+    ((excess, of_mean, ratio),) = closeness(toy, [q])
     expected = likelihood(q.mean.numpy(), covariance) - likelihood(truth.posterior.mean.numpy(), exact_covariance)
     assert excess == pytest.approx(expected, rel=1e-9)
     nothing = np.zeros_like(covariance)
     expected = likelihood(q.mean.numpy(), nothing) - likelihood(truth.posterior.mean.numpy(), nothing)
     assert of_mean == pytest.approx(expected, rel=1e-9)
-    logs = [np.log((p @ covariance @ p) / (p @ exact_covariance @ p)) for p in _fresh_features(toy).numpy()]
+    logs = [np.log((p @ covariance @ p) / (p @ exact_covariance @ p)) for p in fresh_features(toy).numpy()]
     assert ratio == pytest.approx(np.mean(logs), rel=1e-9)
 
 
 def test_fresh_points_lie_in_the_box_and_are_none_of_scorings(toy):
-    fresh, box = _fresh_features(toy), toy.Phi_box
+    fresh, box = fresh_features(toy), toy.Phi_box
     assert fresh.shape == box.shape
     assert not any((box == row).all(-1).any() for row in fresh[:20])
 
@@ -126,8 +124,8 @@ def test_the_table_holds_what_the_records_do(ran, toy):
         quantiles = each.scores.overconfidence.quantiles
         assert (cell.spectrum_0, cell.spectrum_5, cell.spectrum_50) == (quantiles[0], quantiles[1], quantiles[10])
         assert (cell.spectrum_95, cell.spectrum_100) == (quantiles[19], quantiles[20])
-        closeness = Examiner(toy)(load_posterior(each, root, toy.frozen))
-        assert (cell.log_likelihood_excess, cell.mean_log_likelihood_excess, cell.log_variance_ratio) == closeness
+        (near,) = closeness(toy, [load_posterior(each, root, toy.frozen)])
+        assert (cell.log_likelihood_excess, cell.mean_log_likelihood_excess, cell.log_variance_ratio) == near
         assert (cell.code, cell.task) == (each.code_sha256[:12], each.task_sha256[:12])
         made = each.provenance
         assert cell.hardware == f"{made['hardware']} ({made['arithmetic']})"
@@ -141,16 +139,18 @@ def test_the_table_holds_what_the_records_do(ran, toy):
             assert cell.M is pd.NA
 
 
+def trace(steps, grid=(0, 1, 10, 100)):
+    return Trace([TracePoint(s, 0.1 * s, 5.0, None, 5.0, 2.0) for s in grid if s <= steps])
+
+
 def test_a_diverged_cells_curve_is_infinite_from_its_traces_end_on():
-    """Median of three; two have diverged, after steps 10 and 1."""
-    grid = [0, 1, 10, 100]
-
-    def trace(steps):
-        return Trace([TracePoint(s, 0.1 * s, 5.0, None, 5.0, 2.0) for s in grid if s <= steps])
-
-    traces = [trace(100), without_end(trace(10), grid), without_end(trace(1), grid)]
-    assert [spread.median for _, spread in spread_by_step(traces, "kl")] == [5.0, 5.0, 5.0, math.inf]
-    assert [point.kl for point in without_end(trace(100), grid).points] == [5.0] * 4  # at the end already
+    """Median of three; two have diverged, after steps 10 and 1. Seconds are those until a trace stopped."""
+    points = curve({"a": trace(100), "b": trace(10), "c": trace(1)}, {"b": 100, "c": 100})
+    assert points["kl"].tolist() == [5.0, 5.0, 5.0, math.inf]
+    assert points["kl_lower_quartile"].tolist() == [5.0, 5.0, 5.0, math.inf]
+    assert points["seconds"].tolist() == pytest.approx([0.0, 0.1, 1.0, 1.0])
+    assert curve({"a": trace(100)}, {"a": 100})["kl"].tolist() == [5.0] * 4  # at the end already
+    assert curve({"a": trace(100), "b": trace(10)}, {})["kl"].tolist() == [5.0] * 4  # a trace that stopped early
 
 
 def test_a_curve_of_which_every_cell_diverged_ends_at_infinity(ran, monkeypatch):
@@ -164,12 +164,13 @@ def test_a_curve_of_which_every_cell_diverged_ends_at_infinity(ran, monkeypatch)
         for record in records
         if record.method == "rand-a" and not record.hyperparameters["kl_jitter"]
     ]
-    trace = Trace([TracePoint(s, 0.1 * s, 5.0, None, 5.0, 2.0) for s in (0, 1, 10)])
-    monkeypatch.setattr("fsvi_bench.papers.burt2020.study.collect.load_trace", lambda record, root: trace)
-    points = list(curves_of(diverged, ran[0]).itertuples())
-    assert points
-    assert {point.kl for point in points if point.steps <= 10} == {5.0}
-    assert {(point.steps, point.kl) for point in points if point.steps > 10} == {(last, math.inf)}
+    monkeypatch.setattr("fsvi_bench.presenting.cell_files.load_trace", lambda record, root: trace(10))
+    points = curves_of(diverged, ran[0])
+    assert set(points["family"]) == {"full", "ffg"}
+    assert set(points.loc[points["steps"] <= 10, "kl"]) == {5.0}
+    assert set(points.loc[points["steps"] > 10, ["steps", "kl"]].itertuples(index=False, name=None)) == {
+        (last, math.inf)
+    }
 
 
 def test_a_task_that_is_not_here_is_refused(ran):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.claims import Claim, Values, Verdict
+from fsvi_bench.papers.claims import Claim
 from fsvi_bench.presenting.figures import NO_LOGARITHM
+from fsvi_bench.statistics.resampled_t import paired_differences
 
 M = 80  #: the paper's default
 FEWEST_SPLITS = 2  #: with which there is an interval
@@ -23,15 +25,13 @@ _COLUMNS = {
     "the mean's training log likelihood above exact's": "mean_log_likelihood_excess",
     "log variance ratio in the box": "log_variance_ratio",
 }
+_OUTCOMES = ("held", "did not hold", "undecided", "not judged", "incomplete")
 
 
 class StudyClaim(Claim):
     """A claim on every data set, or on those that it names."""
 
-    datasets: tuple[str, ...] = ()
-
-    def judge(self, found: Values) -> Verdict:
-        return Claim(**self.model_dump(exclude={"datasets"})).judge(found)
+    datasets: tuple[str, ...] = Field(default=(), exclude=True)
 
 
 def judge_study(cells: pd.DataFrame, claims: Sequence[StudyClaim]) -> pd.DataFrame:
@@ -43,81 +43,75 @@ def judge_study(cells: pd.DataFrame, claims: Sequence[StudyClaim]) -> pd.DataFra
     Raises:
         InputError: a claim names a statistic that there is not.
     """
-    by_dataset = dict(tuple(cells.groupby("dataset")))
     rows = []
     for claim in claims:
-        for dataset in claim.datasets or by_dataset:
-            here = by_dataset.get(dataset, cells.iloc[:0])
-            jitters = [np.nan] if ": exact " in claim.statistic else sorted(here["kl_jitter"].dropna().unique())
-            for jitter in jitters:
-                found = _differences(claim.statistic, here[here["kl_jitter"].isna() | (here["kl_jitter"] == jitter)])
-                if len(found):
-                    rows.append({"dataset": dataset, "kl_jitter": jitter} | _judged(claim, found))
+        here = cells[cells["dataset"].isin(claim.datasets or cells["dataset"])]
+        places = _differences(claim.statistic, here).groupby(["dataset", "kl_jitter"], dropna=False)
+        for (dataset, jitter), splits in places:
+            rows.append({"dataset": dataset, "kl_jitter": jitter} | _judged(claim, splits))
     return pd.DataFrame(rows)
 
 
 def _differences(statistic: str, cells: pd.DataFrame) -> pd.DataFrame:
-    """By split that is planned, what the statistic is the mean of, and whether it is finished."""
+    """By planned split, what the statistic is the mean of, and whether it is finished.
+
+    A KL that is 0 but for rounding counts as the least that a figure shows; what diverged or failed is infinitely far
+    from everything, and tells nothing of likelihoods and variances.
+    """
     kind, _, names = statistic.partition(": ")
     if kind not in _COLUMNS:
         raise InputError(f"burt2020-study.yaml: there is no statistic '{statistic}'; mend the file")
-    lines = [(*each.split(), M) for each in names.split(" - ")]
-    if "M = 160" in kind:
-        lines = [(*lines[0][:2], 20), (*lines[0][:2], 160)]
-    parts = list(_parts(cells, lines, kind))
-    both = pd.concat(parts, axis=1, keys=range(len(parts)), join="inner")
-    value = both[0]["value"]
-    if len(parts) > 1:
-        value = (value - both[1]["value"]).mask(value == both[1]["value"], 0.0)  # two infinities are equal
-    return pd.DataFrame({"value": value, "finished": both[0]["finished"] & both[len(parts) - 1]["finished"]})
+    value = cells[_COLUMNS[kind]]
+    if kind.startswith("log KL"):
+        value = np.log(value.clip(lower=NO_LOGARITHM)).mask(cells["status"].isin(["diverged", "failed"]), np.inf)
+    cells = cells.assign(value=value, finished=cells["status"] != "missing")
+    lines = [(names, 20), (names, 160)] if "M = 160" in kind else [(line, M) for line in names.split(" - ")]
+    first, *others = (
+        cells[(cells["method"] + " " + cells["family"] == line) & (cells["M"].fillna(M) == size)]
+        for line, size in lines
+    )
+    for other in others:
+        jitter = [] if other["kl_jitter"].isna().all() else ["kl_jitter"]  # EXACT stands beside each
+        first = first.merge(other, on=["dataset", "split", *jitter], suffixes=("", "_of_other"))
+        first["value"] = paired_differences(*first[["value", "value_of_other"]].to_numpy().T)
+        first["finished"] &= first["finished_of_other"]
+    return first
 
 
-def _parts(cells: pd.DataFrame, lines: Sequence[tuple[Any, ...]], kind: str) -> Iterator[pd.DataFrame]:
-    """Of each line by split. A KL that is 0 but for rounding counts as the least that a figure shows; what diverged or
-    failed is infinitely far from everything, and tells nothing of likelihoods and variances."""
-    for method, family, size in lines:
-        sized = cells["M"].isna() if method == "exact" else cells["M"].eq(size).fillna(False)
-        part = cells[(cells["method"] == method) & (cells["family"] == family) & sized].set_index("split")
-        value = part[_COLUMNS[kind]]
-        if kind.startswith("log KL"):
-            value = np.log(value.clip(lower=NO_LOGARITHM)).mask(part["status"].isin(["diverged", "failed"]), np.inf)
-        yield pd.DataFrame({"value": value, "finished": part["status"] != "missing"})
-
-
-def _judged(claim: StudyClaim, found: pd.DataFrame) -> dict[str, Any]:
-    values = found["value"].dropna()
+def _judged(claim: StudyClaim, splits: pd.DataFrame) -> dict[str, Any]:
+    values = splits["value"].dropna()
     agreeing = (values > claim.threshold) if claim.side == "above" else (values < claim.threshold)
-    counts = {"agreeing": agreeing.sum(), "splits": len(values), "planned": len(found)}
+    counts = {"agreeing": agreeing.sum(), "splits": len(values), "planned": len(splits)}
     row = claim.model_dump(include={"says", "statistic", "side", "threshold"}) | counts
-    if not found["finished"].all():
+    if not splits["finished"].all():
         return row | {"outcome": "incomplete"}
     # Not of survivors: a split that diverged where that tells nothing leaves no verdict.
-    if len(values) < max(len(found), FEWEST_SPLITS):
+    if len(values) < max(len(splits), FEWEST_SPLITS):
         return row | {"outcome": "not judged"}
     verdict = claim.judge(values.tolist())
-    outcome = "held" if verdict.holds else "undecided" if verdict.undecided else "did not hold"
-    return row | {"value": verdict.value, "low": verdict.low, "high": verdict.high, "outcome": outcome}
+    return row | {"value": verdict.value, "low": verdict.low, "high": verdict.high, "outcome": verdict.outcome}
 
 
 def verdict_table(judged: pd.DataFrame) -> pd.DataFrame:
     """Claims against where they held: each data set once, without jitter, with how many of its splits are on the
     claimed side by themselves; and where the outcome is another with jitter, if all splits are there with it."""
     judged = judged[judged["splits"] > 0]  # the others have nothing to be judged by yet
-    jitter = judged["kl_jitter"].map("{:g}".format).astype(str).str.replace("e-0", "e-")
-    of_planned = (" of " + judged["planned"].astype(str)).where(judged["outcome"] == "incomplete", "")
-    share = judged["agreeing"].astype(str) + "/" + judged["splits"].astype(str) + of_planned
+    judged = judged.assign(place=[_place(row) for row in judged.itertuples()])
     jittered = judged["kl_jitter"] > 0
-    places = judged.assign(
-        place=judged["dataset"] + jitter.radd(" (").add(")").where(jittered, "") + " " + share
-    )  # boston (1e-6) 19/20
-    without = places[~jittered]
-    table = without.pivot_table("place", "says", "outcome", ", ".join, sort=False)
-    outcomes = ["held", "did not hold", "undecided", "not judged", "incomplete"]
-    table = table.reindex(columns=[name for place, name in enumerate(outcomes) if place < 3 or name in table])
-    moved = places[jittered].merge(without, on=["statistic", "says", "dataset"], suffixes=("", "_without"))
-    known = (moved["outcome"] != "incomplete") & (moved["outcome_without"] != "incomplete")
-    moved = moved[known & (moved["outcome"] != moved["outcome_without"])]
-    told = (moved["place"] + ": " + moved["outcome"]).groupby(moved["says"]).agg(", ".join)
+    plain = judged[~jittered]
+    table = plain.pivot_table("place", "says", "outcome", ", ".join, sort=False)
+    table = table.reindex(columns=[name for name in _OUTCOMES if name in (*_OUTCOMES[:3], *table)])
     if jittered.any():
+        both = judged[jittered].merge(plain, on=["statistic", "says", "dataset"], suffixes=("", "_without"))
+        known = both[(both[["outcome", "outcome_without"]] != "incomplete").all(axis=1)]
+        moved = known[known["outcome"] != known["outcome_without"]]
+        told = (moved["place"] + ": " + moved["outcome"]).groupby(moved["says"]).agg(", ".join)
         table["another outcome with jitter"] = told.reindex(table.index)
     return table.astype(object).fillna("–").rename_axis(index="claim", columns=None).reset_index()
+
+
+def _place(row: Any) -> str:
+    """Such as `boston (1e-6) 19/20`."""
+    jitter = f" ({row.kl_jitter:g})".replace("e-0", "e-") if row.kl_jitter > 0 else ""
+    of_planned = f" of {row.planned}" if row.outcome == "incomplete" else ""
+    return f"{row.dataset}{jitter} {row.agreeing}/{row.splits}{of_planned}"

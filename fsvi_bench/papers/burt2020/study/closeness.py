@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -24,36 +25,28 @@ class Closeness(NamedTuple):
     log_variance_ratio: float  #: mean over fresh points of the training box of log(var_q f / var_exact f)
 
 
-class Examiner:
-    """Compares posteriors of one problem with its exact one; what all comparisons share is computed once."""
-
-    def __init__(self, problem: Task) -> None:
-        self._problem, truth = problem, problem.truth
-        self._Phi = _fresh_features(problem)
-        self._likelihood = self._expected_log_likelihood(truth.posterior.mean, truth.covariance_tril)
-        self._likelihood_of_mean = self._log_likelihood(truth.posterior.mean)
-        self._variance = self._variances(truth.covariance_tril)
-
-    def __call__(self, q: Posterior) -> Closeness:
-        """Of one posterior. A variance of 0 anywhere makes the ratio's logarithm −∞, as it should."""
-        excess = self._expected_log_likelihood(q.mean, q.covariance_tril()) - self._likelihood
-        ratio = self._variances(q.covariance_tril()) / self._variance
-        return Closeness(excess, self._log_likelihood(q.mean) - self._likelihood_of_mean, float(ratio.log().mean()))
-
-    def _log_likelihood(self, weights: Float[Tensor, " k"]) -> float:
-        return self._expected_log_likelihood(weights, weights.new_zeros(len(weights), len(weights)))
-
-    def _expected_log_likelihood(self, mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"]) -> float:
-        problem = self._problem
-        return float(expected_log_likelihood(problem.Phi, problem.y, problem.frozen.noise_variance, mean, factor))
-
-    def _variances(self, tril: Float[Tensor, "k k"]) -> Float[Tensor, " n"]:
-        return predictive_variance(self._Phi, tril, torch.zeros((), dtype=torch.float64))
+def closeness(problem: Task, posteriors: Iterable[Posterior]) -> Iterator[Closeness]:
+    """Of each posterior of a problem. A variance of 0 anywhere makes the ratio's logarithm −∞, as it should."""
+    fresh, truth = fresh_features(problem), problem.truth
+    exact = _measured(problem, fresh, truth.posterior.mean, truth.covariance_tril)
+    for q in posteriors:
+        yield Closeness(*(_measured(problem, fresh, q.mean, q.covariance_tril()) - exact).tolist())
 
 
-def _fresh_features(problem: Task) -> Float[Tensor, "n k"]:
+def fresh_features(problem: Task) -> Float[Tensor, "n k"]:
     """Features at points of the training box that neither training nor scoring has seen."""
     low, high = problem.bounding_box
     generator = derived_generator("burt2020 claims", problem.frozen.sha256, "fresh box points")
     unit = torch.from_numpy(generator.random((FRESH_POINTS, len(low))))
     return problem.feature_map(low + (high - low) * unit)
+
+
+def _measured(
+    problem: Task, fresh: Float[Tensor, "n k"], mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"]
+) -> Float[Tensor, " 3"]:
+    """The terms of the differences that `Closeness` has, for the weights' N(mean, factor factorᵀ)."""
+    data = problem.Phi, problem.y, problem.frozen.noise_variance, mean
+    log_likelihood = expected_log_likelihood(*data, factor)
+    log_likelihood_of_mean = expected_log_likelihood(*data, torch.zeros_like(factor))
+    log_variance = predictive_variance(fresh, factor, torch.zeros((), dtype=torch.float64)).log().mean()
+    return torch.stack([log_likelihood, log_likelihood_of_mean, log_variance])

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pandas as pd
 
 from fsvi_bench.errors import InputError, plain
-from fsvi_bench.papers.burt2020.cells import NAMED, SETTINGS
-from fsvi_bench.papers.burt2020.study.closeness import Closeness, Examiner
-from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, SCORES, SPECTRUM, Tables
+from fsvi_bench.papers.burt2020.cells import LINE
+from fsvi_bench.papers.burt2020.study.closeness import Closeness, closeness
+from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, SPECTRUM, WORDS, Tables
 from fsvi_bench.papers.places import Place
-from fsvi_bench.presenting.cell_files import load_posterior, load_trace
+from fsvi_bench.presenting.cell_files import load_posterior, load_traces
 from fsvi_bench.presenting.report.appearance import method_place
-from fsvi_bench.presenting.traces import spread_by_step
+from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import processor_words
@@ -40,14 +37,11 @@ def collect(
     Raises:
         InputError: raw data, a task or a posterior is missing, or a file is not what its name says.
     """
-    closeness = _closeness(records, root, data_dir, progress)
+    found = _closeness(records, root, data_dir, progress)
     planned: list[Record | Place] = [*records, *missing]
-    rows = [_row(each, closeness) for each in sorted(planned, key=_order)]
-    return Tables(pd.DataFrame(rows, columns=list(CELLS)).astype(CELLS), curves_of(records, root))
-
-
-def _order(of: Record | Place) -> tuple[Any, ...]:
-    return *_line(of), of.split, of.seed
+    rows = [_row(each, found) for each in sorted(planned, key=lambda each: (*_line(each), each.split, each.seed))]
+    cells = pd.DataFrame(rows, columns=list(CELLS)).fillna(dict.fromkeys(WORDS, "")).astype(CELLS)
+    return Tables(cells, curves_of(records, root))
 
 
 def _line(of: Record | Place) -> tuple[Any, ...]:
@@ -60,33 +54,35 @@ def _closeness(
     records: Sequence[Record], root: Path, data_dir: Path | None, progress: Progress
 ) -> dict[str, Closeness]:
     """By cell; problem by problem, so that each is loaded once."""
-    by_task: dict[tuple[str, int, str], list[Record]] = defaultdict(list)
-    for record in records:
-        if record.status == "ok" and record.task_sha256 is not None:
-            by_task[record.dataset, record.split, record.task_sha256].append(record)
-    progress.start("splits", len(by_task))
-    found = {}
-    for (dataset, split, sha256), group in by_task.items():
+    ok = sorted((record for record in records if record.status == "ok"), key=_problem)
+    progress.start("splits", len({*map(_problem, ok)}))
+    found: dict[str, Closeness] = {}
+    for (dataset, split, sha256), cells in groupby(ok, _problem):
+        group = list(cells)
         certified = find_task(dataset, split)
         if certified is None or certified.task.sha256 != sha256:
             raise InputError(
                 f"the records of {dataset} split {split} are of task {sha256[:12]}, neither official nor in the "
                 "cache; run the study here, or bring the cache of the machine that ran it"
             )
-        examine = Examiner(bind_task(certified.task, data_dir))
-        for record in group:
-            found[record.cell] = examine(load_posterior(record, root, certified.task))
+        posteriors = (load_posterior(record, root, certified.task) for record in group)
+        each = closeness(bind_task(certified.task, data_dir), posteriors)
+        found |= zip([record.cell for record in group], each, strict=True)
         progress.advance("splits", f"{dataset} split {split}: {len(group)} posteriors")
     return found
 
 
-def _row(of: Record | Place, closeness: Mapping[str, Closeness]) -> dict[str, Any]:
-    row: dict[str, Any] = {name: "" for name, kind in CELLS.items() if kind == "str"}
-    row |= {name: getattr(of, name) for name in NAMED} | {name: of.hyperparameters.get(name) for name in SETTINGS}
+def _problem(record: Record) -> tuple[str, int, str]:
+    return record.dataset, record.split, record.task_sha256 or ""
+
+
+def _row(of: Record | Place, found: Mapping[str, Closeness]) -> dict[str, Any]:
+    """What a cell's row has, and more."""
     if isinstance(of, Place):
-        return row | {"status": "missing"}
-    row |= {
-        "status": of.status,
+        return {**of.hyperparameters, **of._asdict(), "status": "missing"}
+    row = {
+        **of.hyperparameters,
+        **dict(of),
         "reason": plain(of.reason or ""),
         "cell": of.cell[:24],
         "code": of.code_sha256[:12],
@@ -97,46 +93,39 @@ def _row(of: Record | Place, closeness: Mapping[str, Closeness]) -> dict[str, An
     }
     if of.scores is not None:
         quantiles = of.scores.overconfidence.quantiles
-        row |= {name: getattr(of.scores, name) for name in SCORES}
-        row |= {f"spectrum_{percent}": quantiles[percent // 5] for percent in SPECTRUM}
-        row |= closeness[of.cell]._asdict()
+        spectrum = {f"spectrum_{percent}": quantiles[percent // 5] for percent in SPECTRUM}
+        row |= {**dict(of.scores), **spectrum, **found[of.cell]._asdict()}
     return row
 
 
 def curves_of(records: Sequence[Record], root: Path) -> pd.DataFrame:
-    """Of every line that has no jitter; EXACT has no trace. What diverged is infinite from its trace's end on, to the
-    last step that was asked for."""
-    points: list[dict[str, Any]] = []
+    """Of every line that has no jitter; EXACT has no trace."""
     traced = [r for r in records if r.status in ("ok", "diverged") and not r.hyperparameters.get("kl_jitter")]
+    curves = [pd.DataFrame(columns=list(CURVES))]
     for _, group in groupby(sorted(traced, key=_line), _line):
-        found = [(r, trace) for r in group if (trace := load_trace(r, root)) is not None and trace.points]
-        asked = {int(r.hyperparameters["max_steps"]) for r, _ in found if r.status == "diverged"}
-        grid = sorted({point.steps for _, trace in found for point in trace.points} | asked)
-        if len(grid) > 1:
-            traces = [without_end(trace, grid) if r.status == "diverged" else trace for r, trace in found]
-            points += _points(found[0][0], traces)
-    return pd.DataFrame(points, columns=list(CURVES)).astype(CURVES)
+        line = list(group)
+        traces = {cell: trace for cell, trace in load_traces(line, root).items() if trace.points}
+        asked = {r.cell: r.hyperparameters["max_steps"] for r in line if r.status == "diverged" and r.cell in traces}
+        if traces:
+            own = {**line[0].hyperparameters, **dict(line[0])}
+            curves.append(curve(traces, asked).assign(**{name: own.get(name) for name in LINE}))
+    return pd.concat(curves, ignore_index=True)[list(CURVES)].astype(CURVES)
 
 
-def without_end(trace: Trace, grid: Sequence[int]) -> Trace:
-    """A diverged cell's trace: no score from the first place after its last point, where others still have one."""
-    last = trace.points[-1]
-    later = [steps for steps in grid if steps > last.steps][:1]
-    return Trace([*trace.points, *(replace(last, steps=steps, kl=math.nan) for steps in later)])
+def curve(traces: Mapping[str, Trace], asked: Mapping[str, int]) -> pd.DataFrame:
+    """KL after every number of steps that some trace has, and the seconds until then, or until a trace stopped.
 
-
-def _points(first: Record, traces: Sequence[Trace]) -> list[dict[str, Any]]:
-    """Seconds are those until that many steps, or until a trace stopped."""
-    line = {name: getattr(first, name, first.hyperparameters.get(name)) for name in CURVES}
-    return [
-        line
-        | {
-            "steps": steps,
-            "cells": len(traces),
-            "seconds": median(max(p.seconds for p in trace.points if p.steps <= steps) for trace in traces),
-            "kl_lower_quartile": spread.lower_quartile,
-            "kl": spread.median,
-            "kl_upper_quartile": spread.upper_quartile,
-        }
-        for steps, spread in spread_by_step(traces, "kl")
-    ]
+    Args:
+        traces: by cell.
+        asked: how many steps the cells that diverged were to take: they are infinite from their traces' ends to there.
+    """
+    points = pd.concat(pd.DataFrame(trace.points).assign(cell=cell) for cell, trace in traces.items())
+    points = points.fillna({"kl": math.inf})  # a cell's after it diverged
+    grid = sorted({*points["steps"], *asked.values()})
+    kl, seconds = (points.pivot(index="steps", columns="cell", values=name).reindex(grid) for name in ("kl", "seconds"))
+    ended = kl.bfill().isna() & kl.columns.isin([*asked])
+    kl = kl.mask(ended, math.inf).ffill().dropna()  # from where all traces have begun
+    names = {"lower_quartile": "kl_lower_quartile", "median": "kl", "upper_quartile": "kl_upper_quartile"}
+    spread = pd.DataFrame([spread_of(row) for row in kl.to_numpy()], kl.index).rename(columns=names)
+    spread["seconds"] = seconds.ffill().median(axis=1)
+    return spread.assign(cells=len(traces)).reset_index(names="steps")

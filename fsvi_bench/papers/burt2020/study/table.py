@@ -44,6 +44,8 @@ CURVES = LINE_COLUMNS | {
     "steps": "int64", "cells": "int64", "seconds": "float64",
     "kl_lower_quartile": "float64", "kl": "float64", "kl_upper_quartile": "float64",
 }  # fmt: skip
+WORDS = [name for name, kind in CELLS.items() if kind == "str"]
+KNOWN = {"family": ("full", "ffg"), "status": ("ok", "diverged", "failed", "missing")}
 PLACE = ["split", *LINE, "max_steps", "seed"]  #: what was planned: all but what became of it
 CELLS_FILE, CURVES_FILE = "scores.csv.gz", "curves.csv.gz"
 
@@ -121,13 +123,11 @@ def _read(path: Path, columns: dict[str, str]) -> pd.DataFrame:
 def _require_whole(frame: pd.DataFrame, columns: dict[str, str]) -> None:
     if list(frame) != list(columns):
         raise ValueError("its columns are others")
-    status = frame.get("status", pd.Series("ok", frame.index))
-    for name, expected in (("status", ("ok", "diverged", "failed", "missing")), ("family", ("full", "ffg"))):
-        strange = (status if name == "status" else frame[name]).loc[lambda column, known=expected: ~column.isin(known)]
-        if len(strange):
-            raise ValueError(f"{name} is '{strange.iloc[0]}'")
-    required = ALWAYS if "status" in frame else [name for name in columns if name not in LINE]
-    lacking = frame.loc[status == "ok", required].isna().any()
+    for name in KNOWN.keys() & columns.keys():
+        if not frame[name].isin(KNOWN[name]).all():
+            raise ValueError(f"a {name} is none of {', '.join(KNOWN[name])}")
+    required = frame.loc[frame["status"] == "ok", ALWAYS] if columns is CELLS else frame.drop(columns=LINE)
+    lacking = required.isna().any()
     if lacking.any():
         raise ValueError(f"a cell that is ok has no {lacking.idxmax()}")
 
@@ -141,22 +141,23 @@ def continued(found: Tables, earlier: Tables) -> Tables:
     Raises:
         InputError: the two are not of the same tasks.
     """
-    known = found.cells[PLACE].merge(earlier.cells[earlier.cells["status"] != "missing"], "left", PLACE)
-    kept = found.cells["status"].eq("missing") & known["status"].notna()
-    cells = pd.concat([found.cells[~kept], known.loc[kept, list(CELLS)].astype(CELLS)]).sort_index()
+    both = pd.concat([found.cells, earlier.cells])
+    best = both.iloc[both["status"].eq("missing").argsort(kind="stable")].drop_duplicates(PLACE)
+    cells = found.cells[PLACE].merge(best, on=PLACE)[list(CELLS)]  # as the planned cells stand
     require_one_cell_each(cells)
-    others = earlier.curves.merge(cells.loc[kept, LINE].drop_duplicates(), on=LINE)
-    both = pd.concat([others.assign(here=0), found.curves.assign(here=1)], ignore_index=True)
-    rank = 2 * both.groupby([*LINE, "here"], dropna=False)["cells"].transform("max") + both["here"]
-    best = both[rank == both.assign(rank=rank).groupby(LINE, dropna=False)["rank"].transform("max")]
-    return Tables(cells, cells[LINE].drop_duplicates().merge(best, on=LINE)[list(CURVES)])  # as the cells stand
+    kept = cells.loc[(found.cells["status"] == "missing") & (cells["status"] != "missing"), LINE].drop_duplicates()
+    curves = pd.concat([found.curves.assign(here=1), earlier.curves.merge(kept, on=LINE).assign(here=0)])
+    fullest = curves.sort_values(["cells", "here"], ascending=False).drop_duplicates(LINE)[[*LINE, "here"]]
+    lines = cells[LINE].drop_duplicates().merge(fullest, on=LINE)
+    return Tables(cells, lines.merge(curves, on=[*LINE, "here"])[list(CURVES)])
 
 
-def kept_words(found: Tables, earlier: Tables) -> str | None:
-    """How many lines of the earlier table stay, and how many do not fit anywhere; None if it had none."""
+def kept_words(found: Tables, earlier: Tables) -> str:
+    """How many lines of the earlier table stay, and how many do not fit anywhere; nothing if it had none."""
     known = earlier.cells.loc[earlier.cells["status"] != "missing", PLACE]
-    planned = known.merge(found.cells[[*PLACE, "status"]], "left", PLACE)["status"]
-    stay, strange = planned.eq("missing").sum(), planned.isna().sum()
-    told = [f"{stay:,} cells without a record here keep their lines"] if stay else []
-    told += [f"{strange:,} lines are of no planned cell and are left out"] if strange else []
-    return "; ".join(told) or None
+    here = known.merge(found.cells[[*PLACE, "status"]], "left", PLACE)["status"]
+    counts = {
+        "cells without a record here keep their lines": here.eq("missing").sum(),
+        "lines are of no planned cell and are left out": here.isna().sum(),
+    }
+    return "; ".join(f"{count:,} {words}" for words, count in counts.items() if count)
