@@ -31,6 +31,7 @@ PALETTE = (BLUE, VERMILLION, GREEN, PURPLE)
 PAGE_WIDTH = 7.0  #: inches of a printed page's text; at this width no letter is smaller than 8 points
 SMALL, NORMAL, LARGE = 8.0, 9.0, 10.0  #: points
 DOTS_PER_INCH = 200
+STYLE = Path(__file__).parent / "assets" / "figures.mplstyle"  #: Matplotlib's settings for every figure
 #: Colour and marker.
 FAMILY_STYLE: dict[Family, tuple[str, str]] = {
     "full": (BLUE, "o"),

@@ -26,7 +26,7 @@ from fsvi_bench.presenting.report.comparison import RANKED, rankings
 from fsvi_bench.presenting.report.curves import curves_of, draw_curves
 from fsvi_bench.presenting.report.origin import origin
 from fsvi_bench.presenting.report.overview import overview
-from fsvi_bench.presenting.report.strip_figures import draw_calibration, draw_kl, draw_nlpd, draw_spectrum
+from fsvi_bench.presenting.report.strips import draw_calibration, draw_kl, draw_nlpd, draw_spectrum
 from fsvi_bench.presenting.report.study import Study, make_study, read_results
 from fsvi_bench.presenting.report.tables import MEANINGS, result_tables
 from fsvi_bench.presenting.report.troubles import troubles

@@ -1,19 +1,23 @@
-"""Figures with a line per method, family and settings and a panel per data set, side by side."""
+"""KL, NLPD, spectrum and coverage: a line per method, family and settings, a panel per data set.
+
+The figures follow 2 to 4 of Burt et al. (2020).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from matplotlib.axes import Axes
+import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from fsvi_bench.presenting.figures import SMALL
-from fsvi_bench.presenting.report.appearance import BAND, FAILED, MUTED, PAPER, RULE, look
-from fsvi_bench.presenting.report.study import Entry, Study
+from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
+from fsvi_bench.presenting.report.appearance import FAILED, INK, MUTED, PAPER, look
+from fsvi_bench.presenting.report.study import REFERENCE, Entry, Study
+from fsvi_bench.presenting.summary import Estimate, Row
+from fsvi_bench.presenting.tables import Frames
 
 WIDTH = 12.0  #: inches; the page's text is as wide
 WIDEST_PANEL = 5.2
@@ -21,136 +25,164 @@ LINE, METHOD_GAP = 0.2, 0.45  #: inches per line; the gap between methods as a s
 AROUND = 1.0  #: inches above and below the panels
 LETTER = 0.068  #: inches, about, of a letter beside a line
 MOST_LETTERS = 65  #: of names beside the lines; longer ones are cut short (the tables have them whole)
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-SIDES = {"left": 0.015, "center": 0.5, "right": 0.985}  #: where words stand, as a share of the panel's width
+REACH = (1e-6, 1e6)  #: of the spectrum's axis: beyond it a variance of q is gone, or unbounded
+LEVELS = {"50": 0.0, "90": 0.35, "95": 1.0}  #: of predictive intervals, and how full their marks are
+QUARTILES = ("least", "lower", "value", "upper", "greatest")
+WORDS = Layer(kind="words", frame="lines", y="place", text="words", colour=MUTED)
+Values = dict[
+    str, Any
+]  #: `value` (in one panel's line at most NaN), its `low` and `high`, and what else a figure shows
 
 
-@dataclass(frozen=True)
-class Strip:
-    """What an entry has in its line of a panel: marks on lines, or words in their place.
+def draw_kl(study: Study, datasets: Sequence[str]) -> Figure:
+    """Mean KL with its standard error; open marks are KLs of the moments where q's own is infinite or unknown.
 
-    Args:
-        marks: place -> how full the mark is, from 0 (open) to 1.
-        thin, thick, faint: from where to where each of the lines reaches.
-        framed: the marks are larger, with an edge that lifts them off the thick line.
-        lacking: how many of its cells did not finish, at the right.
+    At the right stands how many cells did not finish.
     """
-
-    marks: Sequence[tuple[float, float]] = ()
-    thin: tuple[float, float] | None = None
-    thick: tuple[float, float] | None = None
-    faint: tuple[float, float] | None = None
-    framed: bool = False
-    words: str = ""
-    side: str = "center"
-    lacking: str = ""
-
-    def draw(self, axes: Axes, y: float, method: str) -> None:
-        """In the method's colour and with its marker."""
-        colour, marker = look(method).light, look(method).marker
-        for ends, width, alpha in ((self.thin, 1.1, 1.0), (self.thick, 4.6, 0.42), (self.faint, 0.7, 0.5)):
-            if ends is not None:
-                # Matplotlib's `errorbar` takes six times as long, and there are hundreds.
-                axes.plot(ends, [y, y], color=colour, linewidth=width, alpha=alpha, solid_capstyle="butt")
-        edge: dict[str, Any] = {"markeredgecolor": PAPER, "markeredgewidth": 0.7} if self.framed else {}
-        for x, fullness in self.marks:
-            dot: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 6.4 if self.framed else 5.6}
-            if fullness < 1:
-                axes.plot([x], [y], **dot, markerfacecolor=PAPER)
-            if fullness:
-                full: dict[str, Any] = {"alpha": fullness, "markeredgewidth": 1.0 if fullness == 1 else 0}
-                axes.plot([x], [y], **dot | full | edge)
-        say(axes, y, self.words, self.side, MUTED if self.side == "center" else colour)
-        say(axes, y, self.lacking, "right", FAILED)
+    lines = _lines(study, datasets, lambda dataset, entry: [_kl(study.rows[dataset, entry])])
+    lacking = Layer(kind="words", frame="lines", y="place", text="lacking", at=1.02, colour=FAILED)
+    marks = _marks(lines, kind="intervals", fill="fill", beyond="place")
+    label = "KL(q ‖ exact posterior), nats"
+    return _figure({"lines": lines}, label, marks, WORDS, lacking, sharex="all", xscale="log")
 
 
-def say(axes: Axes, y: float, words: str, side: str, colour: str) -> None:
-    """Words in a line, if there are any."""
-    if words:
-        look: dict[str, Any] = {"ha": side, "va": "center", "fontsize": SMALL - 1, "color": colour}
-        axes.text(SIDES[side], y, words, transform=axes.get_yaxis_transform(), **look)
+def _kl(row: Row) -> Values:
+    own = row.scores.get("kl")
+    whole = own is not None and math.isfinite(own.mean)
+    lacking = f"{row.cells - row.finished}/{row.cells}" if 0 < row.finished < row.cells else ""
+    value = own if whole else row.scores.get("kl_moment_matched")
+    return {**_estimated(value), "fill": float(whole), "lacking": lacking}
 
 
-def draw_strips(
-    study: Study, datasets: Sequence[str], label: str, strip_of: Callable[[str, Entry], Strip]
-) -> tuple[Figure, dict[str, Axes]]:
-    """Panels of `datasets` with a line for each entry that was run there; `label` is that of the axis below."""
-    places = _places(study.entries_on(*datasets))
-    names = [shorten(name, MOST_LETTERS) for name in _names(list(places))]
-    width = min(WIDTH, LETTER * max(map(len, names)) + 0.5 + WIDEST_PANEL * len(datasets))
-    figure = Figure(figsize=(width, AROUND + LINE * (max(places.values()) + 1)), layout="constrained")
-    panels = dict(zip(datasets, figure.subplots(1, len(datasets), squeeze=False)[0], strict=True))
-    for dataset, axes in panels.items():
-        _lay_out(axes, dataset, places)
-        for entry, y in places.items():
-            if (row := study.rows.get((dataset, entry))) is not None:
-                strip = strip_of(dataset, entry) if row.finished else Strip(words="none finished")
-                strip.draw(axes, y, entry.method)
-    panels[datasets[0]].set_yticks(list(places.values()), names)
-    figure.supxlabel(label, fontsize=SMALL + 0.5, color=MUTED)
-    return figure, panels
+def _estimated(value: Estimate | None) -> Values:
+    """A mean and its standard error."""
+    if value is None:
+        return dict.fromkeys(("value", "low", "high"), math.nan)
+    error = math.nan if value.standard_error is None else value.standard_error
+    return {"value": value.mean, "low": value.mean - error, "high": value.mean + error}
 
 
-def _places(entries: Sequence[Entry]) -> dict[Entry, float]:
-    """y of each line, downwards from 0, with a gap before each method."""
-    methods = list(dict.fromkeys(entry.method for entry in entries))
-    return {entry: place + METHOD_GAP * methods.index(entry.method) for place, entry in enumerate(entries)}
+def draw_nlpd(study: Study, datasets: Sequence[str]) -> Figure:
+    """Mean NLPD with its standard error on each data set's own axis; a line stands at the exact posterior's."""
+    lines = _lines(study, datasets, lambda *place: [_estimated(study.rows[place].scores.get("nlpd"))])
+    where = {"method": REFERENCE, "family": "full"}
+    exact = Layer(kind="vline", frame="lines", where=where, x="value", colour=MUTED, width=0.8, style="--")
+    marks = _marks(lines, kind="intervals", beyond="place")
+    return _figure(
+        {"lines": lines}, "NLPD, nats per test point in the target's own unit", marks, WORDS, exact, fence=True
+    )
 
 
-def _names(entries: Sequence[Entry]) -> list[str]:
-    """A method's name beside its first line only, its families and settings beside each."""
-    before = [None, *(entry.method for entry in entries)]
-    return [e.variant if e.method == last else f"{e.method}   {e.variant}" for e, last in zip(entries, before)]  # noqa: B905
+def draw_spectrum(study: Study, datasets: Sequence[str]) -> Figure:
+    """A line from the least to the greatest quantile, thick from 25 to 75 %, with a mark at the median."""
+
+    def of(dataset: str, entry: Entry) -> list[Values]:
+        # Every fifth of the 21 quantiles: 0, 25, 50, 75 and 100 %.
+        return [dict(zip(QUARTILES, median_spectrum(study, dataset, entry)[::5], strict=True))]
+
+    lines = _lines(study, datasets, of)
+    whole = _marks(lines, kind="intervals", low="least", high="greatest", marker="none", width=1.1)
+    middle = _marks(lines, kind="intervals", low="lower", high="upper", marker="none", width=4.6, alpha=0.42)
+    median = _marks(lines, kind="points", size=6.4, edge=PAPER, beyond="place")
+    one = Layer(kind="vline", x=1.0, colour=INK, width=0.8)
+    seen = lines[["least", "value", "greatest"]].to_numpy(float)
+    seen = seen[(seen > REACH[0]) & (seen < REACH[1])]
+    limits = (min([0.1, *seen]) / 1.5, max([10.0, *seen]) * 1.5)
+    label = "variance of q over the exact one, by direction (S*⁻¹ᐟ² S S*⁻¹ᐟ²)"
+    return _figure({"lines": lines}, label, whole, middle, median, WORDS, one, xscale="log", xlim=limits)
 
 
-def _lay_out(axes: Axes, dataset: str, places: dict[Entry, float]) -> None:
-    axes.set_ylim(max(places.values()) + 0.5, -0.5)
-    axes.set_yticks([])
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_facecolor(BAND)
-    axes.tick_params(labelsize=SMALL, length=3)
-    axes.tick_params(axis="y", length=0)
-    axes.set_title(dataset, loc="left", fontsize=SMALL + 1.5, fontweight="bold", pad=7)
-    firsts = {entry.method: y for entry, y in reversed(places.items())}
-    for y in firsts.values():
-        if y:
-            axes.axhline(y - 0.5 - METHOD_GAP / 2, color=RULE, linewidth=0.7, zorder=0)
+def median_spectrum(study: Study, dataset: str, entry: Entry) -> list[float]:
+    """Each quantile of the spectrum (0, 5, ..., 100 %), its median over the cells."""
+    return np.median(study.finished(dataset, entry)["overconfidence.quantiles"].tolist(), axis=0).tolist()
+
+
+def draw_calibration(study: Study, datasets: Sequence[str]) -> Figure:
+    """Open, tinted and full marks for 50, 90 and 95 %; dotted lines at these levels, solid ones at the exact's own."""
+
+    def of(dataset: str, entry: Entry) -> list[Values]:
+        found = 100 * mean_coverage(study, dataset, entry)
+        ends = {"low": found["50"], "high": found["95"]}
+        return [{"value": found[level], "fill": fill, **ends} for level, fill in LEVELS.items()]
+
+    lines = _lines(study, datasets, of)
+    exact = [{"dataset": name, "level": 100 * level} for name in datasets for level in exact_coverage(study, name)]
+    between = _marks(lines, kind="intervals", where={"fill": 0.0}, marker="none", width=0.7, alpha=0.5)
+    marks = _marks(lines, kind="points", fill="fill")
+    levels = [Layer(kind="vline", x=float(level), colour=MUTED, width=0.9, style=":") for level in LEVELS]
+    own = Layer(kind="vline", frame="exact", x="level", colour=INK, width=0.7)
+    label = "% of test targets within the central 50 % (open), 90 % (tinted) and 95 % (full) intervals"
+    frames = {"lines": lines, "exact": pd.DataFrame(exact)}
+    return _figure(frames, label, between, marks, WORDS, *levels, own, xticks=[50, 90, 95], ticks=None)
+
+
+def mean_coverage(study: Study, dataset: str, entry: Entry) -> pd.Series[float]:
+    """Level -> share of test targets inside, over splits (seeds averaged first); missing where it does not apply."""
+    return _by_level(study.finished(dataset, entry), "coverage")
+
+
+def exact_coverage(study: Study, dataset: str) -> pd.Series[float]:
+    """The same of the exact posterior, over all splits on which anything finished."""
+    finished = pd.concat([study.finished(dataset, entry) for entry in study.entries_on(dataset)])
+    return _by_level(finished.drop_duplicates("split"), "coverage_exact")
+
+
+def _by_level(finished: pd.DataFrame, name: str) -> pd.Series[float]:
+    columns = {f"{name}.{level}": level for level in LEVELS}
+    shares = finished[["split", *columns]].rename(columns=columns).astype(float)
+    return shares.groupby("split").mean().mean().where(shares.notna().all())
+
+
+def _lines(study: Study, datasets: Sequence[str], of: Callable[[str, Entry], list[Values]]) -> pd.DataFrame:
+    """What `of` says about each entry on each data set, and words where it says nothing, with the places of lines."""
+    lines = pd.DataFrame({"entry": study.entries_on(*datasets)})
+    lines["method"] = [entry.method for entry in lines["entry"]]
+    lines["family"] = [entry.family for entry in lines["entry"]]
+    lines["place"] = lines.index + METHOD_GAP * lines.groupby("method", sort=False).ngroup()
+    # A method's name stands beside its first line only.
+    names = zip(lines["entry"], lines.duplicated("method"), strict=True)
+    lines["name"] = [shorten(e.variant if again else f"{e.method}   {e.variant}", MOST_LETTERS) for e, again in names]
+    found = [
+        {"dataset": dataset, "entry": entry, "words": "unknown" if row.finished else "none finished", **values}
+        for dataset in datasets
+        for entry in study.entries_on(dataset)
+        for row in [study.rows[dataset, entry]]
+        for values in (of(dataset, entry) if row.finished else [{"value": math.nan}])
+    ]
+    shown = pd.DataFrame(found).merge(lines, on="entry")
+    return shown.assign(words=shown["words"].where(shown["value"].isna(), ""))
+
+
+def _marks(lines: pd.DataFrame, **settings: Any) -> Layer:
+    """A layer in the colours of the methods, with their markers."""
+    found = {method: look(method) for method in lines["method"]}
+    looks = {"colour": {method: each.light for method, each in found.items()}}
+    looks |= {"marker": {method: each.marker for method, each in found.items()}}
+    common = {"frame": "lines", "x": "value", "y": "place", "by": "method", "size": 5.6, "width": 1.1, "caps": 0.0}
+    return Layer(**common | looks | settings)
+
+
+def _figure(
+    frames: Frames, label: str, *layers: Layer, sharex: Literal["none", "all"] = "none", **settings: Any
+) -> Figure:
+    """A panel for each data set of the frame `lines`; `label` is that of the axes below."""
+    lines = frames["lines"]
+    panels = lines["dataset"].nunique()
+    common = {"horizontal": True, "names": "name", "groups": "method", "ticks": 3 if panels > 4 else 5}
+    panel = Panel(layers=layers, **common | settings)
+    spec = FigureSpec(
+        height=AROUND + LINE * (lines["place"].max() + 1),
+        width=min(WIDTH, LETTER * lines["name"].str.len().max() + 0.5 + WIDEST_PANEL * panels),
+        columns=panels,
+        sharex=sharex,
+        sharey="all",
+        x=label,
+        each="dataset",
+        panels=(panel,),
+    )
+    return spec.of(frames)
 
 
 def shorten(words: str, letters: int) -> str:
     """Words of at most so many letters, the last an ellipsis where some are cut off."""
     return words if len(words) <= letters else f"{words[: letters - 1].rstrip()}…"
-
-
-def logarithmic(axes: Axes, low: float, high: float, panels: int) -> None:
-    """A logarithmic axis with as many labels as have room, which are numbers as they are read."""
-    axes.set_xscale("log", nonpositive="clip")
-    axes.set_xlim(low, high)
-    decades = math.log10(high / low)
-    subs = (1.0, 2.0, 5.0) if decades < 1.2 else (1.0, 3.0) if decades < 2 else (1.0,)
-    axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=_label_count(panels)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.grid(axis="x")
-
-
-def linear(axes: Axes, low: float, high: float, panels: int) -> None:
-    """A linear axis, likewise."""
-    axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(MaxNLocator(_label_count(panels) - 1, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
-    axes.grid(axis="x")
-
-
-def _label_count(panels: int) -> int:
-    return 5 if panels < 5 else 3
-
-
-def power(value: float) -> str:
-    """`0.1`, `100`, `10⁵`."""
-    if 1e-3 < value < 1e4:
-        return f"{value:g}"
-    exponent = math.floor(math.log10(value) + 1e-9)
-    leading = value / 10**exponent
-    times = "" if round(leading, 6) == 1 else f"{leading:g}·"
-    return f"{times}10{str(exponent).translate(SUPERSCRIPTS)}"
