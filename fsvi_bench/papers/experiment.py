@@ -49,7 +49,7 @@ class Laboratory:
     data_dir: Path | None
     quick: bool
     note: Callable[[str], None]  #: tells a person something, such as what stands in for missing data
-    cells: Cells = Cells()  #: of the protocol that the settings ask for
+    cells: Cells = field(default_factory=Cells)  #: of the protocol that the settings ask for
 
     @property
     def device(self) -> str:
@@ -106,13 +106,13 @@ class Experiment(Reproduction, Generic[Settings]):
         return _read(self.name).summary
 
     def check(self, quick: bool, data_dir: Path | None) -> None:
-        settings = self.at_scale(quick)
+        settings = self._settings(quick)
         if isinstance(settings, Request):
             require_data(make_plan(settings), data_dir)
 
     def make(self, workshop: Workshop) -> Outcome:
         """Of cells none of which has a task there is nothing to show."""
-        settings, parts = self.at_scale(workshop.quick), Parts(self.name, workshop)
+        settings, parts = self._settings(workshop.quick), Parts(self.name, workshop)
         cells = run_or_find(make_plan(settings), workshop, self.name) if isinstance(settings, Request) else Cells()
         laboratory = Laboratory(parts, workshop.resources.data_dir, workshop.quick, workshop.progress.note, cells)
         some = not cells.records or any(record.task_sha256 for record in cells.records)
@@ -158,7 +158,9 @@ class Experiment(Reproduction, Generic[Settings]):
                 raise ValueError(f"{', '.join(twice)} is both in the file and returned by the experiment")
             return judge(claims, {**findings.statistics, **placed})
         except ValueError as error:
-            raise InputError(f"{_path_of(self.name)}: {error}; name in the file's claims what the experiment finds") from error
+            raise InputError(
+                f"{_path_of(self.name)}: {error}; name in the file's claims what the experiment finds"
+            ) from error
 
     def _drawn(self, figure: FigureSpec, findings: Findings) -> Figure:
         drawings = {name: partial(_draw_alone, draw) for name, draw in findings.drawings.items()}
@@ -179,12 +181,7 @@ class Experiment(Reproduction, Generic[Settings]):
                 f"frames (columns): {', '.join(frames) or 'none'}; drawings: {', '.join(findings.drawings) or 'none'}"
             ) from error
 
-    def at_scale(self, quick: bool) -> Settings:
-        """The settings of the paper, or of a quick look.
-
-        Raises:
-            InputError: the file does not validate.
-        """
+    def _settings(self, quick: bool) -> Settings:
         file = _read(self.name)
         try:
             return self.settings.model_validate({**file.paper, **(file.quick if quick else {})})

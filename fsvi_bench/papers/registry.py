@@ -5,8 +5,8 @@ from __future__ import annotations
 from fsvi_bench.errors import unknown_name
 from fsvi_bench.papers.base import Reproduction
 from fsvi_bench.papers.burt2020.roots import BURT2020_ROOTS
-from fsvi_bench.papers.burt2020.shrinkage import BURT2020_SHRINKAGE
 from fsvi_bench.papers.burt2020.scores import BURT2020_FIG2, BURT2020_FIG3, BURT2020_FIG4
+from fsvi_bench.papers.burt2020.shrinkage import BURT2020_SHRINKAGE
 from fsvi_bench.papers.burt2020.study.reproduction import BURT2020_STUDY
 from fsvi_bench.papers.burt2020.theory.experiment import BURT2020_THEORY
 from fsvi_bench.papers.burt2020.toy import BURT2020_FIG1
@@ -21,7 +21,6 @@ from fsvi_bench.papers.ksw2015.fig1 import KSW2015_FIG1
 from fsvi_bench.papers.ksw2015.fig2 import KSW2015_FIG2
 from fsvi_bench.papers.ksw2015.variance import KSW2015_VARIANCE
 from fsvi_bench.papers.validation.experiment import VALIDATION
-
 
 _ALL: tuple[Reproduction, ...] = (
     BURT2020_FIG1,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps, rcParams, style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgba
@@ -60,8 +60,8 @@ class Layer(_Spec):
         edge: colour of the outline of full points.
         alpha: a number or a column.
         shift: how far to the right of x, so that several stand side by side: a number or a column.
-        every: of a line, which points are marked: every n-th; a pair is (first, step); below 1, a share of the axes. Or a
-            column.
+        every: of a line, which points are marked: every n-th; a pair is (first, step); below 1, a share of the axes; or
+            a column.
         caps: length of an interval's caps, in points.
         beyond: a column. Values outside the axis become arrows at its edge; beside those of each value of the column
             stand the least and the greatest of them.
@@ -260,6 +260,8 @@ class Panel(_Spec):
         """Limits around what is shown, with room at the edges beyond which there are values."""
         scale = self._values(axes).get_transform()
         ends = scale.transform([shown.min(), shown.max()])
+        if ends[0] == ends[1]:
+            ends += [-0.1, 0.1]
         beyond = np.array([(values < shown.min()).any(), (values > shown.max()).any()])
         ends = scale.inverted().transform(ends + [-1, 1] * beyond * self.room * np.ptp(ends))
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
@@ -317,7 +319,7 @@ class Panel(_Spec):
             changes = named[self.groups] != named[self.groups].shift()
             for edge in places.rolling(2).mean()[changes].dropna():
                 draw = axes.axhline if self.horizontal else axes.axvline
-                draw(edge, color="0.88", linewidth=0.6, zorder=0)
+                draw(edge, color=rcParams["grid.color"], linewidth=0.6, zorder=0)
 
     def _number_beyond(self, axes: Axes, frames: Frames) -> None:
         """Of each group, the least and the greatest value beyond the axis, beside their arrows."""
@@ -358,7 +360,7 @@ class FigureSpec(_Spec):
         panels = self.panels if self.each is None else self._repeated(self.each, frames)
         columns = min(self.columns, len(panels))
         rows = math.ceil(len(panels) / columns)
-        with rc_context(fname=STYLE):
+        with style.context(STYLE):
             figure = Figure(figsize=(self.width, self.height + rows * self.row_height))
             grid = list(figure.subplots(rows, columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat)
             for axes, panel in zip(grid, panels, strict=False):

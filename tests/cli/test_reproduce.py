@@ -7,23 +7,23 @@ import math
 import statistics
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.text import Text
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods import functional
+from fsvi_bench.papers import experiment
 from fsvi_bench.papers import registry as reproduce
 from fsvi_bench.papers.base import Outcome
 from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.experiment import Experiment
-from fsvi_bench.papers.from_records import FromRecords
 from fsvi_bench.papers.parts import PartFailed
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running import plan as planning
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Protocol, Request, make_plan
-from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import bind_task
@@ -37,18 +37,18 @@ TINY = {
 @pytest.fixture
 def tiny(monkeypatch):
     """`--quick` takes a few steps; returns a function that changes what it takes further."""
+    small, read = dict(TINY), experiment._read
 
-    def shrink(name, **changes):
-        small = FromRecords(name, {**TINY[name], **changes}, REPRODUCTIONS[name].draw)
-        monkeypatch.setitem(reproduce.REPRODUCTIONS, name, small)
+    def shrunk(name):
+        file = read(name)
+        return file.model_copy(update={"quick": small.get(name, file.quick)})
 
-    for name in TINY:
-        shrink(name)
     # Most of the time would go into the optimum that objective scores are measured against.
     monkeypatch.setattr(functional, "REFERENCE_STEPS", 3)
     monkeypatch.setattr(functional, "_read", lambda path: None)
     monkeypatch.setattr(functional, "_write", lambda path, optimum: None)
-    return shrink
+    monkeypatch.setattr(experiment, "_read", shrunk)
+    return lambda name, **changes: small.update({name: {**TINY[name], **changes}})
 
 
 def records_of(folder):
@@ -68,20 +68,22 @@ def test_figure_1_writes_its_records_numbers_and_a_second_run_computes_nothing(c
     assert "rand-a full kl_jitter=1e-06" in out
     assert "7 computed, 0 found finished" in err
 
-    numbers, records = json.loads(files[2].read_text()), records_of(tmp_path)
-    assert len(records) == len(numbers["curves"]) == 7
+    document, records = json.loads(files[2].read_text()), records_of(tmp_path)
+    cells, curves, data = (pd.DataFrame(document["frames"][name]) for name in ("cells", "curves", "data"))
     problem = bind_task(load_cached(load_card("toy"), 0).task)
     order = problem.X_test[:, 0].argsort()
-    assert numbers["x"] == problem.X_test[order, 0].tolist()
-    assert numbers["task_sha256"] == problem.frozen.sha256
-    assert (numbers["x_train"], numbers["y_train"]) == (problem.X[:, 0].tolist(), problem.y.tolist())
-    for drawn in numbers["curves"]:
-        cell, record = drawn["cell"], records[drawn["cell"]["cell"]]
-        assert (cell["kl"], cell["nlpd"]) == (record.scores.kl, record.scores.nlpd)
-        assert (cell["method"], cell["hyperparameters"]) == (record.method, record.hyperparameters)
+    assert len(records) == len(cells) == 7
+    assert {*cells["task_sha256"]} == {problem.frozen.sha256}
+    data = data.drop_duplicates(["x", "y"])
+    assert (data["x"].tolist(), data["y"].tolist()) == (problem.X[:, 0].tolist(), problem.y.tolist())
+    for cell in cells.itertuples():
+        record, drawn = records[cell.cell], curves[curves["cell"] == cell.cell]
+        assert (cell.kl, cell.nlpd) == (record.scores.kl, record.scores.nlpd)
+        assert (cell.method, json.loads(cell.settings)) == (record.method, record.hyperparameters)
         (path,) = tmp_path.rglob(f"*{record.cell[:12]}/posterior.safetensors")
         q, Phi = read_posterior(path), problem.Phi_test[order].numpy()
         covariance = (q.covariance_tril() @ q.covariance_tril().mT).numpy()
+        assert drawn["x"].tolist() == problem.X_test[order, 0].tolist()
         np.testing.assert_allclose(drawn["mean"], Phi @ q.mean.numpy(), rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(np.square(drawn["sd"]), np.einsum("nk,kl,nl->n", Phi, covariance, Phi), rtol=1e-10)
 
@@ -111,48 +113,47 @@ def test_figure_2_writes_means_over_splits(cli, tiny, tmp_path):
     assert (document["name"], document["quick"]) == ("burt2020-fig2", True)
     records = records_of(tmp_path)
     assert {record["cell"] for record in document["records"]} == set(records)
-    numbers = json.loads(files[2].read_text())
-    assert len(numbers["rows"]) == 2 + 3 * 2 * 2  # EXACT, and three methods with two jitters, each full and ffg
-    assert len(numbers["cells"]) == len(records) == 28
-    for row in numbers["rows"]:
-        keys = ("dataset", "method", "family", "hyperparameters")
-        group = [r for r in records.values() if all(getattr(r, key) == row[key] for key in keys)]
-        assert row["cells"] == row["finished"] == len(group) == 2
-        for score in ("kl", "nlpd"):
-            values = [getattr(record.scores, score) for record in group]
-            assert row[score]["mean"] == pytest.approx(statistics.mean(values), rel=1e-12, abs=1e-13)
-            error = statistics.stdev(values) / math.sqrt(2)
-            assert row[score]["standard_error"] == pytest.approx(error, rel=1e-9, abs=1e-13)
-    for cell in numbers["cells"]:
-        assert (cell["kl"], cell["nlpd"]) == (records[cell["cell"]].scores.kl, records[cell["cell"]].scores.nlpd)
+    lines, cells = (pd.DataFrame(json.loads(files[2].read_text())["frames"][name]) for name in ("scores", "cells"))
+    assert len(lines) == 2 * (2 + 3 * 2 * 2)  # of KL and NLPD: EXACT, and three methods with two jitters; full and ffg
+    assert {*cells["cell"]} == set(records)
+    for cell in cells.itertuples():
+        assert (cell.kl, cell.nlpd) == (records[cell.cell].scores.kl, records[cell.cell].scores.nlpd)
+    for line in lines.itertuples():
+        alike = (cells["method"] == line.method) & (cells["family"] == line.family)
+        values = cells.loc[alike & (cells["kl_jitter"].eq(line.kl_jitter) | (line.method == "exact")), line.score]
+        assert line.planned == line.finished == len(values) == 2
+        assert line.mean == pytest.approx(statistics.mean(values), rel=1e-12, abs=1e-13)
+        assert line.error == pytest.approx(statistics.stdev(values) / math.sqrt(2), rel=1e-9, abs=1e-13)
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_figure_is_legible_in_print_and_says_what_it_shows(cli, tiny, tmp_path, name):
+def test_a_figure_is_legible_in_print_and_says_what_it_shows(cli, tiny, tmp_path, monkeypatch, name):
     if name == "burt2020-fig2":
         tiny(name, splits="0", families=["full"])
+    figures = []
+    monkeypatch.setattr(experiment, "write_figure", lambda figure, stem: figures.append(figure) or [])
     assert cli("reproduce", name, "--quick", "--out", tmp_path, "--workers", "1")[0] == 0
-    records = list(records_of(tmp_path).values())
-    records.sort(key=lambda r: ("exact", "fixed-a", "rand-a", "ssge").index(r.method))
-    figure, _ = REPRODUCTIONS[name].draw(records, Store(tmp_path), True)
+    (figure,) = figures
     figure.draw_without_rendering()
     texts = [t for t in figure.findobj(Text) if t.get_text().strip() and t.get_visible()]
     assert figure.get_size_inches()[0] == 7.0
     assert min(text.get_fontsize() for text in texts) >= 8
     said = [text.get_text() for text in texts]
-    assert {"EXACT", "FIXEDA", "RANDA", "SSGE"} <= set(said)
-    assert any("quick look" in text and "M = 10" in text and "up to 3 steps" in text for text in said)
+    assert all(any(title in text for text in said) for title in ("EXACT", "FIXEDA", "RANDA", "SSGE"))
+    assert "up to 3 steps" in figure.get_suptitle()
+    assert "M = 10" in figure.get_suptitle()
+    assert "quick look: 7 cells" in figure.get_suptitle()
     assert any("KL jitter 1e-6" in text for text in said)
-    assert any("[nats]" in text or "nats" in text for text in said)
     if name == "burt2020-fig2":
-        assert "= 0" in said  # EXACT full
-        assert any("|A| = minibatch = M = 10 (FIXEDA: all rows)" in text for text in said)
+        assert any(text.strip() == "0" for text in said)  # EXACT full
+        assert "|A| = minibatch = M = 10 (FIXEDA: all rows)" in figure.get_suptitle()
         assert any("NLPD" in text and "nats per test point" in text for text in said)
     else:
-        kls = {f"{r.scores.kl:.3g}" for r in records if r.method != "exact"}
-        assert all(any(kl in text for text in said) for kl in kls)
-        panels = [axes.get_title(loc="left") for axes in figure.axes]
-        assert panels == ["EXACT", "FIXEDA", "RANDA", "SSGE"]
+        titles = [axes.get_title(loc="left") for axes in figure.axes]
+        kls = [f"{record.scores.kl:.3g}" for record in records_of(tmp_path).values() if record.method != "exact"]
+        assert [title.split(":")[0] for title in titles] == ["EXACT", "FIXEDA", "RANDA", "SSGE"]
+        assert all("nats (jitter 1e-6: " in title for title in titles[1:])
+        assert all(any(kl in title for title in titles) for kl in kls)
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -163,16 +164,18 @@ def test_what_diverges_is_listed_and_said_in_the_figure(cli, tiny, tmp_path, nam
     assert "ssge full seed 0: diverged" in err
     assert "Traceback" not in err
     assert "(1 not ok)" in out
-    numbers = json.loads((tmp_path / f"{name}-quick.json").read_text())
+    frames = json.loads((tmp_path / f"{name}-quick.json").read_text())["frames"]
     svg = (tmp_path / f"{name}-quick.svg").read_text()
+    cell = next(cell for cell in pd.DataFrame(frames["cells"]).itertuples() if cell.method == "ssge")
+    assert (cell.status, cell.kl) == ("diverged", "NaN")
     if name == "burt2020-fig1":
-        curve = next(c for c in numbers["curves"] if c["cell"]["method"] == "ssge")
-        assert (curve["mean"], curve["cell"]["status"], curve["cell"]["kl"]) == (None, "diverged", None)
+        assert cell.cell not in frames["curves"]["cell"]
         assert "KL = diverged" in svg
     else:
-        row = next(row for row in numbers["rows"] if row["method"] == "ssge")
-        assert (row["finished"], row["cells"], row["kl"], row["nlpd"]) == (0, 1, None, None)
+        line = next(line for line in pd.DataFrame(frames["scores"]).itertuples() if line.method == "ssge")
+        assert (line.finished, line.planned, line.mean) == (0, 1, "NaN")
         assert "<!-- 0/1 -->" in svg  # beneath its column
+        assert "<!-- 2 ✗ -->" in svg  # full and ffg
 
 
 def test_without_a_certified_task_nothing_is_drawn(cli, tiny, tmp_path, monkeypatch):
@@ -226,10 +229,8 @@ def test_a_part_that_fails_is_one_sentence_and_status_1(cli, tmp_path, monkeypat
     def investigate(settings, laboratory):
         raise PartFailed("1 of 2 parts failed; the first: value 1.0: ArithmeticError: planted")
 
-    experiment = REPRODUCTIONS["ksw2015-fig2"]
-    monkeypatch.setitem(
-        reproduce.REPRODUCTIONS, "ksw2015-fig2", Experiment(experiment.name, experiment.settings, investigate)
-    )
+    settings = REPRODUCTIONS["ksw2015-fig2"].settings
+    monkeypatch.setitem(reproduce.REPRODUCTIONS, "ksw2015-fig2", Experiment("ksw2015-fig2", settings, investigate))
     status, out, err = cli("reproduce", "ksw2015-fig2", "--out", tmp_path)
     assert (status, out) == (1, "")
     assert err.startswith("1 of 2 parts failed")
@@ -256,9 +257,13 @@ def test_without_a_name_it_lists_what_there_is(cli):
     assert [entry["name"] for entry in json.loads(out)] == list(REPRODUCTIONS)
 
 
+def plan_of(name):
+    return make_plan(REPRODUCTIONS[name]._settings(quick=False))
+
+
 def settings(name, method, *keys):
     """The settings, family by family, with which a reproduction runs a method."""
-    variants = REPRODUCTIONS[name].plan(False).variants
+    variants = plan_of(name).variants
     return [(v.family, *(v.options.model_dump()[key] for key in keys)) for v in variants if v.method.name == method]
 
 
@@ -269,7 +274,7 @@ def test_figure_1_has_the_papers_settings():
             ("full", 5000, 10, 0.01, "full", 1.0, jitter) for jitter in (0, 1e-6)
         ]
     assert {optimizer for _, optimizer in settings("burt2020-fig1", "fixed-a", "optimizer")} == {"adam"}
-    assert REPRODUCTIONS["burt2020-fig1"].plan(False).splits == (("toy", 0),)
+    assert plan_of("burt2020-fig1").splits == (("toy", 0),)
 
 
 def test_figure_2_has_the_papers_settings():
@@ -279,8 +284,9 @@ def test_figure_2_has_the_papers_settings():
             (family, 15000, 80, minibatch, jitter) for family in ("full", "ffg") for jitter in (0, 1e-6)
         ]
     assert {optimizer for _, optimizer in settings("burt2020-fig2", "fixed-a", "optimizer")} == {"lbfgs"}
-    plan = REPRODUCTIONS["burt2020-fig2"].plan(False)
-    assert plan.splits == tuple((name, split) for name in ("boston", "concrete", "energy") for split in range(20))
+    assert plan_of("burt2020-fig2").splits == tuple(
+        (name, split) for name in ("boston", "concrete", "energy") for split in range(20)
+    )
 
 
 def options(name, *keys, **request):

@@ -54,9 +54,10 @@ def scores_by_line(cells: pd.DataFrame, quick: bool) -> pd.DataFrame:
 def _column(cells: pd.DataFrame) -> str:
     """A method's name, and how many of the planned splits finished, and how many cells did not (✗), unless all did."""
     name = title_of(cells.name[1]).replace(", natural gradients", "\nnat. grad.")
-    if cells["status"].eq("ok").all():
+    ok = cells["status"].eq("ok")
+    if ok.all():
         return name
-    finished = cells["status"].eq("ok").groupby([cells["family"], cells["M"], cells["kl_jitter"]], dropna=False).agg(["sum", "size"])
+    finished = ok.groupby([cells["family"], cells["M"], cells["kl_jitter"]], dropna=False).agg(["sum", "size"])
     lost = cells["status"].isin(["diverged", "failed"]).sum()
     counts = f"{span(finished['sum'].tolist())}/{span(finished['size'].tolist())}"
     return "\n".join([name, counts, *([f"{lost} ✗"] if lost else [])])

@@ -24,14 +24,15 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
     records, root = laboratory.cells.records, laboratory.parts.workshop.root
     problem, cells = _toy_problem(records[0]), frame_of(laboratory.cells)
     curves = {
-        record.cell: pd.DataFrame(vars(curve(problem, load_posterior(record, root, problem.frozen))))
+        record.cell: curve(problem, load_posterior(record, root, problem.frozen))
         for record in records
         if record.status == "ok"
     }
     drawn = pd.concat(curves, names=["cell", None]).reset_index("cell")
-    drawn = drawn.assign(low=drawn["mean"] - 2 * drawn["sd"], high=drawn["mean"] + 2 * drawn["sd"])
     panels = _panels(cells, drawn)
-    drawn = drawn.merge(cells[["cell", "method", "kl_jitter"]], on="cell").merge(panels[["method", "panel"]], on="method")
+    drawn = drawn.merge(cells[["cell", "method", "kl_jitter"]], on="cell").merge(
+        panels[["method", "panel"]], on="method"
+    )
     exact, others = drawn[drawn["method"] == "exact"], panels.loc[panels["method"] != "exact", ["panel"]]
     frames = {
         "panels": panels,
@@ -56,11 +57,12 @@ def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     panels = []
     for method, own in cells.groupby("method", sort=False):
         kls = own["kl"].map("{:.3g}".format).where(own["status"] == "ok", own["status"])
-        jitters = [f" (jitter {in_words(jitter)}: {kl})" for jitter, kl in zip(own["kl_jitter"], kls, strict=True) if jitter > 0]
+        jitters = " (jitter " + own["kl_jitter"].map(in_words) + ": " + kls + ")"
         drawn = curves[curves["cell"].isin(own["cell"])]
         reach = f"reaches {drawn['low'].min():.2g} and {drawn['high'].max():.2g}".replace("-", "−")
-        panels.append((method, curves["x"].quantile(0.2), f"{title_of(method)}: KL = {kls.iloc[0]} nats{''.join(jitters)}", reach))
-    return pd.DataFrame(panels, columns=["method", "x", "panel", "reach"])
+        words = f"{title_of(method)}: KL = {kls.iloc[0]} nats{jitters[own['kl_jitter'] > 0].sum() or ''}"
+        panels.append({"method": method, "x": curves["x"].quantile(0.2), "panel": words, "reach": reach})
+    return pd.DataFrame(panels)
 
 
 BURT2020_FIG1 = Experiment("burt2020-fig1", Request, compare_curves)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from markupsafe import Markup
+from matplotlib import style
 from matplotlib.figure import Figure
 
 from fsvi_bench.presenting.figures import write_figure
@@ -59,7 +59,7 @@ def colour_variable(each: Look) -> str:
 
 def figure_style() -> AbstractContextManager[None]:
     """Matplotlib's settings for a report's figures."""
-    return matplotlib.rc_context(fname=ASSETS / "report.mplstyle")
+    return style.context(ASSETS / "report.mplstyle")
 
 
 @dataclass(frozen=True)
@@ -80,21 +80,17 @@ def write_drawing(figure: Figure, name: str, folder: Path, description: str, sub
         InputError: the folder cannot be written.
     """
     paths = write_figure(figure, folder / name, DOTS_PER_INCH)
-    svg = Markup(_for_page(paths[1].read_text(encoding="utf-8"), name))  # Matplotlib has escaped the texts in it
+    svg = Markup(_for_page(paths[1].read_text(encoding="utf-8")))  # Matplotlib has escaped the texts in it
     width = round(96 * float(figure.get_figwidth()))
     return Drawing(svg, width, description, tuple(path.name for path in paths), subject)
 
 
-def _for_page(svg: str, name: str) -> str:
-    """The markup of an SVG file to stand within HTML: no prologue, names of its own, colours by the page's ground."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.S)  # a style sheet would rule the whole page
-    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)  # matplotlib repeats each text as a comment
+def _for_page(svg: str) -> str:
+    """The markup of an SVG file to stand within HTML: no style sheet, letters and colours by the page's own."""
+    # Matplotlib repeats each text as a comment; names that end in numbers are those of no reference.
+    removed = r"<(metadata|style)\b.*?</\1>|<!--.*?-->| id=\"[^\"]*_\d+\"|xlink:(?=href)| font-family: [^;\"]*;?"
+    svg = re.sub(removed, "", svg[svg.index("<svg") :], flags=re.S)
     svg = re.sub(r"^<svg\b[^>]*?viewBox=\"([^\"]*)\"[^>]*>", r'<svg viewBox="\1" aria-hidden="true">', svg)
-    used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", svg))
-    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", svg)
-    svg = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", svg).replace("xlink:href", "href")
-    svg = re.sub(r" font-family: [^;\"]*;?", "", svg)
     variables = {colour: variable for variable, colour in {**GROUND, **colour_variables(dark=False)}.items()}
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{variables[m[0]]})" if m[0] in variables else m[0], svg)
     return re.sub(r">\s+<", "><", re.sub(r"\n\s*", " ", svg)).strip()

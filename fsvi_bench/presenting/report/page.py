@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
 
 from fsvi_bench.files import require_writable_directory, write_atomically
@@ -23,22 +22,21 @@ from fsvi_bench.presenting.report.appearance import (
     write_drawing,
 )
 from fsvi_bench.presenting.report.comparison import RANKED, rankings
-from fsvi_bench.presenting.report.curves import curves_of, draw_curves
+from fsvi_bench.presenting.report.figures import curves_of, draw_curves, draw_strips
 from fsvi_bench.presenting.report.origin import origin
 from fsvi_bench.presenting.report.overview import overview
-from fsvi_bench.presenting.report.strips import draw_calibration, draw_kl, draw_nlpd, draw_spectrum
 from fsvi_bench.presenting.report.study import Study, make_study, read_results
 from fsvi_bench.presenting.report.tables import MEANINGS, result_tables
 from fsvi_bench.presenting.report.troubles import troubles
 
 PAGE = "report.html"
 _LINK_TO_FIGURE = re.compile(r'href="((?:kl|nlpd|curves|spectrum|calibration)(?:-\d+)?\.(?:png|svg))"')
-#: What draws them, how many panels they have in a row at most, and what they show.
-STRIPS: dict[str, tuple[Callable[[Study, Sequence[str]], Figure], int, str]] = {
-    "kl": (draw_kl, 8, "KL to the exact posterior by method"),
-    "nlpd": (draw_nlpd, 8, "NLPD by method"),
-    "spectrum": (draw_spectrum, 8, "Variance of q over the exact one by method"),
-    "calibration": (draw_calibration, 4, "Coverage of predictive intervals by method"),
+#: How many panels they have in a row at most, and what they show.
+STRIPS = {
+    "kl": (8, "KL to the exact posterior by method"),
+    "nlpd": (8, "NLPD by method"),
+    "spectrum": (8, "Variance of q over the exact one by method"),
+    "calibration": (4, "Coverage of predictive intervals by method"),
 }
 Figures = dict[str, list[Drawing]]  #: by section
 
@@ -68,18 +66,20 @@ def write_report(root: Path, folder: Path) -> Path:
 def _figures(study: Study, folder: Path) -> Figures:
     shown = [d for d in study.datasets if any(row.finished for (name, _), row in study.rows.items() if name == d)]
     figures: Figures = {}
-    for name, (draw, most, words) in STRIPS.items():
+    for name, (most, words) in STRIPS.items():
         rows = rows_of_panels(shown, most)
-        stems = [name] if len(rows) == 1 else [f"{name}-{place}" for place in range(1, len(rows) + 1)]
         figures[name] = [
-            write_drawing(draw(study, row), stem, folder, f"{words}: {', '.join(row)}")
-            for stem, row in zip(stems, rows, strict=True)
+            write_drawing(draw_strips(name, study, row), stem, folder, f"{words}: {', '.join(row)}")
+            for place, row in enumerate(rows, 1)
+            for stem in [f"{name}-{place}" if len(rows) > 1 else name]
         ]
-    figures["curves"] = []
-    for place, dataset in enumerate(study.datasets, 1):
-        if not (curves := curves_of(study, dataset)).empty:
-            words, figure = f"KL against training steps and seconds on {dataset}", draw_curves(study, dataset, curves)
-            figures["curves"].append(write_drawing(figure, f"curves-{place}", folder, words, dataset))
+    words = "KL against training steps and seconds on"
+    figures["curves"] = [
+        write_drawing(draw_curves(study, dataset, curves), f"curves-{place}", folder, f"{words} {dataset}", dataset)
+        for place, dataset in enumerate(study.datasets, 1)
+        for curves in [curves_of(study, dataset)]
+        if len(curves)
+    ]
     return figures
 
 
@@ -126,14 +126,10 @@ def _asset(name: str) -> Markup:
 def marker(method: str) -> Markup:
     """A method's marker in its colour, as wide as a letter."""
     style = MarkerStyle(look(method).marker)
-    path = style.get_path().transformed(style.get_transform())
-    commands: Iterable[str] = (
-        {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}[int(code)]
-        + ("" if code == 79 else " ".join(f"{x:.2f} {-y:.2f}" for x, y in points.reshape(-1, 2)))
-        for points, code in path.iter_segments(simplify=False)
-    )
-    drawn = f'<path d="{"".join(commands)}" fill="var(--{colour_variable(look(method))})"/>'
-    return Markup(f'<svg class="marker" viewBox="-0.7 -0.7 1.4 1.4" aria-hidden="true">{drawn}</svg>')
+    (outline,) = style.get_path().to_polygons(style.get_transform().scale(100, -100))
+    points = " ".join(f"{x:.0f},{y:.0f}" for x, y in outline)
+    drawn = f'<polygon points="{points}" fill="var(--{colour_variable(look(method))})"/>'
+    return Markup(f'<svg class="marker" viewBox="-70 -70 140 140" aria-hidden="true">{drawn}</svg>')
 
 
 def duration(seconds: float) -> str:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-import statistics
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.text import Text
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.methods import functional
-from fsvi_bench.papers.burt2020.sizes import draw_sizes
+from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.burt2020.study.closeness import Examiner, _fresh_features
 from fsvi_bench.papers.burt2020.study.collect import collect, curves_of, without_end
-from fsvi_bench.papers.places import Place, find_records, places, sort_records
-from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.papers.places import places, run_or_find, sort_records
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.presenting.cell_files import load_posterior, load_trace
 from fsvi_bench.presenting.traces import spread_by_step
@@ -50,6 +46,10 @@ def ran(tmp_path_factory):
         patch.setattr(functional, "_write", lambda path, optimum: None)
         run(make_plan(Request(splits="0", **ASKED)), Store(root), Resources(), Silent())
     return root, make_plan(Request(splits="0-1", **ASKED))
+
+
+def found_in(root, plan):
+    return run_or_find(plan, Workshop(root, False, Resources(), Silent(), compute=False), "it")
 
 
 def test_the_exact_posterior_is_as_close_as_can_be(toy):
@@ -91,7 +91,7 @@ def test_fresh_points_lie_in_the_box_and_are_none_of_scorings(toy):
 
 def test_a_plans_records_are_found_and_the_rest_is_missing(ran):
     root, plan = ran
-    found = find_records(plan, root)
+    found = found_in(root, plan)
     assert [(p.split, p.method, p.family) for p in found.missing] == [
         (1, method, family) for method in ("exact", "rand-a") for family in ("full", "ffg")
     ]
@@ -113,7 +113,7 @@ def test_records_of_other_settings_are_not_a_plans_and_twins_are_refused():
 
 def test_the_table_holds_what_the_records_do(ran, toy):
     root, plan = ran
-    records, missing = find_records(plan, root)
+    records, missing = found_in(root, plan).records, found_in(root, plan).missing
     tables = collect(records, missing, root, None, Silent())
     assert tables.cells["status"].tolist().count("missing") == 4
     by_key = {c.cell: c for c in tables.cells.itertuples() if c.status == "ok"}
@@ -155,7 +155,7 @@ def test_a_diverged_cells_curve_is_infinite_from_its_traces_end_on():
 
 def test_a_curve_of_which_every_cell_diverged_ends_at_infinity(ran, monkeypatch):
     """There is no other trace to say how far it would have gone; the settings do."""
-    records, _ = find_records(*reversed(ran))
+    records = found_in(*ran).records
     last = 1000
     diverged = [
         record.model_copy(
@@ -174,88 +174,10 @@ def test_a_curve_of_which_every_cell_diverged_ends_at_infinity(ran, monkeypatch)
 
 def test_a_task_that_is_not_here_is_refused(ran):
     root, plan = ran
-    records, missing = find_records(plan, root)
+    records, missing = found_in(root, plan).records, found_in(root, plan).missing
     strange = [each.model_copy(update={"task_sha256": "e" * 64}) for each in records]
     with pytest.raises(InputError, match="neither official nor in the cache"):
         collect(strange, missing, root, None, Silent())
-
-
-def of_sizes(kls, jitter=0.0):
-    """Records of RANDA on boston by M and split, with settings as a plan has them."""
-    plan = make_plan(Request(protocol="burt2020", datasets=["boston"], methods=["exact", "rand-a"], splits="0-2"))
-    chosen, missing = [], []
-    for place in places(plan):
-        value = kls(place)
-        if value is None:
-            missing.append(place)
-            continue
-        settings = {"hyperparameters": dict(place.hyperparameters), "family": place.family}
-        chosen.append(record(place.method, place.split, value, nlpd=2.0 + 0.1 * place.split, **settings))
-    return chosen, missing
-
-
-def drawn(records, missing):
-    figure, numbers = draw_sizes("burt2020-fig3")(records, None, False, missing)
-    figure.draw_without_rendering()
-    return figure, json.loads(json.dumps(numbers))
-
-
-def level(place: Place):
-    return 0.0 if place.method == "exact" else 10.0 * (1 + place.split) * 80 / place.hyperparameters["M"]
-
-
-def test_figures_of_sizes_write_means_over_the_splits_that_are_there():
-    records, missing = of_sizes(lambda p: None if p.hyperparameters.get("M") == 160 and p.split == 2 else level(p))
-    figure, numbers = drawn(records, missing)
-    rows = {
-        (r["method"], r["family"], r["hyperparameters"].get("M"), r["hyperparameters"].get("kl_jitter")): r
-        for r in numbers["rows"]
-    }
-    assert len(rows) == 2 + 2 * 5
-    whole, part = rows["rand-a", "full", 20, 0.0], rows["rand-a", "full", 160, 0.0]
-    assert (whole["cells"], whole["missing"], part["cells"], part["missing"]) == (3, 0, 2, 1)
-    assert whole["kl"]["mean"] == pytest.approx(statistics.mean([40.0, 80.0, 120.0]))
-    assert part["kl"]["mean"] == pytest.approx(statistics.mean([5.0, 10.0]))
-    assert "2 cells still missing" in figure.get_suptitle()
-
-
-def test_figures_of_sizes_draw_every_mark_where_it_belongs():
-    records, missing = of_sizes(level)
-    figure, _ = drawn(records, missing)
-    of_kl, of_nlpd = figure.axes
-    at = {
-        (round(float(line.get_xdata()[0]), 6), float(line.get_ydata()[0]))
-        for line in of_kl.lines
-        if line.get_marker() in ("o", "s") and line.get_transform() == of_kl.transData
-    }
-    # RANDA's column is the second; full left of its middle, sizes from left to right, then the jittered one.
-    steps = (-2, -1, 0, 1, 2)
-    full = {(round(1 - 0.24 + 0.085 * s, 6), 20.0 * 80 / m) for s, m in zip(steps, (20, 40, 80, 160, 80), strict=True)}
-    assert full <= at
-    assert len(at) == 10  # EXACT's KL of 0 is an arrow
-    assert len(of_nlpd.collections) == 12  # error bars
-    texts = [t for t in figure.findobj(Text) if t.get_text().strip() and t.get_visible()]
-    assert min(text.get_fontsize() for text in texts) >= 8
-    assert {"full, M = 20", "ffg, M = 160", "KL jitter 1e-6", "median, quartiles"} <= {t.get_text() for t in texts}
-
-
-def test_a_size_that_the_figure_has_no_place_for_is_refused():
-    odd = record("rand-a", 0, 5.0, hyperparameters={"M": 30, "kl_jitter": 0.0, "max_steps": 3})
-    with pytest.raises(InputError, match="got records with M = 30"):
-        drawn([odd], [])
-
-
-def test_the_two_figures_are_the_protocols_data_sets():
-    for name, datasets in (
-        ("burt2020-fig3", {"boston", "concrete", "energy", "kin8nm"}),
-        ("burt2020-fig4", {"naval", "power", "wine", "yacht"}),
-    ):
-        figure = REPRODUCTIONS[name]
-        assert figure.takes_days
-        assert {name for name, _ in figure.plan(False).splits} == datasets
-        study = set(map(repr, places(make_plan(Request(protocol="burt2020")))))
-        assert set(map(repr, places(figure.plan(False)))) <= study
-        assert {split for _, split in figure.plan(True).splits} == {0, 1}
 
 
 def test_what_takes_days_is_not_begun_unasked(cli, tmp_path):

@@ -19,6 +19,7 @@ from fsvi_bench.papers.burt2020.study.table import (
     read_tables,
     write_tables,
 )
+from fsvi_bench.papers.places import Cells
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 from tests.papers.burt2020.synthetic_study import cell, curve, curves_of, frame, study_places, whole, without
@@ -106,7 +107,7 @@ def sitting(tmp_path, monkeypatch):
     def make(found=boston):
         missing = [each for each in found.cells["status"] if each == "missing"]
         monkeypatch.setattr(reproduction, "holds_records", lambda root: True)
-        monkeypatch.setattr(reproduction, "run_or_find", lambda *args: ([], missing, 0, 0))
+        monkeypatch.setattr(reproduction, "run_or_find", lambda *args: Cells([], missing))
         monkeypatch.setattr(reproduction, "collect", lambda *args: found)
         monkeypatch.setattr(reproduction, "write_page", lambda *args: [])
         return BURT2020_STUDY.make(Workshop(tmp_path, False, Resources(), Silent(), compute=False))
