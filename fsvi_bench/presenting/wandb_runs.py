@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, get_args
@@ -32,7 +32,7 @@ from fsvi_bench.running.cell import Record, Status
 from fsvi_bench.running.executors.local import give_up, shielded_start, start_worker
 from fsvi_bench.running.rows import content_sha256, row_sha256
 
-SECONDS = 240.0  #: for the end of a command, and one per run; half of them for another command that is logging
+SECONDS = 240.0  #: for a run: half of them waiting for another command's, half more than W&B's limits add up to
 #: W&B's, as environment variables. What computed the results is in a run's config; what sends them is of no interest.
 SETTINGS = {"INIT_TIMEOUT": "20", "LOGIN_TIMEOUT": "20", "FINISH_TIMEOUT": "60", "FINISH_TIMEOUT_RAISES": "true"}
 SETTINGS |= dict.fromkeys(["DISABLE_CODE", "_DISABLE_META", "_DISABLE_STATS", "_DISABLE_MACHINE_INFO"], "true")
@@ -64,13 +64,13 @@ class WandbUploads(AbstractContextManager["WandbUploads"]):
             self.notes.setdefault("stopped", in_one_line(error))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        calls = self._calls if kind is None else []
         try:
-            wait(calls, self.seconds + len(calls))
-            for call in calls:
-                error = call.exception() if call.done() else TimeoutError(f"no answer in {self.seconds:g} s")
+            for call in self._calls if kind is None else ():
+                error = call.exception(self.seconds)
                 self.notes = ({"stopped": in_one_line(error)} if error else call.result()) | self.notes
                 self.kept += self.mode == "offline" and error is None
+        except TimeoutError:  # what is behind it would get none either
+            self.notes.setdefault("stopped", f"no answer in {self.seconds:g} s")
         finally:
             give_up(self._process)
             self._temporary.cleanup()
