@@ -50,6 +50,7 @@ class Layer(_Spec):
     `vline` at x), whose place is a number or a column; `words`, those of the column `text`, at each place.
 
     Args:
+        optional: whether no row may be as `where` says; else that is an error.
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
         shades: one of Matplotlib's colour maps, of which these colours are taken evenly instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
@@ -73,6 +74,7 @@ class Layer(_Spec):
     kind: Literal["line", "points", "linepoints", "bar", "band", "intervals", "hline", "vline", "words"] = "line"
     frame: str | None = None
     where: dict[str, Any] = {}
+    optional: bool = False
     x: str | float = "x"
     y: str | float = "y"
     low: str = "low"
@@ -150,7 +152,7 @@ class Layer(_Spec):
         """Raises KeyError for a frame or a column that is not there."""
         if self.frame is None:
             return pd.DataFrame()
-        rows = select(frames[self.frame], self.where).reset_index(drop=True)
+        rows = select(frames[self.frame], self.where, self.optional).reset_index(drop=True)
         if self.shift:
             rows[self.x] += rows[self.shift] if isinstance(self.shift, str) else self.shift
         return rows
@@ -307,7 +309,7 @@ class Panel(_Spec):
         first = self.layers[0]
         axis, column = (axes.yaxis, first.y) if self.horizontal else (axes.xaxis, first.x)
         everywhere = frames[first.frame or ""]
-        here = select(everywhere, first.where)  # where a place may have a name of its own
+        here = select(everywhere, first.where, first.optional)  # where a place may have a name of its own
         named = pd.concat([here, everywhere]).drop_duplicates(column).sort_values(column)
         places = named[column]
         axis.set_ticks(places, named[self.names])
@@ -394,7 +396,10 @@ class FigureSpec(_Spec):
         pairs = list(product(self._first(frames)[column].unique(), self.panels))
         panels = []
         for place, (value, panel) in enumerate(pairs):
-            layers = [layer.model_copy(update={"where": {**layer.where, column: value}}) for layer in panel.layers]
+            layers = []
+            for layer in panel.layers:
+                layer.rows(frames)  # refuses what no panel at all has; one of them may lack it
+                layers.append(layer.model_copy(update={"where": {**layer.where, column: value}, "optional": True}))
             own = {"layers": tuple(layers), "title": str(value) if panel is self.panels[0] else panel.title}
             own["x"] = panel.x if place + self.columns >= len(pairs) else ""
             own["y"] = panel.y if len(self.panels) > 1 or not place % self.columns else ""

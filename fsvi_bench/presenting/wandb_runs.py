@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 from filelock import FileLock
@@ -26,9 +26,9 @@ from fsvi_bench.presenting.cell_files import load_traces, paths_of
 from fsvi_bench.presenting.curves import curves_figure
 from fsvi_bench.presenting.frames import shared
 from fsvi_bench.presenting.parquet import record_frame, trace_rows
-from fsvi_bench.presenting.summary import summarise
+from fsvi_bench.presenting.summary import STATUSES, cells_of, summary_of
 from fsvi_bench.presenting.traces import curve_rows
-from fsvi_bench.running.cell import Record, Status
+from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors.local import give_up, shielded_start, start_worker
 from fsvi_bench.running.rows import content_sha256, row_sha256
 
@@ -144,7 +144,7 @@ def fill(run: Any, group: Sequence[Record], folder: Path) -> None:
             artifact.add_file(str(path), f"{path.parent.name}/{path.name}", policy="immutable", skip_cache=True)
         if artifact.manifest.entries:
             run.log_artifact(artifact)
-    for name, estimate in summarise(group)[0].scores.items():
-        run.summary.update({name: estimate.mean, f"{name}_standard_error": estimate.standard_error})
-    statuses = cells["status"].value_counts().reindex(get_args(Status), fill_value=0).add_prefix("cells_")
-    run.summary.update({"cells": len(group)} | statuses.to_dict())
+    summary = summary_of(cells_of(group)).set_index("score")
+    run.summary.update(summary["mean"].dropna().to_dict())
+    run.summary.update(summary["standard_error"].dropna().add_suffix("_standard_error").to_dict())
+    run.summary.update({"cells": len(group)} | summary.iloc[0][STATUSES].add_prefix("cells_").to_dict())

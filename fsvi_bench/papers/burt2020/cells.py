@@ -10,7 +10,6 @@ import pandas as pd
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.papers.places import Cells
 from fsvi_bench.presenting import frames
-from fsvi_bench.presenting.summary import estimate
 from fsvi_bench.presenting.traces import spread_of
 
 NAMED = ["dataset", "split", "seed", "method", "family"]
@@ -45,9 +44,10 @@ def spread_by_line(cells: pd.DataFrame, score: str) -> pd.DataFrame:
 def _spread(values: pd.Series) -> dict[str, float | None]:
     if values.empty:
         return dict.fromkeys(("median", "lower", "upper", "mean", "error"), np.nan)
-    spread, mean = spread_of(values.to_numpy()), estimate(values.tolist())
+    spread = spread_of(values.to_numpy())
+    error = spread.standard_deviation / np.sqrt(len(values))
     quartiles = {"lower": spread.lower_quartile, "upper": spread.upper_quartile}
-    return {"median": spread.median, **quartiles, "mean": mean.mean, "error": mean.standard_error}
+    return {"median": spread.median, **quartiles, "mean": spread.mean, "error": error}
 
 
 def title_of(method: str) -> str:

@@ -16,7 +16,6 @@ from fsvi_bench.presenting.figures import NO_LOGARITHM
 from fsvi_bench.presenting.plots import FigureSpec
 from fsvi_bench.presenting.report.appearance import ASSETS, look
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
-from fsvi_bench.presenting.summary import Estimate
 from fsvi_bench.presenting.traces import spread_by_second, spread_by_step
 from fsvi_bench.resources import read_yaml
 
@@ -67,15 +66,15 @@ def lines_of(study: Study, datasets: Sequence[str]) -> pd.DataFrame:
 
 
 def _line(study: Study, dataset: str, entry: Entry) -> dict[str, Any]:
-    row = study.rows[dataset, entry]
-    own = row.scores.get("kl")
-    whole = own is not None and math.isfinite(own.mean)
-    line = {"dataset": dataset, "entry": entry, "any_finished": row.finished > 0, "kl_own": float(whole)}
+    row = study.row(dataset, entry)
+    cells, ok = row[["cells", "ok"]].iloc[0]
+    whole = math.isfinite(row.loc["kl", "mean"])
+    line = {"dataset": dataset, "entry": entry, "any_finished": ok > 0, "kl_own": float(whole)}
     line |= {"colour": look(entry.method).light, "marker": look(entry.method).marker}
-    line["lacking"] = f"{row.cells - row.finished}/{row.cells}" if 0 < row.finished < row.cells else ""
-    line |= _estimated("kl", own if whole else row.scores.get("kl_moment_matched"))
-    line |= _estimated("nlpd", row.scores.get("nlpd"))
-    if row.finished:
+    line["lacking"] = f"{cells - ok}/{cells}" if 0 < ok < cells else ""
+    line |= _estimated("kl", row.loc["kl" if whole else "kl_moment_matched"])
+    line |= _estimated("nlpd", row.loc["nlpd"])
+    if ok:
         # Every fifth of the 21 quantiles: 0, 25, 50, 75 and 100 %.
         names = ("least", "lower", "middle", "upper", "greatest")
         line |= dict(zip(names, median_spectrum(study, dataset, entry)[::5], strict=True))
@@ -83,10 +82,9 @@ def _line(study: Study, dataset: str, entry: Entry) -> dict[str, Any]:
     return line
 
 
-def _estimated(score: str, value: Estimate | None) -> dict[str, float]:
+def _estimated(score: str, number: pd.Series) -> dict[str, float]:
     """A mean, and from where to where its standard error reaches; of one split only the mean."""
-    mean = math.nan if value is None else value.mean
-    error = math.nan if value is None or value.standard_error is None else value.standard_error
+    mean, error = number["mean"], number["standard_error"]
     return {score: mean, f"{score}_low": mean - error, f"{score}_high": mean + error}
 
 
@@ -124,8 +122,8 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
     """
     panels = curves[["panel", "family"]].drop_duplicates()
     exact = [entry for entry in study.entries_on(dataset) if entry.method == REFERENCE]
-    kls = {entry.family: study.rows[dataset, entry].scores.get("kl") for entry in exact}
-    found = [(family, kl.mean) for family, kl in kls.items() if kl is not None and kl.mean > NO_LOGARITHM]
+    kls = {entry.family: study.row(dataset, entry).loc["kl", "mean"] for entry in exact}
+    found = [(family, kl) for family, kl in kls.items() if kl > NO_LOGARITHM]
     best = pd.DataFrame(found, columns=["family", "kl"]).merge(panels)
     families = panels["family"].nunique()
     columns = 2 * (families if len(panels) > families else 1)

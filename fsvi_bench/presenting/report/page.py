@@ -21,13 +21,9 @@ from fsvi_bench.presenting.report.appearance import (
     look,
     write_drawing,
 )
-from fsvi_bench.presenting.report.comparison import RANKED, rankings
 from fsvi_bench.presenting.report.figures import curves_of, draw_curves, draw_strips
-from fsvi_bench.presenting.report.origin import origin
-from fsvi_bench.presenting.report.overview import overview
-from fsvi_bench.presenting.report.study import Study, make_study, read_results
-from fsvi_bench.presenting.report.tables import MEANINGS, result_tables
-from fsvi_bench.presenting.report.troubles import troubles
+from fsvi_bench.presenting.report.sections import sections
+from fsvi_bench.presenting.report.study import Study, read_study
 
 PAGE = "report.html"
 _LINK_TO_FIGURE = re.compile(r'href="((?:kl|nlpd|curves|spectrum|calibration)(?:-\d+)?\.(?:png|svg))"')
@@ -50,7 +46,7 @@ def write_report(root: Path, folder: Path) -> Path:
     Raises:
         InputError: `root` holds no records, or what it holds does not go together; `folder` cannot be written.
     """
-    study = make_study(read_results(root))
+    study = read_study(root)
     require_writable_directory(folder, "report folder", "choose another with --out")
     with figure_style():
         figures = _figures(study, folder)
@@ -64,7 +60,7 @@ def write_report(root: Path, folder: Path) -> Path:
 
 
 def _figures(study: Study, folder: Path) -> Figures:
-    shown = [d for d in study.datasets if any(row.finished for (name, _), row in study.rows.items() if name == d)]
+    shown = sorted(study.summary.loc[study.summary["ok"] > 0, "dataset"].unique())
     figures: Figures = {}
     for name, (most, words) in STRIPS.items():
         rows = rows_of_panels(shown, most)
@@ -91,22 +87,8 @@ def rows_of_panels(datasets: Sequence[str], most: int) -> list[list[str]]:
 
 def render(study: Study, figures: Figures, root: Path) -> str:
     """The page's text."""
-    page = (
-        environment(ASSETS)
-        .get_template("report.html.j2")
-        .render(
-            study=study,
-            root=root.resolve().name or str(root),
-            overview=overview(study),
-            tables=result_tables(study),
-            meanings=MEANINGS,
-            rankings=rankings(study),
-            ranked=RANKED,
-            figures=figures,
-            troubles=troubles(study),
-            origin=origin(study),
-        )
-    )
+    template = environment(ASSETS).get_template("report.html.j2")
+    page = template.render(root=root.resolve().name or str(root), figures=figures, **sections(study))
     return page.rstrip() + "\n"
 
 
