@@ -233,8 +233,7 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
     groups = runs.groupby(["marginal", "S"], sort=False)
     others = groups[["rank", "raw", "error", "J", "bandwidth"]].mean()
     found = intervals(groups["whitened"]).join(others).astype({"rank": int}).reset_index()
-    alone = found["rank"] * found["value"].map(kl_of_variance)
-    return found.assign(half=found["high"] - found["value"], alone=alone)
+    return found.assign(half=found["high"] - found["value"], alone=found["rank"] * found["value"].map(kl_of_variance))
 
 
 BURT2020_SHRINKAGE = Experiment("burt2020-shrinkage", Settings, investigate)
