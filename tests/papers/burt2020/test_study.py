@@ -197,7 +197,7 @@ def test_jitter_is_paired_by_split():
     table = pivot(tables, "jitter")
     assert list(table) == ["boston"]
     assert set(table["boston"]) == {"1.25"}
-    pairs = frames(tables)["jitter"].set_index("line")
+    pairs = frames(tables)["jitter by line"].set_index("line")
     assert pairs.loc["SSGE full", "ratio_max"] == pytest.approx(1e9 / 300)
     assert pairs.loc["SSGE full", "alike_mean"] == pytest.approx(2 / 3)
     assert pairs.loc["RANDA full", "alike_mean"] == 1.0

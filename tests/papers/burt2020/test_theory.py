@@ -29,7 +29,7 @@ from tests.maths.draws import close
 EQUALITY = "proposition 3: largest difference of the two where the features' rank is k [nats]"
 
 
-CLAIMS = REPRODUCTIONS["burt2020-theory"]._file().claims
+CLAIMS = REPRODUCTIONS["burt2020-theory"].file.claims
 
 
 def judged(frames):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from fsvi_bench.errors import InputError, plain
-from fsvi_bench.papers.burt2020.cells import LINE
+from fsvi_bench.errors import plain
+from fsvi_bench.papers.burt2020.cells import LINE, problem_of
 from fsvi_bench.papers.burt2020.study.closeness import Closeness, closeness
 from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, SPECTRUM, WORDS, Tables
 from fsvi_bench.papers.places import Place
@@ -21,8 +21,6 @@ from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import processor_words
-from fsvi_bench.tasks.official import find_task
-from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.training.trace import Trace
 
 HARDWARE_LENGTH = 100
@@ -57,17 +55,11 @@ def _closeness(
     ok = sorted((record for record in records if record.status == "ok"), key=_problem)
     progress.start("splits", len({*map(_problem, ok)}))
     found: dict[str, Closeness] = {}
-    for (dataset, split, sha256), cells in groupby(ok, _problem):
+    for (dataset, split, _), cells in groupby(ok, _problem):
         group = list(cells)
-        certified = find_task(dataset, split)
-        if certified is None or certified.task.sha256 != sha256:
-            raise InputError(
-                f"the records of {dataset} split {split} are of task {sha256[:12]}, neither official nor in the "
-                "cache; run the study here, or bring the cache of the machine that ran it"
-            )
-        posteriors = (load_posterior(record, root, certified.task) for record in group)
-        each = closeness(bind_task(certified.task, data_dir), posteriors)
-        found |= zip([record.cell for record in group], each, strict=True)
+        problem = problem_of(group[0], data_dir)
+        posteriors = [load_posterior(record, root, problem.frozen) for record in group]
+        found |= zip([record.cell for record in group], closeness(problem, posteriors), strict=True)
         progress.advance("splits", f"{dataset} split {split}: {len(group)} posteriors")
     return found
 
