@@ -101,7 +101,7 @@ def verdict_table(judged: pd.DataFrame) -> pd.DataFrame:
     table = table.reindex(columns=[name for name in _OUTCOMES if name in (*_OUTCOMES[:3], *table)])
     if jittered.any():
         both = judged[jittered].merge(plain, on=["statistic", "says", "dataset"], suffixes=("", "_without"))
-        known = both[["outcome", "outcome_without"]].ne("incomplete").all(axis=1)
+        known = (both[["outcome", "outcome_without"]] != "incomplete").all(axis=1)
         moved = both[known & (both["outcome"] != both["outcome_without"])]
         told = moved["place"] + ": " + moved["outcome"]
         table["another outcome with jitter"] = told.groupby(moved["says"]).agg(", ".join)

@@ -160,4 +160,4 @@ def _with_panels(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _panel(lines: pd.DataFrame) -> str:
-    return ", ".join(filter(None, [lines.name, finished_in_words(lines, " of ")]))
+    return ", ".join(filter(None, [str(lines.name), finished_in_words(lines, " of ")]))
