@@ -20,6 +20,7 @@ from fsvi_bench.tasks.task import Task, bind_task
 
 NAMED = ["dataset", "split", "seed", "method", "family"]
 SETTINGS = {"M": "Int64", "kl_jitter": "float64", "max_steps": "Int64"}  #: <NA> or NaN for what a method does not have
+SPREAD = ["median", "lower", "upper", "mean", "error", "finished", "lost", "planned"]
 LOST = ["diverged", "failed"]  #: statuses of cells that ran and have no score
 LINE = ["dataset", "method", "family", "M", "kl_jitter"]  #: the columns that make one line of tables and one mark
 SHOWN = [*NAMED, *SETTINGS, "settings", "task_sha256", "cell", "status", "reason", "kl", "kl_mean_term", "nlpd"]
@@ -55,23 +56,14 @@ def spread_by_line(cells: pd.DataFrame, score: str) -> pd.DataFrame:
 
     NaN where nothing finished, and for the standard error of one split and of infinite values.
     """
-    lines = [
-        dict(zip(LINE, line, strict=True)) | _spread(group[score]) | _counts(group["status"])
-        for line, group in cells.groupby(LINE, sort=False, dropna=False)
-    ]
-    return pd.DataFrame(lines).astype({"M": SETTINGS["M"]})
-
-
-def _spread(values: pd.Series) -> dict[str, float]:
-    known = values.dropna()
-    spread = spread_of(known.to_numpy() if len(known) else np.array([np.nan]))
-    error = spread.standard_deviation / np.sqrt(len(known))
-    quartiles = {"lower": spread.lower_quartile, "upper": spread.upper_quartile}
-    return {"median": spread.median, **quartiles, "mean": spread.mean, "error": error}
-
-
-def _counts(status: pd.Series) -> dict[str, int]:
-    return {"finished": status.eq("ok").sum(), "lost": status.isin(LOST).sum(), "planned": len(status)}
+    rows = []
+    for line, group in cells.groupby(LINE, sort=False, dropna=False):
+        known, status = group[score].dropna(), group["status"]
+        spread = spread_of(known.to_numpy() if len(known) else np.array([np.nan]))
+        error = spread.standard_deviation / np.sqrt(len(known))
+        values = [spread.median, spread.lower_quartile, spread.upper_quartile, spread.mean, error]
+        rows.append([*line, *values, status.eq("ok").sum(), status.isin(LOST).sum(), len(status)])
+    return pd.DataFrame(rows, columns=[*LINE, *SPREAD]).astype({"M": SETTINGS["M"]})
 
 
 def finished_in_words(lines: pd.DataFrame, of: str) -> str:

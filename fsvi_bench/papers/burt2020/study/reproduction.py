@@ -91,7 +91,7 @@ class Study(Reproduction[Request]):
 
 def _found(cells: Cells, workshop: Workshop, stem: Path) -> Tables:
     """The tables of a folder's records, continued by those that lie there already."""
-    found = collect(cells.records, cells.missing, workshop.root, workshop.resources.data_dir, workshop.progress)
+    found = collect(cells, workshop)
     # What is whole needs no earlier table, and writes over a damaged one.
     if not cells.missing or not (stem / CELLS_FILE).is_file():
         return found
