@@ -10,7 +10,6 @@ from scipy import stats
 from scipy.linalg import sqrtm
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers import experiment
 from fsvi_bench.papers.burt2020.feature_roots import cholesky_rotation, factorised_floor
 from fsvi_bench.papers.burt2020.roots import (
     EIGENVECTORS,
@@ -169,7 +168,7 @@ def two_data_sets():
 
 def verdicts(frames):
     frames = frames | judged(**frames)
-    return [claim.judge(claim.at.of(frames)) for claim in experiment._read("burt2020-roots").claims]
+    return [claim.judge(claim.at.of(frames)) for claim in REPRODUCTIONS["burt2020-roots"].file.claims]
 
 
 def test_statistics_of_planted_floors(two_data_sets):
@@ -224,7 +223,7 @@ def test_data_sets_without_official_tasks_are_left_out_and_named():
         investigate(settings(datasets=["toy"]), Told())
     assert notes == ["toy has less than two official tasks: left out"]
     result = investigate(settings(datasets=["toy", "diabetes"], permutations=2), Told())
-    table = experiment._read("burt2020-roots").tables[0].of(result.frames)
+    table = REPRODUCTIONS["burt2020-roots"].file.tables[0].of(result.frames)
     assert [row[0] for row in table.rows] == ["diabetes"]
     assert table.title.endswith("; left out, fewer than two official tasks: toy")
     splits = result.frames["splits"]

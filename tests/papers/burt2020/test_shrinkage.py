@@ -13,7 +13,6 @@ from fsvi_bench.maths.functional_kl import measure
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.methods import ssge
 from fsvi_bench.methods.data import Batch, Rows
-from fsvi_bench.papers import experiment
 from fsvi_bench.papers.burt2020 import shrinkage as module
 from fsvi_bench.papers.burt2020.shrinkage import (
     CONTROL,
@@ -239,7 +238,7 @@ def test_statistics_of_planted_slopes():
         planted(CONTROL, 100, {100: 0.6, 400: 0.7}, 0.6, [0.1, 0.6, 0.6, 0.6]),
     ]
     frames = judged(**{name: pd.DataFrame([row for case in cases for row in case[name]]) for name in cases[0]})
-    claims = experiment._read("burt2020-shrinkage").claims
+    claims = REPRODUCTIONS["burt2020-shrinkage"].file.claims
     verdicts = [claim.judge(claim.at.of(frames)) for claim in claims]
     expected = {
         "slope of the whitened score at S = 100": (0.5, "a prior"), "slope of the score as it is": (-0.05, "b prior"),

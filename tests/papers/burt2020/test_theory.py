@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from scipy import integrate, stats
 
 from fsvi_bench.maths.gaussian import gaussian_kl
-from fsvi_bench.papers import experiment
 from fsvi_bench.papers.burt2020.theory import data_processing, networks, singular
 from fsvi_bench.papers.burt2020.theory.data_processing import (
     beside_weights,
@@ -30,7 +29,7 @@ from tests.maths.draws import close
 EQUALITY = "proposition 3: largest difference of the two where the features' rank is k [nats]"
 
 
-CLAIMS = experiment._read("burt2020-theory").claims
+CLAIMS = REPRODUCTIONS["burt2020-theory"].file.claims
 
 
 def judged(frames):

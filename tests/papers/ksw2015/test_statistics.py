@@ -17,7 +17,7 @@ from fsvi_bench.papers.ksw2015.variance import KSW2015_VARIANCE
 
 def judged(experiment, findings):
     """Verdicts by the claims' own names, without the case that decided."""
-    names = [claim.statistic for claim in experiment._file().claims]
+    names = [claim.statistic for claim in experiment.file.claims]
     return dict(zip(names, experiment._judge(findings), strict=True))
 
 
