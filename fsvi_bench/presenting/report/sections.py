@@ -15,12 +15,15 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed, method_names
 from fsvi_bench.presenting.report.comparison import RANKED, compared, rankings
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
-from fsvi_bench.presenting.result_table import format_mean, own_prior, shown_scores, written
+from fsvi_bench.presenting.result_table import format_mean, headings, own_prior, shown_scores, written_rows
 from fsvi_bench.presenting.summary import SHOWN, STATUSES
+from fsvi_bench.presenting.tables import Table, Written
 from fsvi_bench.running.settings import setting_words
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 
+#: The report's last column.
+SECONDS = {"heading": "train, s", "meaning": "training seconds of one cell, its batch’s divided by the batch’s size"}
 CLOSENESS = "kl_moment_matched"  #: the KL where q has a density
 LONGEST_REASON = 600  #: characters that are shown; the record has all of them
 _NUMBER = re.compile(r"\d[\d.,]*(?:e[-+]?\d+)?", re.IGNORECASE)
@@ -44,7 +47,6 @@ FIELDS = {
 def sections(study: Study) -> dict[str, Any]:
     """By the names that the templates have for them."""
     summary = compared(study)
-    summary = summary.assign(text=summary.apply(written, axis=1, form=format_mean))
     return {
         "study": study,
         "counts": counts(study),
@@ -84,19 +86,25 @@ def closest(summary: pd.DataFrame) -> dict[Any, Any]:
 
 
 def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str, Any]:
-    """Its columns, and of each entry the lines of the summary, one a column, and its seconds."""
-    summary = summary[summary["dataset"] == dataset]
+    """Of each entry its means, as the terminal has its medians, and its seconds."""
+    summary = summary[summary["dataset"] == dataset].sort_values("entry", kind="stable")
     scores = shown_scores(summary)
-    finished = study.cells[(study.cells["dataset"] == dataset) & (study.cells["status"] == "ok")]
-    numbers = summary[summary["score"].isin(scores)].sort_values("entry", kind="stable")
+    cells = study.cells[study.cells["status"].eq("ok") & study.cells["dataset"].eq(dataset)]
+    seconds = cells.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean()
+    rows = []
+    for first, numbers in written_rows(summary, scores, format_mean):
+        train = seconds.get(first["entry"], math.nan)
+        text = "–" if math.isnan(train) else f"{train:.3g}"
+        family = Written(first["entry"].variant, first["family"], first["words"])
+        rows.append((first["method"], family, *numbers, Written(train, text if first["ok"] else numbers[-1].text)))
+    columns = ("method", "family and settings", *headings(scores), SECONDS["heading"])
     target = load_card(dataset).target if dataset in card_names() else None
     return {
         "dataset": dataset,
         "target": "" if target is None else f"{target.meaning} ({target.unit})",
         "own_prior": own_prior(summary),
-        "columns": {score: SHOWN[score] for score in scores},
-        "rows": [list(row.itertuples()) for _, row in numbers.groupby("entry")],
-        "seconds": finished.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean().to_dict(),
+        "table": Table(title="", columns=columns, rows=tuple(rows)),
+        "meanings": {each["heading"]: each["meaning"] for each in (*SHOWN.values(), SECONDS)},
     }
 
 
