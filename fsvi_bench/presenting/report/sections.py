@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -56,7 +56,7 @@ def sections(study: Study) -> dict[str, Any]:
         "tables": [result_table(study, summary, dataset) for dataset in study.datasets],
         "rankings": rankings(study),
         "ranked": RANKED,
-        "troubles": list(troubles(study)),
+        "troubles": troubles(study),
         "origin": origin(study),
         "commands": commands(study),
     }
@@ -78,9 +78,10 @@ def method_summary(name: str) -> str:
 
 def closest(summary: pd.DataFrame) -> dict[Any, Any]:
     """By data set and family the line of the lowest mean KL, and how many rivals it has."""
-    lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE)].sort_values(["mean", "entry"])
+    lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE)]
     lines = lines.assign(rivals=lines.groupby(["dataset", "family"])["entry"].transform("count") - 1)
-    first = lines[lines["mean"].map(math.isfinite)].drop_duplicates(["dataset", "family"])
+    first = lines.sort_values(["mean", "entry"]).drop_duplicates(["dataset", "family"])
+    first = first[first["mean"].map(math.isfinite)]
     texts = [format_mean(line) for _, line in first.iterrows()]
     return {(line.dataset, line.family): line for line in first.assign(text=texts).itertuples()}
 
@@ -108,57 +109,58 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
     }
 
 
-def troubles(study: Study) -> Iterator[dict[str, Any]]:
+def troubles(study: Study) -> list[dict[str, Any]]:
     """Cells of one entry that ended alike: same status, same reason but for the numbers in it; most cells first."""
     bad = study.cells[study.cells["status"] != "ok"].sort_values(["dataset", "split", "seed"])
     reasons = bad["reason"].fillna("no reason was given").str.split().str.join(" ")
     bad = bad.assign(reason=reasons, alike=reasons.str.replace(_NUMBER, "#", regex=True))
-    groups = [cells for _, cells in bad.groupby(["status", "entry", "alike"])]
-    for cells in sorted(groups, key=len, reverse=True):
-        first, of_entry = cells.iloc[0], study.cells[study.cells["entry"] == cells["entry"].iloc[0]]
-        reason = first["reason"]
-        yield {
-            "status": first["status"],
-            "entry": first["entry"],
-            "reason": reason if len(reason) <= LONGEST_REASON else reason[:LONGEST_REASON] + " …",
+    groups: Any = bad.groupby(["status", "entry", "alike"])
+    found = [
+        {
+            "status": status,
+            "entry": entry,
+            "reason": re.sub(rf"(?<=^.{{{LONGEST_REASON}}}).+", " …", cells["reason"].iloc[0]),
             "cells": len(cells),
-            "of": int(of_entry["dataset"].isin(cells["dataset"]).sum()),  # on these data sets
+            "of": (study.cells["dataset"].isin(cells["dataset"]) & study.cells["entry"].eq(entry)).sum(),
             "where": [f"{dataset} {ranges(splits)}" for dataset, splits in cells.groupby("dataset")["split"]],
             "numbers_differ": cells["reason"].nunique() > 1,
         }
+        for (status, entry, _), cells in groups
+    ]
+    return sorted(found, key=lambda each: -each["cells"])
 
 
 def origin(study: Study) -> dict[str, Any]:
     """What the records say about how they were made: values with the number of records that have each."""
-    records, provenance = study.archive.records, [record.provenance for record in study.archive.records]
-    cells = study.cells.assign(code=[record.code_sha256 for record in records])
-    tasks = cells.dropna(subset="task_sha256").drop_duplicates(["dataset", "split"]).sort_values(["dataset", "split"])
-    seconds = [record.seconds for record in records if record.seconds is not None]
+    records = study.archive.records
+    provenance = pd.DataFrame([record.provenance for record in records], dtype=object)
+    provenance = provenance.reindex(columns=[*FIELDS, "started"])
+    tasks = study.cells.dropna(subset="task_sha256").drop_duplicates(["dataset", "split"])
+    code = study.cells.sort_values("entry").groupby("method", sort=False)["code_sha256"]
     return {
-        "facts": {label: _counted(each.get(name) for each in provenance) for name, label in FIELDS.items()},
-        "started": sorted(str(each["started"]) for each in provenance if "started" in each),
-        "code": {e.method: _counted(cells.loc[cells["method"] == e.method, "code"]) for e in study.entries},
-        "tasks": tasks.groupby("dataset")[["split", "task_sha256"]],
-        "training": sum(each.train for each in seconds),
-        "scoring": sum(each.score for each in seconds),
+        "facts": {label: _counted(provenance[name]) for name, label in FIELDS.items()},
+        "started": sorted(provenance["started"].dropna().astype(str)),
+        "code": {method: _counted(hashes) for method, hashes in code},
+        "tasks": tasks.sort_values(["dataset", "split"]).groupby("dataset")[["split", "task_sha256"]],
+        "training": study.cells["seconds"].sum(),
+        "scoring": sum(record.seconds.score for record in records if record.seconds is not None),
     }
 
 
-def _counted(values: Iterable[object]) -> list[tuple[str, int]]:
+def _counted(values: pd.Series) -> list[tuple[str, int]]:
     """Most frequent first."""
-    return Counter(sorted("not recorded" if value is None else str(value) for value in values)).most_common()
+    return Counter(sorted(values.fillna("not recorded").astype(str))).most_common()
 
 
 def commands(study: Study) -> list[str]:
     """`fsvi-bench run` with what each method's records differ in from its defaults; methods that agree share a line."""
     rows = pd.DataFrame({"method": e.method, "family": e.family, "rest": _rest(study, e)} for e in study.entries)
-    families = rows.groupby(["rest", "method"], sort=False)["family"].agg(tuple).reset_index()
+    together = rows.groupby(["rest", "method"], sort=False)["family"].agg(tuple).reset_index()
     found = []
-    groups: Any = families.groupby(["rest", "family"], sort=False)["method"]
-    for (rest, together), methods in groups:
+    for (rest, families), methods in together.groupby(["rest", "family"], sort=False)["method"]:
         # A record knows the name of a method's class, not where its file lay.
-        specs = [method if method in method_names() else f"FILE.py:{method}" for method in methods]
-        words = [*_each("--method", specs), *_each("--family", together), *rest]
+        specs = methods.where(methods.isin(method_names()), "FILE.py:" + methods)
+        words = [*_each("--method", specs), *_each("--family", families), *rest]
         found.append(shlex.join(["fsvi-bench", "run", *words]))
     return found
 
@@ -171,8 +173,7 @@ def _rest(study: Study, entry: Entry) -> tuple[str, ...]:
     """Data sets, splits, seeds, and the settings that are not the method's defaults."""
     cells = study.cells[study.cells["entry"] == entry]
     words = [*_each("--dataset", sorted(cells["dataset"].unique())), "--splits", ranges(cells["split"])]
-    if (seeds := ranges(cells["seed"])) != "0":
-        words += ["--seeds", seeds]
+    words += ["--seeds", ranges(cells["seed"])] if cells["seed"].any() else []
     try:
         defaults = load_installed(entry.method).options({}).model_dump(mode="json")
     except InputError:  # not installed here, or it has no complete defaults: all are named
