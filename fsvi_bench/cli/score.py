@@ -47,7 +47,7 @@ def score(
 def _score_one(task: Path, posterior: Path, data_dir: Path | None, json: bool) -> int:
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.posteriors.io import read_posterior
-    from fsvi_bench.presenting.frames import flat
+    from fsvi_bench.presenting.summary import flat
     from fsvi_bench.presenting.tables import facts
     from fsvi_bench.scoring.scores import score as score_posterior
     from fsvi_bench.tasks.certificate import certify, read_certified

@@ -110,9 +110,8 @@ def _written(number: pd.Series, form: Callable[[pd.Series], str]) -> Written:
         text = "–"
     else:
         text = "=" if number["repeats_kl"] else form(number)
-    text, _, error = (text, "", "") if text.startswith("(") else text.partition(" ± ")
-    note = f"± {error}" if error else ""
-    return Written(number["mean"], text, note, number.get("interval", ""), number.get("best", False))
+    text, sign, error = text.partition(" ± ")
+    return Written(number["mean"], text, f"{sign}{error}".strip(), number.get("interval", ""), number.get("best", False))
 
 
 def format_spread(number: pd.Series, quartiles: bool = True) -> str:

@@ -114,10 +114,10 @@ class TableSpec(BaseModel):
     def of(self, frames: Frames) -> Table:
         """Raises KeyError for a frame or a column that is not there, and as `select` does."""
         frame = select(frames[self.frame], self.where, self.optional)
-        words: pd.DataFrame = frame.select_dtypes("string").astype(object)  # in which pandas has NaN for None
-        frame = frame.assign(**words.where(words.notna(), None))
         columns = self.columns or {name: name for name in frame.columns}
-        rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]
+        # NA for words that are missing, which a column of objects may hold as None or NaN.
+        shown = frame.convert_dtypes(convert_integer=False, convert_floating=False, convert_boolean=False)
+        rows = [tuple(map(_plain, row)) for row in shown[list(columns.values())].itertuples(index=False, name=None)]
         return Table(title=worded(self.title, frame), columns=tuple(columns), rows=tuple(rows))
 
 

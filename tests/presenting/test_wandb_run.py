@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fsvi_bench.presenting.cell_files import folder_of, load_traces
+from fsvi_bench.running.cell_files import folder_of, load_traces
 from fsvi_bench.presenting.parquet import IDENTITY, SCORES, WORDS
 from fsvi_bench.presenting.summary import cells_of, summary_of
 from fsvi_bench.presenting.traces import MAX_SERIES, TRACED, curve_rows

@@ -94,10 +94,8 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
     seconds = cells.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean()
     rows = []
     for first, numbers in written_rows(summary, scores, format_mean):
-        train = seconds.get(first["entry"], math.nan)
-        text = "–" if math.isnan(train) else f"{train:.3g}"
         family = Written(first["entry"].variant, first["family"], first["words"])
-        rows.append((first["method"], family, *numbers, Written(train, text if first["ok"] else numbers[-1].text)))
+        rows.append((first["method"], family, *numbers, seconds.get(first["entry"])))
     columns = ("method", "family and settings", *headings(scores), SECONDS["heading"])
     target = load_card(dataset).target if dataset in card_names() else None
     return {
