@@ -111,7 +111,9 @@ def _written(number: pd.Series, form: Callable[[pd.Series], str]) -> Written:
     else:
         text = "=" if number["repeats_kl"] else form(number)
     text, sign, error = text.partition(" ± ")
-    return Written(number["mean"], text, f"{sign}{error}".strip(), number.get("interval", ""), number.get("best", False))
+    return Written(
+        number["mean"], text, f"{sign}{error}".strip(), number.get("interval", ""), number.get("best", False)
+    )
 
 
 def format_spread(number: pd.Series, quartiles: bool = True) -> str:

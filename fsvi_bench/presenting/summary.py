@@ -50,8 +50,10 @@ def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
     """One entry per key of mappings within mappings. `pandas.json_normalize` turns integers into floats."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        inner = unnested(value, between) if isinstance(value, Mapping) else None
-        found |= {name: value} if inner is None else {f"{name}{between}{key}": each for key, each in inner.items()}
+        if isinstance(value, Mapping):
+            found |= {f"{name}{between}{key}": each for key, each in unnested(value, between).items()}
+        else:
+            found[name] = value
     return found
 
 
@@ -76,7 +78,7 @@ def cells_of(records: Sequence[Record]) -> pd.DataFrame:
             f"the records hold {cell.dataset} split {cell.split} {cell.method} {cell.family} seed {cell.seed} twice, "
             "from two versions of the code or sets of kernels; show their results apart"
         )
-    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *SCORES]))).astype(dict.fromkeys(SCORES, float))
+    frame = frame.reindex(columns=frame.columns.union(SCORES, sort=False)).astype(dict.fromkeys(SCORES, float))
     return frame.assign(words=_words(frame, records))
 
 

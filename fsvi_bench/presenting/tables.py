@@ -114,10 +114,9 @@ class TableSpec(BaseModel):
     def of(self, frames: Frames) -> Table:
         """Raises KeyError for a frame or a column that is not there, and as `select` does."""
         frame = select(frames[self.frame], self.where, self.optional)
+        frame = frame.astype(dict.fromkeys(frame.select_dtypes("string"), "string"))  # whose missing words are no NaN
         columns = self.columns or {name: name for name in frame.columns}
-        # NA for words that are missing, which a column of objects may hold as None or NaN.
-        shown = frame.convert_dtypes(convert_integer=False, convert_floating=False, convert_boolean=False)
-        rows = [tuple(map(_plain, row)) for row in shown[list(columns.values())].itertuples(index=False, name=None)]
+        rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]
         return Table(title=worded(self.title, frame), columns=tuple(columns), rows=tuple(rows))
 
 

@@ -7,9 +7,9 @@ import pandas as pd
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.burt2020.cells import frame_of, in_words, settings_in_words, title_of
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.running.cell_files import load_posterior
 from fsvi_bench.presenting.figures import curve
 from fsvi_bench.running.cell import Record
+from fsvi_bench.running.cell_files import load_posterior
 from fsvi_bench.running.plan import Request
 from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.task import Task, bind_task

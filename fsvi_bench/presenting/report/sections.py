@@ -13,11 +13,13 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed, method_names
+from fsvi_bench.presenting.report.appearance import ASSETS
 from fsvi_bench.presenting.report.comparison import RANKED, compared, rankings
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.result_table import format_mean, headings, own_prior, shown_scores, written_rows
 from fsvi_bench.presenting.summary import SHOWN, STATUSES
 from fsvi_bench.presenting.tables import Table, Written
+from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.settings import setting_words
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.splits import ranges
@@ -27,21 +29,8 @@ SECONDS = {"heading": "train, s", "meaning": "training seconds of one cell, its 
 CLOSENESS = "kl_moment_matched"  #: the KL where q has a density
 LONGEST_REASON = 600  #: characters that are shown; the record has all of them
 _NUMBER = re.compile(r"\d[\d.,]*(?:e[-+]?\d+)?", re.IGNORECASE)
-FIELDS = {
-    "fsvi_bench": "fsvi-bench",
-    "git": "git revision",
-    "python": "Python",
-    "torch": "PyTorch",
-    "lightning": "Lightning",
-    "gpytorch": "GPyTorch",
-    "numpy": "NumPy",
-    "scipy": "SciPy",
-    "platform": "platform",
-    "hardware": "hardware",
-    "device": "device",
-    "threads": "threads per worker",
-    "arithmetic": "kernels",
-}
+#: Facts about a record's making: name -> what a page calls it.
+FIELDS: dict[str, str] = read_yaml(ASSETS / "provenance.yaml")  # type: ignore[assignment]
 
 
 def sections(study: Study) -> dict[str, Any]:
@@ -131,8 +120,7 @@ def troubles(study: Study) -> list[dict[str, Any]]:
 def origin(study: Study) -> dict[str, Any]:
     """What the records say about how they were made: values with the number of records that have each."""
     records = study.archive.records
-    provenance = pd.DataFrame([record.provenance for record in records], dtype=object)
-    provenance = provenance.reindex(columns=[*FIELDS, "started"])
+    provenance = pd.DataFrame([record.provenance for record in records], columns=[*FIELDS, "started"], dtype=object)
     tasks = study.cells.dropna(subset="task_sha256").drop_duplicates(["dataset", "split"])
     code = study.cells.sort_values("entry").groupby("method", sort=False)["code_sha256"]
     return {
