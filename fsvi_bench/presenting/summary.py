@@ -1,4 +1,4 @@
-"""Records as one tidy frame of cells, and cells to rows over splits: one per data set, method, family, settings, score."""
+"""Records as one tidy frame, a row per cell; and cells to rows over splits, one per line of a table and score."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fsvi_bench.scoring.scores import Scores
 
 #: Columns of result tables: name -> heading, meaning, and whether a narrow table has it.
 SHOWN: dict[str, dict[str, str]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
-SCORES = (*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched")
+SCORES = [*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched"]
 DIVERGES = [name for name in SCORES if "kl" in name]  #: infinite where q diverged
 ROW = ["dataset", "method", "family", "settings"]  #: columns that tell rows of result tables apart
 CELL = ["dataset", "split", "method", "family", "seed"]
@@ -116,7 +116,7 @@ def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
 
 def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
     finished = cells[cells["status"] == "ok"]
-    means = finished.groupby("split")[[*SCORES]].mean()
+    means = finished.groupby("split")[SCORES].mean()
     counts = cells["status"].value_counts().reindex(STATUSES, fill_value=0)
     row = {**cells[[*ROW, "words"]].iloc[0], "cells": len(cells), **counts, "splits": len(means)}
     lost = dict.fromkeys(cells.loc[cells["status"] == "diverged", "split"], math.inf)

@@ -51,7 +51,8 @@ def held_out_ratio(dataset: str) -> float:
 def compared(study: Study) -> pd.DataFrame:
     """The summary, and of each line the corrected 95 % `interval` in words and whether the entry is `best`."""
     lines = study.summary
-    best = {place: supported_best(study, *place) for place in lines.groupby(["dataset", "family", "score"]).groups}
+    places: Any = lines.groupby(["dataset", "family", "score"]).groups
+    best = {place: supported_best(study, *place) for place in places}
     return lines.assign(
         interval=[_interval(study, line) for line in lines.itertuples()],
         best=[best[line.dataset, line.family, line.score] == line.entry for line in lines.itertuples()],

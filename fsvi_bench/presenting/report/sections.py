@@ -142,8 +142,9 @@ def commands(study: Study) -> list[str]:
     """`fsvi-bench run` with what each method's records differ in from its defaults; methods that agree share a line."""
     rows = pd.DataFrame({"method": e.method, "family": e.family, "rest": _rest(study, e)} for e in study.entries)
     together = rows.groupby(["rest", "method"], sort=False)["family"].agg(tuple).reset_index()
+    groups: Any = together.groupby(["rest", "family"], sort=False)["method"]
     found = []
-    for (rest, families), methods in together.groupby(["rest", "family"], sort=False)["method"]:
+    for (rest, families), methods in groups:
         # A record knows the name of a method's class, not where its file lay.
         specs = methods.where(methods.isin(method_names()), "FILE.py:" + methods)
         words = [*_each("--method", specs), *_each("--family", families), *rest]

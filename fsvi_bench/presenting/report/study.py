@@ -106,7 +106,7 @@ def make_study(archive: Archive, traces: Mapping[str, Trace]) -> Study:
     cells = cells_of(archive.records).assign(**own)
     entries = _entries(cells)
     cells, summary = (frame.merge(entries, how="left") for frame in (cells, summary_of(cells)))
-    by_split = cells.groupby(["dataset", "entry", "split"])[[*SCORES]]
+    by_split = cells.groupby(["dataset", "entry", "split"])[SCORES]
     splits = by_split.mean().where(by_split.count().eq(by_split.size(), axis=0))
     return Study(archive, cells, summary, splits, traces)
 
@@ -118,8 +118,8 @@ def _part(frame: pd.DataFrame, dataset: str, entry: Entry) -> pd.DataFrame:
 
 def _entries(cells: pd.DataFrame) -> pd.DataFrame:
     """Method, family and settings of each entry, in order: by method as in every figure, family, and settings."""
-    rows = sorted(cells[[*ROW[1:], "words"]].drop_duplicates().itertuples(index=False), key=_order)
-    entries = [Entry(place, r.method, r.family, r.words, json.loads(r.settings)) for place, r in enumerate(rows)]
+    rows: Any = sorted(cells[[*ROW[1:], "words"]].drop_duplicates().itertuples(index=False), key=_order)
+    entries: Any = [Entry(place, r.method, r.family, r.words, json.loads(r.settings)) for place, r in enumerate(rows)]
     return pd.DataFrame(rows)[ROW[1:]].assign(entry=entries)
 
 
