@@ -80,11 +80,12 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
     summary = summary[summary["dataset"] == dataset].sort_values("entry", kind="stable")
     scores = shown_scores(summary)
     cells = study.cells[study.cells["status"].eq("ok") & study.cells["dataset"].eq(dataset)]
-    seconds = cells.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean()
+    seconds = cells.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean().dropna()
+    train = {entry: Written(mean, f"{mean:.3g}") for entry, mean in seconds.items()}
     rows = []
     for first, numbers in written_rows(summary, scores, format_mean):
         family = Written(first["entry"].variant, first["family"], first["words"])
-        rows.append((first["method"], family, *numbers, seconds.get(first["entry"])))
+        rows.append((first["method"], family, *numbers, train.get(first["entry"])))
     columns = ("method", "family and settings", *headings(scores), SECONDS["heading"])
     target = load_card(dataset).target if dataset in card_names() else None
     return {
