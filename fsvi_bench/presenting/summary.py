@@ -20,7 +20,7 @@ from fsvi_bench.scoring.scores import Scores
 
 #: Columns of result tables: name -> heading, meaning, and whether a narrow table has it.
 SHOWN: dict[str, dict[str, str]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
-SCORES = [*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched"]
+SCORES = list(dict.fromkeys([*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched"]))
 DIVERGES = [name for name in SCORES if "kl" in name]  #: infinite where q diverged
 ROW = ["dataset", "method", "family", "settings"]  #: columns that tell rows of result tables apart
 CELL = ["dataset", "split", "method", "family", "seed"]
