@@ -17,9 +17,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.cell_files import load_traces
 from fsvi_bench.presenting.figures import BLUE, VERMILLION
 from fsvi_bench.running.cell import Record
+from fsvi_bench.running.cell_files import load_traces
 from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.presenting.frames import frame_of
+from fsvi_bench.presenting.summary import frame_of
 from fsvi_bench.running.archive import read_archive
 
 

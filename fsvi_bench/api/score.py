@@ -7,7 +7,7 @@ from typing import Any
 from fsvi_bench.api.arrays import posterior_of
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.problems import require_task
-from fsvi_bench.presenting.frames import flat
+from fsvi_bench.presenting.summary import flat
 from fsvi_bench.running.executors import one_thread
 from fsvi_bench.scoring.scores import not_a_number
 from fsvi_bench.scoring.scores import score as score_posterior

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table as Terminal
 
     from fsvi_bench.running.posterior_folder import ScoredFile
+    from fsvi_bench.scoring.scores import Scores
 
 
 def score(
@@ -47,8 +48,6 @@ def score(
 def _score_one(task: Path, posterior: Path, data_dir: Path | None, json: bool) -> int:
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.posteriors.io import read_posterior
-    from fsvi_bench.presenting.frames import flat
-    from fsvi_bench.presenting.tables import facts
     from fsvi_bench.scoring.scores import score as score_posterior
     from fsvi_bench.tasks.certificate import certify, read_certified
     from fsvi_bench.tasks.task import bind_task
@@ -61,10 +60,18 @@ def _score_one(task: Path, posterior: Path, data_dir: Path | None, json: bool) -
     if json:
         print_json(scores)
     else:
-        named = flat(scores)
-        del named["overconfidence.quantiles"]  # its ends and its median are told
-        stdout.print(facts({name: _score(value) for name, value in named.items()}))
+        stdout.print(in_lines(scores))
     return 0
+
+
+def in_lines(scores: Scores) -> Terminal:
+    """Every score, a line each."""
+    from fsvi_bench.presenting.summary import flat
+    from fsvi_bench.presenting.tables import facts
+
+    named = flat(scores)
+    del named["overconfidence.quantiles"]  # its ends and its median are told
+    return facts({name: _score(value) for name, value in named.items()})
 
 
 def _score(value: float | bool | tuple[float, float] | None) -> str:

@@ -19,9 +19,9 @@ from fsvi_bench.leaderboard.submitting import Draft, DraftCell, MethodSource, as
 from fsvi_bench.methods.registry import MethodEntry, load_installed, load_method, method_names
 from fsvi_bench.posteriors.base import KIND_OF, Family
 from fsvi_bench.posteriors.io import read_posterior
-from fsvi_bench.presenting.cell_files import load_posterior
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.cell import Record
+from fsvi_bench.running.cell_files import load_posterior
 from fsvi_bench.running.grid import decisive_sha256
 from fsvi_bench.running.provenance import machine_words
 from fsvi_bench.running.settings import setting, setting_words

@@ -11,10 +11,10 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json, write_atomically
-from fsvi_bench.presenting.cell_files import load_traces
-from fsvi_bench.presenting.frames import unnested
+from fsvi_bench.presenting.summary import unnested
 from fsvi_bench.running.archive import Archive
 from fsvi_bench.running.cell import Record
+from fsvi_bench.running.cell_files import load_traces
 from fsvi_bench.scoring.predictive import LEVELS
 from fsvi_bench.scoring.scores import NO_MARGINALS, Overconfidence, Scores
 from fsvi_bench.training.trace import COLUMNS as TRACE_COLUMNS
@@ -98,9 +98,8 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]], types: Mapping[str, st
 
 def _column(pa: Any, values: Sequence[Any], kind: str | None) -> Any:
     """Turns integers into floats beside floats, numbers into words beside words; nothing at all is of floats."""
-    kinds = {type(value) for value in values if value is not None}
-    if kind is None and len(kinds) > 1 and kinds != {int, float}:
+    try:
+        found = pa.array(values, pa.list_(pa.float64()) if kind == LIST else kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
         return pa.array(map(_word, values))
-    if kind is None and kinds in (set(), {int, float}):
-        kind = "float64"
-    return pa.array(values, pa.list_(pa.float64()) if kind == LIST else kind)
+    return found.cast("float64") if found.type == pa.null() else found

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+import re
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -14,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table as Terminal
 
 from fsvi_bench.presenting.summary import ROW, SHOWN, cells_of, summary_of
-from fsvi_bench.presenting.tables import Table, in_words
+from fsvi_bench.presenting.tables import Table, Written, in_words
 from fsvi_bench.running.cell import Record
 
 UNLIMITED = 10_000  #: characters
@@ -34,24 +33,23 @@ def result_table(records: Sequence[Record], width: int) -> Terminal:
     Where `width` is short there are fewer quartiles, and then fewer columns.
     """
     summary = summary_of(cells_of(records))
-    lost = (summary["diverged"] * summary["ok"]).any()
-    several = lost or (summary["splits"] > 1).any()
-    remarks = [OVER_SPLITS, UNITS, MEANS] if several else [ONE_SPLIT, UNITS]
-    remarks += [DIVERGED] if lost else []
-    caption = " ".join(filter(None, [*remarks, own_prior(summary)]))
     whole = shown_scores(summary)
     narrow = [score for score in whole if "narrow" in SHOWN[score]]
     needed: list[int] = []
     for scores, quartiles in product((whole, narrow), (whole, ["kl"], [])):
-        said = caption if quartiles else caption.replace(OVER_SPLITS, MEDIANS)
-        if scores is narrow:
-            said += f" At {needed[2]} columns all scores are shown."
-        elif needed and several:
-            said += f" At {needed[0]} columns all quartiles are shown."
-        table = _terminal(summary, scores, quartiles, said)
+        table = _terminal(summary, scores, quartiles)
         needed.append(_least_width(table))
         if needed[-1] <= width:
             break
+    lost = (summary["diverged"] * summary["ok"]).any()
+    several = lost or (summary["splits"] > 1).any()
+    remarks = [(OVER_SPLITS if quartiles else MEDIANS) if several else ONE_SPLIT, UNITS, MEANS if several else ""]
+    remarks += [DIVERGED if lost else "", own_prior(summary)]
+    if scores is narrow:
+        remarks.append(f"At {needed[2]} columns all scores are shown.")
+    elif several and quartiles is not whole:
+        remarks.append(f"At {needed[0]} columns all quartiles are shown.")
+    table.caption = " ".join(filter(None, remarks))
     return table
 
 
@@ -66,17 +64,13 @@ def shown_scores(summary: pd.DataFrame) -> list[str]:
     return [score for score in SHOWN if score != "kl_moment_matched" or not kl.map(math.isfinite).all()]
 
 
-def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[str], caption: str) -> Terminal:
-    rows: list[tuple[str, ...]] = []
-    of_rows: Any = summary.groupby(ROW, sort=False)
-    for (dataset, method, family, _), numbers in of_rows:
-        first, by_score = numbers.iloc[0], numbers.set_index("score")
-        label = " ".join(filter(None, [method, family, first["words"]]))
-        lost = f" ({first['cells'] - first['ok']} not ok)" if first["ok"] < first["cells"] else ""
-        texts = [written(by_score.loc[score], partial(format_spread, quartiles=score in quartiles)) for score in scores]
-        rows.append((dataset, label, f"{first['splits']}{lost}", *texts))
-    columns = ("data set", "method", "splits", *(SHOWN[score]["heading"] for score in scores))
-    table = Table(title="", columns=columns, rows=tuple(rows)).terminal(columns[:2], caption, sections=True)
+def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[str]) -> Terminal:
+    rows = [
+        (first["dataset"], " ".join(filter(None, first[["method", "family", "words"]])), *cells)
+        for first, cells in written_rows(summary, scores, lambda n: format_spread(n, n["score"] in quartiles))
+    ]
+    columns = ("data set", "method", *headings(scores))
+    table = Table(title="", columns=columns, rows=tuple(rows)).terminal(sections=True)
     for column in table.columns:
         column.no_wrap = column.header != "method"
     table.columns[1].min_width = max((len(word) for row in rows for word in row[1].split()), default=0)
@@ -92,13 +86,34 @@ def _least_width(table: Terminal) -> int:
     return least
 
 
-def written(number: pd.Series, form: Callable[[pd.Series], str]) -> str:
+def headings(scores: Sequence[str]) -> list[str]:
+    """Of the cells that `written_rows` gives."""
+    return ["splits", *(SHOWN[score]["heading"] for score in scores)]
+
+
+def written_rows(
+    summary: pd.DataFrame, scores: Sequence[str], form: Callable[[pd.Series], str]
+) -> Iterator[tuple[pd.Series, list[Written]]]:
+    """The first line of each row of a table, and the row's cells: its splits and these scores."""
+    for _, lines in summary[summary["score"].isin(scores)].groupby(ROW, sort=False):
+        first = lines.iloc[0]
+        lost = f"({first['cells'] - first['ok']} not ok)" if first["ok"] < first["cells"] else ""
+        splits = Written(first["splits"], str(first["splits"]), lost)
+        yield first, [splits, *(_written(line, form) for _, line in lines.iterrows())]
+
+
+def _written(number: pd.Series, form: Callable[[pd.Series], str]) -> Written:
     """A line of a summary in this form, or in its place what became of the cells or that the score does not apply."""
     if not number["ok"]:
-        return {0: "failed", number["cells"]: "diverged"}.get(number["diverged"], "not ok")
-    if math.isnan(number["mean"]):
-        return "–"
-    return "=" if number["repeats_kl"] else form(number)
+        text = {0: "failed", number["cells"]: "diverged"}.get(number["diverged"], "not ok")
+    elif math.isnan(number["mean"]):
+        text = "–"
+    else:
+        text = "=" if number["repeats_kl"] else form(number)
+    text, sign, error = text.partition(" ± ")
+    return Written(
+        number["mean"], text, f"{sign}{error}".strip(), number.get("interval", ""), number.get("best", False)
+    )
 
 
 def format_spread(number: pd.Series, quartiles: bool = True) -> str:
@@ -115,7 +130,7 @@ def three_digits(value: float) -> str:
         return in_words(value)
     size = abs(value)
     if not 1e-3 <= size < 1e6:
-        return f"{value:.{0 if size < ROUNDING else 2}e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+        return re.sub(r"e\+?(-?)0?", r"e\1", f"{value:.{0 if size < ROUNDING else 2}e}")
     return f"{value:.{max(0, 2 - math.floor(math.log10(size)))}f}"
 
 

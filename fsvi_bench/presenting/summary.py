@@ -1,9 +1,9 @@
-"""Cells to rows over splits: one per data set, method, family, settings and score."""
+"""Records as one tidy frame, a row per cell; and cells to rows over splits, one per line of a table and score."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,56 @@ from typing import Any
 import pandas as pd
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.presenting.frames import CELL, frame_of
+from fsvi_bench.files import canonical_json
 from fsvi_bench.presenting.traces import Spread, spread_of
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.cell import Record
+from fsvi_bench.scoring.predictive import LEVELS
+from fsvi_bench.scoring.scores import Scores
 
 #: Columns of result tables: name -> heading, meaning, and whether a narrow table has it.
 SHOWN: dict[str, dict[str, str]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
-SCORES = (*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched")
+SCORES = list(dict.fromkeys([*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched"]))
 DIVERGES = [name for name in SCORES if "kl" in name]  #: infinite where q diverged
 ROW = ["dataset", "method", "family", "settings"]  #: columns that tell rows of result tables apart
+CELL = ["dataset", "split", "method", "family", "seed"]
+FACTS = [*CELL, "settings", "status", "reason", "task_sha256", "seconds"]
 STATUSES = ["ok", "diverged", "failed"]
 NUMBERS = [*(field.name for field in fields(Spread)), "standard_error"]
+
+
+def frame_of(records: Sequence[Record]) -> pd.DataFrame:
+    """One row per record, in their order. Columns: see `fsvi_bench.results`."""
+    return pd.DataFrame(list(map(_row, records)), columns=None if records else FACTS)
+
+
+def _row(record: Record) -> dict[str, Any]:
+    row = {name: getattr(record, name, None) for name in FACTS}
+    row |= {"settings": canonical_json(record.hyperparameters), "seconds": record.seconds and record.seconds.train}
+    return row | unnested({"settings": record.hyperparameters}) | (flat(record.scores) if record.scores else {})
+
+
+def flat(scores: Scores) -> dict[str, Any]:
+    """Scores by their names, nested ones with a dot."""
+    named = scores.model_dump(exclude=None if scores.intervals else {"intervals"})  # which only samples have
+    return unnested(named | {"coverage": named["coverage"] or dict.fromkeys(LEVELS)})
+
+
+def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
+    """One entry per key of mappings within mappings. `pandas.json_normalize` turns integers into floats."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}{between}{key}": each for key, each in unnested(value, between).items()}
+        else:
+            found[name] = value
+    return found
+
+
+def shared(frame: pd.DataFrame) -> dict[str, Any]:
+    """What the rows of each column share, or a list of all their different values."""
+    found = {str(name): column[~column.astype(str).duplicated()].dropna().tolist() for name, column in frame.items()}
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
 
 def cells_of(records: Sequence[Record]) -> pd.DataFrame:
@@ -40,7 +78,7 @@ def cells_of(records: Sequence[Record]) -> pd.DataFrame:
             f"the records hold {cell.dataset} split {cell.split} {cell.method} {cell.family} seed {cell.seed} twice, "
             "from two versions of the code or sets of kernels; show their results apart"
         )
-    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *SCORES]))).astype(dict.fromkeys(SCORES, float))
+    frame = frame.reindex(columns=frame.columns.union(SCORES, sort=False)).astype(dict.fromkeys(SCORES, float))
     return frame.assign(words=_words(frame, records))
 
 
@@ -77,19 +115,16 @@ def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    scores, finished = list(SCORES), cells[cells["status"] == "ok"]
-    means = finished.groupby("split")[scores].mean()
-    applies = finished[scores].notna().all() & (len(finished) > 0)
-    lost = cells.loc[cells["status"] == "diverged", "split"].unique()
+    finished = cells[cells["status"] == "ok"]
+    means = finished.groupby("split")[SCORES].mean()
     counts = cells["status"].value_counts().reindex(STATUSES, fill_value=0)
     row = {**cells[[*ROW, "words"]].iloc[0], "cells": len(cells), **counts, "splits": len(means)}
-    for score in scores:
+    lost = dict.fromkeys(cells.loc[cells["status"] == "diverged", "split"], math.inf)
+    for score in SCORES:
         numbers: dict[str, float] = {}
-        if applies[score]:
-            ranked = finished_splits = means[score]
-            if score in DIVERGES:
-                ranked = pd.Series({**finished_splits, **dict.fromkeys(lost, math.inf)})
-            spread = spread_of(finished_splits.to_numpy())
+        if len(finished) and finished[score].notna().all():
+            ranked = pd.Series({**means[score], **(lost if score in DIVERGES else {})})
+            spread = spread_of(means[score].to_numpy())
             error = spread.standard_deviation / math.sqrt(len(means))
             numbers = vars(spread_of(ranked.to_numpy())) | {"mean": spread.mean, "standard_error": error}
         yield row | {"score": score} | numbers

@@ -1,21 +1,43 @@
-"""Tables as plain data: specified over tidy frames, rendered for a terminal, for Markdown and as CSV."""
+"""Tables as plain data: specified over tidy frames, rendered for a terminal, in HTML, in Markdown and as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict
 from rich import box
 from rich.table import Table as Terminal
+from rich.text import Text
 
+ASSETS = Path(__file__).parent / "assets"
 Frames = Mapping[str, pd.DataFrame]  #: by name; each row is one observation
-Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """A cell that is not written as its value alone would be; `best` is bold."""
+
+    value: str | float | None  #: what a page sorts by, and CSV has
+    text: str
+    note: str = ""  #: behind the text, such as a standard error; quieter where that can be
+    interval: str = ""  #: on pages only, where a reader asks for it
+    best: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.note}".strip()
+
+
+Cell = str | int | float | None | Written
 
 
 class Table(BaseModel):
@@ -26,27 +48,43 @@ class Table(BaseModel):
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
-    def terminal(self, words: Container[str] = (), caption: str = "", sections: bool = False) -> Terminal:
+    def terminal(self, caption: str = "", sections: bool = False) -> Terminal:
         """Numbers to four digits, to the right; words to the left. With `sections` a line follows where the first
-        column changes. Where numbers are written already, `words` names the columns that are none."""
+        column changes."""
         table = Terminal(box=box.SIMPLE_HEAD, title=self.title, caption=caption, pad_edge=False)
         table.title_justify = table.caption_justify = "left"
-        for heading, of_words in zip(self.columns, self._of_words(), strict=True):
-            left = heading in words if words else of_words
-            table.add_column(heading, justify="left" if left else "right", overflow="fold")
+        for heading, words in zip(self.columns, self._of_words(), strict=True):
+            table.add_column(heading, justify="left" if words else "right", overflow="fold")
         for row, following in zip_longest(self.rows, self.rows[1:]):
-            last = sections and (following is None or following[0] != row[0])
-            table.add_row(*map(in_words, row), end_section=last)
+            cells = [Text(str(cell), "bold" if cell.best else "") for cell in map(_written, row)]
+            table.add_row(*cells, end_section=sections and (following is None or following[0] != row[0]))
         return table
+
+    def html(self, meanings: Mapping[str, str], marker: Callable[[str], str], reference: str = "") -> Markup:
+        """Head and bodies for a `<table>`, which a page's script sorts.
+
+        Args:
+            meanings: heading -> what it means.
+            marker: what stands before a row's name, which is its first cell.
+            reference: the name of rows that stand apart, above the others.
+        """
+        template = Environment(loader=FileSystemLoader(ASSETS), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        columns = list(zip(self.columns, self._of_words(), strict=True))
+        rows = [(name, list(map(_written, cells))) for name, *cells in self.rows]
+        context = {"meanings": meanings, "marker": marker, "reference": reference}
+        return Markup(template.get_template("table.html.j2").render(context, columns=columns, rows=rows))
 
     def markdown(self) -> str:
         """Columns of numbers to the right; a bar within words would end a cell."""
         lines = [self.columns, ["---" if words else "---:" for words in self._of_words()]]
-        lines += [[in_words(value) for value in row] for row in self.rows]
+        lines += [[f"**{cell}**" if cell.best else str(cell) for cell in map(_written, row)] for row in self.rows]
         return "\n".join("| " + " | ".join(word.replace("|", "\\|") for word in line) + " |" for line in lines)
 
     def _of_words(self) -> list[bool]:
-        return [all(isinstance(row[place], str | None) for row in self.rows) for place in range(len(self.columns))]
+        return [
+            all(isinstance(_written(row[place]).value, str | None) for row in self.rows)
+            for place in range(len(self.columns))
+        ]
 
 
 def facts(lines: Mapping[str, str], title: str = "") -> Terminal:
@@ -76,8 +114,7 @@ class TableSpec(BaseModel):
     def of(self, frames: Frames) -> Table:
         """Raises KeyError for a frame or a column that is not there, and as `select` does."""
         frame = select(frames[self.frame], self.where, self.optional)
-        words: pd.DataFrame = frame.select_dtypes("string").astype(object)  # in which pandas has NaN for None
-        frame = frame.assign(**words.where(words.notna(), None))
+        frame = frame.astype(dict.fromkeys(frame.select_dtypes("string"), "string"))  # whose missing words are no NaN
         columns = self.columns or {name: name for name in frame.columns}
         rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]
         return Table(title=worded(self.title, frame), columns=tuple(columns), rows=tuple(rows))
@@ -111,7 +148,7 @@ def worded(text: str, frame: pd.DataFrame) -> str:
     return re.sub(r"\{(\w+)(?::([^{}]*))?\}", value, text)
 
 
-def in_words(value: Cell, digits: int = 4) -> str:
+def in_words(value: str | float | None, digits: int = 4) -> str:
     """A number to so many digits, infinity as its sign, and a dash for what does not apply."""
     if value is None:
         return "–"
@@ -127,8 +164,12 @@ def as_csv(tables: Sequence[Table]) -> str:
             writer.writerow([])
         writer.writerow([f"# {table.title}"])
         writer.writerow(table.columns)
-        writer.writerows(table.rows)
+        writer.writerows([_written(cell).value for cell in row] for row in table.rows)
     return text.getvalue()
+
+
+def _written(cell: Cell) -> Written:
+    return cell if isinstance(cell, Written) else Written(cell, in_words(cell))
 
 
 def _plain(value: Any) -> Cell:

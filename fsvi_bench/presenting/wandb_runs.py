@@ -22,13 +22,12 @@ from filelock import FileLock
 
 from fsvi_bench.errors import in_one_line
 from fsvi_bench.files import is_file, write_atomically
-from fsvi_bench.presenting.cell_files import load_traces, paths_of
 from fsvi_bench.presenting.curves import curves_figure
-from fsvi_bench.presenting.frames import shared
 from fsvi_bench.presenting.parquet import record_frame, trace_rows
-from fsvi_bench.presenting.summary import STATUSES, cells_of, summary_of
+from fsvi_bench.presenting.summary import STATUSES, cells_of, shared, summary_of
 from fsvi_bench.presenting.traces import curve_rows
 from fsvi_bench.running.cell import Record
+from fsvi_bench.running.cell_files import load_traces, paths_of
 from fsvi_bench.running.executors.local import give_up, shielded_start, start_worker
 from fsvi_bench.running.rows import content_sha256, row_sha256
 

@@ -37,7 +37,7 @@ def test_help_does_not_wait_for_torch():
 
 def test_results_are_read_without_lightning():
     """Whose import takes longer than a report: only what trains needs it."""
-    code = "import sys\nimport fsvi_bench.presenting.cell_files\nassert 'pytorch_lightning' not in sys.modules\n"
+    code = "import sys\nimport fsvi_bench.running.cell_files\nassert 'pytorch_lightning' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from fsvi_bench.cli.console import print_failures
+from fsvi_bench.cli.score import in_lines
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.result_table import format_mean, format_spread, result_table
 from fsvi_bench.presenting.summary import cells_of, summary_of
@@ -231,6 +232,19 @@ def test_brackets_from_outside_are_not_markup(capsys):
 
     stderr.print("failed: [/x] [bold]", style="red")
     assert "failed: [/x] [bold]" in capsys.readouterr().err
+
+
+def test_every_kind_of_score_is_written_by_the_command():
+    """Numbers, infinities, a flag, an interval, scores within scores, and what does not apply."""
+    changes = {"intervals": {"nlpd": (0.5, math.inf)}, "singular": None, "elbo": -math.inf, "qkl": None}
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(in_lines(scores(math.inf).model_copy(update=changes)))
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    told = {"kl ∞", "elbo -∞", "rmse 1", "qkl does not apply", "singular does not apply", "intervals.nlpd 0.5 to ∞"}
+    assert told | {"coverage_exact.50 0.75", "overconfidence.largest 1"} <= set(lines)
+    assert "quantiles" not in " ".join(lines)
+    console.print(in_lines(scores(1.0)))
+    assert "singular no" in " ".join(console.export_text().split())
 
 
 def test_the_moments_have_a_column_where_they_say_something_new():

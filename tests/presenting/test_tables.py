@@ -9,9 +9,10 @@ import math
 
 import pandas as pd
 import pytest
+from markupsafe import Markup
 from rich.console import Console
 
-from fsvi_bench.presenting.tables import Table, TableSpec, as_csv, facts, in_words, select
+from fsvi_bench.presenting.tables import Table, TableSpec, Written, as_csv, facts, in_words, select
 
 INF = math.inf
 SCORES = pd.DataFrame(
@@ -79,7 +80,42 @@ def test_facts_are_lines_without_headings_and_sections_end_where_the_first_colum
     parts = Table(title="", columns=("a", "b"), rows=(("x", 1), ("x", 2), ("y", 3)))
     assert [row.end_section for row in parts.terminal(sections=True).rows] == [False, True, True]
     assert shown(parts.terminal(caption="said"))[-1] == "said"
-    assert parts.terminal(words=["b"]).columns[0].justify == "right"
+
+
+WRITTEN = Table(
+    title="",
+    columns=("method", "settings", "kl"),
+    rows=(
+        ("exact", Written("a=inf", "a=inf", "<b>"), Written(INF, "∞")),
+        ("ssge|", "", Written(1.5, "1.50", "± 0.20", "1 to 2", best=True)),
+        ("rand-a", None, Written(math.nan, "failed")),
+    ),
+)
+
+
+def test_the_best_is_bold_and_notes_stand_behind_numbers_wherever_a_table_is_shown():
+    assert WRITTEN.markdown().splitlines()[1:4] == [
+        "| --- | --- | ---: |",
+        "| exact | a=inf <b> | ∞ |",
+        "| ssge\\| |  | **1.50 ± 0.20** |",
+    ]
+    *_, numbers = WRITTEN.terminal().columns
+    assert numbers.justify == "right"
+    assert [(str(cell), cell.style) for cell in numbers.cells][1:] == [("1.50 ± 0.20", "bold"), ("failed", "")]
+    assert as_csv([WRITTEN]).splitlines()[3] == "ssge|,,1.5"
+
+
+def test_a_page_has_keys_to_sort_by_meanings_and_the_reference_apart():
+    text = WRITTEN.html({"kl": "a <distance>"}, lambda name: Markup("<i>{}</i>").format(name[0]), "exact")
+    assert '<th scope="col" aria-sort="none"><button type="button" data-kind="text">method</button></th>' in text
+    assert 'class="n"><button type="button" data-kind="number" title="a &lt;distance&gt;">kl</button>' in text
+    reference, rivals = text.split("<tbody")[1:]
+    assert '<th scope="row" data-v="exact"><i>e</i> exact</th>' in reference
+    assert '<td data-v="a=inf">a=inf <span class="variant">&lt;b&gt;</span></td>' in reference
+    assert '<td class="n" data-v="Infinity">∞</td>' in reference
+    note = '<span class="variant">± 0.20</span><small class="ci">1 to 2</small>'
+    assert f'<td class="n" data-v="1.5"><strong>1.50</strong> {note}</td>' in rivals
+    assert '<td class="n" data-v="">failed</td>' in rivals
 
 
 def test_cells_are_pythons_own_and_what_is_missing_is_none():

@@ -11,7 +11,7 @@ import pandas as pd
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.papers.places import Cells
-from fsvi_bench.presenting import frames
+from fsvi_bench.presenting import summary
 from fsvi_bench.presenting.figures import span
 from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record
@@ -30,7 +30,7 @@ def frame_of(cells: Cells) -> pd.DataFrame:
     """A row per planned cell: names, settings, status ("missing" without a record), KL (nats) and NLPD (nats per test
     point in the target's original unit)."""
     planned: list[Any] = [*cells.records, *cells.missing]
-    found = frames.frame_of(planned).rename(columns=lambda name: name.removeprefix("settings."))
+    found = summary.frame_of(planned).rename(columns=lambda name: name.removeprefix("settings."))
     found = found.assign(cell=[each.cell for each in planned]).reindex(columns=SHOWN)
     return found.astype({**SETTINGS, "kl": "float64", "kl_mean_term": "float64", "nlpd": "float64"})
 

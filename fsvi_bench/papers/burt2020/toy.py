@@ -6,8 +6,8 @@ import pandas as pd
 
 from fsvi_bench.papers.burt2020.cells import frame_of, in_words, problem_of, settings_in_words, title_of
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.presenting.cell_files import load_posterior
 from fsvi_bench.presenting.figures import curve
+from fsvi_bench.running.cell_files import load_posterior
 from fsvi_bench.running.plan import Request
 
 

@@ -50,12 +50,12 @@ def held_out_ratio(dataset: str) -> float:
 
 def compared(study: Study) -> pd.DataFrame:
     """The summary, and of each line the corrected 95 % `interval` in words and whether the entry is `best`."""
-    places = study.summary[["dataset", "family", "score"]].drop_duplicates()
-    best = {place: supported_best(study, *place) for place in places.itertuples(index=False, name=None)}
-    lines = list(study.summary.itertuples())
-    return study.summary.assign(
-        interval=[_interval(study, line) for line in lines],
-        best=[best[line.dataset, line.family, line.score] == line.entry for line in lines],
+    lines = study.summary
+    places: Any = lines.groupby(["dataset", "family", "score"]).groups
+    best = {place: supported_best(study, *place) for place in places}
+    return lines.assign(
+        interval=[_interval(study, line) for line in lines.itertuples()],
+        best=[best[line.dataset, line.family, line.score] == line.entry for line in lines.itertuples()],
     )
 
 
@@ -65,7 +65,7 @@ def _interval(study: Study, line: Any) -> str:
     if not line.splits or len(values) < line.splits:
         return ""
     _, low, high = corrected_interval(values, held_out_ratio(line.dataset))
-    return "" if low is None or high is None else f"{in_words(low)} to {in_words(high)}"
+    return "" if low is None else f"{in_words(low)} to {in_words(high)}"
 
 
 def supported_best(study: Study, dataset: str, family: Family, score: str) -> Entry | None:
@@ -117,7 +117,7 @@ def rankings(study: Study) -> list[Ranking]:
     for family, score in product(FAMILIES, RANKED):
         rivals = {dataset: study.rivals(dataset, family) for dataset in study.datasets}
         datasets = [dataset for dataset in study.datasets if rivals[dataset]]
-        entries = sorted(set().union(*rivals.values()))
+        entries = sorted({entry for own in rivals.values() for entry in own})
         if len(entries) > 1 and len(datasets) > 1:
             tables = {dataset: _scores(study, dataset, entries, score) for dataset in datasets}
             found.append(Ranking(family, score, datasets, _standings(entries, tables)))
@@ -126,15 +126,15 @@ def rankings(study: Study) -> list[Ranking]:
 
 def _standings(entries: list[Entry], tables: Mapping[str, Float[np.ndarray, "M _ _"]]) -> list[Standing]:
     ranks = bootstrap_ranks(tables, np.random.default_rng(0))
-    ranked = int((~np.isnan(ranks.mean_rank)).sum())
+    ranked = int(np.isfinite(ranks.mean_rank).sum())
     beside: list[Comparison | None] = [None] * len(entries)
     if ranked:
         first = int(np.nanargmin(ranks.mean_rank))  # of those that tie
         beside = [*wilcoxon_over_datasets(np.stack([table.mean((1, 2)) for table in tables.values()], 1), first)]
         beside[first] = None
     groups = tie_groups(ranks, least=critical_difference(ranked, len(tables)))
-    standings = map(Standing, entries, ranks.intervals(), groups, beside)
-    return sorted(standings, key=lambda s: (s.interval is None, s.interval and s.interval.mean_rank, s.entry))
+    standings = list(map(Standing, entries, ranks.intervals(), groups, beside))
+    return [standings[place] for place in np.argsort(ranks.mean_rank, kind="stable")]  # NaN last
 
 
 def _scores(
@@ -147,16 +147,16 @@ def _scores(
     this data set. To have been run with fewer seeds than another is not to miss a cell.
     """
     cells = study.cells[(study.cells["dataset"] == dataset) & study.cells["entry"].isin(entries)]
-    here: dict[Any, pd.DataFrame] = {
-        entry: own.pivot(index="split", columns="seed", values=score) for entry, own in cells.groupby("entry")
-    }
-    splits = sorted({split for table in here.values() for split in table.index})
-    seeds = {tuple(table.columns) for entry, table in here.items() if not _repeats(entry, table)}
-    shape = (len(splits), len(next(iter(seeds))) if len(seeds) == 1 else 1)
-    missing = pd.DataFrame(np.nan, splits, [0])
-    tables = [here.get(entry, missing).reindex(splits).to_numpy(float) for entry in entries]
-    # A mean over seeds of which one is missing is missing.
-    return np.stack([t if t.shape == shape else np.broadcast_to(t.mean(1, keepdims=True), shape) for t in tables])
+    splits = sorted(cells["split"].unique())
+    tables = [cells[cells["entry"] == entry].pivot(index="split", columns="seed", values=score) for entry in entries]
+    seeds = {tuple(own) for entry, own in zip(entries, tables, strict=True) if len(own) and not _repeats(entry, own)}
+    shape = (len(splits), len(min(seeds)) if len(seeds) == 1 else 1)
+    found = []
+    for table in tables:
+        scores = table.reindex(splits).to_numpy(float)
+        # A mean over seeds of which one is missing is missing.
+        found.append(scores if scores.shape == shape else np.broadcast_to(scores.mean(1, keepdims=True), shape))
+    return np.stack(found)
 
 
 def _repeats(entry: Entry, scores: pd.DataFrame) -> bool:

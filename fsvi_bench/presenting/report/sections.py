@@ -6,45 +6,36 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed, method_names
+from fsvi_bench.presenting.report.appearance import ASSETS
 from fsvi_bench.presenting.report.comparison import RANKED, compared, rankings
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
-from fsvi_bench.presenting.result_table import format_mean, own_prior, shown_scores, written
+from fsvi_bench.presenting.result_table import format_mean, headings, own_prior, shown_scores, written_rows
 from fsvi_bench.presenting.summary import SHOWN, STATUSES
+from fsvi_bench.presenting.tables import Table, Written
+from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.settings import setting_words
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 
+#: The report's last column.
+SECONDS = {"heading": "train, s", "meaning": "training seconds of one cell, its batch’s divided by the batch’s size"}
 CLOSENESS = "kl_moment_matched"  #: the KL where q has a density
 LONGEST_REASON = 600  #: characters that are shown; the record has all of them
 _NUMBER = re.compile(r"\d[\d.,]*(?:e[-+]?\d+)?", re.IGNORECASE)
-FIELDS = {
-    "fsvi_bench": "fsvi-bench",
-    "git": "git revision",
-    "python": "Python",
-    "torch": "PyTorch",
-    "lightning": "Lightning",
-    "gpytorch": "GPyTorch",
-    "numpy": "NumPy",
-    "scipy": "SciPy",
-    "platform": "platform",
-    "hardware": "hardware",
-    "device": "device",
-    "threads": "threads per worker",
-    "arithmetic": "kernels",
-}
+#: Facts about a record's making: name -> what a page calls it.
+FIELDS: dict[str, str] = read_yaml(ASSETS / "provenance.yaml")  # type: ignore[assignment]
 
 
 def sections(study: Study) -> dict[str, Any]:
     """By the names that the templates have for them."""
     summary = compared(study)
-    summary = summary.assign(text=summary.apply(written, axis=1, form=format_mean))
     return {
         "study": study,
         "counts": counts(study),
@@ -54,7 +45,7 @@ def sections(study: Study) -> dict[str, Any]:
         "tables": [result_table(study, summary, dataset) for dataset in study.datasets],
         "rankings": rankings(study),
         "ranked": RANKED,
-        "troubles": list(troubles(study)),
+        "troubles": troubles(study),
         "origin": origin(study),
         "commands": commands(study),
     }
@@ -76,81 +67,88 @@ def method_summary(name: str) -> str:
 
 def closest(summary: pd.DataFrame) -> dict[Any, Any]:
     """By data set and family the line of the lowest mean KL, and how many rivals it has."""
-    lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE)].sort_values(["mean", "entry"])
+    lines = summary[(summary["score"] == CLOSENESS) & (summary["method"] != REFERENCE)]
     lines = lines.assign(rivals=lines.groupby(["dataset", "family"])["entry"].transform("count") - 1)
-    first = lines[lines["mean"].map(math.isfinite)].drop_duplicates(["dataset", "family"])
+    first = lines.sort_values(["mean", "entry"]).drop_duplicates(["dataset", "family"])
+    first = first[first["mean"].map(math.isfinite)]
     texts = [format_mean(line) for _, line in first.iterrows()]
     return {(line.dataset, line.family): line for line in first.assign(text=texts).itertuples()}
 
 
 def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str, Any]:
-    """Its columns, and of each entry the lines of the summary, one a column, and its seconds."""
-    summary = summary[summary["dataset"] == dataset]
+    """Of each entry its means, as the terminal has its medians, and its seconds."""
+    summary = summary[summary["dataset"] == dataset].sort_values("entry", kind="stable")
     scores = shown_scores(summary)
-    finished = study.cells[(study.cells["dataset"] == dataset) & (study.cells["status"] == "ok")]
-    numbers = summary[summary["score"].isin(scores)].sort_values("entry", kind="stable")
+    cells = study.cells[study.cells["status"].eq("ok") & study.cells["dataset"].eq(dataset)]
+    seconds = cells.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean().dropna()
+    train = {entry: Written(mean, f"{mean:.3g}") for entry, mean in seconds.items()}
+    rows = []
+    for first, numbers in written_rows(summary, scores, format_mean):
+        family = Written(first["entry"].variant, first["family"], first["words"])
+        rows.append((first["method"], family, *numbers, train.get(first["entry"])))
+    columns = ("method", "family and settings", *headings(scores), SECONDS["heading"])
     target = load_card(dataset).target if dataset in card_names() else None
     return {
         "dataset": dataset,
         "target": "" if target is None else f"{target.meaning} ({target.unit})",
         "own_prior": own_prior(summary),
-        "columns": {score: SHOWN[score] for score in scores},
-        "rows": [list(row.itertuples()) for _, row in numbers.groupby("entry")],
-        "seconds": finished.groupby(["entry", "split"])["seconds"].mean().groupby("entry").mean().to_dict(),
+        "table": Table(title="", columns=columns, rows=tuple(rows)),
+        "meanings": {each["heading"]: each["meaning"] for each in (*SHOWN.values(), SECONDS)},
     }
 
 
-def troubles(study: Study) -> Iterator[dict[str, Any]]:
+def troubles(study: Study) -> list[dict[str, Any]]:
     """Cells of one entry that ended alike: same status, same reason but for the numbers in it; most cells first."""
     bad = study.cells[study.cells["status"] != "ok"].sort_values(["dataset", "split", "seed"])
     reasons = bad["reason"].fillna("no reason was given").str.split().str.join(" ")
     bad = bad.assign(reason=reasons, alike=reasons.str.replace(_NUMBER, "#", regex=True))
-    groups = [cells for _, cells in bad.groupby(["status", "entry", "alike"])]
-    for cells in sorted(groups, key=len, reverse=True):
-        first, of_entry = cells.iloc[0], study.cells[study.cells["entry"] == cells["entry"].iloc[0]]
-        reason = first["reason"]
-        yield {
-            "status": first["status"],
-            "entry": first["entry"],
-            "reason": reason if len(reason) <= LONGEST_REASON else reason[:LONGEST_REASON] + " …",
+    groups: Any = bad.groupby(["status", "entry", "alike"])
+    found = [
+        {
+            "status": status,
+            "entry": entry,
+            "reason": re.sub(rf"(?<=^.{{{LONGEST_REASON}}}).+", " …", cells["reason"].iloc[0]),
             "cells": len(cells),
-            "of": int(of_entry["dataset"].isin(cells["dataset"]).sum()),  # on these data sets
+            "of": (study.cells["dataset"].isin(cells["dataset"]) & study.cells["entry"].eq(entry)).sum(),
             "where": [f"{dataset} {ranges(splits)}" for dataset, splits in cells.groupby("dataset")["split"]],
             "numbers_differ": cells["reason"].nunique() > 1,
         }
+        for (status, entry, _), cells in groups
+    ]
+    return sorted(found, key=lambda each: -each["cells"])
 
 
 def origin(study: Study) -> dict[str, Any]:
     """What the records say about how they were made: values with the number of records that have each."""
-    records, provenance = study.archive.records, [record.provenance for record in study.archive.records]
-    cells = study.cells.assign(code=[record.code_sha256 for record in records])
-    tasks = cells.dropna(subset="task_sha256").drop_duplicates(["dataset", "split"]).sort_values(["dataset", "split"])
-    seconds = [record.seconds for record in records if record.seconds is not None]
+    records = study.archive.records
+    provenance = pd.DataFrame([record.provenance for record in records], columns=[*FIELDS, "started"], dtype=object)
+    tasks = study.cells.dropna(subset="task_sha256").drop_duplicates(["dataset", "split"])
+    code = study.cells.sort_values("entry").groupby("method", sort=False)["code_sha256"]
     return {
-        "facts": {label: _counted(each.get(name) for each in provenance) for name, label in FIELDS.items()},
-        "started": sorted(str(each["started"]) for each in provenance if "started" in each),
-        "code": {e.method: _counted(cells.loc[cells["method"] == e.method, "code"]) for e in study.entries},
-        "tasks": tasks.groupby("dataset")[["split", "task_sha256"]],
-        "training": sum(each.train for each in seconds),
-        "scoring": sum(each.score for each in seconds),
+        "facts": {label: _counted(provenance[name]) for name, label in FIELDS.items()},
+        "started": sorted(provenance["started"].dropna().astype(str)),
+        "code": {method: _counted(hashes) for method, hashes in code},
+        "tasks": tasks.sort_values(["dataset", "split"]).groupby("dataset")[["split", "task_sha256"]],
+        "training": study.cells["seconds"].sum(),
+        "scoring": sum(record.seconds.score for record in records if record.seconds is not None),
     }
 
 
-def _counted(values: Iterable[object]) -> list[tuple[str, int]]:
+def _counted(values: pd.Series) -> list[tuple[str, int]]:
     """Most frequent first."""
-    return Counter(sorted("not recorded" if value is None else str(value) for value in values)).most_common()
+    return Counter(sorted(values.fillna("not recorded").astype(str))).most_common()
 
 
 def commands(study: Study) -> list[str]:
     """`fsvi-bench run` with what each method's records differ in from its defaults; methods that agree share a line."""
     rows = pd.DataFrame({"method": e.method, "family": e.family, "rest": _rest(study, e)} for e in study.entries)
-    families = rows.groupby(["rest", "method"], sort=False)["family"].agg(tuple).reset_index()
+    together = rows.groupby(["rest", "method"], sort=False)["family"].agg(tuple).reset_index()
+    groups: Any = together.groupby(["rest", "family"], sort=False)["method"]
     found = []
-    groups: Any = families.groupby(["rest", "family"], sort=False)["method"]
-    for (rest, together), methods in groups:
+    for (rest, families), methods in groups:
         # A record knows the name of a method's class, not where its file lay.
-        specs = [method if method in method_names() else f"FILE.py:{method}" for method in methods]
-        words = [*_each("--method", specs), *_each("--family", together), *rest]
+        specs = methods.where(methods.isin(method_names()), "FILE.py:" + methods)
+        words = [*_each("--method", specs), *_each("--family", families), *rest]
         found.append(shlex.join(["fsvi-bench", "run", *words]))
     return found
 
@@ -163,8 +161,7 @@ def _rest(study: Study, entry: Entry) -> tuple[str, ...]:
     """Data sets, splits, seeds, and the settings that are not the method's defaults."""
     cells = study.cells[study.cells["entry"] == entry]
     words = [*_each("--dataset", sorted(cells["dataset"].unique())), "--splits", ranges(cells["split"])]
-    if (seeds := ranges(cells["seed"])) != "0":
-        words += ["--seeds", seeds]
+    words += ["--seeds", ranges(cells["seed"])] if cells["seed"].any() else []
     try:
         defaults = load_installed(entry.method).options({}).model_dump(mode="json")
     except InputError:  # not installed here, or it has no complete defaults: all are named

@@ -13,10 +13,10 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.presenting.cell_files import load_traces
 from fsvi_bench.presenting.report.appearance import method_place
 from fsvi_bench.presenting.summary import ROW, SCORES, cells_of, summary_of
 from fsvi_bench.running.archive import Archive, read_archive
+from fsvi_bench.running.cell_files import load_traces
 from fsvi_bench.training.trace import Trace
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -61,11 +61,11 @@ class Study:
 
     @cached_property
     def entries(self) -> list[Entry]:
-        return self.entries_on(*self.datasets)
+        return sorted(self.cells["entry"].unique())
 
     def entries_on(self, *datasets: str) -> list[Entry]:
         """The entries that were run on one of these data sets, in order."""
-        return sorted(self.summary.loc[self.summary["dataset"].isin(datasets), "entry"].unique())
+        return sorted(self.cells.loc[self.cells["dataset"].isin(datasets), "entry"].unique())
 
     def rivals(self, dataset: str, family: Family) -> list[Entry]:
         """The entries of a family that are compared with one another."""
@@ -102,12 +102,11 @@ def read_study(root: Path) -> Study:
 
 def make_study(archive: Archive, traces: Mapping[str, Trace]) -> Study:
     """Sorts records into rows and gives each row a short name."""
-    cells = cells_of(archive.records).assign(cell=[record.cell for record in archive.records])
-    summary, entries = summary_of(cells), _entries(cells)
-    for frame in (cells, summary):
-        rows = frame[ROW[1:]].itertuples(index=False, name=None)
-        frame["entry"] = pd.Series([entries[row] for row in rows], dtype=object)
-    by_split = cells.groupby(["dataset", "entry", "split"])[[*SCORES]]
+    own = {name: [getattr(record, name) for record in archive.records] for name in ("cell", "code_sha256")}
+    cells = cells_of(archive.records).assign(**own)
+    entries = _entries(cells)
+    cells, summary = (frame.merge(entries, how="left") for frame in (cells, summary_of(cells)))
+    by_split = cells.groupby(["dataset", "entry", "split"])[SCORES]
     splits = by_split.mean().where(by_split.count().eq(by_split.size(), axis=0))
     return Study(archive, cells, summary, splits, traces)
 
@@ -117,20 +116,15 @@ def _part(frame: pd.DataFrame, dataset: str, entry: Entry) -> pd.DataFrame:
     return of_dataset[of_dataset["entry"] == entry]
 
 
-def _entries(cells: pd.DataFrame) -> dict[tuple[str, ...], Entry]:
-    """(method, family, settings) -> entry, in order: by method as in every figure, family, and settings."""
-    rows = cells[[*ROW[1:], "words"]].drop_duplicates().itertuples(index=False, name=None)
-    return {
-        (method, family, settings): Entry(place, method, family, words, json.loads(settings))
-        for place, (method, family, settings, words) in enumerate(sorted(rows, key=_order))
-    }
+def _entries(cells: pd.DataFrame) -> pd.DataFrame:
+    """Method, family and settings of each entry, in order: by method as in every figure, family, and settings."""
+    rows: Any = sorted(cells[[*ROW[1:], "words"]].drop_duplicates().itertuples(index=False), key=_order)
+    entries: Any = [Entry(place, r.method, r.family, r.words, json.loads(r.settings)) for place, r in enumerate(rows)]
+    return pd.DataFrame(rows)[ROW[1:]].assign(entry=entries)
 
 
-def _order(row: tuple[str, Family, str, str]) -> tuple[Any, ...]:
+def _order(row: Any) -> tuple[Any, ...]:
     """Numbers among the settings by size, before words."""
-    method, family, settings, _ = row
-    values = [
-        (name, (False, value) if isinstance(value, int | float) else (True, str(value)))
-        for name, value in json.loads(settings).items()
-    ]
-    return method_place(method), FAMILIES.index(family), values
+    settings = json.loads(row.settings).items()
+    values = [(name, (0, value) if isinstance(value, int | float) else (1, str(value))) for name, value in settings]
+    return method_place(row.method), FAMILIES.index(row.family), values
