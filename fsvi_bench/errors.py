@@ -27,6 +27,11 @@ class Diverged(Exception):
     """Training diverged, and the message says where. It is raised by `fsvi_bench.fit` alone: `run` writes a record."""
 
 
+def in_one_line(error: BaseException) -> str:
+    """An exception by its name and what it says."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].removesuffix(": ")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'boston'? ` (empty when nothing is near)."""
     by_lower_case = {candidate.lower(): candidate for candidate in known if candidate != name}

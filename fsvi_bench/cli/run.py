@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 #: Data sets, methods and output that a plain `run` uses are said in the help, since nobody reads the source for them.
 DEFAULT_OUT = Path("fsvi-bench-results")
+WANDB_NOTES = {
+    "offline": "W&B did not go online ({}); its runs are kept in {}/wandb, and `wandb sync` sends them",
+    "stopped": "W&B logging stopped ({}); the records are complete in {}, and the same command again logs what is missing",
+}
 
 
 def run(
@@ -47,7 +51,7 @@ def run(
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.cli.status import show_planned
     from fsvi_bench.errors import InputError
-    from fsvi_bench.presenting.wandb_upload import WandbUploads
+    from fsvi_bench.presenting.wandb_runs import WandbUploads
     from fsvi_bench.running.executors import RayExecutor, check_choice, make_executor, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan
     from fsvi_bench.running.prepare import require_data
@@ -98,8 +102,8 @@ def run(
     if uploads.kept:
         send = f"wandb sync {out / 'wandb'}/offline-run-*"
         stderr.print(f"{uploads.kept} W&B runs are kept offline (none with --wandb off); to send them: {send}")
-    for line in uploads.notes:
-        stderr.print(line, style="yellow")
+    for what, reason in uploads.notes.items():
+        stderr.print(WANDB_NOTES[what].format(reason, out), style="yellow")
     print_failures(result.records)
     return 0 if all(record.status == "ok" for record in result.records) else 1
 

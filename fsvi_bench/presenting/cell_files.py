@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fsvi_bench.files import is_file
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running.cell import Record, cell_of
@@ -19,6 +20,12 @@ def folder_of(record: Record) -> str:
     cell = cell_of(record)
     cell.__dict__["key"] = record.cell
     return cell.folder
+
+
+def paths_of(records: Iterable[Record], root: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Files of these names in the records' folders, those that are there."""
+    folders = [root.resolve() / folder_of(record) for record in records if record.task_sha256]
+    return filter(is_file, (folder / name for folder in folders for name in names))
 
 
 def load_posterior(record: Record, root: Path, task: FrozenTask) -> Posterior:

@@ -41,3 +41,9 @@ def unnested(values: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
         inner = unnested(value, between) if isinstance(value, Mapping) else None
         found |= {name: value} if inner is None else {f"{name}{between}{key}": each for key, each in inner.items()}
     return found
+
+
+def shared(frame: pd.DataFrame) -> dict[str, Any]:
+    """What the rows of each column share, or a list of all their different values."""
+    found = {str(name): column[~column.astype(str).duplicated()].dropna().tolist() for name, column in frame.items()}
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json, write_atomically
 from fsvi_bench.presenting.cell_files import load_traces
@@ -58,6 +60,13 @@ def record_row(record: Record) -> dict[str, Any]:
     nested |= {"provenance": {name: _word(value) for name, value in record.provenance.items()}}
     given = unnested({name: value for name, value in nested.items() if value is not None}, "_")
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+
+def record_frame(records: Sequence[Record]) -> pd.DataFrame:
+    """Such rows as objects, None for what does not apply. The first columns are those of every record."""
+    frame = pd.DataFrame(map(record_row, records), dtype=object)
+    frame = frame.reindex(columns=list(dict.fromkeys([*IDENTITY, *WORDS, *SCORES, *frame])))
+    return frame.where(frame.notna(), None)
 
 
 def trace_rows(records: Sequence[Record], traces: Mapping[str, Trace]) -> Iterator[dict[str, Any]]:

@@ -24,8 +24,7 @@ TRACED = ("kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched", "loss")
 MAX_SECONDS = 200  #: points of a curve against seconds; with more, they are thinned evenly by rank
 MAX_SERIES = 300  #: curves of single traces that a logger is given
 SHORT = ("mean", "sd", "min", "q25", "median", "q75", "max")  #: for the fields of `Spread`
-
-Array = NDArray[np.float64]
+HUGE = 1e300  #: stands for infinity in quantiles: between infinite neighbours NumPy's are NaN
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,7 @@ def spread_by_step(traces: Sequence[Trace], score: str) -> list[tuple[int, Sprea
     Args:
         score: one of `TRACED`.
     """
-    places = sorted({point.steps for trace in traces for point in trace.points})
-    return [(int(step), spread) for step, spread in _spreads(traces, score, "steps", places)]
+    return _spreads(_table(traces, score, "steps"))
 
 
 def spread_by_second(traces: Sequence[Trace], score: str) -> list[tuple[float, Spread]]:
@@ -64,10 +62,9 @@ def spread_by_second(traces: Sequence[Trace], score: str) -> list[tuple[float, S
     Between its points a trace keeps the last one: what is known at a time is what was last looked at. Of more than
     `MAX_SECONDS` times, so many are kept, the first and the last among them.
     """
-    seconds = sorted({point.seconds for trace in traces for point in trace.points})
-    if len(seconds) > MAX_SECONDS:
-        seconds = [seconds[place] for place in np.linspace(0, len(seconds) - 1, MAX_SECONDS).round().astype(int)]
-    return _spreads(traces, score, "seconds", seconds)
+    table = _table(traces, score, "seconds")
+    kept = np.unique(np.linspace(0, len(table) - 1, min(len(table), MAX_SECONDS)).round().astype(int))
+    return _spreads(table.iloc[kept])
 
 
 def curve_rows(traces: Mapping[str, Trace]) -> list[dict[str, float]]:
@@ -91,42 +88,22 @@ def curve_rows(traces: Mapping[str, Trace]) -> list[dict[str, float]]:
     return [rows[place] for place in sorted(rows)]
 
 
-def _spreads(traces: Sequence[Trace], score: str, along: str, places: Sequence[float]) -> list[tuple[float, Spread]]:
+def _table(traces: Sequence[Trace], score: str, along: str) -> pd.DataFrame:
+    """A column per trace: its last score at each place at which some trace has a point and no trace lacks the score."""
     if score not in TRACED:
         raise ValueError(f"no trace follows '{score}', expected one of {', '.join(TRACED)}")
-    index = pd.Index(places)
-    table = pd.DataFrame({cell: _at(trace, score, along, index) for cell, trace in enumerate(traces)}, index)
-    table = table.dropna()
-    return [(place, spread_of(row)) for place, row in zip(table.index.tolist(), table.to_numpy(), strict=True)]
+    points = [{getattr(point, along): getattr(point, score) for point in trace.points} for trace in traces]
+    known = [{place: math.inf if value != value else value for place, value in each.items()} for each in points]
+    return pd.DataFrame(dict(enumerate(pd.Series(each, dtype=float) for each in known))).sort_index().ffill().dropna()
 
 
-def _at(trace: Trace, score: str, along: str, places: pd.Index[Any]) -> pd.Series[float]:
-    """The trace's last score at each place; missing before its first point and where it lacks the score."""
-    scores = [getattr(point, score) for point in trace.points]
-    values = [math.inf if value is not None and math.isnan(value) else value for value in scores]
-    known = pd.Series(values, [getattr(point, along) for point in trace.points], dtype=float)
-    return known[~known.index.duplicated(keep="last")].reindex(places, method="ffill")
+def _spreads(table: pd.DataFrame) -> list[tuple[Any, Spread]]:
+    return list(zip(table.index.tolist(), map(spread_of, table.to_numpy()), strict=True))
 
 
-def spread_of(values: Array) -> Spread:
+def spread_of(values: NDArray[np.float64]) -> Spread:
     """The spread of one score's values over cells; infinite ones are allowed."""
-    ordered = np.sort(values)
+    quantiles = np.quantile(np.minimum(values, HUGE), np.linspace(0, 1, 5)).tolist()
+    infinite = [math.inf if each > HUGE / 10 else each for each in quantiles]
     with np.errstate(invalid="ignore", over="ignore"):
-        finite = len(ordered) > 1 and bool(np.isfinite(ordered).all())
-        return Spread(
-            mean=float(ordered.mean()),
-            standard_deviation=float(ordered.std(ddof=1)) if finite else math.nan,
-            smallest=float(ordered[0]),
-            lower_quartile=_quantile(ordered, 0.25),
-            median=_quantile(ordered, 0.5),
-            upper_quartile=_quantile(ordered, 0.75),
-            largest=float(ordered[-1]),
-        )
-
-
-def _quantile(ordered: Array, share: float) -> float:
-    """NumPy's default rule, which between infinite neighbours gives NaN itself."""
-    place = share * (len(ordered) - 1)
-    low, high = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
-    weight = place - math.floor(place)
-    return low if weight == 0 or low == high else (1 - weight) * low + weight * high
+        return Spread(pd.Series(values).mean(), pd.Series(values).std(), *infinite)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from fsvi_bench.files import canonical_json
+from fsvi_bench.files import sha256_of_json
 from fsvi_bench.running.cell import Cell, Record
 
 Watcher = Callable[[Sequence[Record]], None]  #: gets all records of a data set, method, family and settings
@@ -29,11 +29,11 @@ class Rows:
         self._records = dict(found)
         self._refused: dict[str, list[Record]] = {}
         for cell in cells:
-            row = self._row_of[cell.key] = _row(cell)
+            row = self._row_of[cell.key] = row_sha256(cell)
             self._cells.setdefault(row, []).append(cell.key)
             self._left[row] += cell.key not in found
         for record in refused:
-            self._refused.setdefault(_row(record), []).append(record)
+            self._refused.setdefault(row_sha256(record), []).append(record)
 
     def tell_of_finished(self) -> None:
         """The rows of which nothing is missing from the start."""
@@ -54,5 +54,13 @@ class Rows:
         self._watcher(stored + self._refused.get(row, []))
 
 
-def _row(of: Cell | Record) -> str:
-    return canonical_json([of.dataset, of.method, of.family, of.hyperparameters])
+def row_sha256(of: Cell | Record) -> str:
+    """Names the row that a cell or a record belongs to."""
+    return sha256_of_json([of.dataset, of.method, of.family, of.hyperparameters])
+
+
+def content_sha256(row: Sequence[Record]) -> str:
+    """Changes with a row's cells, and whenever one is computed again; a refused task is known by its reason."""
+    when = [str(r.provenance.get("started") if r.task_sha256 else r.reason) for r in row]
+    cells = [[r.cell, r.split, r.seed, r.status, time] for r, time in zip(row, when, strict=True)]
+    return sha256_of_json([row_sha256(row[0]), sorted(cells)])

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from fsvi_bench.cli.options import wandb_mode
-from fsvi_bench.errors import InputError
-from fsvi_bench.presenting import wandb_upload
+from fsvi_bench.errors import InputError, in_one_line
+from fsvi_bench.presenting import wandb_runs
 from fsvi_bench.presenting.cell_files import folder_of, load_posterior, load_traces
-from fsvi_bench.presenting.wandb_content import artifact_of, config, content_of
-from fsvi_bench.presenting.wandb_upload import SETTINGS, WandbUploads, log_once
+from fsvi_bench.presenting.frames import shared
+from fsvi_bench.presenting.parquet import record_frame
+from fsvi_bench.presenting.wandb_runs import SETTINGS, WandbUploads, log_once
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
@@ -80,58 +84,20 @@ def test_auto_is_online_with_a_key_and_else_offline(no_key, monkeypatch):
 # --- What a run says, where a user's own method could trip it ---------------------------------------------------------
 
 
-def test_a_setting_cannot_hide_a_fact(finished):
-    record = of(finished[0], "exact")[0].model_copy(update={"hyperparameters": {"dataset": "mine", "lr": 0.1}})
-    found = config([record])
-    assert (found["dataset"], found["option_dataset"], found["lr"]) == ("toy", "mine", 0.1)
-
-
 def test_facts_on_which_cells_differ_are_lists(finished):
     first, second = of(finished[0], "exact")
     elsewhere = second.model_copy(update={"provenance": {**second.provenance, "device": "cuda"}})
-    found = config([first, elsewhere])["provenance"]
-    assert found["device"] == ["cpu", "cuda"]
-    assert found["torch"] == first.provenance["torch"]
-    assert not {"seeds", "started"} & set(found)
-
-
-@pytest.fixture
-def in_this_process(monkeypatch):
-    """W&B's process makes the environment its own."""
-    monkeypatch.setattr(wandb_upload, "unreachable", [])
-    with mock.patch.dict(os.environ):
-        yield
-
-
-@pytest.mark.parametrize("method", ["my file.py:Class", "x" * 300, "größe/π", "..."])
-def test_names_are_wandbs(finished, method, tmp_path):
-    record = of(finished[0], "exact")[0].model_copy(update={"method": method})
-    names = [
-        artifact_of("posterior", [record.model_copy(update={"hyperparameters": settings})], tmp_path).name
-        for settings in ({}, {"lr": 1})
-    ]
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) for name in names)
-    assert names[0] != names[1]
-    asked = content_of([record], tmp_path).init
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", tag) for tag in asked["tags"])
-    assert asked["name"] == f"toy-{method}-ffg"[:128]
-    assert max(len(asked["group"]), len(asked["job_type"])) <= 128
-
-
-def test_all_settings_are_wandbs():
-    import wandb
-
-    assert set(SETTINGS) <= set(wandb.Settings.model_fields)
-
-
-# --- Exceptions of W&B's ----------------------------------------------------------------------------------------------
+    found = shared(record_frame([first, elsewhere]))
+    assert found["provenance_device"] == ["cpu", "cuda"]
+    assert found["provenance_torch"] == first.provenance["torch"]
 
 
 class Run:
     """As much of a run as `upload` needs."""
 
-    def __init__(self, folder, refuse):
-        self.dir, self.refuse = str(folder / "files"), refuse
+    def __init__(self, folder, refuse=None, **told):
+        self.dir, self.refuse, self.name, self.artifacts = str(folder / "files"), refuse, told.get("name"), []
+        self.config, self.summary = {}, {}
 
     def __enter__(self):
         return self
@@ -147,70 +113,84 @@ class Run:
     def log(self, *_):
         pass
 
-    log_artifact = log
-    summary: dict = {}
+    def log_artifact(self, artifact):
+        self.artifacts.append(artifact)
+
+
+@pytest.mark.parametrize("method", ["my file.py:Class", "x" * 200, "größe", "..."])
+def test_names_are_wandbs(finished, method, tmp_path, monkeypatch):
+    import wandb
+
+    asked, runs = [], []
+    monkeypatch.setattr(
+        wandb, "init", lambda **told: (asked.append(told), runs.append(Run(tmp_path, **told)))[0] or runs[-1]
+    )
+    for settings in ({}, {"lr": 1}):
+        record = of(finished[0], "exact")[0].model_copy(update={"method": method, "hyperparameters": settings})
+        path = tmp_path / folder_of(record) / "posterior.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"1")
+        wandb_runs.upload([record], tmp_path, "offline")
+    names = [artifact.name for run in runs for artifact in run.artifacts]
+    assert len(set(names)) == 2
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) for name in names)
+    assert all(1 <= len(tag) <= 64 for tag in asked[0]["tags"])
+    assert asked[0]["name"] == f"toy-{method}-ffg"[:128]
+    assert max(len(asked[0]["group"]), len(asked[0]["job_type"])) <= 128
+
+
+def test_all_settings_are_wandbs():
+    import wandb
+
+    settings = wandb.Settings()
+    settings.update_from_env_vars({f"WANDB_{name}": value for name, value in SETTINGS.items()})
+    set_anew = {name: value for name, value in settings if value != getattr(wandb.Settings(), name)}
+    assert len(set_anew) == len(SETTINGS) - 1  # error reporting is the environment's alone
+
+
+# --- Exceptions of W&B's ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def note(finished, tmp_path, in_this_process):
-    """The only note on one record, logged in this process."""
-
-    def noted():
-        marker = tmp_path / "out" / "wandb" / "logged" / "marker"
-        ((kind, reason),) = log_once(of(finished[0], "exact")[:1], tmp_path / "out", "offline", marker, 1.0)
-        assert not marker.exists()
-        return kind.format(reason, tmp_path / "out")
-
-    return noted
-
-
-def stopped(reason, out):
-    return (
-        f"W&B logging stopped ({reason}); the records are complete in {out}, and the same command again logs what is "
-        "missing"
-    )
-
-
-def test_an_init_that_raises_is_noted(monkeypatch, note, tmp_path):
+def error(finished, tmp_path, monkeypatch):
+    """What logging one record in this process raises, when `init` returns this or raises it."""
     import wandb
 
-    monkeypatch.setattr(wandb, "init", mock.Mock(side_effect=wandb.errors.UsageError("no")))
-    assert note() == stopped("UsageError: no", tmp_path / "out")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+    def raised(**init):
+        monkeypatch.setattr(wandb, "init", mock.Mock(**init))
+        marker = tmp_path / "out" / "wandb" / "logged" / "marker"
+        with pytest.raises(Exception) as found:  # noqa: PT011
+            log_once(of(finished[0], "exact")[:1], tmp_path / "out", marker, 1.0)
+        assert not marker.exists()
+        return found.value
+
+    return raised
+
+
+def test_an_init_that_raises_is_raised(error):
+    from wandb.errors import UsageError
+
+    refusal = UsageError("no")
+    assert error(side_effect=refusal) is refusal
 
 
 @pytest.mark.parametrize(
     ("refuse", "said"), [("log", "RuntimeError: log was refused"), ("finish", "TimeoutError: finish")]
 )
-def test_a_run_that_raises_is_noted_and_leaves_no_half_of_itself(monkeypatch, note, tmp_path, refuse, said):
-    import wandb
-
+def test_a_run_that_raises_leaves_no_half_of_itself(error, tmp_path, refuse, said):
     folder = tmp_path / "out" / "wandb" / "offline-run-1"
     (folder / "files").mkdir(parents=True)
-    monkeypatch.setattr(wandb, "init", lambda **_: Run(folder, refuse))
-    assert note() == stopped(said, tmp_path / "out")
+    assert in_one_line(error(return_value=Run(folder, refuse, name="run"))) == said
     assert not folder.exists()
 
 
-def test_a_run_in_the_systems_temporary_folder_is_an_error(monkeypatch, note, tmp_path):
-    """Where W&B cannot write it goes there, and says so nowhere."""
-    import wandb
-
-    folder = tmp_path / "elsewhere" / "offline-run-1"
-    (folder / "files").mkdir(parents=True)
-    monkeypatch.setattr(wandb, "init", lambda **_: Run(folder, None))
-    assert note() == stopped(f"OSError: {tmp_path / 'out' / 'wandb'} is not writable", tmp_path / "out")
-
-
-def test_what_cannot_be_loaded_ends_in_a_note(tmp_path, finished, note, monkeypatch):
-    import wandb
-
-    folder = tmp_path / "out" / "wandb" / "offline-run-1"
-    (folder / "files").mkdir(parents=True)
-    monkeypatch.setattr(wandb, "init", lambda **_: Run(folder, None))
+def test_what_cannot_be_loaded_is_raised(tmp_path, finished, error):
     trace = tmp_path / "out" / folder_of(of(finished[0], "exact")[0]) / "trace.csv"
     trace.parent.mkdir(parents=True)
     trace.write_text("nonsense")
-    assert note().startswith(f"W&B logging stopped (InputError: {trace} is not a trace"[:100])
+    assert str(error(return_value=Run(tmp_path / "run", name="run"))).startswith(f"{trace} is not a trace")
 
 
 # --- Processes that hang or die ---------------------------------------------------------------------------------------
@@ -220,24 +200,25 @@ def test_what_cannot_be_loaded_ends_in_a_note(tmp_path, finished, note, monkeypa
 @pytest.mark.parametrize(
     ("function", "limit", "reason"),
     [
-        ("hang", 2.0, "TimeoutError: no answer in 2 s"),
+        ("hang", 2.0, "no answer in 2 s"),
         ("die", 90.0, "BrokenProcessPool: A process in the process pool was terminated abruptly"),
         ("log_without_service", 90.0, ""),
     ],
 )
 def test_whatever_its_process_does_ends_in_a_note(tmp_path, finished, monkeypatch, function, limit, reason):
-    out, began = tmp_path / "out", time.monotonic()
+    out, temporary, began = tmp_path / "out", tmp_path / "temporary", time.monotonic()
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with monkeypatch.context() as patch, WandbUploads("offline", out, limit) as uploads:
-        patch.setattr(wandb_upload, "log_once", getattr(wandb_processes, function))
+        patch.setattr(wandb_runs, "log_once", getattr(wandb_processes, function))
         for group in by_group(finished[0]):
             uploads.log(group)
         assert time.monotonic() - began < 1.5  # handing over waits for nothing
     assert time.monotonic() - began < limit + 10
-    (note,) = uploads.notes
-    assert note.startswith(f"W&B logging stopped ({reason}")
-    assert note.endswith(f"the records are complete in {out}, and the same command again logs what is missing")
-    assert "\n" not in note
+    assert set(uploads.notes) == {"stopped"}
+    assert uploads.notes["stopped"].startswith(reason)
     assert not (out / "wandb" / "logged").exists()
+    assert list(temporary.iterdir()) == []
     # A whole process logs what is missing.
     if function == "log_without_service":
         assert log_records(finished[0], "offline", out) == []
@@ -246,7 +227,7 @@ def test_whatever_its_process_does_ends_in_a_note(tmp_path, finished, monkeypatc
 
 def test_an_exception_outside_waits_for_nothing(tmp_path, finished, monkeypatch):
     """Ctrl-C, say: what is not logged yet is left to the next run."""
-    monkeypatch.setattr(wandb_upload, "log_once", wandb_processes.hang)
+    monkeypatch.setattr(wandb_runs, "log_once", wandb_processes.hang)
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt), WandbUploads("offline", tmp_path / "out") as uploads:  # noqa: PT012
         uploads.log(finished[0][:1])
@@ -256,27 +237,59 @@ def test_an_exception_outside_waits_for_nothing(tmp_path, finished, monkeypatch)
     assert not (tmp_path / "out" / "wandb" / "logged").exists()
 
 
-@pytest.mark.slow
-def test_two_failures_are_all_that_is_waited_for(tmp_path, finished, monkeypatch):
-    with monkeypatch.context() as patch, WandbUploads("offline", tmp_path / "out") as uploads:
-        patch.setattr(wandb_upload, "log_once", wandb_processes.fail_slowly)
-        for split in range(20):
-            uploads.log([finished[0][0].model_copy(update={"split": split})])
-    assert 2 <= len(list((tmp_path / "out").iterdir())) <= 3
-    assert len(uploads.notes) == 1
-    assert "(ConnectionError: planted)" in uploads.notes[0]
+SCRIPT = """
+import os, pathlib, pickle, signal, time
+from fsvi_bench.presenting import wandb_runs
+from tests.presenting import wandb_processes
+if __name__ == "__main__":
+    out = pathlib.Path("out")
+    wandb_runs.log_once = wandb_processes.{function}
+    with wandb_runs.WandbUploads("offline", out) as uploads:
+        uploads.log(pickle.loads(pathlib.Path("records").read_bytes()))
+        {then}
+    print(uploads.notes, os.environ.get("PYTHONSAFEPATH"))
+"""
+
+
+def run_script(folder, records, function, then="pass"):
+    """Among modules that must not be taken for libraries."""
+    (folder / "temporary").mkdir()
+    (folder / "records").write_bytes(pickle.dumps(records))
+    for name in ("queue", "socket"):
+        (folder / f"{name}.py").write_text("raise RuntimeError")
+    script = folder / "scripts" / "script.py"
+    script.parent.mkdir()
+    script.write_text(SCRIPT.format(function=function, then=then))
+    own = {"PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(folder / "temporary")}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"} | own
+    return subprocess.run([sys.executable, str(script)], cwd=folder, env=environment, stdout=subprocess.PIPE,
+                          text=True, timeout=120, check=False)  # fmt: skip
 
 
 @pytest.mark.slow
-def test_a_group_that_kills_wandbs_process_costs_itself_only(tmp_path, finished, monkeypatch):
-    groups = [[finished[0][0].model_copy(update={"split": split})] for split in range(3)]
-    with monkeypatch.context() as patch, WandbUploads("offline", tmp_path) as uploads:
-        patch.setattr(wandb_upload, "log_once", wandb_processes.die_of_split_0)
-        for group in groups:
-            uploads.log(group)
-    assert uploads.kept == 2
-    (note,) = uploads.notes
-    assert note.startswith("W&B logging stopped (BrokenProcessPool: ")
+def test_its_process_is_deaf_to_ctrl_c_and_to_modules_in_the_current_folder(tmp_path, finished):
+    done = run_script(tmp_path, finished[0][:1], "hear_ctrl_c")
+    assert done.stdout == "{} None\n"
+    assert len(list((tmp_path / "out").glob("alive-*"))) == 1
+
+
+@pytest.mark.slow
+def test_nothing_stays_behind_where_its_parent_was_killed(tmp_path, finished):
+    wait = "while not list(out.glob('alive-*')): time.sleep(0.1)"
+    run_script(
+        tmp_path, finished[0][:1], "hear_ctrl_c_and_hang", f"{wait}\n        os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ((*_, number),) = (path.name.split("-") for path in (tmp_path / "out").glob("alive-*"))
+    deadline = time.monotonic() + 20
+    while list((tmp_path / "temporary").glob("fsvi-*")) or alive(int(number)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def alive(number):
+    """Whether there is such a process that has not ended; one that nobody has reaped has."""
+    stat = Path(f"/proc/{number}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 # --- The file system and the network ----------------------------------------------------------------------------------
@@ -336,7 +349,7 @@ def test_a_server_out_of_reach_means_offline_and_a_note(tmp_path, finished, monk
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     began = time.monotonic()
     (note,) = log_records(finished[0], "online", tmp_path)
-    assert time.monotonic() - began < SETTINGS["init_timeout"] + 90
+    assert time.monotonic() - began < float(SETTINGS["INIT_TIMEOUT"]) + 90
     assert note.startswith("W&B did not go online (")
     assert note.endswith(f"its runs are kept in {tmp_path}/wandb, and `wandb sync` sends them")
     assert "\n" not in note

@@ -1,13 +1,15 @@
 """All records of a run to W&B in one call, as the command line does it row by row."""
 
-from fsvi_bench.presenting.wandb_upload import WandbUploads, run_sha256
+from fsvi_bench.cli.run import WANDB_NOTES
+from fsvi_bench.presenting.wandb_runs import WandbUploads
+from fsvi_bench.running.rows import row_sha256
 
 
 def by_group(records):
     """The records of each W&B run, in the order in which they come first."""
     groups = {}
     for record in records:
-        groups.setdefault(run_sha256(record), []).append(record)
+        groups.setdefault(row_sha256(record), []).append(record)
     return list(groups.values())
 
 
@@ -16,4 +18,4 @@ def log_records(records, mode, folder):
     with WandbUploads(mode, folder) as uploads:
         for group in by_group(records):
             uploads.log(group)
-    return uploads.notes
+    return [WANDB_NOTES[what].format(reason, folder) for what, reason in uploads.notes.items()]

@@ -2,42 +2,39 @@
 
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
 from fsvi_bench.files import write_atomically
-from fsvi_bench.presenting import wandb_upload
+from fsvi_bench.presenting import wandb_runs
 
 
 def hang(*_):
+    tempfile.mkdtemp()
     time.sleep(600)
 
 
 def die(*_):
+    tempfile.mkdtemp()
     os._exit(3)
 
 
-def refuse(*_):
-    raise ConnectionError("planted")
+def hear_ctrl_c(group, folder, *_):
+    """Leaves a file that says whether it came through."""
+    os.kill(os.getpid(), signal.SIGINT)
+    write_atomically(folder / f"alive-{os.getpid()}", b"")
+    return {}
 
 
-def fail_slowly(group, folder, *_):
-    """Leaves a file that says so."""
-    write_atomically(folder / f"tried-{group[0].split}", b"")
-    time.sleep(1)
-    raise ConnectionError("planted")
-
-
-def die_of_split_0(group, folder, mode, marker, patience):
-    if group[0].split == 0:
-        os._exit(3)
-    write_atomically(marker, b"")
-    return []
+def hear_ctrl_c_and_hang(*arguments):
+    hear_ctrl_c(*arguments)
+    hang()
 
 
 def log_without_service(*arguments):
     """Kills W&B's service, this process's only child of that name, before the first value is logged."""
-    fill = wandb_upload.fill
+    fill = wandb_runs.fill
 
     def killing(*arguments):
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -49,5 +46,5 @@ def log_without_service(*arguments):
                 os.kill(int(stat.parent.name), signal.SIGKILL)
         fill(*arguments)
 
-    wandb_upload.fill = killing
-    return wandb_upload.log_once(*arguments)
+    wandb_runs.fill = killing
+    return wandb_runs.log_once(*arguments)

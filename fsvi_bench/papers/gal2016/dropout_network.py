@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from fsvi_bench.maths.bernoulli_dropout import bernoulli_entropy
+from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.gal2016.regression_data import RegressionData
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
+
+Training = TypeVar("Training", bound=Plain)
+Measured = TypeVar("Measured", bound=Plain)
 
 
 class NetworkSettings(Plain):
@@ -61,12 +66,11 @@ class DropoutNetwork(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        thetas = []
-        for K, L, p in zip(sizes[:-1], sizes[1:], drop_rates, strict=True):
-            # He's scale for the second moment of θ z/(1 − p), which is θ²/(1 − p).
-            scale = math.sqrt(2 * (1 - p) / K)
-            thetas.append(nn.Parameter(scale * torch.randn(K, L, generator=generator)))
-        self.thetas = nn.ParameterList(thetas)
+        # He's scale for the second moment of θ z/(1 − p), which is θ²/(1 − p).
+        self.thetas = nn.ParameterList(
+            math.sqrt(2 * (1 - p) / K) * torch.randn(K, L, generator=generator)
+            for K, L, p in zip(sizes[:-1], sizes[1:], drop_rates, strict=True)
+        )
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(L)) for L in sizes[1:])
         log_odds = torch.tensor(drop_rates, dtype=torch.float64).logit()
         self.log_odds = nn.Parameter(log_odds.float(), requires_grad=learn_rates)
@@ -103,9 +107,8 @@ class DropoutNetwork(nn.Module):
         p = self.log_odds.sigmoid()
         squares = torch.stack([theta.square().sum() for theta in self.thetas])
         biases = torch.stack([bias.square().sum() for bias in self.biases]).sum()
-        rows = torch.tensor([len(theta) for theta in self.thetas], dtype=p.dtype, device=p.device)
         weights = 0.5 * length_scale**2 * ((squares / (1 - p)).sum() + biases)
-        return weights, (rows * bernoulli_entropy(p)).sum()
+        return weights, (p.new_tensor([len(theta) for theta in self.thetas]) * bernoulli_entropy(p)).sum()
 
     @torch.no_grad()
     def functions(
@@ -139,16 +142,12 @@ def fit(
     sizes = [data.x.shape[1], *[settings.width] * settings.hidden_layers, outputs]
     network = DropoutNetwork(sizes, drop_rates, temperature is not None, stream("cpu", *purpose, "start")).to(device)
     noise, rows = stream(device, *purpose, "noise"), stream("cpu", *purpose, "rows")
-    groups: list[dict[str, Any]] = [
-        {"params": [*network.thetas, *network.biases]},
-        {"params": [network.log_odds], "lr": lr_of_rates},
-    ]
-    optimizer = torch.optim.Adam(groups, lr=settings.lr)
+    rates: dict[str, Any] = {"params": [network.log_odds], "lr": lr_of_rates}
+    optimizer = torch.optim.Adam([{"params": [*network.thetas, *network.biases]}, rates], lr=settings.lr)
     N, trace = len(data.x), []
     for step in range(settings.steps):
-        drawn = settings.minibatch < N
-        batch = torch.randint(N, (settings.minibatch,), generator=rows) if drawn else torch.arange(N)
-        batch = batch.to(device)
+        drawn = torch.randint(N, (settings.minibatch,), generator=rows) if settings.minibatch < N else torch.arange(N)
+        batch = drawn.to(device)
         weights, entropy = network.kl(settings.length_scale)
         objective = loss(network(data.x[batch], noise, temperature), data.y[batch]) + (weights - entropy) / N
         optimizer.zero_grad()
@@ -157,6 +156,18 @@ def fit(
         if step % 100 == 0:
             trace.append(float(objective.detach()))
     return network, trace
+
+
+def train_all(
+    laboratory: Laboratory,
+    train: Callable[[Training], Measured],
+    trainings: Sequence[Training],
+    measured: type[Measured],
+) -> pd.DataFrame:
+    """A row for each network: what tells it from the others, and what was measured."""
+    found = laboratory.parts.compute(train, trainings, measured)
+    told = [of.model_dump(exclude={"N_test", "device", "network"}) for of in trainings]
+    return pd.DataFrame({**of, **each.model_dump()} for of, each in zip(told, found, strict=True))
 
 
 def mean_log_density(log_densities: Float[Tensor, "T N"]) -> float:

@@ -15,13 +15,12 @@ from typing import Annotated
 import pandas as pd
 from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.papers.claims import Statistic
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density
+from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density, train_all
 from fsvi_bench.papers.gal2016.regression_data import WAVES
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
@@ -29,6 +28,8 @@ from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
 
 CLAIMED_RATES, CLAIMED_PRECISIONS = {0.0, 0.5, 0.75, 0.9}, {10.0, 20.0, 50.0}  #: that claims are about
+NAMES = {"precision": "tau", "drop_rate": "p"}
+OF_THE_ELBO = {"test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE"}  #: scores beside it
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -85,25 +86,15 @@ class Trained(Plain):
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
-    trainings = [
-        Training(
-            drop_rate=p,
-            precision=tau,
-            repeat=repeat,
-            N=settings.N,
-            N_test=settings.N_test,
-            device=laboratory.device,
-            network=settings.network,
-        )
-        for tau, p, repeat in product(sorted(settings.precisions), sorted(settings.drop_rates), range(settings.repeats))
-    ]
-    results = laboratory.parts.compute(train_and_measure, trainings, Trained)
-    networks = pd.DataFrame(
-        {"tau": of.precision, "p": of.drop_rate, "repeat": of.repeat, **found.model_dump()}
-        for of, found in zip(trainings, results, strict=True)
+    shared = settings.model_dump(include={"N", "N_test", "network"}) | {"device": laboratory.device}
+    points = product(sorted(settings.precisions), sorted(settings.drop_rates), range(settings.repeats))
+    trainings = [Training(precision=tau, drop_rate=p, repeat=repeat, **shared) for tau, p, repeat in points]
+    networks = train_all(laboratory, train_and_measure, trainings, Trained)
+    targets = WAVES.draw(settings.N, settings.N_test, settings.network.seed).y_test.double()
+    deviation = float(targets.std())
+    return Findings(
+        {**frames(networks.rename(columns=NAMES), deviation), "targets": pd.DataFrame({"deviation": [deviation]})}
     )
-    deviation = float(WAVES.draw(settings.N, settings.N_test, settings.network.seed).y_test.double().std())
-    return Findings(frames={**frames(networks, deviation), "targets": pd.DataFrame({"deviation": [deviation]})})
 
 
 def train_and_measure(training: Training) -> Trained:
@@ -157,20 +148,15 @@ def frames(networks: pd.DataFrame, deviation: float) -> dict[str, pd.DataFrame]:
         other=networks["p"] != 0.5,
         case=[f"tau = {tau:g}, p = {p:g}" for tau, p in zip(networks["tau"], networks["p"], strict=True)],
     )
-    correlations = pd.DataFrame(
-        {"tau": tau, "what": what, "correlation": spearmanr(each["elbo"], each[column]).statistic}
-        for (tau, _), each in networks.groupby(["tau", "repeat"])
-        for what, column in (("test log likelihood", "test_log_likelihood"), ("test RMSE", "test_rmse"))
-    )
-    means = [
-        {"tau": tau, "what": what, **Statistic.of_mean(values.tolist())._asdict()}
-        for (tau, what), values in correlations.groupby(["tau", "what"], sort=False)["correlation"]
-    ]
+    scores = networks.set_index(["tau", "repeat"])[["elbo", *OF_THE_ELBO]].rename(columns=OF_THE_ELBO)
+    correlated = scores.groupby(["tau", "repeat"]).corr("spearman")["elbo"].drop("elbo", level=-1)
+    correlations = correlated.rename_axis(["tau", "repeat", "what"]).rename("correlation").reset_index()
+    means = correlations.groupby(["tau", "what"], sort=False)["correlation"].agg(list).map(Statistic.of_mean)
     return {
         "networks": paired,
         "means": networks.groupby(["tau", "p"], as_index=False).mean(),
         "correlations": correlations,
-        "mean_correlations": pd.DataFrame(means),
+        "mean_correlations": pd.DataFrame(means.tolist(), means.index).reset_index(),
     }
 
 

@@ -141,23 +141,24 @@ def limit_profile(
 # --- KLs to Gal's two priors ------------------------------------------------------------------------------------------
 
 
-def widened_kl(m: float, p: float, spread: float, lengthscale: float = 1.0) -> float:
-    """KL of p N(m, s²) + (1−p) N(0, s²) to N(0, l⁻²), by the trapezoidal rule about each atom.
+def widened_kl(m: float, p: float, spread: float) -> float:
+    """KL of p N(m, s²) + (1−p) N(0, s²) to N(0, 1), by the trapezoidal rule about each atom.
 
-    For a Gaussian times something smooth on its scale the rule converges faster than any power of the step.
+    For a Gaussian times something smooth on its scale the rule converges faster than any power of the step. To
+    N(0, l⁻²) it is the KL of l times m and l times s.
     """
     z, step = np.linspace(-REACH, REACH, 4001, retstep=True)
     w = np.array([[m], [0.0]]) + spread * z
     kept, dropped = math.log(p) + norm.logpdf(w, m, spread), math.log1p(-p) + norm.logpdf(w, 0, spread)
-    log_ratio = np.logaddexp(kept, dropped) - norm.logpdf(w, 0, 1 / lengthscale)
+    log_ratio = np.logaddexp(kept, dropped) - norm.logpdf(w)
     return float([p, 1 - p] @ log_ratio @ norm.pdf(z) * step)
 
 
-def gridded_kl(m: float, p: float, step: float, lengthscale: float = 1.0) -> float:
-    """KL of p δ_m + (1−p) δ_0 to the prior ∝ exp(−½l²w²) on the multiples of the step, its normaliser summed up."""
-    reach = math.ceil(REACH / (step * lengthscale))
-    normaliser = np.exp(-0.5 * (lengthscale * step * np.arange(-reach, reach + 1)) ** 2).sum()
-    return float(0.5 * p * (lengthscale * m) ** 2 - entr([p, 1 - p]).sum() + math.log(normaliser))
+def gridded_kl(m: float, p: float, step: float) -> float:
+    """KL of p δ_m + (1−p) δ_0 to the prior ∝ exp(−½w²) on the multiples of the step, its normaliser summed up."""
+    reach = math.ceil(REACH / step)
+    normaliser = np.exp(-0.5 * (step * np.arange(-reach, reach + 1)) ** 2).sum()
+    return float(0.5 * p * m**2 - entr([p, 1 - p]).sum() + math.log(normaliser))
 
 
 # --- Masks ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -60,10 +59,10 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
         **examine_spike_slab(settings, masked),
         **follow_eq_6_8(settings.prior_spike),
     }
-    frames["mask_table"] = pd.DataFrame(summarise(**frames), columns=["what", "value"])
-    for name in ("growth_means", "mask_table"):
-        frames[name].attrs.update(settings.model_dump())
-    return Findings(frames=frames)
+    frames["mask_table"] = summarise(frames["masks"], frames["mask_sets"], frames["slabs"])
+    for frame in frames.values():
+        frame.attrs.update(settings.model_dump())
+    return Findings(frames)
 
 
 # --- §6.3: what happens to dropout's optimum as data are added --------------------------------------------------------
@@ -148,11 +147,7 @@ def compare_with_map(problems: Problems) -> Frames:
             m = optimal_m(*data, torch.full_like(exact[:, :1], 1 - drop))
             row = {"design": design, "drop": drop, "distance": relative_distance(m, exact)}
             found.append(pd.DataFrame(row).rename_axis("repeat").reset_index())
-    distances = pd.concat(found, ignore_index=True)
-    # On logarithmic axes, where a relative distance below 1e-17 is nothing and is drawn there.
-    drawn = distances[distances["drop"] > 0].assign(distance=lambda rows: rows["distance"].clip(lower=1e-17))
-    ranges = drawn.groupby(["design", "drop"])["distance"].agg(["min", "median", "max"]).reset_index()
-    return {"distances": distances, "distance_ranges": ranges}
+    return {"distances": pd.concat(found, ignore_index=True)}
 
 
 # --- §6.5: KLs to a continuous and to a discrete prior, and the length-scale that the bound then prefers --------------
@@ -166,28 +161,29 @@ def compare_with_map(problems: Problems) -> Frames:
 
 def compare_prior_kls() -> Frames:
     """Of one weight at m = 1, p = 0.9, l = 1 over `FINENESS`, and what holds over all m, p and l; nothing is random."""
-    kls = pd.DataFrame({"fineness": FINENESS})
-    kls["continuous"] = [widened_kl(1.0, 0.9, spread) for spread in FINENESS]
-    kls["discrete"] = [gridded_kl(1.0, 0.9, step) for step in FINENESS]
-    last = kls.iloc[-1]
+    both = {"continuous": widened_kl, "discrete": gridded_kl}
+    kls = pd.DataFrame(
+        {"fineness": FINENESS, **{name: [kl(1.0, 0.9, h) for h in FINENESS] for name, kl in both.items()}}
+    )
     errors = [
-        abs(float(discrete_prior_kl(torch.tensor([m]), torch.tensor(p), step, scale)) - gridded_kl(m, p, step, scale))
+        float(discrete_prior_kl(torch.tensor([m]), torch.tensor(p), step, scale))
+        - gridded_kl(scale * m, p, scale * step)
         for m, p, step, scale in product(ATOMS, RETAIN, FINENESS, LENGTHSCALES)
     ]
-    differences = [widened_kl(*each, FINENESS[-1]) - gridded_kl(*each, FINENESS[-1]) for each in product(ATOMS, RETAIN)]
-    slopes = (last - kls.iloc[-2]) / math.log(FINENESS[-2] / FINENESS[-1])
-    summary = slopes.to_frame().T.assign(error=max(errors), range=np.ptp(differences))
-    return {"prior_kls": kls, "prior_summary": summary.assign(gap=last["discrete"] - last["continuous"])}
+    finest = [[kl(m, p, FINENESS[-1]) for kl in both.values()] for m, p in product(ATOMS, RETAIN)]
+    slopes = kls.tail(2).diff().tail(1) / math.log(FINENESS[-2] / FINENESS[-1])
+    gap = kls["discrete"].iloc[-1] - kls["continuous"].iloc[-1]
+    return {
+        "prior_kls": kls,
+        "prior_summary": slopes.assign(error=np.abs(errors).max(), range=np.ptp(np.diff(finest)), gap=gap),
+    }
 
 
 def compare_bounds(settings: Settings, problems: Problems) -> Frames:
     """Both priors' bounds over the length-scale, and where they are highest for the smallest σ and Δ."""
     bounds = scan_lengthscales(settings, problems)
-    shown = bounds[bounds["repeat"] == SHOWN]
-    return {
-        "bounds": shown.assign(power=np.log10(shown["spread"])),
-        "lengthscales": best_lengthscales(bounds[bounds["spread"] == settings.spreads[-1]]),
-    }
+    finest = bounds[bounds["spread"] == settings.spreads[-1]]
+    return {"bounds": bounds[bounds["repeat"] == SHOWN], "lengthscales": best_lengthscales(finest)}
 
 
 def scan_lengthscales(settings: Settings, problems: Problems) -> pd.DataFrame:
@@ -290,16 +286,17 @@ def follow_eq_6_8(prior_spike: float) -> Frames:
     return {"eq_6_8": rows, "eq_6_8_limit": nonzero.sort_values("probability").tail(1)}
 
 
-def summarise(masks: pd.DataFrame, mask_sets: pd.DataFrame, slabs: pd.DataFrame, **others: pd.DataFrame) -> list[Any]:
-    """Rows of the table of masks: a description and its value."""
-    return [
-        ("KL of CAVI's masks from the enumerated posterior, mean", mask_sets["kl"].mean()),
-        ("the same, largest", mask_sets["kl"].max()),
-        ("what the best of several random starts takes off it, largest", mask_sets["best_start"].max()),
-        ("share of data sets where that is more than 1e-6 nats", (mask_sets["best_start"] > 1e-6).mean()),
-        ("CAVI's retain probability less the enumerated, largest", (masks["retain"] - masks["enumerated"]).abs().max()),
-        ("spike and slab: smallest slab weight", slabs["slab_weight"].min()),
-    ]
+def summarise(masks: pd.DataFrame, mask_sets: pd.DataFrame, slabs: pd.DataFrame) -> pd.DataFrame:
+    """The table of masks."""
+    found = {
+        "KL of CAVI's masks from the enumerated posterior, mean": mask_sets["kl"].mean(),
+        "the same, largest": mask_sets["kl"].max(),
+        "what the best of several random starts takes off it, largest": mask_sets["best_start"].max(),
+        "share of data sets where that is more than 1e-6 nats": (mask_sets["best_start"] > 1e-6).mean(),
+        "CAVI's retain probability less the enumerated, largest": (masks["retain"] - masks["enumerated"]).abs().max(),
+        "spike and slab: smallest slab weight": slabs["slab_weight"].min(),
+    }
+    return pd.DataFrame(found.items(), columns=["what", "value"])
 
 
 GAL2016_63 = Experiment("gal2016-6.3", Settings, investigate)

@@ -7,29 +7,26 @@ mean [½ τ(x)(y − f(x))² − ½ log τ(x)] + KL/N, the KL with its entropy t
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import product
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 from scipy.stats import spearmanr
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density
+from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density, train_all
 from fsvi_bench.papers.gal2016.regression_data import LINE
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
-from fsvi_bench.presenting.figures import BLUE, SMALL
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
 
-MEASURED = {"epistemic": "epistemic sd", "aleatoric": "aleatoric sd", "predictive": "predictive sd"}
-SCORED = {**MEASURED, "test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE"}
+SCORED = {"epistemic": "epistemic sd", "aleatoric": "aleatoric sd", "predictive": "predictive sd"}
+SCORED |= {"test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE"}
 
 
 class ConcreteSettings(NetworkSettings):
@@ -76,16 +73,11 @@ class Trained(Plain):
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
-    trainings = [
-        Training(N=N, N_test=settings.N_test, repeat=repeat, device=laboratory.device, network=settings.network)
-        for N, repeat in product(sorted(settings.sizes), range(settings.repeats))
-    ]
-    results = laboratory.parts.compute(train_and_measure, trainings, Trained)
-    networks = pd.DataFrame(
-        {"N": of.N, "repeat": of.repeat, **found.model_dump()} for of, found in zip(trainings, results, strict=True)
-    )
-    networks["predictive"] = np.hypot(networks["epistemic"], networks["aleatoric"])
-    return Findings(frames=frames(networks), drawings={column: partial(cut, networks, column) for column in MEASURED})
+    shared = settings.model_dump(include={"N_test", "network"}) | {"device": laboratory.device}
+    points = product(sorted(settings.sizes), range(settings.repeats))
+    trainings = [Training(N=N, repeat=repeat, **shared) for N, repeat in points]
+    networks = train_all(laboratory, train_and_measure, trainings, Trained)
+    return Findings(frames(networks.assign(predictive=np.hypot(networks["epistemic"], networks["aleatoric"]))))
 
 
 def train_and_measure(training: Training) -> Trained:
@@ -149,17 +141,6 @@ def drop_rates(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
     change = rates["p"] - rates.groupby(["repeat", "layer"])["p"].transform("first")
     means = rates.groupby(["N", "layer"])["p"].mean(skipna=False).unstack("layer").reset_index()
     return {"drop_rates": rates.assign(change=change), "mean_rates": means}
-
-
-def cut(networks: pd.DataFrame, column: str, axes: Axes) -> None:
-    """From 0 to what most networks need; a variance that grows without bounds off the data is named at the edge."""
-    values = networks[column]
-    kept = values <= 4 * values.median()
-    axes.set_ylim(0, 1.1 * max(LINE.noise, values[kept].max()))
-    for N, beyond in values[~kept].groupby(networks["N"]):
-        words = "▲ " + ", ".join(f"{value:.2g}" for value in beyond)
-        text = axes.annotate(words, (N, 1), (-3, -1), ("data", "axes fraction"), "offset points", color=BLUE)
-        text.set(fontsize=SMALL, va="top")
 
 
 GAL2016_UNCERTAINTY = Experiment("gal2016-uncertainty", Settings, investigate)

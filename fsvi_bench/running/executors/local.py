@@ -35,10 +35,13 @@ def available_cores() -> int:
 _PRELOADED = ["gpytorch", "pytorch_lightning"]
 
 
-def _start_worker(environment: dict[str, str]) -> None:
-    """One thread, and deaf to Ctrl-C: a terminal sends it to every process, but ending workers is the parent's part."""
+def start_worker(environment: dict[str, str], *folders: str) -> None:
+    """One thread, and deaf to Ctrl-C: a terminal sends it to every process, but ending workers is the parent's part.
+
+    The folders are removed should the parent be killed.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    end_with_parent(*folders)
     # A server's is that of its own start, which may have been long ago. What libraries read as they are loaded, such as
     # OMP_NUM_THREADS, stays as it was then.
     os.environ.clear()
@@ -121,7 +124,7 @@ def _end_with_parent(*folders: str) -> None:
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes that share nothing with this one; killed, and its queue dropped, on an error or Ctrl-C."""
     pool = ProcessPoolExecutor(
-        workers, mp_context=_worker_context(), initializer=_start_worker, initargs=(dict(os.environ),)
+        workers, mp_context=_worker_context(), initializer=start_worker, initargs=(dict(os.environ),)
     )
     try:
         yield pool

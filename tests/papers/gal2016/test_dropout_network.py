@@ -16,6 +16,8 @@ from fsvi_bench.papers.gal2016.dropout_network import DropoutNetwork, concrete_k
 from fsvi_bench.papers.gal2016.elbo import GAL2016_ELBO, McDropoutSettings, log_likelihood
 from fsvi_bench.papers.gal2016.regression_data import LINE, WAVES
 from fsvi_bench.papers.gal2016.uncertainty import GAL2016_UNCERTAINTY, ConcreteSettings, heteroscedastic_loss
+from fsvi_bench.presenting.tables import TableSpec
+from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 
@@ -312,6 +314,11 @@ def test_learnt_probabilities_repeat_themselves_and_masks_may_be_soft():
     assert soft.epistemic != result.epistemic
 
 
+def tables_of(name):
+    file = read_yaml(resource_dir("conf") / "reproductions" / f"{name}.yaml")
+    return map(TableSpec.model_validate, file["tables"])
+
+
 def test_uncertainties():
     """Two repeats, alike, so that intervals are points; epistemic ranks 1, 3, 2 of N ranks 3, 1, 2 make ρ −1."""
     by_N = {
@@ -342,7 +349,7 @@ def test_uncertainties():
         ]
     )
     assert np.array(intervals) == pytest.approx(np.array([values, values]).T)
-    scores, rates = (spec.of(findings.frames).rows for spec in GAL2016_UNCERTAINTY._file().tables)
+    scores, rates = (spec.of(findings.frames).rows for spec in tables_of("gal2016-uncertainty"))
     assert [row[:2] for row in scores[:5]] == [(10, name) for name in uncertainty.SCORED.values()]
     assert scores[4] == (10, "test RMSE", 1.5, 1.5, 1.0, 2.0)
     assert scores[12][:2] == (1000, "predictive sd")

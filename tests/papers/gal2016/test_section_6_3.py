@@ -228,7 +228,7 @@ def test_widened_kl_is_that_of_quadrature_in_25_digits(m, p, spread, scale):
         pieces = sorted({centre + reach * spread for centre in (0, m) for reach in range(-12, 13)})
         pieces = [w for w in pieces if abs(w) <= 12 * spread or abs(w - m) <= 12 * spread]
         expected = float(mpmath.quad(integrand, pieces))
-    assert widened_kl(m, p, spread, scale) == pytest.approx(expected, rel=1e-12)
+    assert widened_kl(scale * m, p, scale * spread) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(("step", "scale"), [(0.5, 1.0), (0.125, 2.0), (1.0, 3.0)])
@@ -239,7 +239,7 @@ def test_gridded_kl_is_the_sum_over_its_points(step, scale):
     prior = {w: math.exp(-0.5 * scale**2 * w**2) for w in points}
     total = math.fsum(prior.values())
     expected = sum(q * math.log(q * total / prior[w]) for w, q in ((m, p), (0.0, 1 - p)))
-    assert gridded_kl(m, p, step, scale) == pytest.approx(expected, rel=1e-13)
+    assert gridded_kl(scale * m, p, scale * step) == pytest.approx(expected, rel=1e-13)
 
 
 def test_the_two_constants_grow_alike_and_differ_by_an_entropy():

@@ -1,0 +1,150 @@
+"""Results to W&B: one run per data set, method, family and settings, as soon as its cells are done.
+
+Records are on disk before W&B hears of them, and W&B has a process of its own: its threads can hold up or end the one
+they are in. `wandb/logged` in the output folder marks what was logged; the next run logs what is missing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock
+
+from fsvi_bench.errors import in_one_line
+from fsvi_bench.files import is_file, write_atomically
+from fsvi_bench.presenting.cell_files import load_traces, paths_of
+from fsvi_bench.presenting.curves import curves_figure
+from fsvi_bench.presenting.frames import shared
+from fsvi_bench.presenting.parquet import record_frame, trace_rows
+from fsvi_bench.presenting.summary import STATUSES, cells_of, summary_of
+from fsvi_bench.presenting.traces import curve_rows
+from fsvi_bench.running.cell import Record
+from fsvi_bench.running.executors.local import give_up, shielded_start, start_worker
+from fsvi_bench.running.rows import content_sha256, row_sha256
+
+SECONDS = 240.0  #: for a run: half of them waiting for another command's, half more than W&B's limits add up to
+#: W&B's, as environment variables. What computed the results is in a run's config; what sends them is of no interest.
+SETTINGS = {"INIT_TIMEOUT": "20", "LOGIN_TIMEOUT": "20", "FINISH_TIMEOUT": "60", "FINISH_TIMEOUT_RAISES": "true"}
+SETTINGS |= dict.fromkeys(["DISABLE_CODE", "_DISABLE_META", "_DISABLE_STATS", "_DISABLE_MACHINE_INFO"], "true")
+SETTINGS |= {"CONSOLE": "off", "ERROR_REPORTING": "false"}
+#: Meant for one run of the user's own: they would make one run of all of ours.
+OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME", "WANDB_RUN_GROUP", "WANDB_SERVICE")
+CONFIG = r"^(dataset|split|method|family|seed|\w+_sha256|option_.+|provenance_(?!seeds|started).+)$"  #: columns
+
+
+class WandbUploads(AbstractContextManager["WandbUploads"]):
+    """`log` takes a group of records whose cells are all done and returns at once; only an end without errors waits."""
+
+    def __init__(self, mode: str, folder: Path, seconds: float = SECONDS) -> None:
+        self.mode, self.folder, self.seconds = mode, folder, seconds
+        self.kept = 0  #: runs that only `wandb sync` will send
+        self.notes: dict[str, str] = {}  #: why some are not online (`offline`) or not logged (`stopped`)
+        self._calls: list[Future[dict[str, str]]] = []
+        self._temporary = tempfile.TemporaryDirectory(prefix="fsvi-", ignore_cleanup_errors=True)
+        spawn, places = multiprocessing.get_context("spawn"), (folder.resolve() / "wandb", self._temporary.name)
+        self._process = ProcessPoolExecutor(1, spawn, initializer=_begin, initargs=(mode, *places))
+
+    def log(self, group: Sequence[Record]) -> None:
+        try:
+            marker = self.folder / "wandb" / "logged" / content_sha256(group)
+            if self.mode != "off" and not is_file(marker):
+                with shielded_start():
+                    self._calls.append(self._process.submit(log_once, group, self.folder, marker, self.seconds / 2))
+        except Exception as error:
+            self.notes.setdefault("stopped", in_one_line(error))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            for call in self._calls if kind is None else ():
+                error = call.exception(self.seconds)
+                self.notes = ({"stopped": in_one_line(error)} if error else call.result()) | self.notes
+                self.kept += self.mode == "offline" and error is None
+        except TimeoutError:  # what is behind it would get none either
+            self.notes.setdefault("stopped", f"no answer in {self.seconds:g} s")
+        finally:
+            give_up(self._process)
+            self._temporary.cleanup()
+
+
+def _begin(mode: str, folder: Path, temporary: str) -> None:
+    """W&B's process is silent and writes nowhere else."""
+    users = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_RUN}
+    usual = {"PROJECT": "fsvi-bench", "DATA_DIR": f"{folder}/data", "CACHE_DIR": f"{folder}/cache"}
+    usual, ours = ({f"WANDB_{name}": value for name, value in each.items()} for each in (usual, SETTINGS))
+    start_worker(usual | users | ours | {"WANDB_MODE": mode, "TMPDIR": temporary}, temporary)
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+
+def log_once(group: Sequence[Record], folder: Path, marker: Path, patience: float) -> dict[str, str]:
+    """Logs a group unless another command just has; offline, and says why, where that works and online does not."""
+    note, mode = {}, os.environ["WANDB_MODE"]
+    with FileLock(folder / "wandb" / "logged.lock", timeout=patience):
+        if not is_file(marker):
+            try:
+                upload(group, folder, mode)
+            except Exception as error:
+                if mode == "offline":
+                    raise
+                upload(group, folder, "offline")
+                note, os.environ["WANDB_MODE"] = {"offline": in_one_line(error)}, "offline"
+            write_atomically(marker, b"")
+    return note
+
+
+def upload(group: Sequence[Record], folder: Path, mode: Any) -> None:
+    """Makes a run, whole or not at all."""
+    import wandb
+
+    words = [group[0].dataset, group[0].method, group[0].family]
+    told: dict[str, Any] = {"name": "-".join(words)[:128], "group": words[0][:128], "job_type": words[1][:64]}
+    run = wandb.init(**told, tags=sorted({word[:64] for word in words}), dir=folder, mode=mode)
+    home = Path(run.dir).resolve().parent
+    try:
+        with run:
+            fill(run, group, folder)
+        write_atomically(home / "probe", bytes(1 << 18))  # W&B does not report a full disk, and may cut its file short
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)  # or it might be sent beside the whole one of the next attempt
+        raise
+    finally:
+        wandb.teardown()  # its service has files open until then
+
+
+def fill(run: Any, group: Sequence[Record], folder: Path) -> None:
+    """Config, curves, tables, a figure, artifacts and a summary."""
+    import matplotlib.pyplot  # noqa: F401  # `Image` takes it to be there
+    import wandb
+
+    cells, traces = record_frame(group).sort_values(["split", "seed"]), load_traces(group, folder)
+    run.config.update(shared(cells.filter(regex=CONFIG)))
+    for pattern, axis in {"by_steps/*": "steps", "problem/*": "steps", "by_seconds/*": "seconds"}.items():
+        run.define_metric(pattern, step_metric=axis)
+    for row in curve_rows({f"split-{r.split:02d}-seed-{r.seed}": traces[r.cell] for r in group if r.cell in traces}):
+        run.log(row)
+    for name, table in {"cells": cells, "traces": pd.DataFrame(trace_rows(group, traces), dtype=object)}.items():
+        if len(table):
+            run.log({name: wandb.Table(dataframe=table)})
+    if figure := curves_figure(list(traces.values()), run.name):
+        run.log({"curves": wandb.Image(figure)})
+    for kind, names in {"posterior": ["posterior.safetensors"], "result": ["record.json", "trace.csv"]}.items():
+        name = f"{run.name[:90]}-{row_sha256(group[0])[:12]}-{kind}"  # that of the next run's, which is a new version
+        artifact = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]+", "-", name), kind)
+        for path in paths_of(group, folder, names):
+            artifact.add_file(str(path), f"{path.parent.name}/{path.name}", policy="immutable", skip_cache=True)
+        if artifact.manifest.entries:
+            run.log_artifact(artifact)
+    summary = summary_of(cells_of(group)).set_index("score")
+    run.summary.update(summary["mean"].dropna().to_dict())
+    run.summary.update(summary["standard_error"].dropna().add_suffix("_standard_error").to_dict())
+    run.summary.update({"cells": len(group)} | summary.iloc[0][STATUSES].add_prefix("cells_").to_dict())
