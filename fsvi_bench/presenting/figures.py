@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -14,10 +15,13 @@ from matplotlib.figure import Figure
 from fsvi_bench.files import write_atomically
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.posteriors.base import Posterior
+from fsvi_bench.resources import read_yaml
 from fsvi_bench.tasks.task import Task
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-STYLE = Path(__file__).parent / "assets" / "figures.mplstyle"  #: Matplotlib's settings for every figure
+ASSETS = Path(__file__).parent / "assets"
+STYLE = ASSETS / "figures.mplstyle"  #: Matplotlib's settings for every figure
+SPECS: dict[str, dict[str, Any]] = read_yaml(ASSETS / "figures.yaml")  # type: ignore[assignment]
 PAGE_WIDTH = 7.0  #: inches of a printed page's text; at this width no letter is smaller than 8 points
 SMALL = 8.0  #: points
 DOTS_PER_INCH = 200

@@ -187,11 +187,6 @@ def test_a_panel_has_its_words_scales_limits_and_ticks():
     assert axes.get_xticks().tolist() == [1, 4]
 
 
-def test_equal_units_are_as_long():
-    assert axes_of(OF_B, equal=True).get_aspect() == 1.0
-    assert axes_of(OF_B).get_aspect() == "auto"
-
-
 def legend_of(axes):
     return None if axes.get_legend() is None else [text.get_text() for text in axes.get_legend().get_texts()]
 
@@ -201,7 +196,7 @@ def test_a_legend_has_what_is_labelled_and_is_left_out_otherwise():
     assert legend_of(axes_of(labelled)) == ["b", "a"]
     assert legend_of(axes_of(labelled, legend=None)) is None
     assert legend_of(axes_of(OF_CURVES)) is None
-    titled = axes_of(labelled, legend="upper right", legend_columns=2, legend_title="method").get_legend()
+    titled = axes_of(labelled, legend={"loc": "upper right", "ncols": 2, "title": "method"}).get_legend()
     assert titled.get_title().get_text() == "method"
 
 
@@ -338,7 +333,7 @@ def said(axes):
 
 
 @pytest.mark.parametrize(("horizontal", "arrows"), [(True, "◂▸"), (False, "▾▴")])
-@pytest.mark.parametrize("room", [0.0, 0.3])
+@pytest.mark.parametrize("room", [0.05, 0.3])
 def test_zero_and_infinity_are_arrows_at_the_edges_of_a_logarithmic_axis(horizontal, arrows, room):
     axes = strip(horizontal=horizontal, room=room)
     assert sorted(said(axes)) == sorted([*arrows, "0", "∞"])
@@ -362,7 +357,7 @@ def test_outliers_are_written_with_few_digits():
     found = [1.8, 1.9, 2.0, 2.05, 2.1, 2.15, 2.2, 901.234, 20345.0]
     values = pd.DataFrame({"value": found, "place": range(9), "name": "", "method": ""})
     axes = strip(values, kind="points", scale="linear", fence=True)
-    assert {"901", "2e4"} <= set(said(axes))
+    assert {"901", "2.03·10⁴"} <= set(said(axes))
     assert axes.get_xlim()[1] < 3
 
 
