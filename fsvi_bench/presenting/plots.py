@@ -8,7 +8,6 @@ with `beyond` shows these as arrows at the edge, with their numbers beside them.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any, Literal
@@ -54,7 +53,7 @@ class Layer(_Spec):
         optional: whether no row may be as `where` says; else that is an error.
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
         take: one point per x, the maximum, median or another such aggregate of the y there.
-        label: in the legend; `{}`, or `{:.2f}`, stands for the value of `by`.
+        label: in the legend; `{}`, or `{:.2f}`, stands for the value of `by`, `{column}` for another's.
         colour, marker, style: one for all, several for the values of `by` in turn, one for each, or a column. The
             marker may be `none`.
         fill: how full points are, from 0 (an outline) to 1: a number or a column.
@@ -150,7 +149,7 @@ class Layer(_Spec):
             rows = rows.groupby([of for of in (self.by, self.x) if of], sort=False)[[self.y]].agg(self.take)
         rows = rows.reset_index(drop=not self.take)
         if self.shift:
-            rows[self.x] += rows[self.shift] if isinstance(self.shift, str) else self.shift
+            rows[self.x] += rows.get(self.shift, self.shift)
         return rows
 
     def _parts(self, frames: Frames) -> Iterator[tuple[pd.DataFrame, Look]]:
@@ -163,7 +162,7 @@ class Layer(_Spec):
         elif isinstance(colour, str) and colour in colormaps:
             colour = [to_hex(shade) for shade in colormaps[colour](np.linspace(0, 0.95, len(parts)))]
         for turn, (value, part) in enumerate(parts):
-            label = self.label if self.by is None or self.label is None else _filled(self.label, value)
+            label = self.label and worded(self.label, part if self.by is None else part.assign(**{"": value}))
             chosen = [_chosen(of, value, turn) for of in (colour, self.marker, self.style, self.alpha, self.fill)]
             columns = [of for of in chosen if of in rows]
             # The most opaque comes first, and stands in the legend.
@@ -177,8 +176,8 @@ class Layer(_Spec):
         look: Look = {"color": colour, "alpha": alpha}
         if self.kind in ("band", "bar", "words"):
             return look
-        look |= {"linewidth": self.width, "linestyle": "" if self.kind in ("points", "intervals") else style}
-        if self.kind in ("line", "hline", "vline"):
+        look |= {"linewidth": self.width, "linestyle": style if "line" in self.kind else ""}
+        if self.kind not in ("points", "linepoints", "intervals"):
             return look
         look |= {"marker": marker, "markersize": self.size, "markevery": self.every, "markeredgecolor": colour}
         if fill < 1:
@@ -408,25 +407,20 @@ def _number(values: Axis, outside: pd.DataFrame) -> None:
 
 def _write(values: Axis, places: Iterable[float], share: float, texts: Iterable[str], look: Look) -> None:
     """Words at a share of the axis of values: at an edge within the panel, beyond 1 outside."""
+    across = values.axis_name == "x"
     side = 1 if share == 0.5 else 2 if 0.5 < share <= 1 else 0
-    turn = -1 if values.axis_name == "x" else 1
-    sides = {"ha": "center", "va": ("bottom", "center", "top")[side]}
-    if values.axis_name == "x":
-        sides = {"ha": ("left", "center", "right")[side], "va": "center"}
     ink = {name: look[name] for name in ("color", "alpha") if name in look}
     for place, words in zip(places, texts, strict=True):
-        coordinates = ("data", "axes fraction")[::turn]
-        values.axes.annotate(words, (place, share)[::turn], xycoords=coordinates, **sides, **ink)
+        if across:
+            ink |= {"ha": ("left", "center", "right")[side], "va": "center", "xycoords": ("axes fraction", "data")}
+        else:
+            ink |= {"va": ("bottom", "center", "top")[side], "ha": "center", "xycoords": ("data", "axes fraction")}
+        values.axes.annotate(words, (share, place) if across else (place, share), **ink)
 
 
 def _chosen(of: Any, value: Any, turn: int) -> Any:
     """What is chosen for the value of `by` that is drawn in this turn."""
     return of[str(value)] if isinstance(of, dict) else of[turn % len(of)] if isinstance(of, list) else of
-
-
-def _filled(label: str, value: Any) -> str:
-    """Only `{}` and `{:spec}` stand for the value: other braces are TeX's."""
-    return re.sub(r"\{(?::([^{}]*))?\}", lambda found: format(value, found[1] or ""), label)
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from fsvi_bench.presenting.curves import spread_frame
 from fsvi_bench.presenting.figures import NO_LOGARITHM, SPECS
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.report.appearance import look
+from fsvi_bench.presenting.report.appearance import looks
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.traces import spread_by_second, spread_by_step
 
@@ -24,7 +23,7 @@ LETTER = 0.068  #: inches, about, of a letter beside a line
 MOST_LETTERS = 65  #: of names beside the lines; longer ones are cut short (the tables have them whole)
 LEVELS = ("50", "90", "95")  #: of predictive intervals, in %
 QUANTILES = {"least": 0, "lower": 5, "middle": 10, "upper": 15, "greatest": 20}  #: of a spectrum, in steps of 5 %
-MOST_POINTS = 40  #: of a curve; more cannot be told apart at this width
+PER_DECADE = 10  #: points of a curve; more cannot be told apart at this width
 DASHES = ("-", "--", ":", "-.")  #: of a method's several settings
 LINE_OF = ["dataset", "entry"]
 
@@ -46,7 +45,9 @@ def lines_of(study: Study) -> pd.DataFrame:
     kl, moments, nlpd = (scores.loc[score] for score in ("kl", "kl_moment_matched", "nlpd"))
     own = np.isfinite(kl["mean"])
     finished = study.cells[study.cells["status"] == "ok"]
-    lines = kl[["method", "family", "cells", "ok"]].assign(kl_own=own.astype(float), one=1.0)
+    lines = kl[["method", "family", "cells", "ok"]].assign(
+        kl_own=own.astype(float), one=1.0, missing=np.where(kl["ok"] > 0, "unknown", "none finished")
+    )
     for score, estimate in {"kl": kl.where(own, moments), "nlpd": nlpd}.items():
         mean, error = estimate["mean"], estimate["standard_error"]
         lines = lines.assign(**{score: mean, f"{score}_low": mean - error, f"{score}_high": mean + error})
@@ -55,11 +56,7 @@ def lines_of(study: Study) -> pd.DataFrame:
     ).reset_index()
     lacking = (lines["cells"] - lines["ok"]).astype(str) + "/" + lines["cells"].astype(str)
     lines["lacking"] = lacking.where((lines["ok"] > 0) & (lines["ok"] < lines["cells"]), "")
-    for score in ("kl", "nlpd", "middle", "inside_50"):
-        lines[f"{score}_words"] = np.select([lines["ok"] == 0, lines[score].isna()], ["none finished", "unknown"], "")
-    looks = lines["method"].map(look)
-    lines = lines.assign(colour=[each.light for each in looks], marker=[each.marker for each in looks])
-    return lines.merge(_places(lines), on="entry")
+    return lines.join(looks(lines["method"])).merge(_places(lines), on="entry")
 
 
 def _places(lines: pd.DataFrame) -> pd.DataFrame:
@@ -129,6 +126,7 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
     curves["panel"] = curves["family"] + np.where(moments, " (q’s moments)", "")
     if len(sizes) > 1:
         curves["panel"] += "; M = " + curves["size"].map("{:g}".format)
+    curves = curves.join(looks(curves["method"]))
     return curves.sort_values(["size", "family"], key=lambda of: of.replace(FAMILIES, range(len(FAMILIES))))
 
 
@@ -144,15 +142,10 @@ def _course(study: Study, dataset: str, entry: Entry) -> pd.DataFrame:
         name=" ".join([entry.method, *(word for word in entry.settings.split() if word != told_by_panels)]),
         size=M if told_by_panels else math.nan,
         of_moments=singular,
-        colour=look(entry.method).light,
-        marker=look(entry.method).marker,
     )
 
 
 def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
-    """At most so many points, evenly on a logarithmic axis; the last one stays, and what lies at 0 has no place."""
+    """At most so many points a decade, the last ones; what lies at 0 has no place on a logarithmic axis."""
     curve = curve[curve["place"] > 0]
-    if len(curve) <= MOST_POINTS:
-        return curve
-    along = np.log(curve["place"] / curve["place"].iloc[0])
-    return curve[~(along / along.iloc[-1] * (MOST_POINTS - 1)).round().duplicated(keep="last")]
+    return curve[~(PER_DECADE * np.log10(curve["place"])).round().duplicated(keep="last")]
