@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 from fsvi_bench.maths.blr import mean_field_optimum_scale
+from fsvi_bench.papers.burt2020.toy import curve
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.presenting.figures import curve
 from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
 from fsvi_bench.presenting.summary import cells_of
 from fsvi_bench.running.cell import Record

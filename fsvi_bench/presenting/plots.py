@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps, style
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgba
@@ -196,7 +195,7 @@ class Panel(_Spec):
         horizontal: values run along x.
         within: the least and the greatest value that have a place on the axis of values, if layers have some beyond it.
         fence: outliers have no place on it, either: `fence` says which they are.
-        room: share of that axis that is kept free at either end, for arrows and numbers.
+        room: share of that axis that is kept free for arrows and numbers, where there are any.
         names: a column of the first layer's frame that names the places, as the axis's labels.
         groups: a column likewise; lines separate places of different groups.
         ticks: at most so many, with numbers as they are read.
@@ -216,7 +215,7 @@ class Panel(_Spec):
     horizontal: bool = False
     within: tuple[float, float] | None = None
     fence: bool = False
-    room: float = 0.05
+    room: float = 0.0
     names: str | None = None
     groups: str | None = None
     legend: dict[str, Any] | None = {}
@@ -232,17 +231,23 @@ class Panel(_Spec):
         """Sets scales, and the limits of an axis that leaves something beyond it; panels may share these."""
         axes.set(xscale=self.xscale, yscale=worded(self.yscale, self.first(frames)))
         values = axes.xaxis if self.horizontal else axes.yaxis
-        marks = [layer.marks(layer.rows(frames), values) for layer in self.layers if layer.beyond and layer.stretches]
-        if not marks:
+        found = [layer.marks(layer.rows(frames), values) for layer in self.layers if layer.beyond]
+        if not found:
             return
+        marks = pd.concat(found)
         least, greatest = self.within or (NO_LOGARITHM if values.get_scale() == "log" else -math.inf, math.inf)
-        shown = pd.concat(marks)[["value", "low", "high"]].to_numpy(float).ravel()
+        shown = marks.loc[marks["stretches"], ["value", "low", "high"]].to_numpy(float).ravel()
         shown = shown[np.isfinite(shown) & (shown >= least) & (shown <= greatest)]
+        shown = shown[shown <= fence(shown)] if self.fence else shown
         if not len(shown):
             values.set_ticks([])
             return
-        ends = np.array([shown.min(), shown[shown <= fence(shown)].max() if self.fence else shown.max()])
-        axes.margins(**{values.axis_name: self.room})
+        # Limits around what is shown, with room at the edges beyond which there are values.
+        scale = values.get_transform()
+        ends = scale.transform([shown.min(), shown.max()])
+        ends += [-0.1, 0.1] if ends[0] == ends[1] else [0, 0]
+        full = np.array([marks["value"].min() < shown.min(), marks["value"].max() > shown.max()])
+        ends = scale.inverted().transform(ends + [-1, 1] * full * self.room * np.ptp(ends))
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
         axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
 
@@ -269,7 +274,8 @@ class Panel(_Spec):
 
     def _set_ticks(self, axes: Axes) -> None:
         for axis, places in ((axes.xaxis, self.xticks), (axes.yaxis, self.yticks)):
-            if places is not None or self.ticks is not None:
+            free = not isinstance(axis.get_major_locator(), FixedLocator)
+            if places is not None or (free and self.ticks is not None):
                 locator = FixedLocator(places) if places is not None else _locator(axis, self.ticks or 0)
                 formatter = FuncFormatter(lambda value, _: readable(value))
                 axis.set(major_locator=locator, minor_locator=NullLocator(), major_formatter=formatter)
@@ -338,11 +344,9 @@ class FigureSpec(_Spec):
         return figure
 
     def _add_legend(self, figure: Figure) -> None:
-        """Every label once."""
-        named: dict[str, Artist] = {}
-        for axes in figure.axes:
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                named.setdefault(label, handle)
+        """Every label once, those of the fullest panel first."""
+        entries = [list(zip(*axes.get_legend_handles_labels(), strict=True)) for axes in figure.axes]
+        named = {label: handle for each in sorted(entries, key=len, reverse=True) for handle, label in each}
         figure.legend([*named.values()], [*named], loc="outside lower center", ncols=self.legend)
 
     def _repeated(self, column: str, values: Iterable[Any], frames: Frames) -> list[Panel]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fsvi_bench.papers.burt2020.cells import frame_of, settings_in_words, spread_by_line, title_of
+from fsvi_bench.papers.burt2020.cells import FAINT, frame_of, settings_in_words, span, spread_by_line, title_of
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.presenting.figures import FAINT, span
 from fsvi_bench.running.plan import Request
 
 DEFAULT = 80  #: what has no size, as EXACT, looks like this one
