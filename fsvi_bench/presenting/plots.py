@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps, style
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
@@ -32,6 +32,7 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer fence
 FLATTENED = 5.0  #: outliers are cut off if with them the axis would be so many times as long
 Share = Literal["none", "all", "row", "col"]
+Axis = XAxis | YAxis
 Drawings = Mapping[str, Callable[[Axes], None]]  #: what no layer can draw, by the name that a panel calls it by
 Choice = str | list[str] | dict[str, str]  #: one for all, or a column; one after the other; by value
 Look = dict[str, Any]  #: Matplotlib's settings of lines and points
@@ -166,7 +167,7 @@ class Layer(_Spec):
             columns = [of for of in chosen if of in rows]
             # The most opaque comes first, and stands in the legend.
             for _, alike in reversed([*part.groupby(columns)]) if columns and len(part) else [("", part)]:
-                own = [next(iter(alike[of]), None) if of in rows else of for of in chosen]
+                own: list[Any] = [next(iter(alike[of]), None) if of in rows else of for of in chosen]
                 yield alike, self._look(*own) | {"label": label}
                 label = None
 
@@ -247,7 +248,7 @@ class Panel(_Spec):
         ends = scale.transform([shown.min(), shown.max()])
         ends += [-0.1, 0.1] if ends[0] == ends[1] else [0, 0]
         full = np.array([marks["value"].min() < shown.min(), marks["value"].max() > shown.max()])
-        ends = scale.inverted().transform(ends + [-1, 1] * full * self.room * np.ptp(ends))
+        ends = scale.inverted().transform(ends + np.array([-1, 1]) * full * self.room * np.ptp(ends))
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
         axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
 
@@ -256,7 +257,7 @@ class Panel(_Spec):
         values = axes.xaxis if self.horizontal else axes.yaxis
         limits = _given({"xlim": self.xlim, "ylim": self.ylim})
         if any(layer.beyond for layer in self.layers):
-            axes.autoscale(False, axis=values.axis_name)
+            axes.autoscale(False, axis="x" if self.horizontal else "y")
             axes.set(**limits)
         outside = pd.concat([pd.DataFrame(), *(layer.draw(values, frames) for layer in self.layers)])
         if self.draw is not None:
@@ -402,7 +403,8 @@ def beyond(marks: pd.DataFrame, values: Axis) -> pd.DataFrame:
 def _number(values: Axis, outside: pd.DataFrame) -> None:
     """Of each group, the least and the greatest value beyond the axis, beside their arrows."""
     arrow, to = ("\u2003", " to ") if values.axis_name == "x" else ("\n", " to\n")  # as much room as an arrow takes
-    for (_, side), group in outside.groupby(["group", "side"], sort=False):
+    for _, group in outside.groupby(["group", "side"], sort=False):
+        side = int(group["side"].iloc[0])
         ends = [0.0 if abs(end) < NO_LOGARITHM else end for end in group["value"].agg(["min", "max"])]
         words = to.join(dict.fromkeys(readable(float(f"{end:.3g}")) for end in ends))
         before = side == (values.axis_name == "y")
@@ -413,7 +415,7 @@ def _write(values: Axis, places: Iterable[float], share: float, texts: Iterable[
     """Words at a share of the axis of values: at an edge within the panel, beyond 1 outside."""
     across = values.axis_name == "x"
     side = 1 if share == 0.5 else 2 if 0.5 < share <= 1 else 0
-    ink = {name: look[name] for name in ("color", "alpha") if name in look}
+    ink: Look = {name: look[name] for name in ("color", "alpha") if name in look}
     for place, words in zip(places, texts, strict=True):
         if across:
             ink |= {"ha": ("left", "center", "right")[side], "va": "center", "xycoords": ("axes fraction", "data")}

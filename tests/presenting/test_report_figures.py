@@ -13,8 +13,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 
+from fsvi_bench.presenting.figures import ASSETS
 from fsvi_bench.presenting.report.appearance import (
-    ASSETS,
     GROUND,
     LOOKS,
     colour_variables,

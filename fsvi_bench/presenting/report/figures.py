@@ -41,19 +41,18 @@ def lines_of(study: Study) -> pd.DataFrame:
     Data sets on which nothing finished are not there.
     """
     summary = study.summary[study.summary.groupby("dataset")["ok"].transform("max") > 0]
-    scores = summary.set_index(["score", *LINE_OF])
-    kl, moments, nlpd = (scores.loc[score] for score in ("kl", "kl_moment_matched", "nlpd"))
+    scores = {score: lines.set_index(LINE_OF) for score, lines in summary.groupby("score")}
+    kl = scores["kl"]
     own = np.isfinite(kl["mean"])
     finished = study.cells[study.cells["status"] == "ok"]
     lines = kl[["method", "family", "cells", "ok"]].assign(
         kl_own=own.astype(float), one=1.0, missing=np.where(kl["ok"] > 0, "unknown", "none finished")
     )
-    for score, estimate in {"kl": kl.where(own, moments), "nlpd": nlpd}.items():
+    for score, estimate in {"kl": kl.where(own, scores["kl_moment_matched"]), "nlpd": scores["nlpd"]}.items():
         mean, error = estimate["mean"], estimate["standard_error"]
         lines = lines.assign(**{score: mean, f"{score}_low": mean - error, f"{score}_high": mean + error})
-    lines = lines.join(
-        [_spectra(finished), coverage(finished, "coverage", LINE_OF).add_prefix("inside_")]
-    ).reset_index()
+    inside = coverage(finished, "coverage", LINE_OF).add_prefix("inside_")
+    lines = lines.join([_spectra(finished), inside]).reset_index()
     lacking = (lines["cells"] - lines["ok"]).astype(str) + "/" + lines["cells"].astype(str)
     lines["lacking"] = lacking.where((lines["ok"] > 0) & (lines["ok"] < lines["cells"]), "")
     return lines.join(looks(lines["method"])).merge(_places(lines), on="entry")
@@ -78,7 +77,7 @@ def _spectra(finished: pd.DataFrame) -> pd.DataFrame:
 def exact_levels(study: Study) -> pd.DataFrame:
     """The coverage of the exact posterior's intervals, over all splits on which anything finished."""
     finished = study.cells[study.cells["status"] == "ok"]
-    return coverage(finished, "coverage_exact", ["dataset"]).stack().reset_index(name="level")
+    return coverage(finished, "coverage_exact", ["dataset"]).reset_index().melt("dataset", value_name="level")
 
 
 def coverage(finished: pd.DataFrame, of: str, by: list[str]) -> pd.DataFrame:
