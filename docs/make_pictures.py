@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 from fsvi_bench.maths.blr import mean_field_optimum_scale
+from fsvi_bench.papers.burt2020.toy import curve
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.presenting.figures import curve
 from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
 from fsvi_bench.presenting.summary import cells_of
 from fsvi_bench.running.cell import Record
@@ -35,8 +35,7 @@ FIGURE = FigureSpec(
             x="x",
             y="f(x)",
             ylim=(-3.5, None),
-            legend="lower center",
-            legend_columns=3,
+            legend={"loc": "lower center", "ncols": 3},
             layers=(
                 Layer(kind="band", **OF_CURVES, alpha=0.18),
                 *(Layer(**OF_CURVES, y=edge, width=0.8) for edge in ("low", "high")),
@@ -52,9 +51,7 @@ FIGURE = FigureSpec(
             names="dataset",
             layers=(
                 Layer(kind="points", frame="cells", x="place", y="kl", shift="shift", colour="vermillion", alpha=0.35),
-                Layer(
-                    kind="intervals", frame="means", x="place", y="mean", colour="black", marker="_", size=16, caps=3
-                ),
+                Layer(kind="intervals", frame="means", x="place", y="mean", colour="black", marker="_", size=16),
             ),
         ),
     ),

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
+from fsvi_bench.presenting.figures import SPECS
+from fsvi_bench.presenting.plots import FigureSpec
 from fsvi_bench.presenting.traces import Spread, spread_by_step
 from fsvi_bench.training.trace import Trace
 
@@ -20,12 +21,6 @@ LABELS = {
     "loss": "loss, nats",
 }
 LOGARITHMIC_FROM = 20.0  #: a curve of positive values that span a larger factor has a logarithmic axis
-MEDIAN = Layer(y="median", x="place", label="median", width=1.6)
-OVER_CELLS = (
-    Layer(kind="band", x="place", low="smallest", high="largest", alpha=0.12),
-    Layer(kind="band", x="place", low="lower_quartile", high="upper_quartile", alpha=0.25, label="quartiles, extremes"),
-    Layer(x="place", y="mean", colour="black", width=0.9, style="--", label="mean"),
-)
 
 
 def curves_figure(traces: Sequence[Trace], title: str) -> Figure | None:
@@ -34,14 +29,13 @@ def curves_figure(traces: Sequence[Trace], title: str) -> Figure | None:
     A curve has two places at least. Those of the moments are drawn only if q's cannot be, and what is infinite is left
     out.
     """
-    found = {score: spread_frame(spread_by_step(traces, score)) for score in LABELS}
-    curves = {score: curve for score, curve in found.items() if np.isfinite(curve["median"]).sum() > 1}
-    shown = [s for s in curves if s.removesuffix("_moment_matched") not in curves.keys() - {s}]
+    found = {score: _curve(traces, score) for score in LABELS}
+    curves = {score: curve for score, curve in found.items() if curve["median"].count() > 1}
+    shown = [curve for s, curve in curves.items() if s.removesuffix("_moment_matched") not in curves.keys() - {s}]
     if not shown:
         return None
-    panels = tuple(_panel(curves[score], score, legend=score == shown[0]) for score in shown)
-    spec = FigureSpec(height=2.9, width=3.2 * len(shown), columns=len(shown), title=title, panels=panels)
-    return spec.of({score: curve.replace([np.inf, -np.inf], np.nan) for score, curve in curves.items()})
+    spec = FigureSpec(**SPECS["scores"], width=3.2 * len(shown), columns=len(shown), title=title)
+    return spec.of({"curves": pd.concat(shown)})
 
 
 def spread_frame(spreads: Sequence[tuple[float, Spread]]) -> pd.DataFrame:
@@ -50,16 +44,10 @@ def spread_frame(spreads: Sequence[tuple[float, Spread]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["place", *Spread.__dataclass_fields__], dtype=float)
 
 
-def _panel(curve: pd.DataFrame, score: str, legend: bool) -> Panel:
+def _curve(traces: Sequence[Trace], score: str) -> pd.DataFrame:
+    curve = spread_frame(spread_by_step(traces, score))
     several = (curve["smallest"] < curve["largest"]).any()
-    low, high = curve["smallest"].min(), curve.loc[np.isfinite(curve["median"]), "median"].max()
-    return Panel(
-        x="steps",
-        y=LABELS[score],
-        xscale="symlog",
-        yscale="log" if low > 0 and high / low > LOGARITHMIC_FROM else "linear",
-        legend="best" if legend else None,
-        layers=tuple(
-            layer.model_copy(update={"frame": score}) for layer in (*OVER_CELLS, MEDIAN) if several or layer is MEDIAN
-        ),
-    )
+    curve = curve.replace([np.inf, -np.inf], np.nan)
+    low, high = curve["smallest"].min(), curve["median"].max()
+    scale = "log" if low > 0 and high / low > LOGARITHMIC_FROM else "linear"
+    return curve.assign(score=LABELS[score], cells="several" if several else "one", scale=scale)

@@ -8,8 +8,7 @@ with `beyond` shows these as arrows at the edge, with their numbers beside them.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps, style
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
@@ -32,9 +31,10 @@ STROKES = ("|", "_", "+", "x")  #: markers without a face
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer fence
 FLATTENED = 5.0  #: outliers are cut off if with them the axis would be so many times as long
-Scale = Literal["linear", "log", "symlog"]
 Share = Literal["none", "all", "row", "col"]
+Axis = XAxis | YAxis
 Drawings = Mapping[str, Callable[[Axes], None]]  #: what no layer can draw, by the name that a panel calls it by
+Choice = str | list[str] | dict[str, str]  #: one for all, or a column; one after the other; by value
 Look = dict[str, Any]  #: Matplotlib's settings of lines and points
 
 
@@ -52,18 +52,14 @@ class Layer(_Spec):
     Args:
         optional: whether no row may be as `where` says; else that is an error.
         by: a column; each of its values is drawn by itself, with the next of the colours, markers and line styles.
-        shades: one of Matplotlib's colour maps, of which these colours are taken evenly instead.
         take: one point per x, the maximum, median or another such aggregate of the y there.
-        label: in the legend; `{}`, or `{:.2f}`, stands for the value of `by`.
+        label: in the legend; `{}`, or `{:.2f}`, stands for the value of `by`, `{column}` for another's.
         colour, marker, style: one for all, several for the values of `by` in turn, one for each, or a column. The
             marker may be `none`.
         fill: how full points are, from 0 (an outline) to 1: a number or a column.
-        edge: colour of the outline of full points.
         alpha: a number or a column.
         shift: how far to the right of x, so that several stand side by side: a number or a column.
-        every: of a line, which points are marked: every n-th; a pair is (first, step); below 1, a share of the axes; or
-            a column.
-        caps: length of an interval's caps, in points.
+        every: of a line, which points are marked: every n-th; below 1, a share of the axes.
         beyond: a column. Values outside the axis become arrows at its edge; beside those of each value of the column
             stand the least and the greatest of them.
         stretches: whether the values take part in the limits of such an axis; if not, all of them are beyond it.
@@ -83,59 +79,66 @@ class Layer(_Spec):
     by: str | None = None
     take: str | None = None
     label: str | None = None
-    colour: str | list[str] | dict[str, str] = [*NAMED, "black"]
-    shades: str | None = None
-    marker: str | list[str] | dict[str, str] = "o"
-    style: str | list[str] | dict[str, str] = "-"
+    colour: Choice = [*NAMED, "black"]
+    marker: Choice = "o"
+    style: Choice = "-"
     width: float = 1.3
     size: float = 4.0
     fill: float | str = 1.0
-    edge: str | None = None
     alpha: float | str | None = None
     shift: float | str = 0.0
-    every: int | float | tuple[int, int] | str | None = None
-    caps: float = 2.0
+    every: int | float | None = None
     beyond: str | None = None
     stretches: bool = True
     at: float = 0.5
 
-    def draw(self, axes: Axes, frames: Frames, horizontal: bool = False) -> None:
-        """Raises KeyError for a frame or a column that is not there."""
-        for rows, look in self._parts(frames):
-            if self.kind in ("hline", "vline"):
-                draw, at = (axes.axhline, self.y) if self.kind == "hline" else (axes.axvline, self.x)
-                for place in rows[at].unique() if isinstance(at, str) else [at]:
-                    draw(place, zorder=1, **look)
-            elif self.kind == "words":
-                _write(axes, rows[self.text], self.at, rows[self.y if horizontal else self.x], look, horizontal)
-            elif self.beyond:
-                marks = beyond(self.marks(rows, horizontal), axes, horizontal)
-                for edge, arrow in enumerate("◂▸" if horizontal else "▾▴"):
-                    places = marks.loc[marks["side"] == edge, "place"]
-                    _write(axes, [arrow] * len(places), edge, places, look, horizontal)
-                self._draw_marks(axes, rows.drop(index=marks.index), look, horizontal)
-            else:
-                self._draw_marks(axes, rows, look, horizontal)
+    def draw(self, values: Axis, frames: Frames) -> pd.DataFrame:
+        """Draws on the panel whose axis of values this is, and returns the marks beyond it.
 
-    def _draw_marks(self, axes: Axes, rows: pd.DataFrame, look: Look, horizontal: bool) -> None:
-        x, y = rows[self.x], rows[self.y if self.kind != "band" else self.low]
+        Raises:
+            KeyError: a frame or a column is not there.
+        """
+        outside = [pd.DataFrame()]
+        for rows, look in self._parts(frames):
+            if self.beyond:
+                outside.append(beyond(self.marks(rows, values), values))
+                for edge, arrow in enumerate("▾▴" if values.axis_name == "y" else "◂▸"):
+                    places = outside[-1].loc[outside[-1]["side"] == edge, "place"]
+                    _write(values, places, edge, [arrow] * len(places), look)
+                rows = rows.drop(index=outside[-1].index)
+            self._draw_marks(values, rows, look)
+        return pd.concat(outside)
+
+    def _draw_marks(self, values: Axis, rows: pd.DataFrame, look: Look) -> None:
+        axes = values.axes
+        if self.kind in ("hline", "vline"):
+            draw, at = (axes.axhline, self.y) if self.kind == "hline" else (axes.axvline, self.x)
+            for place in rows[at].unique() if isinstance(at, str) else [at]:
+                draw(place, zorder=1, **look)
+            return
+        if self.kind == "words":
+            places = rows[self.y if values.axis_name == "x" else self.x]
+            _write(values, places, self.at, rows[self.text], look)
+            return
+        x, y = rows[self.x], rows[self.low if self.kind == "band" else self.y]
         if self.kind == "band":
             axes.fill_between(x, y, rows[self.high], **{"linewidth": 0, "alpha": 0.15} | _given(look))
         elif self.kind == "bar":
             axes.bar(x, y, width=self.width, **look)
         elif self.kind == "intervals":
-            value = x if horizontal else y
-            ends: Look = {"xerr" if horizontal else "yerr": [value - rows[self.low], rows[self.high] - value]}
-            axes.errorbar(x, y, **ends, elinewidth=self.width, capsize=self.caps, **look)
+            value = x if values.axis_name == "x" else y
+            ends: Look = {f"{values.axis_name}err": [value - rows[self.low], rows[self.high] - value]}
+            axes.errorbar(x, y, **ends, elinewidth=self.width, **look)
         else:
             axes.plot(x, y, **look)
 
-    def marks(self, rows: pd.DataFrame, horizontal: bool) -> pd.DataFrame:
+    def marks(self, rows: pd.DataFrame, values: Axis) -> pd.DataFrame:
         """What may lie beyond the axis of values: values with their ends, places and groups."""
-        columns = {"value": self.x, "place": self.y} if horizontal else {"value": self.y, "place": self.x}
-        columns |= {"low": self.low, "high": self.high} if self.kind == "intervals" else {}
+        value, place = (self.x, self.y) if values.axis_name == "x" else (self.y, self.x)
+        low, high = (self.low, self.high) if self.kind == "intervals" else (value, value)
+        columns = {"value": value, "low": low, "high": high, "place": place, "group": self.beyond}
         found = pd.DataFrame({name: rows[column] for name, column in columns.items()})
-        return found.assign(group=rows[self.beyond], stretches=self.stretches)
+        return found.assign(stretches=self.stretches)
 
     def rows(self, frames: Frames) -> pd.DataFrame:
         """Raises KeyError for a frame or a column that is not there."""
@@ -146,43 +149,40 @@ class Layer(_Spec):
             rows = rows.groupby([of for of in (self.by, self.x) if of], sort=False)[[self.y]].agg(self.take)
         rows = rows.reset_index(drop=not self.take)
         if self.shift:
-            rows[self.x] += rows[self.shift] if isinstance(self.shift, str) else self.shift
+            rows[self.x] += rows.get(self.shift, self.shift)
         return rows
 
     def _parts(self, frames: Frames) -> Iterator[tuple[pd.DataFrame, Look]]:
         """Rows that look alike, and how; the first of each value of `by` has its label."""
         rows = self.rows(frames)
         parts: list[Any] = [("", rows)] if self.by is None else list(rows.groupby(self.by, sort=False))
-        if isinstance(self.colour, dict):
-            parts.sort(key=lambda part: [*self.colour].index(str(part[0])))
-        settings = {name: getattr(self, name) for name in ("colour", "marker", "style", "alpha", "fill", "every")}
-        if self.shades is not None:
-            settings["colour"] = [to_hex(shade) for shade in colormaps[self.shades](np.linspace(0, 0.95, len(parts)))]
-        columns = [of for of in settings.values() if isinstance(of, str) and of in rows]
-        for place, (value, part) in enumerate(parts):
-            label = self.label if self.by is None or self.label is None else _filled(self.label, value)
+        colour = self.colour
+        if isinstance(colour, dict):
+            parts.sort(key=lambda part: [*colour].index(str(part[0])))
+        elif isinstance(colour, str) and colour in colormaps:
+            colour = [to_hex(shade) for shade in colormaps[colour](np.linspace(0, 0.95, len(parts)))]
+        for turn, (value, part) in enumerate(parts):
+            label = self.label and worded(self.label, part if self.by is None else part.assign(**{"": value}))
+            chosen = [_chosen(of, value, turn) for of in (colour, self.marker, self.style, self.alpha, self.fill)]
+            columns = [of for of in chosen if of in rows]
             # The most opaque comes first, and stands in the legend.
             for _, alike in reversed([*part.groupby(columns)]) if columns and len(part) else [("", part)]:
-                own = {name: _setting(of, value, place, alike) for name, of in settings.items()}
-                yield alike, self._look(**own) | {"label": label}
+                own: list[Any] = [next(iter(alike[of]), None) if of in rows else of for of in chosen]
+                yield alike, self._look(*own) | {"label": label}
                 label = None
 
-    def _look(self, colour: str, marker: str, style: str, alpha: float, fill: float, every: Any) -> Look:
-        look: Look = {"color": NAMED.get(colour, colour), "alpha": alpha}
+    def _look(self, colour: str, marker: str, style: str, alpha: float, fill: float) -> Look:
+        colour = NAMED.get(colour, colour)
+        look: Look = {"color": colour, "alpha": alpha}
         if self.kind in ("band", "bar", "words"):
             return look
-        look |= {"linewidth": self.width, "linestyle": "" if self.kind in ("points", "intervals") else style}
-        if self.kind in ("line", "hline", "vline"):
+        look |= {"linewidth": self.width, "linestyle": style if "line" in self.kind else ""}
+        if self.kind not in ("points", "linepoints", "intervals"):
             return look
-        look |= {
-            "marker": marker,
-            "markersize": self.size,
-            "markevery": every,
-            "markeredgecolor": self.edge or look["color"],
-        }
+        look |= {"marker": marker, "markersize": self.size, "markevery": self.every, "markeredgecolor": colour}
         if fill < 1:
-            look["markerfacecolor"] = to_rgba(look["color"], fill) if fill else "white"
-        elif self.kind == "points" and not self.edge and self.fill == 1 and marker not in STROKES:
+            look["markerfacecolor"] = to_rgba(colour, fill) if fill else "white"
+        elif self.kind == "points" and self.fill == 1 and marker not in STROKES:
             look["markeredgewidth"] = 0.0
         return look
 
@@ -190,7 +190,7 @@ class Layer(_Spec):
 class Panel(_Spec):
     """A panel's words, axes and layers; `draw` names what is drawn beside the layers by a function of its own.
 
-    `{column}` in title, x and y stands for that column's value in the first row of the first layer's frame.
+    `{column}` in title, x, y and yscale stands for that column's value in the first row of the first layer.
 
     Args:
         horizontal: values run along x.
@@ -200,106 +200,95 @@ class Panel(_Spec):
         names: a column of the first layer's frame that names the places, as the axis's labels.
         groups: a column likewise; lines separate places of different groups.
         ticks: at most so many, with numbers as they are read.
-        legend_look: further arguments of Matplotlib's `legend`.
+        legend: arguments of Matplotlib's `legend`; None for none.
     """
 
     title: str = ""
     x: str = ""
     y: str = ""
-    xscale: Scale = "linear"
-    yscale: Scale = "linear"
+    xscale: str = "linear"
+    yscale: str = "linear"
     xlim: tuple[float | None, float | None] | None = None
     ylim: tuple[float | None, float | None] | None = None
     xticks: list[float] | None = None  #: written as numbers on any scale; those beside what is drawn are left out
     yticks: list[float] | None = None
     ticks: int | None = None
-    minor_ticks: bool = True  #: over many decades they are a grey bar
-    equal: bool = False  #: units of x and y are as long
     horizontal: bool = False
     within: tuple[float, float] | None = None
     fence: bool = False
     room: float = 0.0
     names: str | None = None
     groups: str | None = None
-    legend: str | None = "best"
-    legend_columns: int = 1
-    legend_title: str | None = None
-    legend_look: dict[str, Any] = {}
+    legend: dict[str, Any] | None = {}
     layers: tuple[Layer, ...] = ()
     draw: str | None = None
 
+    def first(self, frames: Frames) -> pd.DataFrame:
+        """The frame of the first layer that has one, and before it the rows that the layer takes."""
+        frame, layer = next(((frames[of.frame], of) for of in self.layers if of.frame), (pd.DataFrame(), Layer()))
+        return pd.concat([select(frame, layer.where, layer.optional), frame])
+
     def fit(self, axes: Axes, frames: Frames) -> None:
         """Sets scales, and the limits of an axis that leaves something beyond it; panels may share these."""
-        axes.set(xscale=self.xscale, yscale=self.yscale)
-        marks = self._marks(frames)
-        if marks.empty:
+        axes.set(xscale=self.xscale, yscale=worded(self.yscale, self.first(frames)))
+        values = axes.xaxis if self.horizontal else axes.yaxis
+        found = [layer.marks(layer.rows(frames), values) for layer in self.layers if layer.beyond]
+        if not found:
             return
-        axis = axes.xaxis if self.horizontal else axes.yaxis
-        least, greatest = self.within or (NO_LOGARITHM if axis.get_scale() == "log" else -math.inf, math.inf)
-        shown = marks[marks["stretches"]].filter(["value", "low", "high"]).to_numpy(float).ravel()
+        marks = pd.concat(found)
+        least, greatest = self.within or (NO_LOGARITHM if values.get_scale() == "log" else -math.inf, math.inf)
+        shown = marks.loc[marks["stretches"], ["value", "low", "high"]].to_numpy(float).ravel()
         shown = shown[np.isfinite(shown) & (shown >= least) & (shown <= greatest)]
         shown = shown[shown <= fence(shown)] if self.fence else shown
         if not len(shown):
-            axis.set_ticks([])
+            values.set_ticks([])
             return
         # Limits around what is shown, with room at the edges beyond which there are values.
-        ends = axis.get_transform().transform([shown.min(), shown.max()])
-        if ends[0] == ends[1]:
-            ends += [-0.1, 0.1]
+        scale = values.get_transform()
+        ends = scale.transform([shown.min(), shown.max()])
+        ends += [-0.1, 0.1] if ends[0] == ends[1] else [0, 0]
         full = np.array([marks["value"].min() < shown.min(), marks["value"].max() > shown.max()])
-        ends = axis.get_transform().inverted().transform(ends + np.array([-1, 1]) * full * self.room * np.ptp(ends))
+        ends = scale.inverted().transform(ends + np.array([-1, 1]) * full * self.room * np.ptp(ends))
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
         axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
 
-    def _marks(self, frames: Frames) -> pd.DataFrame:
-        layers = [layer for layer in self.layers if layer.beyond]
-        return pd.concat([pd.DataFrame(), *(layer.marks(layer.rows(frames), self.horizontal) for layer in layers)])
-
     def draw_on(self, axes: Axes, frames: Frames, drawings: Drawings) -> None:
         """Raises KeyError for a frame, a column or a drawing that is not there."""
-        marks = self._marks(frames)
+        values = axes.xaxis if self.horizontal else axes.yaxis
         limits = _given({"xlim": self.xlim, "ylim": self.ylim})
-        if len(marks):
+        if any(layer.beyond for layer in self.layers):
             axes.autoscale(False, axis="x" if self.horizontal else "y")
             axes.set(**limits)
-        for layer in self.layers:
-            layer.draw(axes, frames, self.horizontal)
+        outside = pd.concat([pd.DataFrame(), *(layer.draw(values, frames) for layer in self.layers)])
         if self.draw is not None:
             drawings[self.draw](axes)
-        if self.names is not None:
-            self._name_places(axes, frames)
-        axes.set(**limits, **_given({"aspect": "equal" if self.equal else None}))
+        axes.set(**limits)
         self._set_ticks(axes)
-        if len(marks):
-            self._number_beyond(axes, beyond(marks, axes, self.horizontal))
-        first = next((frames[layer.frame] for layer in self.layers if layer.frame), pd.DataFrame())
+        if self.names is not None:
+            self._name_places(axes.yaxis if self.horizontal else axes.xaxis, frames)
+        if len(outside):
+            _number(values, outside)
         words = {"title": self.title, "xlabel": self.x, "ylabel": self.y}
-        axes.set(**{name: worded(text, first) for name, text in words.items()})
-        if self.legend and axes.get_legend_handles_labels()[0]:
-            look = {"loc": self.legend, "ncols": self.legend_columns, "title": self.legend_title}
-            axes.legend(**look | self.legend_look)
+        axes.set(**{name: worded(text, self.first(frames)) for name, text in words.items()})
+        if self.legend is not None and axes.get_legend_handles_labels()[0]:
+            axes.legend(**self.legend)
 
     def _set_ticks(self, axes: Axes) -> None:
-        if not self.minor_ticks:
-            axes.minorticks_off()
         for axis, places in ((axes.xaxis, self.xticks), (axes.yaxis, self.yticks)):
             free = not isinstance(axis.get_major_locator(), FixedLocator)
             if places is not None or (free and self.ticks is not None):
-                locator = _locator(axis, self.ticks or 0) if places is None else FixedLocator(places)
+                locator = FixedLocator(places) if places is not None else _locator(axis, self.ticks or 0)
                 formatter = FuncFormatter(lambda value, _: readable(value))
                 axis.set(major_locator=locator, minor_locator=NullLocator(), major_formatter=formatter)
 
-    def _name_places(self, axes: Axes, frames: Frames) -> None:
+    def _name_places(self, axis: Axis, frames: Frames) -> None:
         """Names the places that the first layer's frame has, in this panel or in others."""
-        first = self.layers[0]
-        axis, column = (axes.yaxis, str(first.y)) if self.horizontal else (axes.xaxis, str(first.x))
-        everywhere = frames[first.frame or ""]
-        here = select(everywhere, first.where, first.optional)  # where a place may have a name of its own
-        named = pd.concat([here, everywhere]).drop_duplicates(column).sort_values(column)
+        column = str(self.layers[0].y if self.horizontal else self.layers[0].x)
+        named = self.first(frames).drop_duplicates(column).sort_values(column)
         places = named[column]
         axis.set_ticks(places, named[self.names])
         ends = (places.min() - 0.5, places.max() + 0.5)
-        axes.set(**{"ylim": ends[::-1]} if self.horizontal else {"xlim": ends})
+        axis.axes.set(**{f"{axis.axis_name}lim": ends[::-1] if self.horizontal else ends})
         if self.groups is not None:
             changes = named[self.groups] != named[self.groups].shift()
             axis.set_ticks(places.rolling(2).mean()[changes].dropna(), minor=True)
@@ -307,25 +296,15 @@ class Panel(_Spec):
         axis.grid(False)
         axis.grid(which="minor", linewidth=0.6)
 
-    def _number_beyond(self, axes: Axes, marks: pd.DataFrame) -> None:
-        """Of each group, the least and the greatest value beyond the axis, beside their arrows."""
-        least = self.within[0] / 100 if self.within else NO_LOGARITHM
-        arrow, to = ("\u2003", " to ") if self.horizontal else ("\n", " to\n")  # as much room as an arrow takes
-        for _, group in marks.groupby(["group", "side"], sort=False):
-            ends = [0.0 if abs(end) < least else end for end in group["value"].agg(["min", "max"])]
-            words = to.join(dict.fromkeys(map(_brief, ends)))
-            side = int(group["side"].iloc[0])
-            words = words + arrow if side == self.horizontal else arrow + words
-            _write(axes, [words], side, [group["place"].mean()], {"color": None, "alpha": None}, self.horizontal)
-
 
 class FigureSpec(_Spec):
     """Panels row by row; a legend of all of them below, if `legend` is how many columns it has.
 
     Args:
         height: inches, and `row_height` more for each row of panels.
+        columns: at most so many panels in a row; rows are of nearly equal length.
         title: `{name}` stands for what the first layer's frame has by this name.
-        x: below all panels.
+        x, y: below and beside all panels.
         each: a column; the panels are drawn for each of its values in the first layer's frame, with it as title.
     """
 
@@ -337,18 +316,20 @@ class FigureSpec(_Spec):
     sharey: Share = "none"
     title: str = ""
     x: str = ""
+    y: str = ""
     legend: int = 0
     each: str | None = None
     panels: tuple[Panel, ...]
 
     def of(self, frames: Frames, drawings: Drawings | None = None) -> Figure:
         """Raises KeyError for a frame, a column or a drawing that is not there."""
-        panels = self.panels if self.each is None else self._repeated(self.each, frames)
-        columns = min(self.columns, len(panels))
-        rows = math.ceil(len(panels) / columns)
+        first = self.panels[0].first(frames)
+        panels = self.panels if self.each is None else self._repeated(self.each, first[self.each].unique(), frames)
+        rows = math.ceil(len(panels) / self.columns)
         with style.context(STYLE):
             figure = Figure(figsize=(self.width, self.height + rows * self.row_height))
-            grid = list(figure.subplots(rows, columns, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat)
+            shape = (rows, math.ceil(len(panels) / rows))
+            grid = list(figure.subplots(*shape, squeeze=False, sharex=self.sharex, sharey=self.sharey).flat)
             for axes, panel in zip(grid, panels, strict=False):
                 panel.fit(axes, frames)
             for axes, panel in zip(grid, panels, strict=False):
@@ -356,10 +337,9 @@ class FigureSpec(_Spec):
             for axes in grid[len(panels) :]:
                 axes.set_visible(False)
             figure.align_ylabels()
-            if self.x:
-                figure.supxlabel(self.x)
-            if self.title:
-                figure.suptitle(worded(self.title, self._first(frames)))
+            for name, text in {"supxlabel": self.x, "supylabel": self.y, "suptitle": worded(self.title, first)}.items():
+                if text:
+                    getattr(figure, name)(text)
             if self.legend:
                 self._add_legend(figure)
         return figure
@@ -368,27 +348,18 @@ class FigureSpec(_Spec):
         """Every label once, those of the fullest panel first."""
         entries = [list(zip(*axes.get_legend_handles_labels(), strict=True)) for axes in figure.axes]
         named = {label: handle for each in sorted(entries, key=len, reverse=True) for handle, label in each}
-        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=self.legend)
+        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=self.legend)
 
-    def _first(self, frames: Frames) -> pd.DataFrame:
-        """The first layer's frame."""
-        layers = (layer for panel in self.panels for layer in panel.layers)
-        return next((frames[layer.frame] for layer in layers if layer.frame), pd.DataFrame())
-
-    def _repeated(self, column: str, frames: Frames) -> tuple[Panel, ...]:
-        """Axes are labelled at the figure's left and at the foot of each column."""
-        pairs = list(product(self._first(frames)[column].unique(), self.panels))
+    def _repeated(self, column: str, values: Iterable[Any], frames: Frames) -> list[Panel]:
         panels = []
-        for place, (value, panel) in enumerate(pairs):
+        for value, panel in product(values, self.panels):
             layers = []
             for layer in panel.layers:
                 layer.rows(frames)  # refuses what no panel at all has; one of them may lack it
                 layers.append(layer.model_copy(update={"where": {**layer.where, column: value}, "optional": True}))
-            own = {"layers": tuple(layers), "title": str(value) if panel is self.panels[0] else panel.title}
-            own["x"] = panel.x if place + self.columns >= len(pairs) else ""
-            own["y"] = "" if place % self.columns and (len(self.panels) == 1 or self.sharey == "all") else panel.y
-            panels.append(panel.model_copy(update=own))
-        return tuple(panels)
+            title = str(value) if panel is self.panels[0] else panel.title
+            panels.append(panel.model_copy(update={"layers": tuple(layers), "title": title}))
+        return panels
 
 
 def fence(values: NDArray[np.float64]) -> float:
@@ -412,12 +383,6 @@ def readable(value: float) -> str:
     return f"{times}10{str(int(exponent)).translate(SUPERSCRIPTS)}"
 
 
-def _brief(value: float) -> str:
-    """A few digits in little space."""
-    words = f"{value:.{3 if abs(value) < 1e3 else 2}g}".replace("-", "−").replace("inf", "∞")
-    return re.sub(r"e\+?(−?)0*", r"e\1", words)
-
-
 def _locator(axis: Axis, most: int) -> Locator:
     """At most so many ticks, between powers of ten only where few of these are in view."""
     if axis.get_scale() != "log":
@@ -427,39 +392,41 @@ def _locator(axis: Axis, most: int) -> Locator:
     return LogLocator(subs=subs, numticks=most)
 
 
-def beyond(marks: pd.DataFrame, axes: Axes, horizontal: bool) -> pd.DataFrame:
+def beyond(marks: pd.DataFrame, values: Axis) -> pd.DataFrame:
     """Those of a layer's marks that are beyond the limits, or are not to stretch them; side 0 is below, 1 above."""
-    low, high = axes.get_xlim() if horizontal else axes.get_ylim()
+    low, high = values.get_view_interval()
     value, stretches = marks["value"], marks["stretches"]
     above = value > np.where(stretches, high, low)
     return marks.assign(side=above * 1)[(value < low) | (value > high) | ~stretches]
 
 
-def _write(axes: Axes, texts: Any, share: float, places: Any, look: Look, horizontal: bool) -> None:
+def _number(values: Axis, outside: pd.DataFrame) -> None:
+    """Of each group, the least and the greatest value beyond the axis, beside their arrows."""
+    arrow, to = ("\u2003", " to ") if values.axis_name == "x" else ("\n", " to\n")  # as much room as an arrow takes
+    for _, group in outside.groupby(["group", "side"], sort=False):
+        side = int(group["side"].iloc[0])
+        ends = [0.0 if abs(end) < NO_LOGARITHM else end for end in group["value"].agg(["min", "max"])]
+        words = to.join(dict.fromkeys(readable(float(f"{end:.3g}")) for end in ends))
+        before = side == (values.axis_name == "y")
+        _write(values, [group["place"].mean()], side, [arrow + words if before else words + arrow], {})
+
+
+def _write(values: Axis, places: Iterable[float], share: float, texts: Iterable[str], look: Look) -> None:
     """Words at a share of the axis of values: at an edge within the panel, beyond 1 outside."""
+    across = values.axis_name == "x"
     side = 1 if share == 0.5 else 2 if 0.5 < share <= 1 else 0
-    ink = {"color": look["color"], "alpha": look["alpha"]}
+    ink: Look = {name: look[name] for name in ("color", "alpha") if name in look}
     for place, words in zip(places, texts, strict=True):
-        if horizontal:
-            ink |= {"ha": ("left", "center", "right")[side], "va": "center", "transform": axes.get_yaxis_transform()}
-            axes.text(share, place, words, **ink)
+        if across:
+            ink |= {"ha": ("left", "center", "right")[side], "va": "center", "xycoords": ("axes fraction", "data")}
         else:
-            ink |= {"va": ("bottom", "center", "top")[side], "ha": "center", "transform": axes.get_xaxis_transform()}
-            axes.text(place, share, words, **ink)
+            ink |= {"va": ("bottom", "center", "top")[side], "ha": "center", "xycoords": ("data", "axes fraction")}
+        values.axes.annotate(words, (share, place) if across else (place, share), **ink)
 
 
-def _setting(of: Any, value: Any, place: int, rows: pd.DataFrame) -> Any:
-    """What a setting is for the value of `by` in this place, or for these rows."""
-    if isinstance(of, dict):
-        return of[str(value)]
-    if isinstance(of, list):
-        return of[place % len(of)]
-    return next(iter(rows[of]), None) if isinstance(of, str) and of in rows else of
-
-
-def _filled(label: str, value: Any) -> str:
-    """Only `{}` and `{:spec}` stand for the value: other braces are TeX's."""
-    return re.sub(r"\{(?::([^{}]*))?\}", lambda found: format(value, found[1] or ""), label)
+def _chosen(of: Any, value: Any, turn: int) -> Any:
+    """What is chosen for the value of `by` that is drawn in this turn."""
+    return of[str(value)] if isinstance(of, dict) else of[turn % len(of)] if isinstance(of, list) else of
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def worded(text: str, frame: pd.DataFrame) -> str:
         name, form = found.groups(default="")
         return format(known[name], form) if name in known else found[0]
 
-    return re.sub(r"\{(\w+)(?::([^{}]*))?\}", value, text)
+    return re.sub(r"\{(\w*)(?::([^{}]*))?\}", value, text)
 
 
 def in_words(value: str | float | None, digits: int = 4) -> str:

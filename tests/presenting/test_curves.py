@@ -18,10 +18,15 @@ def drawn(traces):
     return curves_figure(traces, "title").axes[0]
 
 
+def labels(axes):
+    (legend,) = axes.figure.legends
+    return {text.get_text() for text in legend.get_texts()}
+
+
 def test_median_mean_and_bands_are_the_spreads():
     traces = [trace([8.0, 4.0, 1.0]), trace([8.0, 5.0, 2.0]), trace([8.0, 9.0, 6.0])]
     axes = drawn(traces)
-    mean, median = axes.get_lines()
+    median, mean = axes.get_lines()
     assert list(median.get_ydata()) == [8.0, 5.0, 2.0]
     assert list(mean.get_ydata()) == [8.0, 6.0, 3.0]
     assert list(mean.get_xdata()) == list(median.get_xdata()) == [0, 1, 2]
@@ -41,18 +46,18 @@ def test_one_cell_is_a_line():
 
 def test_one_cell_has_no_quartiles_even_where_it_is_infinite():
     axes = drawn([trace([3.0, math.inf, 1.0, 0.5])])
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["median"]
+    assert labels(axes) == {"median"}
     assert not axes.collections
 
 
 def test_two_cells_of_which_one_is_infinite_are_several():
     axes = drawn([trace([3.0, 2.0, 1.0]), trace([3.0, 2.0, math.inf])])
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["quartiles, extremes", "mean", "median"]
+    assert labels(axes) == {"quartiles, extremes", "mean", "median"}
 
 
 def test_what_is_infinite_is_left_out():
     axes = drawn([trace([3.0, math.inf, 1.0]), trace([3.0, math.nan, 2.0])])
-    mean, median = axes.get_lines()
+    median, mean = axes.get_lines()
     assert [math.isnan(y) for y in median.get_ydata()] == [False, True, False]
     assert [math.isnan(y) for y in mean.get_ydata()] == [False, True, False]
 
@@ -72,5 +77,5 @@ def test_a_panel_for_each_score_that_has_a_curve(traces, expected):
     assert (figure is None) == (not expected)
     if figure is not None:
         assert len(figure.axes) == len(expected)
-        assert [axes.get_ylabel() for axes in figure.axes] == [LABELS[score] for score in expected]
+        assert [axes.get_title(loc="left") for axes in figure.axes] == [LABELS[score] for score in expected]
         assert {axes.get_xlabel() for axes in figure.axes} == {"steps"}

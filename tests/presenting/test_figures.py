@@ -1,43 +1,11 @@
-"""What figures share: the curve of a posterior, and files."""
+"""Files of figures."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pandas as pd
-import pytest
-import torch
 
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.presenting.figures import curve, span, write_figure
+from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
-
-
-def test_a_curve_is_the_mean_and_deviation_of_f(toy):
-    generator = torch.Generator().manual_seed(0)
-    mean = torch.randn(20, generator=generator, dtype=torch.float64)
-    tril = torch.randn(20, 20, generator=generator, dtype=torch.float64).tril()
-    tril.diagonal().abs_().add_(0.1)
-    drawn = curve(toy, FullGaussian(mean, tril))
-    assert (np.diff(drawn["x"]) > 0).all()
-    assert (drawn["high"] - drawn["low"]).to_numpy() == pytest.approx(4 * drawn["sd"].to_numpy(), rel=1e-12)
-    for place in (0, 57, 199):  # one input at a time, from the definition of the features and a dense covariance
-        row, centres = drawn.loc[place], toy.frozen.inducing_points[:, 0]
-        phi = torch.exp(-0.5 * ((row["x"] - centres) / 0.2) ** 2)
-        assert row["mean"] == pytest.approx(float(phi @ mean), rel=1e-12, abs=1e-12)
-        assert row["sd"] ** 2 == pytest.approx(float(phi @ (tril @ tril.mT) @ phi), rel=1e-12)
-
-
-def test_only_one_input_can_be_drawn(toy):
-    q = FactorisedGaussian(torch.zeros(20, dtype=torch.float64), torch.ones(20, dtype=torch.float64))
-    with pytest.raises(ValueError, match="inputs have 2 dimensions"):
-        curve(replace(toy, X=toy.X.expand(-1, 2), X_test=toy.X_test.expand(-1, 2)), q)
-
-
-@pytest.mark.parametrize(("values", "text"), [([3, 20, 4], "3–20"), ([5, 5], "5")])
-def test_a_span_is_one_number_or_two(values, text):
-    assert span(values) == text
 
 
 def test_equal_figures_are_equal_files(tmp_path):

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex, to_rgba
 from pydantic import ValidationError
 
 from fsvi_bench.presenting.figures import BLUE, GREEN, VERMILLION
-from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel, fence, readable
+from fsvi_bench.presenting.plots import FigureSpec, Layer, fence, readable
 
 CURVES = pd.DataFrame(
     {
@@ -27,13 +27,13 @@ FRAMES = {"curves": CURVES}
 OF_CURVES = {"frame": "curves", "x": "step", "y": "kl"}
 
 
-def figure_of(*panels, drawings=None, **settings):
-    return FigureSpec(**{"height": 2.0, "panels": panels, **settings}).of(FRAMES, drawings)
+def figure_of(*panels, frames=FRAMES, drawings=None, **settings):
+    return FigureSpec(**{"height": 2.0, "panels": panels, **settings}).of(frames, drawings)
 
 
-def axes_of(*layers, **settings):
+def axes_of(*layers, frames=FRAMES, **settings):
     """The one panel with these layers."""
-    (axes,) = figure_of({"layers": layers, **settings}).axes
+    (axes,) = figure_of({"layers": layers, **settings}, frames=frames).axes
     return axes
 
 
@@ -131,11 +131,9 @@ def test_points_have_an_edge_only_if_they_are_nothing_else(marker, visible_edge)
 
 
 def test_numbers_that_are_not_finite_are_left_out():
-    frames = {"gaps": pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [1.0, math.nan, math.inf]})}
-    figure = FigureSpec(height=2.0, panels=(Panel(layers=(Layer(frame="gaps"),)),)).of(frames)
-    figure.draw_without_rendering()
-    low, high = figure.axes[0].get_ylim()
-    assert np.isfinite([low, high]).all()
+    axes = axes_of({"frame": "gaps"}, frames={"gaps": pd.DataFrame({"x": [1, 2, 3], "y": [1.0, math.nan, math.inf]})})
+    axes.figure.draw_without_rendering()
+    assert np.isfinite(axes.get_ylim()).all()
 
 
 @pytest.mark.parametrize(
@@ -187,11 +185,6 @@ def test_a_panel_has_its_words_scales_limits_and_ticks():
     assert axes.get_xticks().tolist() == [1, 4]
 
 
-def test_equal_units_are_as_long():
-    assert axes_of(OF_B, equal=True).get_aspect() == 1.0
-    assert axes_of(OF_B).get_aspect() == "auto"
-
-
 def legend_of(axes):
     return None if axes.get_legend() is None else [text.get_text() for text in axes.get_legend().get_texts()]
 
@@ -201,7 +194,7 @@ def test_a_legend_has_what_is_labelled_and_is_left_out_otherwise():
     assert legend_of(axes_of(labelled)) == ["b", "a"]
     assert legend_of(axes_of(labelled, legend=None)) is None
     assert legend_of(axes_of(OF_CURVES)) is None
-    titled = axes_of(labelled, legend="upper right", legend_columns=2, legend_title="method").get_legend()
+    titled = axes_of(labelled, legend={"loc": "upper right", "ncols": 2, "title": "method"}).get_legend()
     assert titled.get_title().get_text() == "method"
 
 
@@ -229,6 +222,19 @@ def test_panels_fill_the_rows_and_spare_axes_are_hidden():
     assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
     assert figure.get_suptitle() == "all"
     assert [axes.get_subplotspec().rowspan.start for axes in figure.axes] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("panels", "rows"), [(3, [3]), (4, [4]), (5, [3, 2]), (9, [3, 3, 3])])
+def test_rows_are_of_nearly_equal_length(panels, rows):
+    figure = figure_of(*[{}] * panels, columns=4)
+    shown = [axes.get_subplotspec().rowspan.start for axes in figure.axes if axes.get_visible()]
+    assert [shown.count(row) for row in range(len(rows))] == rows
+
+
+def test_words_and_scales_may_be_those_of_the_panels_rows():
+    frames = {"curves": CURVES.assign(scale=["log"] * 3 + ["linear"] * 3)}
+    figure = figure_of({"layers": [OF_CURVES], "yscale": "{scale}", "y": "{method}"}, frames=frames, each="method")
+    assert [(axes.get_yscale(), axes.get_ylabel()) for axes in figure.axes] == [("log", "b"), ("linear", "a")]
 
 
 @pytest.mark.parametrize(("share", "shared"), [("none", False), ("row", True), ("all", True)])
@@ -277,9 +283,8 @@ def test_a_panel_for_each_value_of_the_first_frame():
 
 
 def test_points_may_be_outlines_or_tinted_by_row():
-    frames = {"points": CURVES.assign(fill=[0.0, 0.35, 1.0] * 2)}
-    layer = Layer(kind="points", frame="points", x="step", y="kl", fill="fill", colour="green", label="kl")
-    (axes,) = FigureSpec(height=2.0, panels=(Panel(layers=(layer,)),)).of(frames).axes
+    layer = {**OF_CURVES, "kind": "points", "fill": "fill", "colour": "green", "label": "kl"}
+    axes = axes_of(layer, frames={"curves": CURVES.assign(fill=[0.0, 0.35, 1.0] * 2)})
     faces = {line.get_xdata()[0]: line.get_markerfacecolor() for line in axes.lines}
     assert faces == {1: "white", 2: to_rgba(GREEN, 0.35), 3: GREEN}
     assert {line.get_markeredgecolor() for line in axes.lines} == {GREEN}
@@ -287,11 +292,9 @@ def test_points_may_be_outlines_or_tinted_by_row():
 
 
 def test_a_look_may_be_a_column():
-    frames = {
-        "curves": CURVES.assign(shade=CURVES["method"].map({"a": "0.5", "b": "green"}), sign=["s"] * 3 + ["^"] * 3)
-    }
-    layer = Layer(kind="linepoints", frame="curves", x="step", y="kl", colour="shade", marker="sign")
-    lines = FigureSpec(height=2.0, panels=(Panel(layers=(layer,)),)).of(frames).axes[0].lines
+    curves = CURVES.assign(shade=["green"] * 3 + ["0.5"] * 3, sign=["s"] * 3 + ["^"] * 3)
+    layer = {**OF_CURVES, "kind": "linepoints", "colour": "shade", "marker": "sign"}
+    lines = axes_of(layer, frames={"curves": curves}).lines
     assert sorted((line.get_color(), line.get_marker(), points_of(line)) for line in lines) == sorted(
         [(GREEN, "s", B), ("0.5", "^", A)]
     )
@@ -327,10 +330,9 @@ VALUES = pd.DataFrame(
 def strip(values=VALUES, horizontal=True, kind="intervals", **settings):
     """The axes of a panel of these values with a place each."""
     at = {"x": "value", "y": "place"} if horizontal else {"x": "place", "y": "value"}
-    layer = Layer(kind=kind, frame="values", colour="blue", beyond="place", **at)
-    scale = {"xscale" if horizontal else "yscale": settings.pop("scale", "log")}
-    panel = Panel(layers=(layer,), horizontal=horizontal, names="name", groups="method", **scale, **settings)
-    return FigureSpec(height=2.0, panels=(panel,)).of({"values": values}).axes[0]
+    layer = {"kind": kind, "frame": "values", "colour": "blue", "beyond": "place", **at}
+    settings |= {"xscale" if horizontal else "yscale": settings.pop("scale", "log"), "horizontal": horizontal}
+    return axes_of(layer, frames={"values": values}, names="name", groups="method", **settings)
 
 
 def said(axes):
@@ -362,15 +364,15 @@ def test_outliers_are_written_with_few_digits():
     found = [1.8, 1.9, 2.0, 2.05, 2.1, 2.15, 2.2, 901.234, 20345.0]
     values = pd.DataFrame({"value": found, "place": range(9), "name": "", "method": ""})
     axes = strip(values, kind="points", scale="linear", fence=True)
-    assert {"901", "2e4"} <= set(said(axes))
+    assert {"901", "2.03·10⁴"} <= set(said(axes))
     assert axes.get_xlim()[1] < 3
 
 
 def test_a_group_beyond_the_axis_has_one_pair_of_numbers_and_layers_that_do_not_stretch_it_lie_there():
     values = pd.DataFrame({"x": [0, 1, 2], "y": [1.0, 2.0, 3.0], "far": [0.1, 50.0, 700.0], "of": ["a", "b", "b"]})
     of = {"frame": "values", "kind": "points", "beyond": "of"}
-    panel = Panel(layers=(Layer(**of), Layer(**of, shift=0.1, alpha=0.5, stretches=False, **{"y": "far"})))
-    (axes,) = FigureSpec(height=2.0, panels=(panel,)).of({"values": values}).axes
+    far = {**of, "shift": 0.1, "alpha": 0.5, "stretches": False, "y": "far"}
+    axes = axes_of(of, far, frames={"values": values})
     assert sorted(said(axes)) == sorted(["▾", "0.1", "▴", "▴", "50 to\n700"])
     assert axes.get_ylim()[1] < 4
     assert {text.get_alpha() for text in axes.texts if text.get_text() in "▾▴"} == {0.5}
@@ -383,12 +385,10 @@ def test_nothing_to_show_is_an_axis_without_numbers():
 
 
 def test_panels_that_share_an_axis_have_room_for_the_values_of_both():
-    layer = Layer(kind="points", frame="values", x="value", y="place", beyond="place")
+    layer = {"kind": "points", "frame": "values", "x": "value", "y": "place", "beyond": "place"}
     values = pd.DataFrame({"value": [1.0, 2.0, 1e3, 1e4], "place": [0, 1, 0, 1], "set": ["a", "a", "b", "b"]})
-    spec = FigureSpec(
-        height=2.0, each="set", columns=2, sharex="all", panels=(Panel(horizontal=True, xscale="log", layers=(layer,)),)
-    )
-    left, right = spec.of({"values": values}).axes
+    panel = {"horizontal": True, "xscale": "log", "layers": [layer]}
+    left, right = figure_of(panel, frames={"values": values}, each="set", columns=2, sharex="all").axes
     assert left.get_xlim() == right.get_xlim()
     assert (left.get_xlim()[0] < 1.0, left.get_xlim()[1] > 1e4) == (True, True)
     assert not [*said(left), *said(right)]
@@ -434,7 +434,6 @@ def test_numbers_are_written_as_they_are_read(value, text):
 )
 def test_an_axis_has_several_readable_labels(values, scale, labels):
     frames = {"values": pd.DataFrame({"x": [0, 1], "y": values})}
-    panel = Panel(yscale=scale, ticks=5, layers=(Layer(frame="values", kind="points"),))
-    (axes,) = FigureSpec(height=2.0, panels=(panel,)).of(frames).axes
+    axes = axes_of({"frame": "values", "kind": "points"}, frames=frames, yscale=scale, ticks=5)
     axes.figure.draw_without_rendering()
     assert labels <= {label.get_text() for label in axes.get_yticklabels()}

@@ -128,7 +128,7 @@ def test_dark_and_light_follow_the_readers_setting(visit):
         page = visit(color_scheme=scheme)
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         text = page.locator("#scores .drawing svg text").first.evaluate("e => getComputedStyle(e).fill")
-        mark = page.locator(".marker path").nth(1).evaluate("e => getComputedStyle(e).fill")
+        mark = page.locator(".marker polygon").nth(1).evaluate("e => getComputedStyle(e).fill")
         colours[scheme] = [ground, text, mark]
     assert colours["light"][0] == "rgb(255, 255, 255)"
     assert all(light != dark for light, dark in zip(*colours.values(), strict=True))

@@ -13,8 +13,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 
+from fsvi_bench.presenting.figures import ASSETS
 from fsvi_bench.presenting.report.appearance import (
-    ASSETS,
     GROUND,
     LOOKS,
     colour_variables,
@@ -26,18 +26,17 @@ from fsvi_bench.presenting.report.figures import (
     curves_of,
     draw_curves,
     draw_strips,
-    exact_coverage,
-    mean_coverage,
-    median_spectrum,
+    exact_levels,
+    lines_of,
     shorten,
 )
-from fsvi_bench.presenting.report.page import STRIPS, rows_of_panels
+from fsvi_bench.presenting.report.page import STRIPS
 from fsvi_bench.scoring.scores import Overconfidence
 from tests.presenting.studies import SPECTRUM, curve, record, study_of
 
 
-def entries(study):
-    return {entry.name: entry for entry in study.entries}
+def strips(name, study):
+    return draw_strips(name, lines_of(study), exact_levels(study))
 
 
 def words(axes):
@@ -69,7 +68,7 @@ def test_kls_are_means_and_open_where_they_are_those_of_the_moments():
     records = [record("rand-a", split, kl) for split, kl in enumerate([1.0, 3.0])]
     records += [record("concrete-dropout", split, math.inf, family="bernoulli") for split in (0, 1)]
     records += [record("exact", 0, 1e-14), record("ssge", 0), record("fixed-a", 0, 4.0), record("fixed-a", 1)]
-    (axes,) = draw_strips("kl", study_of(records), ["boston"]).axes
+    (axes,) = strips("kl", study_of(records)).axes
     assert points(axes) == [(4.0, True), (2.0, True), (50.0, False)]  # fixed-a, rand-a, concrete-dropout
     assert (1.0, 3.0) in [bar[:2] for bar in bars(axes)]  # 2 ± √2/√2
     assert {"◂", "0", "none finished", "1/2"} <= words(axes)
@@ -78,7 +77,7 @@ def test_kls_are_means_and_open_where_they_are_those_of_the_moments():
 
 def test_data_sets_stand_side_by_side_on_one_axis_of_kl():
     records = [record("rand-a", 0, 1.0), record("rand-a", 0, 1e4, dataset="yacht"), record("ssge", 0, 2.0, M=20)]
-    figure = draw_strips("kl", study_of([*records, record("ssge", 0, 2.0, M=160)]), ["boston", "yacht"])
+    figure = strips("kl", study_of([*records, record("ssge", 0, 2.0, M=160)]))
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["boston", "yacht"]
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     assert names(figure.axes[0]) == ["rand-a   full", "ssge   full M=20", "full M=160"]
@@ -100,7 +99,7 @@ def test_an_nlpd_far_from_all_others_is_written_not_drawn():
     }
     records = [record(name, 0, 1.0, nlpd=value) for name, value in values.items()]
     records += [record("variational-dropout", 0, 1.0, nlpd=None), record("exact", 0, 0.0, nlpd=1.9)]
-    (axes,) = draw_strips("nlpd", study_of(records), ["boston"]).axes
+    (axes,) = strips("nlpd", study_of(records)).axes
     assert {"900", "∞", "▸", "unknown"} <= words(axes)
     assert axes.get_xlim()[1] < 4
     assert 1.9 in [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
@@ -111,14 +110,12 @@ def test_spectra_are_medians_over_cells():
     wide = Overconfidence(smallest=doubled[0], median=doubled[10], largest=doubled[-1], quantiles=tuple(doubled))
     records = [record("rand-a", 0, 1.0), record("rand-a", 1, 1.0), record("rand-a", 2, 1.0, overconfidence=wide)]
     study = study_of(records)
-    assert median_spectrum(study.finished("boston", study.entries[0])) == pytest.approx(SPECTRUM, rel=1e-15)
-    (axes,) = draw_strips("spectrum", study, ["boston"]).axes
+    (axes,) = strips("spectrum", study).axes
     thin, thick = sorted(bars(axes), key=lambda bar: bar[2])
     assert thin == (pytest.approx(SPECTRUM[0]), pytest.approx(SPECTRUM[20]), 1.1, None)
     assert thick == (pytest.approx(SPECTRUM[5]), pytest.approx(SPECTRUM[15]), 4.6, 0.42)
     (mark,) = [line for line in axes.lines if line.get_marker() == look("rand-a").marker]
     assert mark.get_xdata().tolist() == [SPECTRUM[10]]
-    assert mark.get_markeredgecolor() == GROUND["paper"]
     assert 1.0 in [line.get_xdata()[0] for line in axes.lines]
 
 
@@ -126,7 +123,7 @@ def test_a_variance_that_is_gone_is_drawn_to_the_edge():
     gone = Overconfidence(smallest=0.0, median=0.0, largest=0.0, quantiles=(0.0,) * 21)
     some = Overconfidence(smallest=0.0, median=0.5, largest=2.0, quantiles=(0.0,) * 10 + (0.5,) * 10 + (2.0,))
     records = [record("rand-a", 0, 1.0, overconfidence=gone), record("ssge", 0, 1.0, overconfidence=some)]
-    (axes,) = draw_strips("spectrum", study_of(records), ["boston"]).axes
+    (axes,) = strips("spectrum", study_of(records)).axes
     assert {"◂", "0"} <= words(axes)
     (thin,) = [bar for bar in bars(axes, look("ssge").light) if bar[2] == 1.1]
     assert thin[:2] == (0.0, 2.0)
@@ -138,13 +135,11 @@ def test_coverage_is_the_mean_over_splits_beside_the_exact_ones():
     records = [record("rand-a", 0, 1.0, coverage=low), record("rand-a", 1, 1.0, coverage=high, seed=0)]
     records += [record("rand-a", 1, 1.0, coverage=high, seed=1), record("ssge", 0, 1.0, coverage=None)]
     study = study_of(records)
-    rand_a, ssge = entries(study)["rand-a full"], entries(study)["ssge full"]
-    assert mean_coverage(study.finished("boston", rand_a)).to_dict() == pytest.approx(
-        {"50": 40.0, "90": 70.0, "95": 90.0}
-    )
-    assert mean_coverage(study.finished("boston", ssge)).isna().all()
-    assert exact_coverage(study, "boston").to_dict() == pytest.approx({"50": 50.0, "90": 90.0, "95": 94.0})
-    (axes,) = draw_strips("calibration", study, ["boston"]).axes
+    lines = lines_of(study).set_index("method")[["inside_50", "inside_90", "inside_95"]]
+    assert lines.loc["rand-a"].tolist() == pytest.approx([40.0, 70.0, 90.0])
+    assert lines.loc["ssge"].isna().all()
+    assert exact_levels(study)["level"].tolist() == pytest.approx([50.0, 90.0, 94.0])
+    (axes,) = strips("calibration", study).axes
     levels = [line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1]
     assert {50.0, 90.0, 95.0, 94.0} <= {round(level, 9) for level in levels}
     assert "unknown" in words(axes)
@@ -251,12 +246,6 @@ def test_a_drawing_in_the_page_takes_the_pages_colours_letters_and_names(tmp_pat
     assert [(tmp_path / name).is_file() for name in drawing.files] == [True, True]
 
 
-def test_many_data_sets_are_spread_over_rows():
-    assert rows_of_panels([], 4) == []
-    assert rows_of_panels(list("abc"), 4) == [["a", "b", "c"]]
-    assert rows_of_panels(list("abcde"), 4) == [["a", "b", "c"], ["d", "e"]]
-
-
 def test_long_names_are_cut_short_and_leave_the_panels_their_room():
     """Two settings that differ in eleven options, on eight data sets in a row."""
     settings = [{f"an_option_with_a_name_{name}": value for name in "abcdefghijk"} for value in (0.125, 0.25)]
@@ -265,7 +254,7 @@ def test_long_names_are_cut_short_and_leave_the_panels_their_room():
     records += [record("a-method-from-elsewhere-" + 4 * "with-a-long-name-", 0, 1.0, dataset=d) for d in datasets]
     study = study_of(records)
     for name in STRIPS:
-        figure = draw_strips(name, study, datasets)
+        figure = strips(name, study)
         FigureCanvasAgg(figure).draw()
         boxes = [axes.get_position() for axes in figure.axes]
         assert len(boxes) == 8

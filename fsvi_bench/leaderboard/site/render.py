@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fsvi_bench.leaderboard.site import words
-from fsvi_bench.presenting.report.appearance import ASSETS as REPORT_ASSETS
+from fsvi_bench.presenting.figures import ASSETS as REPORT_ASSETS
 from fsvi_bench.presenting.report.appearance import colour_variable, colour_variables, look
 from fsvi_bench.presenting.report.page import duration
 from fsvi_bench.presenting.report.page import marker as drawn_marker

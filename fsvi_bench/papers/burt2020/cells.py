@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.papers.places import Cells
 from fsvi_bench.presenting import summary
-from fsvi_bench.presenting.figures import span
 from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.official import find_task
 from fsvi_bench.tasks.task import Task, bind_task
 
+FAINT = 0.4  #: opacity of what is over fewer cells than planned
 NAMED = ["dataset", "split", "seed", "method", "family"]
 SETTINGS = {"M": "Int64", "kl_jitter": "float64", "max_steps": "Int64"}  #: <NA> or NaN for what a method does not have
 SPREAD = ["median", "lower", "upper", "mean", "error", "finished", "lost", "planned"]
@@ -102,3 +103,9 @@ def _steps_in_words(cells: pd.DataFrame) -> str:
     usual = takers.map(len).idxmax()
     others = [f"{title_of(name)}: {steps:,}" for steps, names in takers.drop(usual).items() for name in names]
     return f"up to {usual:,} steps" + (f" ({'; '.join(others)})" if others else "")
+
+
+def span(values: Sequence[int]) -> str:
+    """From the least to the greatest, as `3–20`; one number if they are equal."""
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low}–{high}"

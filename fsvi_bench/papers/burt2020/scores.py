@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from fsvi_bench.papers.burt2020.cells import (
+    FAINT,
     finished_in_words,
     frame_of,
     settings_in_words,
@@ -13,7 +14,6 @@ from fsvi_bench.papers.burt2020.cells import (
     title_of,
 )
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.presenting.figures import FAINT
 from fsvi_bench.running.plan import Request
 
 DEFAULT = 80  #: what has no size, as EXACT, looks like this one

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pandas as pd
+import torch
 
+from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.burt2020.cells import frame_of, in_words, problem_of, settings_in_words, title_of
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.presenting.figures import curve
+from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.running.cell_files import load_posterior
 from fsvi_bench.running.plan import Request
+from fsvi_bench.tasks.task import Task
 
 
 def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
@@ -38,6 +41,21 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
     }
     panels.attrs.update(settings_in_words(cells, laboratory.quick))
     return Findings(frames=frames)
+
+
+def curve(problem: Task, q: Posterior) -> pd.DataFrame:
+    """f under q, without noise, at a problem's test inputs in rising order: mean, deviation, and ±2 of these.
+
+    Raises:
+        ValueError: the problem's inputs have more than one dimension.
+    """
+    if problem.X.shape[1] != 1:
+        raise ValueError(f"inputs have {problem.X.shape[1]} dimensions, only one can be drawn")
+    x, order = problem.X_test[:, 0].sort()
+    Phi, no_noise = problem.Phi_test[order], torch.zeros((), dtype=torch.float64)
+    deviation = predictive_variance(Phi, q.covariance_tril(), no_noise).sqrt()
+    found = pd.DataFrame({"x": x, "mean": Phi @ q.mean, "sd": deviation})
+    return found.assign(low=found["mean"] - 2 * found["sd"], high=found["mean"] + 2 * found["sd"])
 
 
 def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:

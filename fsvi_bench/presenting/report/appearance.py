@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from markupsafe import Markup
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.figures import write_figure
+from fsvi_bench.presenting.figures import ASSETS, write_figure
 from fsvi_bench.resources import read_yaml
 
 #: Colours of a figure on light ground; the page's style sheet has their dark counterparts by the same names.
@@ -30,7 +31,6 @@ class Look:
     marker: str
 
 
-ASSETS = Path(__file__).parents[1] / "assets"
 _LOOKS: dict[str, Any] = read_yaml(ASSETS / "looks.yaml")  # type: ignore[assignment]
 LOOKS = {method: Look(**look) for method, look in _LOOKS["methods"].items()}
 _BUILT_IN = tuple(LOOKS)
@@ -45,6 +45,11 @@ def method_place(method: str) -> tuple[int, str]:
 def look(method: str) -> Look:
     """A method's colours and marker. One from outside gets those that its name decides: the same in every report."""
     return LOOKS.get(method) or _OTHERS[sum(method.encode()) % len(_OTHERS)]
+
+
+def looks(methods: pd.Series[str]) -> pd.DataFrame:
+    """The columns `light`, `dark` and `marker` for these rows."""
+    return pd.DataFrame([vars(look(method)) for method in methods], methods.index)
 
 
 def colour_variables(dark: bool) -> dict[str, str]:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from fsvi_bench.presenting.curves import spread_frame
-from fsvi_bench.presenting.figures import NO_LOGARITHM
+from fsvi_bench.presenting.figures import NO_LOGARITHM, SPECS
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.report.appearance import ASSETS, look
+from fsvi_bench.presenting.report.appearance import looks
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.traces import spread_by_second, spread_by_step
-from fsvi_bench.resources import read_yaml
 
-SPECS: dict[str, dict[str, Any]] = read_yaml(ASSETS / "figures.yaml")  # type: ignore[assignment]
 WIDTH = 12.0  #: inches; the page's text is as wide
 WIDEST = 5.2  #: inches of a panel
 LINE, METHOD_GAP = 0.2, 0.45  #: inches per line; the gap between methods as a share of it
@@ -28,81 +22,69 @@ AROUND = 1.0  #: inches above and below strips
 LETTER = 0.068  #: inches, about, of a letter beside a line
 MOST_LETTERS = 65  #: of names beside the lines; longer ones are cut short (the tables have them whole)
 LEVELS = ("50", "90", "95")  #: of predictive intervals, in %
-MOST_POINTS = 40  #: of a curve; more cannot be told apart at this width
+QUANTILES = {"least": 0, "lower": 5, "middle": 10, "upper": 15, "greatest": 20}  #: of a spectrum, in steps of 5 %
+PER_DECADE = 10  #: points of a curve; more cannot be told apart at this width
 DASHES = ("-", "--", ":", "-.")  #: of a method's several settings
-COURSE = 2.6  #: inches of a panel of curves
+LINE_OF = ["dataset", "entry"]
 
 
-def draw_strips(name: str, study: Study, datasets: Sequence[str]) -> Figure:
-    """A figure of `page.STRIPS` with panels for these data sets side by side."""
-    lines = lines_of(study, datasets)
-    exact = [{"dataset": name, "level": level} for name in datasets for level in exact_coverage(study, name)]
-    spec = FigureSpec(
-        **SPECS[name],
-        height=AROUND + LINE * (lines["place"].max() + 1),
-        width=min(WIDTH, LETTER * lines["name"].str.len().max() + 0.5 + WIDEST * len(datasets)),
-        columns=len(datasets),
+def draw_strips(name: str, lines: pd.DataFrame, levels: pd.DataFrame) -> Figure:
+    """`kl`, `nlpd`, `spectrum` or `calibration` of `lines_of` and `exact_levels`, with a panel for each data set."""
+    letters, columns = lines["name"].str.len().max(), min(SPECS[name]["columns"], lines["dataset"].nunique())
+    height, width = AROUND + LINE * lines["place"].max(), min(WIDTH, LETTER * letters + 0.5 + WIDEST * columns)
+    return FigureSpec(**SPECS[name], height=LINE, row_height=height, width=width).of({"lines": lines, "exact": levels})
+
+
+def lines_of(study: Study) -> pd.DataFrame:
+    """What strips show: a row per data set and entry, with the place of its line; words where a score is missing.
+
+    Data sets on which nothing finished are not there.
+    """
+    summary = study.summary[study.summary.groupby("dataset")["ok"].transform("max") > 0]
+    scores = {score: lines.set_index(LINE_OF) for score, lines in summary.groupby("score")}
+    kl = scores["kl"]
+    own = np.isfinite(kl["mean"])
+    finished = study.cells[study.cells["status"] == "ok"]
+    lines = kl[["method", "family", "cells", "ok"]].assign(
+        kl_own=own.astype(float), one=1.0, missing=np.where(kl["ok"] > 0, "unknown", "none finished")
     )
-    return spec.of({"lines": lines, "exact": pd.DataFrame(exact)})
+    for score, estimate in {"kl": kl.where(own, scores["kl_moment_matched"]), "nlpd": scores["nlpd"]}.items():
+        mean, error = estimate["mean"], estimate["standard_error"]
+        lines = lines.assign(**{score: mean, f"{score}_low": mean - error, f"{score}_high": mean + error})
+    inside = coverage(finished, "coverage", LINE_OF).add_prefix("inside_")
+    lines = lines.join([_spectra(finished), inside]).reset_index()
+    lacking = (lines["cells"] - lines["ok"]).astype(str) + "/" + lines["cells"].astype(str)
+    lines["lacking"] = lacking.where((lines["ok"] > 0) & (lines["ok"] < lines["cells"]), "")
+    return lines.join(looks(lines["method"])).merge(_places(lines), on="entry")
 
 
-def lines_of(study: Study, datasets: Sequence[str]) -> pd.DataFrame:
-    """What strips show: a row per data set and entry, with the place of its line; words where a score is missing."""
-    entries = study.entries_on(*datasets)
-    methods = [entry.method for entry in entries]
-    places = pd.DataFrame({"entry": entries, "method": methods, "family": [entry.family for entry in entries]})
-    places["place"] = places.index + METHOD_GAP * places.groupby("method", sort=False).ngroup()
-    # A method's name stands beside its first line only.
-    names = places["method"].mask(places.duplicated("method"), "") + [f"   {entry.variant}" for entry in entries]
-    places["name"] = [shorten(name.strip(), MOST_LETTERS) for name in names]
-    rows = [_line(study, dataset, entry) for dataset in datasets for entry in study.entries_on(dataset)]
-    lines = pd.DataFrame(rows).merge(places, on="entry").assign(one=1.0)
-    for score in ("kl", "nlpd", "middle", "inside_50"):
-        missing = [~lines["any_finished"], lines[score].isna()]
-        lines[f"{score}_words"] = np.select(missing, ["none finished", "unknown"], "")
-    return lines
+def _places(lines: pd.DataFrame) -> pd.DataFrame:
+    """Where each entry's line is, and its name; a method's name stands beside its first line only."""
+    entries = lines[["entry", "method"]].drop_duplicates().sort_values("entry", ignore_index=True)
+    methods = entries["method"].mask(entries.duplicated("method"), "")
+    names = [f"{method}   {entry.variant}".strip() for method, entry in zip(methods, entries["entry"], strict=True)]
+    place = entries.index + METHOD_GAP * entries.groupby("method", sort=False).ngroup()
+    return entries[["entry"]].assign(place=place, name=[shorten(name, MOST_LETTERS) for name in names])
 
 
-def _line(study: Study, dataset: str, entry: Entry) -> dict[str, Any]:
-    row: Any = study.row(dataset, entry)
-    finished = study.finished(dataset, entry)
-    cells, ok = row[["cells", "ok"]].iloc[0]
-    whole = math.isfinite(row.loc["kl", "mean"])
-    line = {"dataset": dataset, "entry": entry, "any_finished": ok > 0, "kl_own": float(whole)}
-    line |= {"colour": look(entry.method).light, "marker": look(entry.method).marker}
-    line["lacking"] = f"{cells - ok}/{cells}" if 0 < ok < cells else ""
-    line |= _estimated("kl", row.loc["kl" if whole else "kl_moment_matched"])
-    line |= _estimated("nlpd", row.loc["nlpd"])
-    if ok:
-        # Every fifth of the 21 quantiles: 0, 25, 50, 75 and 100 %.
-        line |= dict(
-            zip(("least", "lower", "middle", "upper", "greatest"), median_spectrum(finished)[::5], strict=True)
-        )
-        line |= mean_coverage(finished).add_prefix("inside_")
-    return line
+def _spectra(finished: pd.DataFrame) -> pd.DataFrame:
+    """`QUANTILES` of the spectra, their medians over the cells."""
+    spectra = finished["overconfidence.quantiles"]
+    parts = {name: spectra.str[place].astype(float) for name, place in QUANTILES.items()}
+    return pd.DataFrame(parts).groupby([finished[name] for name in LINE_OF]).median()
 
 
-def _estimated(score: str, number: pd.Series) -> dict[str, float]:
-    """A mean, and from where to where its standard error reaches; of one split only the mean."""
-    mean, error = number["mean"], number["standard_error"]
-    return {score: mean, f"{score}_low": mean - error, f"{score}_high": mean + error}
+def exact_levels(study: Study) -> pd.DataFrame:
+    """The coverage of the exact posterior's intervals, over all splits on which anything finished."""
+    finished = study.cells[study.cells["status"] == "ok"]
+    return coverage(finished, "coverage_exact", ["dataset"]).reset_index().melt("dataset", value_name="level")
 
 
-def median_spectrum(cells: pd.DataFrame) -> NDArray[np.float64]:
-    """Each quantile of the spectrum (0, 5, ..., 100 %), its median over the cells."""
-    return np.median(cells["overconfidence.quantiles"].tolist(), axis=0)
-
-
-def mean_coverage(cells: pd.DataFrame, of: str = "coverage") -> pd.Series[float]:
-    """Level -> % of test targets inside, over splits (seeds averaged first); missing where it does not apply."""
-    shares = cells[[f"{of}.{level}" for level in LEVELS]].set_axis(LEVELS, axis=1).astype(float)
-    return 100 * shares.groupby(cells["split"]).mean().mean().where(shares.notna().all())
-
-
-def exact_coverage(study: Study, dataset: str) -> pd.Series[float]:
-    """The same of the exact posterior, over all splits on which anything finished."""
-    finished = pd.concat([study.finished(dataset, entry) for entry in study.entries_on(dataset)])
-    return mean_coverage(finished.drop_duplicates("split"), "coverage_exact")
+def coverage(finished: pd.DataFrame, of: str, by: list[str]) -> pd.DataFrame:
+    """% of test targets inside, by level, over splits (seeds averaged first); missing where it does not apply."""
+    shares = 100 * finished[[f"{of}.{level}" for level in LEVELS]].set_axis(LEVELS, axis=1).astype(float)
+    splits = shares.groupby([finished[name] for name in (*by, "split")]).mean(skipna=False)
+    return splits.groupby(level=by).mean(skipna=False)
 
 
 def shorten(words: str, letters: int) -> str:
@@ -115,15 +97,13 @@ def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
 
     The dashed line is the KL of the best q of the family, where that is not 0.
     """
+    summary = study.summary
+    best = summary[(summary["dataset"] == dataset) & (summary["method"] == REFERENCE) & (summary["score"] == "kl")]
     panels = curves[["panel", "family"]].drop_duplicates()
-    exact = [entry for entry in study.entries_on(dataset) if entry.method == REFERENCE]
-    kls: dict[str, Any] = {entry.family: study.row(dataset, entry).loc["kl", "mean"] for entry in exact}
-    found = [(family, kl) for family, kl in kls.items() if kl > NO_LOGARITHM]
-    best = pd.DataFrame(found, columns=["family", "kl"]).merge(panels)
     families = panels["family"].nunique()
     columns = 2 * (families if len(panels) > families else 1)
-    spec = FigureSpec(**SPECS["curves"], row_height=COURSE, width=min(WIDTH, WIDEST * columns), columns=columns)
-    return spec.of({"curves": curves, "best": best})
+    spec = FigureSpec(**SPECS["curves"], width=min(WIDTH, WIDEST * columns), columns=columns)
+    return spec.of({"curves": curves, "best": best[best["mean"] > NO_LOGARITHM].merge(panels)})
 
 
 def curves_of(study: Study, dataset: str) -> pd.DataFrame:
@@ -134,19 +114,19 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
     curves = pd.concat([_course(study, dataset, entry) for entry in study.entries_on(dataset)])
     curves = curves[np.isfinite(curves["median"])]
     shown = ["lower_quartile", "median", "upper_quartile"]
-    curves[shown] = (
-        curves[shown].replace(np.inf, np.nan).clip(NO_LOGARITHM, 1.5 * curves["median"].max())
-    )  # bands may be far wider
-    settings = curves.drop_duplicates("name")
-    styles = [DASHES[place % len(DASHES)] for place in settings.groupby("method").cumcount()]
-    curves["style"] = curves["name"].map(dict(zip(settings["name"], styles, strict=True)))
+    curves[shown] = curves[shown].clip(NO_LOGARITHM, 1.5 * curves["median"].max())  # bands may be far wider
+    names = curves[["method", "name"]].drop_duplicates()
+    turns = names.set_index("name").groupby("method").cumcount()
+    curves["style"] = [DASHES[turn % len(DASHES)] for turn in curves["name"].map(turns)]
     sizes = sorted(curves["size"].dropna().unique()) or [math.nan]
-    panels = []
-    for size, family in product(sizes, FAMILIES):
-        own = curves[(curves["family"] == family) & curves["size"].isin([size, math.nan])]
-        title = family + (" (q’s moments)" if own["of_moments"].any() else "")
-        panels.append(own.assign(panel=f"{title}; M = {size:g}" if len(sizes) > 1 else title))
-    return pd.concat(panels, ignore_index=True)
+    curves["size"] = [sizes if math.isnan(size) else [size] for size in curves["size"]]
+    curves = curves.explode("size", ignore_index=True)
+    moments = curves.groupby(["size", "family"], dropna=False)["of_moments"].transform("any")
+    curves["panel"] = curves["family"] + np.where(moments, " (q’s moments)", "")
+    if len(sizes) > 1:
+        curves["panel"] += "; M = " + curves["size"].map("{:g}".format)
+    curves = curves.join(looks(curves["method"]))
+    return curves.sort_values(["size", "family"], key=lambda of: of.replace(FAMILIES, range(len(FAMILIES))))
 
 
 def _course(study: Study, dataset: str, entry: Entry) -> pd.DataFrame:
@@ -155,23 +135,16 @@ def _course(study: Study, dataset: str, entry: Entry) -> pd.DataFrame:
     singular = any(math.isinf(trace.points[-1].kl) for trace in traces)
     score = "kl_moment_matched" if singular else "kl"
     steps, seconds = (spread_frame(spread(traces, score)) for spread in (spread_by_step, spread_by_second))
-    curves = pd.concat([_thinned(steps).assign(along="steps"), _thinned(seconds).assign(along="seconds")])
-    return curves.assign(
+    return pd.concat([_thinned(steps).assign(along="steps"), _thinned(seconds).assign(along="seconds")]).assign(
         family=entry.family,
         method=entry.method,
         name=" ".join([entry.method, *(word for word in entry.settings.split() if word != told_by_panels)]),
         size=M if told_by_panels else math.nan,
         of_moments=singular,
-        colour=look(entry.method).light,
-        marker=look(entry.method).marker,
-        every=pd.Series([(sum(entry.method.encode()) % 5, 6)] * len(curves), curves.index, dtype=object),
     )
 
 
 def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
-    """At most so many points, evenly on a logarithmic axis; the last one stays, and what lies at 0 has no place."""
+    """At most so many points a decade, the last ones; what lies at 0 has no place on a logarithmic axis."""
     curve = curve[curve["place"] > 0]
-    if len(curve) <= MOST_POINTS:
-        return curve
-    along = np.log(curve["place"] / curve["place"].iloc[0])
-    return curve[~(along / along.iloc[-1] * (MOST_POINTS - 1)).round().duplicated(keep="last")]
+    return curve[~(PER_DECADE * np.log10(curve["place"])).round().duplicated(keep="last")]

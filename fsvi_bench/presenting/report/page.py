@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.markers import MarkerStyle
-from matplotlib.transforms import Affine2D
 
 from fsvi_bench.files import require_writable_directory, write_atomically
+from fsvi_bench.presenting.figures import ASSETS
 from fsvi_bench.presenting.report.appearance import (
-    ASSETS,
     Drawing,
     colour_variable,
     colour_variables,
@@ -22,18 +21,17 @@ from fsvi_bench.presenting.report.appearance import (
     look,
     write_drawing,
 )
-from fsvi_bench.presenting.report.figures import curves_of, draw_curves, draw_strips
+from fsvi_bench.presenting.report.figures import curves_of, draw_curves, draw_strips, exact_levels, lines_of
 from fsvi_bench.presenting.report.sections import sections
 from fsvi_bench.presenting.report.study import Study, read_study
 
 PAGE = "report.html"
 _LINK_TO_FIGURE = re.compile(r'href="((?:kl|nlpd|curves|spectrum|calibration)(?:-\d+)?\.(?:png|svg))"')
-#: How many panels they have in a row at most, and what they show.
 STRIPS = {
-    "kl": (8, "KL to the exact posterior by method"),
-    "nlpd": (8, "NLPD by method"),
-    "spectrum": (8, "Variance of q over the exact one by method"),
-    "calibration": (4, "Coverage of predictive intervals by method"),
+    "kl": "KL to the exact posterior by method",
+    "nlpd": "NLPD by method",
+    "spectrum": "Variance of q over the exact one by method",
+    "calibration": "Coverage of predictive intervals by method",
 }
 Figures = dict[str, list[Drawing]]  #: by section
 
@@ -61,29 +59,19 @@ def write_report(root: Path, folder: Path) -> Path:
 
 
 def _figures(study: Study, folder: Path) -> Figures:
-    shown = sorted(study.summary.loc[study.summary["ok"] > 0, "dataset"].unique())
-    figures: Figures = {}
-    for name, (most, words) in STRIPS.items():
-        rows = rows_of_panels(shown, most)
-        figures[name] = [
-            write_drawing(draw_strips(name, study, row), stem, folder, f"{words}: {', '.join(row)}")
-            for place, row in enumerate(rows, 1)
-            for stem in [f"{name}-{place}" if len(rows) > 1 else name]
-        ]
-    words = "KL against training steps and seconds on"
-    figures["curves"] = [
-        write_drawing(draw_curves(study, dataset, curves), f"curves-{place}", folder, f"{words} {dataset}", dataset)
-        for place, dataset in enumerate(study.datasets, 1)
-        for curves in [curves_of(study, dataset)]
-        if len(curves)
-    ]
+    figures: Figures = defaultdict(list)
+    if study.summary["ok"].any():
+        lines, levels = lines_of(study), exact_levels(study)
+        shown = ", ".join(lines["dataset"].unique())
+        for name, words in STRIPS.items():
+            drawing = write_drawing(draw_strips(name, lines, levels), name, folder, f"{words}: {shown}")
+            figures[name].append(drawing)
+    for place, dataset in enumerate(study.datasets, 1):
+        curves = curves_of(study, dataset)
+        if len(curves):
+            words, figure = f"KL against training steps and seconds on {dataset}", draw_curves(study, dataset, curves)
+            figures["curves"].append(write_drawing(figure, f"curves-{place}", folder, words, dataset))
     return figures
-
-
-def rows_of_panels(datasets: Sequence[str], most: int) -> list[list[str]]:
-    """Data sets in as few rows of at most so many as there can be, of nearly equal length."""
-    rows = -(-len(datasets) // most)
-    return [row.tolist() for row in np.array_split(list(datasets), rows)] if rows else []
 
 
 def render(study: Study, figures: Figures, root: Path) -> str:
@@ -108,8 +96,8 @@ def _asset(name: str) -> Markup:
 
 def marker(method: str) -> Markup:
     """A method's marker in its colour, as wide as a letter."""
-    style = MarkerStyle(look(method).marker)
-    (outline,) = style.get_path().to_polygons(Affine2D(style.get_transform().get_matrix()).scale(100, -100))
+    style = MarkerStyle(look(method).marker).scaled(100, -100)
+    (outline,) = style.get_path().to_polygons(style.get_transform())
     points = " ".join(f"{x:.0f},{y:.0f}" for x, y in np.asarray(outline))
     drawn = f'<polygon points="{points}" fill="var(--{colour_variable(look(method))})"/>'
     return Markup(f'<svg class="marker" viewBox="-70 -70 140 140" aria-hidden="true">{drawn}</svg>')

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed, method_names
-from fsvi_bench.presenting.report.appearance import ASSETS
+from fsvi_bench.presenting.figures import ASSETS
 from fsvi_bench.presenting.report.comparison import RANKED, compared, rankings
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.result_table import format_mean, headings, own_prior, shown_scores, written_rows

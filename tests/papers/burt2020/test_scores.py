@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
-from fsvi_bench.papers.burt2020.cells import SETTINGS, frame_of, settings_in_words
+from fsvi_bench.papers.burt2020.cells import FAINT, SETTINGS, frame_of, settings_in_words
 from fsvi_bench.papers.burt2020.scores import BESIDE, scores_by_line
 from fsvi_bench.papers.experiment import figure_of
 from fsvi_bench.papers.places import Cells, places
 from fsvi_bench.papers.registry import REPRODUCTIONS
-from fsvi_bench.presenting.figures import FAINT
 from fsvi_bench.running.plan import Request, make_plan
 
 PLANNED = 4
@@ -104,11 +103,11 @@ def test_a_mean_that_one_split_carries_far_away_does_not_stretch_the_axis():
     assert of_kl.get_ylim()[1] < 1e5
     assert on_axis(of_kl, "o") == [13.0, 300.0]
     assert on_axis(of_kl, "D") == [300.0]
-    assert words_in(of_kl) == (["1e6"], 0, 1)
+    assert words_in(of_kl) == (["10⁶"], 0, 1)
     assert words_in(of_nlpd)[0] == []
     nearer = [value if value < 1e6 else 9e5 for value in CARRIED]
     _, of_kl, _ = panels(line("rand-a", CARRIED), line("rand-a", nearer, "ffg"), line("ssge", 300.0))
-    assert words_in(of_kl)[0] == ["1e5 to\n1e6"]  # once for each method
+    assert words_in(of_kl)[0] == ["10⁵ to\n10⁶"]  # once for each method
 
 
 def test_an_infinite_mean_keeps_its_finite_median():

@@ -13,11 +13,11 @@ import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.base import Workshop
+from fsvi_bench.papers.burt2020.cells import FAINT
 from fsvi_bench.papers.burt2020.study.claims import StudyClaim, judge_study, verdict_table
 from fsvi_bench.papers.burt2020.study.reproduction import BURT2020_STUDY, is_published
 from fsvi_bench.papers.burt2020.study.summary import courses, number
 from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, CURVES_FILE, Tables, read_tables, write_tables
-from fsvi_bench.presenting.figures import FAINT
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 from fsvi_bench.statistics.resampled_t import corrected_interval
