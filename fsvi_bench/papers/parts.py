@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fsvi_bench.errors import InputError
@@ -81,6 +82,19 @@ class Parts:
         if failures:
             raise PartFailed(f"{len(failures)} of {len(arguments)} parts failed; the first: {failures[0]}")
         return [_read(path, result) for path in paths]  # what a second run will find, and nothing else
+
+    def table(
+        self,
+        function: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        result: type[Result],
+        told: set[str],
+    ) -> pd.DataFrame:
+        """A row for each part: the fields of its argument that are named in `told`, and its result. Raises as `compute`."""
+        results = self.compute(function, arguments, result)
+        return pd.DataFrame(
+            of.model_dump(include=told) | each.model_dump() for of, each in zip(arguments, results, strict=True)
+        )
 
     def _path(self, function: Callable[[Argument], Result], argument: Argument) -> Path:
         plain = json.loads(argument.model_dump_json())  # infinity as a word

@@ -9,35 +9,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import pandas as pd
 import torch
 from jaxtyping import Float
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from fsvi_bench.maths.bernoulli_dropout import bernoulli_entropy
-from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.gal2016.regression_data import RegressionData
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
-
-Training = TypeVar("Training", bound=Plain)
-Measured = TypeVar("Measured", bound=Plain)
 
 
 class NetworkSettings(Plain):
     """What both experiments choose. Gal gives the sizes; steps, rate, minibatch and draws are declared choices."""
 
-    width: PositiveInt = 1024
+    width: PositiveInt
     hidden_layers: PositiveInt
     length_scale: PositiveFloat
-    steps: NonNegativeInt = 20_000
-    minibatch: PositiveInt = 128
-    lr: PositiveFloat = 1e-3
-    draws: PositiveInt = 1000
-    seed: int = 0
+    steps: NonNegativeInt
+    minibatch: PositiveInt
+    lr: PositiveFloat
+    draws: int = Field(ge=2)
+    seed: int
 
 
 def concrete_keep(
@@ -112,10 +107,10 @@ class DropoutNetwork(nn.Module):
 
     @torch.no_grad()
     def functions(
-        self, x: Float[Tensor, "N D"], draws: int, generator: torch.Generator, temperature: float | None = None
+        self, x: Float[Tensor, "N D"], draws: int, generator: torch.Generator
     ) -> Float[Tensor, "T N outputs"]:
         """Values at all rows of x of `draws` functions drawn from q."""
-        return torch.stack([self(x, generator, temperature, one_function=True) for _ in range(draws)])
+        return torch.stack([self(x, generator, one_function=True) for _ in range(draws)])
 
 
 def fit(
@@ -156,18 +151,6 @@ def fit(
         if step % 100 == 0:
             trace.append(float(objective.detach()))
     return network, trace
-
-
-def train_all(
-    laboratory: Laboratory,
-    train: Callable[[Training], Measured],
-    trainings: Sequence[Training],
-    measured: type[Measured],
-) -> pd.DataFrame:
-    """A row for each network: what tells it from the others, and what was measured."""
-    found = laboratory.parts.compute(train, trainings, measured)
-    told = [of.model_dump(exclude={"N_test", "device", "network"}) for of in trainings]
-    return pd.DataFrame({**of, **each.model_dump()} for of, each in zip(told, found, strict=True))
 
 
 def mean_log_density(log_densities: Float[Tensor, "T N"]) -> float:

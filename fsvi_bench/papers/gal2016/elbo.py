@@ -2,8 +2,8 @@
 
 Networks of four hidden layers of 1,024 ReLU units, drop probability p and model precision τ fixed, trained to maximise
 ELBO = Σ E_q log N(y_n; f(x_n), τ⁻¹) − KL(q ‖ p), with the KL of `dropout_network`. The KL's constant depends on neither
-p nor the weights; it is left out of `elbo` and reported beside it. The first layer's weights are kept unless asked
-otherwise: dropping the only input with probability p leaves a constant function that often.
+p nor the weights; it is left out of `elbo` and reported beside it. The first layer's weights are never dropped:
+dropping the only input with probability p would leave a constant function that often.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Annotated
 
 import pandas as pd
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.papers.claims import Statistic
+from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density, train_all
+from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density
 from fsvi_bench.papers.gal2016.regression_data import WAVES
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
@@ -29,29 +29,20 @@ from fsvi_bench.threads import use_one_thread
 
 CLAIMED_RATES, CLAIMED_PRECISIONS = {0.0, 0.5, 0.75, 0.9}, {10.0, 20.0, 50.0}  #: that claims are about
 NAMES = {"precision": "tau", "drop_rate": "p"}
+INTERVAL = 2.0**-23  #: spacing of the weights' grid in eq. 6.6, float32's near 1
 OF_THE_ELBO = {"test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE"}  #: scores beside it
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
-class McDropoutSettings(NetworkSettings):
-    """`interval` is the spacing of the weights' grid in eq. 6.6, float32's near 1."""
-
-    hidden_layers: PositiveInt = 4
-    length_scale: PositiveFloat = 1e-2
-    drop_inputs: bool = False
-    interval: PositiveFloat = 2.0**-23
-
-
-class Settings(BaseModel):
+class Settings(Plain):
     """Every p with every τ, `repeats` times on the same data."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     drop_rates: tuple[Rate, ...]
     precisions: tuple[PositiveFloat, ...]
     repeats: PositiveInt
     N: PositiveInt
     N_test: int = Field(ge=2)
-    network: McDropoutSettings
+    network: NetworkSettings
 
     @model_validator(mode="after")
     def _holds_what_claims_need(self) -> Settings:
@@ -70,7 +61,7 @@ class Training(Plain):
     N: int
     N_test: int
     device: str
-    network: McDropoutSettings
+    network: NetworkSettings
 
 
 class Trained(Plain):
@@ -89,7 +80,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     shared = settings.model_dump(include={"N", "N_test", "network"}) | {"device": laboratory.device}
     points = product(sorted(settings.precisions), sorted(settings.drop_rates), range(settings.repeats))
     trainings = [Training(precision=tau, drop_rate=p, repeat=repeat, **shared) for tau, p, repeat in points]
-    networks = train_all(laboratory, train_and_measure, trainings, Trained)
+    networks = laboratory.parts.table(train_and_measure, trainings, Trained, {"precision", "drop_rate", "repeat", "N"})
     targets = WAVES.draw(settings.N, settings.N_test, settings.network.seed).y_test.double()
     deviation = float(targets.std())
     return Findings(
@@ -103,7 +94,7 @@ def train_and_measure(training: Training) -> Trained:
     settings, tau = training.network, training.precision
     data = WAVES.draw(training.N, training.N_test, settings.seed, training.device)
     purpose = "mc dropout", derive_seed(settings.seed, training.repeat) % 2**31
-    rates = [training.drop_rate if settings.drop_inputs else 0.0, *[training.drop_rate] * settings.hidden_layers]
+    rates = [0.0, *[training.drop_rate] * settings.hidden_layers]
     network, _ = fit(
         data, settings, purpose, 1, rates, lambda outputs, y: -log_likelihood(outputs[:, 0], y, tau).mean()
     )
@@ -118,7 +109,7 @@ def train_and_measure(training: Training) -> Trained:
         kl_weights=weights,
         kl_entropy=entropy,
         # ½ log 2π − log l − log Δ for each: Gal's |Δw| is the volume of a cell, Δ^K in K dimensions.
-        discrete_constant=parameters * (0.5 * LOG_2PI - math.log(settings.length_scale) - math.log(settings.interval)),
+        discrete_constant=parameters * (0.5 * LOG_2PI - math.log(settings.length_scale) - math.log(INTERVAL)),
         test_log_likelihood=mean_log_density(log_likelihood(predicted, data.y_test, tau)),
         test_rmse=float((predicted.mean(0) - data.y_test).square().mean().sqrt()),
     )
@@ -146,17 +137,15 @@ def frames(networks: pd.DataFrame, deviation: float) -> dict[str, pd.DataFrame]:
         rmse_share=networks["test_rmse"] / deviation,
         elbo_loss=ten["elbo"] - networks["elbo"],
         other=networks["p"] != 0.5,
-        case=[f"tau = {tau:g}, p = {p:g}" for tau, p in zip(networks["tau"], networks["p"], strict=True)],
     )
     scores = networks.set_index(["tau", "repeat"])[["elbo", *OF_THE_ELBO]].rename(columns=OF_THE_ELBO)
     correlated = scores.groupby(["tau", "repeat"]).corr("spearman")["elbo"].drop("elbo", level=-1)
     correlations = correlated.rename_axis(["tau", "repeat", "what"]).rename("correlation").reset_index()
-    means = correlations.groupby(["tau", "what"], sort=False)["correlation"].agg(list).map(Statistic.of_mean)
     return {
         "networks": paired,
         "means": networks.groupby(["tau", "p"], as_index=False).mean(),
         "correlations": correlations,
-        "mean_correlations": pd.DataFrame(means.tolist(), means.index).reset_index(),
+        "mean_correlations": intervals(correlations.groupby(["tau", "what"], sort=False)["correlation"]).reset_index(),
     }
 
 

@@ -12,13 +12,13 @@ from itertools import product
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from scipy.stats import spearmanr
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density, train_all
+from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density
 from fsvi_bench.papers.gal2016.regression_data import LINE
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
@@ -30,21 +30,16 @@ SCORED |= {"test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE
 
 
 class ConcreteSettings(NetworkSettings):
-    """`hard_masks`: functions are drawn from the Bernoulli posterior with the learnt p, else with the relaxed masks."""
+    """Masks are relaxed in training alone: functions are drawn from the Bernoulli posterior with the learnt p."""
 
-    hidden_layers: PositiveInt = 3
-    length_scale: PositiveFloat = 1.0
-    draws: int = Field(1000, ge=2)
-    temperature: PositiveFloat = 0.1
-    start_rate: float = Field(0.1, gt=0, lt=1)
-    lr_of_rates: PositiveFloat = 1e-2
-    hard_masks: bool = True
+    temperature: PositiveFloat
+    start_rate: float = Field(gt=0, lt=1)
+    lr_of_rates: PositiveFloat
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """`repeats` data sets and networks at every N of `sizes`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     sizes: tuple[PositiveInt, ...] = Field(min_length=2)
     repeats: PositiveInt
     N_test: PositiveInt
@@ -76,7 +71,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     shared = settings.model_dump(include={"N_test", "network"}) | {"device": laboratory.device}
     points = product(sorted(settings.sizes), range(settings.repeats))
     trainings = [Training(N=N, repeat=repeat, **shared) for N, repeat in points]
-    networks = train_all(laboratory, train_and_measure, trainings, Trained)
+    networks = laboratory.parts.table(train_and_measure, trainings, Trained, {"N", "repeat"})
     return Findings(frames(networks.assign(predictive=np.hypot(networks["epistemic"], networks["aleatoric"]))))
 
 
@@ -90,8 +85,7 @@ def train_and_measure(training: Training) -> Trained:
     learning = settings.temperature, settings.lr_of_rates
     network, objective = fit(data, settings, purpose, 2, rates, heteroscedastic_loss, *learning)
     noise = stream(training.device, *purpose, "draws")
-    temperature = None if settings.hard_masks else settings.temperature
-    outputs = network.functions(data.x_test, settings.draws, noise, temperature).double()
+    outputs = network.functions(data.x_test, settings.draws, noise).double()
     f, variance, y = outputs[..., 0], (-outputs[..., 1]).exp(), data.y_test.double()
     return Trained(
         epistemic=float(f.var(0).mean().sqrt()),
@@ -114,8 +108,9 @@ def frames(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
     first, last = networks["N"].min(), networks["N"].max()
     networks = networks.assign(end=networks["N"].map({first: "first", last: "last"}))
     by_N = networks.pivot(index="repeat", columns="N")
-    scores = by_N[list(SCORED)].rename(columns=SCORED, level=0).T.swaplevel().sort_index(level=0, sort_remaining=False)
-    taken = {take: getattr(scores, take)(axis=1, skipna=False) for take in ("median", "mean", "min", "max")}
+    scored = networks.rename(columns=SCORED).melt("N", list(SCORED.values()), var_name="what")
+    scores = scored.sort_values("N", kind="stable").groupby(["N", "what"], sort=False)["value"]
+    taken = {take: getattr(scores, take)(skipna=False) for take in ("median", "mean", "min", "max")}
     epistemic, error, predictive = by_N["epistemic"], by_N["aleatoric"] - LINE.noise, by_N["predictive"]
     late = predictive.loc[:, 10 * predictive.columns >= last].to_numpy()
     repeats = {
@@ -127,7 +122,7 @@ def frames(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
     return {
         "networks": networks,
-        "scores": pd.DataFrame(taken).rename_axis(["N", "what"]).reset_index(),
+        "scores": pd.DataFrame(taken).reset_index(),
         "repeats": pd.DataFrame(repeats),
         **drop_rates(networks),
     }
