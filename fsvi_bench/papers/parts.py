@@ -90,7 +90,7 @@ class Parts:
         result: type[Result],
         told: set[str],
     ) -> pd.DataFrame:
-        """A row for each part: the fields of its argument that are named in `told`, and its result. Raises as `compute`."""
+        """A row for each part: the fields of its argument that `told` names, and its result. Raises as `compute`."""
         results = self.compute(function, arguments, result)
         return pd.DataFrame(
             of.model_dump(include=told) | each.model_dump() for of, each in zip(arguments, results, strict=True)

@@ -75,12 +75,10 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
         seed = derive_seed("width sweep", settings.training.seed, repeat) % 2**31  # the same start for every variant
         training = settings.training.model_copy(update={"kl_scale": VARIANTS[variant][1], "seed": seed})
         jobs.append(Training(variant=variant, width=width, repeat=repeat, training=training, images=images))
-    results = laboratory.parts.compute(train_and_test, jobs, Trained)
-    place = {"variant", "width", "repeat"}
-    found = [job.model_dump(include=place) | each.model_dump() for job, each in zip(jobs, results, strict=True)]
-    networks = pd.DataFrame(found).assign(images=images.name)
+    networks = laboratory.parts.table(train_and_test, jobs, Trained, {"variant", "width", "repeat"})
     rates = np.array(networks["drop_rates"].tolist())  # layers in columns
     networks = networks.assign(
+        images=images.name,
         error=100 * networks["test_error"],
         rate=rates.mean(1),
         rate_of_inputs=rates[:, 0],
@@ -112,12 +110,11 @@ def points(networks: pd.DataFrame) -> pd.DataFrame:
     runs = networks.groupby(["variant", "width", "images"], sort=False)
     found = runs[["error", "best_epoch", "rate", "rate_of_inputs", "rate_of_hidden"]].mean()
     found[["low", "high"]] = intervals(runs["error"])[["low", "high"]]
-    for name in ("error", "rate"):
-        found[f"{name}_low"] = found[name] - runs[name].sem()
-        found[f"{name}_high"] = found[name] + runs[name].sem()
-    found = found.reset_index()
-    rates = ["rate_of_inputs", "rate_of_hidden"]
-    found[rates] = found[rates].astype(object).where(found["variant"].str.startswith("variational"), None)
+    errors = runs[["error", "rate"]].sem()
+    drawn = found[["error", "rate"]]
+    found = found.join((drawn - errors).add_suffix("_low")).join((drawn + errors).add_suffix("_high")).reset_index()
+    rates, learnt = ["rate_of_inputs", "rate_of_hidden"], found["variant"].str.startswith("variational")
+    found[rates] = found[rates].where(learnt).astype("Float64")  # a dash in tables, not NaN
     # Moved sideways a little, so that bars do not hide each other.
     return found.assign(place=found["width"] * 1.015 ** (found["variant"].map(list(VARIANTS).index) - 3))
 

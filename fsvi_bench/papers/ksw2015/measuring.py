@@ -11,9 +11,15 @@ from pydantic import PositiveInt
 from torch.utils.benchmark import Timer
 
 from fsvi_bench.papers.ksw2015.data import Images, ImageSource
-from fsvi_bench.papers.ksw2015.gradient_variance import Sampling, VarianceSettings, gradient_variances
+from fsvi_bench.papers.ksw2015.estimates import (
+    MinibatchLawSettings,
+    Sampling,
+    VarianceSettings,
+    fit_law,
+    gradient_variances,
+    measure_law,
+)
 from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, Classifier, Estimator, Kind, NoiseSettings
-from fsvi_bench.papers.ksw2015.minibatch_law import MinibatchLawSettings, fit_law, measure_law
 from fsvi_bench.papers.ksw2015.train import TrainSettings, error_rate, split, step, train
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream

@@ -28,7 +28,6 @@ from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 
-
 SMALL = {"width": 16, "hidden_layers": 2, "minibatch": 128, "draws": 50, "lr": 1e-2, "seed": 0}
 RELAXED = {"temperature": 0.1, "start_rate": 0.1, "lr_of_rates": 1e-2}
 

@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from fsvi_bench.papers.ksw2015.data import load_digits
-from fsvi_bench.papers.ksw2015.gradient_variance import (
+from fsvi_bench.papers.ksw2015.estimates import (
     VarianceSettings,
     draw_rows,
     gradient_draws,

@@ -8,17 +8,18 @@ import pandas as pd
 import pytest
 from scipy.stats import chi2
 
+from fsvi_bench.papers.experiment import _read
 from fsvi_bench.papers.ksw2015 import fig1, variance
+from fsvi_bench.papers.ksw2015.estimates import Law
 from fsvi_bench.papers.ksw2015.fig1 import KSW2015_FIG1, VARIANTS
-from fsvi_bench.papers.ksw2015.measuring import Measured, Timed, Training
-from fsvi_bench.papers.ksw2015.minibatch_law import Law
+from fsvi_bench.papers.ksw2015.measuring import Measured, Timed
 from fsvi_bench.papers.ksw2015.variance import KSW2015_VARIANCE
 
 
 def judged(experiment, findings):
     """Verdicts by the claims' own names, without the case that decided."""
-    names = [claim.statistic for claim in experiment._file().claims]
-    return dict(zip(names, experiment._judge(findings), strict=True))
+    claims = _read(experiment.name).claims
+    return dict(zip([claim.statistic for claim in claims], experiment._judge(claims, findings), strict=True))
 
 
 # --- ksw2015-fig1 -----------------------------------------------------------------------------------------------------
@@ -106,9 +107,11 @@ def findings(networks=2):
         "table 1": Measured(variances=entries(independent), test_error=0.1, **laws()),
         "table 2": Measured(variances=entries(correlated), test_error=0.1, laws=[], sizes=[]),
     }
-    places = list(itertools.product(kinds, range(networks)))
-    trainings = [Training.model_construct(table=table, network=n) for table, n in places]
-    return variance.findings(trainings, [kinds[table] for table, _ in places], TIMED, KSW2015_VARIANCE._settings(False))
+    rows = [
+        {"table": table, "network": network, **measured.model_dump()}
+        for (table, measured), network in itertools.product(kinds.items(), range(networks))
+    ]
+    return variance.findings(pd.DataFrame(rows), TIMED, KSW2015_VARIANCE._settings(False))
 
 
 @pytest.fixture
@@ -168,9 +171,9 @@ def test_the_papers_ratios():
     place = ["table", "parameter", "epochs", "layer", "estimator"]
     table = findings().frames["ratios"].set_index(place)["paper"]
     assert table["table 1", "theta", 100, "top", POINT] == pytest.approx(2.6 / 1.2)
-    assert table["table 2", "theta", 100, "top", POINT] is None
-    assert table["table 1", "log_alpha", 100, "top", POINT] is None
-    assert table["table 1", "theta", 0, "top", POINT] is None
+    assert table["table 2", "theta", 100, "top", POINT] is pd.NA
+    assert table["table 1", "log_alpha", 100, "top", POINT] is pd.NA
+    assert table["table 1", "theta", 0, "top", POINT] is pd.NA
 
 
 def test_one_network_decides_nothing():
