@@ -30,6 +30,12 @@ class Plain(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
+class Row(Plain, extra="allow"):
+    """What was measured of one thing, by name."""
+
+    __pydantic_extra__: dict[str, int | float | list[float | dict[str, str | int | float]]]
+
+
 Argument = TypeVar("Argument", bound=Plain)
 Result = TypeVar("Result", bound=Plain)
 
@@ -83,15 +89,9 @@ class Parts:
             raise PartFailed(f"{len(failures)} of {len(arguments)} parts failed; the first: {failures[0]}")
         return [_read(path, result) for path in paths]  # what a second run will find, and nothing else
 
-    def table(
-        self,
-        function: Callable[[Argument], Result],
-        arguments: Sequence[Argument],
-        result: type[Result],
-        told: set[str],
-    ) -> pd.DataFrame:
-        """A row for each part: the fields of its argument that `told` names, and its result. Raises as `compute`."""
-        results = self.compute(function, arguments, result)
+    def table(self, function: Callable[[Argument], Row], arguments: Sequence[Argument], told: set[str]) -> pd.DataFrame:
+        """A row for each part, which tells these fields of its argument, and its result. Raises as `compute`."""
+        results = self.compute(function, arguments, Row)
         return pd.DataFrame(
             of.model_dump(include=told) | each.model_dump() for of, each in zip(arguments, results, strict=True)
         )

@@ -22,7 +22,7 @@ from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density
 from fsvi_bench.papers.gal2016.regression_data import WAVES
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
@@ -64,23 +64,11 @@ class Training(Plain):
     network: NetworkSettings
 
 
-class Trained(Plain):
-    """Nats; everything `per point` is divided by the number of training or test points."""
-
-    elbo: float  #: per training point, without the KL's constant
-    expected_log_likelihood: float  #: per training point
-    kl_weights: float  #: ½ l² (1 − p)‖m‖² over all rows
-    kl_entropy: float  #: Σ rows · H(p), which the KL takes off
-    discrete_constant: float  #: what eq. 6.6 adds to the KL, log Z of the prior on a grid
-    test_log_likelihood: float  #: per test point, of the mean density over draws
-    test_rmse: float  #: of the mean over draws
-
-
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     shared = settings.model_dump(include={"N", "N_test", "network"}) | {"device": laboratory.device}
     points = product(sorted(settings.precisions), sorted(settings.drop_rates), range(settings.repeats))
     trainings = [Training(precision=tau, drop_rate=p, repeat=repeat, **shared) for tau, p, repeat in points]
-    networks = laboratory.parts.table(train_and_measure, trainings, Trained, {"precision", "drop_rate", "repeat", "N"})
+    networks = laboratory.parts.table(train_and_measure, trainings, {"precision", "drop_rate", "repeat", "N"})
     targets = WAVES.draw(settings.N, settings.N_test, settings.network.seed).y_test.double()
     deviation = float(targets.std())
     return Findings(
@@ -88,8 +76,13 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     )
 
 
-def train_and_measure(training: Training) -> Trained:
-    """The same seed gives the same numbers on one device."""
+def train_and_measure(training: Training) -> Row:
+    """ELBO and log likelihoods in nats per training or test point, the KL's terms and constant in nats.
+
+    `kl_weights` is ½ l² (1 − p)‖m‖² over all rows, `kl_entropy` Σ rows · H(p), which the KL takes off, and
+    `discrete_constant` what eq. 6.6 adds: log Z of the prior on a grid, which is not in `elbo`. Test scores are of the
+    density and the function that are means over draws. The same seed gives the same numbers on one device.
+    """
     use_one_thread()
     settings, tau = training.network, training.precision
     data = WAVES.draw(training.N, training.N_test, settings.seed, training.device)
@@ -103,7 +96,7 @@ def train_and_measure(training: Training) -> Trained:
     fitted, predicted = (network.functions(x, settings.draws, noise)[..., 0] for x in (data.x, data.x_test))
     likelihood = float(log_likelihood(fitted, data.y, tau).mean())
     parameters = sum(each.numel() for each in (*network.thetas, *network.biases))
-    return Trained(
+    return Row(
         elbo=likelihood - (weights - entropy) / training.N,
         expected_log_likelihood=likelihood,
         kl_weights=weights,
@@ -128,8 +121,8 @@ def frames(networks: pd.DataFrame, deviation: float) -> dict[str, pd.DataFrame]:
     Args:
         deviation: the test targets' standard deviation.
     """
-    half = networks.where(networks["p"] == 0.5).groupby([networks["tau"], networks["repeat"]]).transform("first")
-    ten = networks.where(networks["tau"] == 10).groupby([networks["p"], networks["repeat"]]).transform("first")
+    half = networks[["tau", "repeat"]].merge(networks[networks["p"] == 0.5], "left")
+    ten = networks[["p", "repeat"]].merge(networks[networks["tau"] == 10], "left")
     paired = networks.assign(
         elbo_gain=half["elbo"] - networks["elbo"],
         likelihood_gain=half["test_log_likelihood"] - networks["test_log_likelihood"],

@@ -20,7 +20,7 @@ from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density
 from fsvi_bench.papers.gal2016.regression_data import LINE
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
@@ -56,27 +56,21 @@ class Training(Plain):
     network: ConcreteSettings
 
 
-class Trained(Plain):
-    """Standard deviations are roots of variances averaged over the test inputs, so that their squares add up."""
-
-    epistemic: float  #: of f over functions
-    aleatoric: float  #: τ^−½, over functions too
-    drop_rates: list[float]  #: by layer, from the inputs up
-    test_log_likelihood: float  #: per test point, of the mean density over draws
-    test_rmse: float
-    objective: list[float]  #: at every hundredth step
-
-
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     shared = settings.model_dump(include={"N_test", "network"}) | {"device": laboratory.device}
     points = product(sorted(settings.sizes), range(settings.repeats))
     trainings = [Training(N=N, repeat=repeat, **shared) for N, repeat in points]
-    networks = laboratory.parts.table(train_and_measure, trainings, Trained, {"N", "repeat"})
+    networks = laboratory.parts.table(train_and_measure, trainings, {"N", "repeat"})
     return Findings(frames(networks.assign(predictive=np.hypot(networks["epistemic"], networks["aleatoric"]))))
 
 
-def train_and_measure(training: Training) -> Trained:
-    """The same seed gives the same numbers on one device."""
+def train_and_measure(training: Training) -> Row:
+    """Standard deviations of f (`epistemic`) and of the noise, drop probabilities from the inputs up, and test scores.
+
+    Standard deviations are roots of variances averaged over the test inputs, the noise's over functions too, so that
+    their squares add up. The log likelihood is per test point, of the mean density over draws; `objective` is that at
+    every hundredth step. The same seed gives the same numbers on one device.
+    """
     use_one_thread()
     settings = training.network
     purpose = "concrete dropout", derive_seed(settings.seed, training.repeat) % 2**31
@@ -87,7 +81,7 @@ def train_and_measure(training: Training) -> Trained:
     noise = stream(training.device, *purpose, "draws")
     outputs = network.functions(data.x_test, settings.draws, noise).double()
     f, variance, y = outputs[..., 0], (-outputs[..., 1]).exp(), data.y_test.double()
-    return Trained(
+    return Row(
         epistemic=float(f.var(0).mean().sqrt()),
         aleatoric=float(variance.mean().sqrt()),
         drop_rates=network.log_odds.sigmoid().tolist(),

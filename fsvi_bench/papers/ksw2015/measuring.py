@@ -21,7 +21,7 @@ from fsvi_bench.papers.ksw2015.estimates import (
 )
 from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, Classifier, Estimator, Kind, NoiseSettings
 from fsvi_bench.papers.ksw2015.train import TrainSettings, error_rate, split, step, train
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.running.executors import use_one_thread
 
@@ -41,15 +41,11 @@ class Training(Plain):
     law: MinibatchLawSettings | None
 
 
-class Measured(Plain):
-    variances: Rows
-    laws: Rows  # by estimator and sampling: the law and its fit
-    sizes: Rows  # by minibatch size, too
-    test_error: float  # share, at the end
+def train_and_measure(job: Training) -> Row:
+    """Trains with the local estimator; measures all of them at each checkpoint, on the averaged weights.
 
-
-def train_and_measure(job: Training) -> Measured:
-    """Trains with the local estimator; measures all of them at each checkpoint, on the averaged weights."""
+    `test_error` is a share, at the end; of the trained network there are `laws`, with their fits, and their `sizes`.
+    """
     use_one_thread()
     images, seed = job.images.load(), job.training.seed
     kept, _ = split(images, job.training)
@@ -60,7 +56,7 @@ def train_and_measure(job: Training) -> Measured:
             variances.extend(gradient_variances(network, images, job.variance, seed, epochs))
     laws, sizes = measure_laws(network, images, job.law, seed) if job.law else ([], [])
     test_error = error_rate(network, images.x_test, images.y_test)
-    return Measured(variances=variances, laws=laws, sizes=sizes, test_error=test_error)
+    return Row(variances=variances, laws=laws, sizes=sizes, test_error=test_error)
 
 
 def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> tuple[Rows, Rows]:

@@ -17,7 +17,6 @@ from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.estimates import MinibatchLawSettings, VarianceSettings
 from fsvi_bench.papers.ksw2015.layers import NoiseSettings
 from fsvi_bench.papers.ksw2015.measuring import (
-    Measured,
     Timed,
     Timing,
     TimingSettings,
@@ -64,7 +63,7 @@ class Settings(Plain):
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     images = ImageSource.find(laboratory)
-    networks = laboratory.parts.table(train_and_measure, _trainings(settings, images), Measured, {*PLACE})
+    networks = laboratory.parts.table(train_and_measure, _trainings(settings, images), {*PLACE})
     timing = Timing(settings=settings.timing, images=images)
     (timed,) = laboratory.parts.compute(time_steps, [timing], Timed)  # alone, so that no other part disturbs it
     found = findings(networks, timed, settings)

@@ -12,7 +12,7 @@ from fsvi_bench.papers.experiment import _read
 from fsvi_bench.papers.ksw2015 import fig1, variance
 from fsvi_bench.papers.ksw2015.estimates import Law
 from fsvi_bench.papers.ksw2015.fig1 import KSW2015_FIG1, VARIANTS
-from fsvi_bench.papers.ksw2015.measuring import Measured, Timed
+from fsvi_bench.papers.ksw2015.measuring import Timed
 from fsvi_bench.papers.ksw2015.variance import KSW2015_VARIANCE
 
 
@@ -104,11 +104,11 @@ def correlated(epochs, layer, parameter, estimator):
 def findings(networks=2):
     """Of networks that are all alike."""
     kinds = {
-        "table 1": Measured(variances=entries(independent), test_error=0.1, **laws()),
-        "table 2": Measured(variances=entries(correlated), test_error=0.1, laws=[], sizes=[]),
+        "table 1": dict(variances=entries(independent), test_error=0.1, **laws()),
+        "table 2": {"variances": entries(correlated), "test_error": 0.1, "laws": [], "sizes": []},
     }
     rows = [
-        {"table": table, "network": network, **measured.model_dump()}
+        {"table": table, "network": network, **measured}
         for (table, measured), network in itertools.product(kinds.items(), range(networks))
     ]
     return variance.findings(pd.DataFrame(rows), TIMED, KSW2015_VARIANCE._settings(False))
