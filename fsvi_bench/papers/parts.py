@@ -35,6 +35,9 @@ class Row(Plain, extra="allow"):
 
     __pydantic_extra__: dict[str, int | float | list[float | dict[str, str | int | float]]]
 
+    def __init__(self, **measured: Any) -> None:
+        super().__init__(**measured)
+
 
 Argument = TypeVar("Argument", bound=Plain)
 Result = TypeVar("Result", bound=Plain)

@@ -20,15 +20,13 @@ from torch import Tensor
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density
-from fsvi_bench.papers.gal2016.regression_data import WAVES
+from fsvi_bench.papers.gal2016.dropout_network import WAVES, NetworkSettings, fit, mean_log_density
 from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
 
 CLAIMED_RATES, CLAIMED_PRECISIONS = {0.0, 0.5, 0.75, 0.9}, {10.0, 20.0, 50.0}  #: that claims are about
-NAMES = {"precision": "tau", "drop_rate": "p"}
 INTERVAL = 2.0**-23  #: spacing of the weights' grid in eq. 6.6, float32's near 1
 OF_THE_ELBO = {"test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE"}  #: scores beside it
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -55,8 +53,8 @@ class Settings(Plain):
 class Training(Plain):
     """One network; repeats share the data of the network's seed and differ in all else."""
 
-    drop_rate: Rate
-    precision: PositiveFloat
+    tau: PositiveFloat  #: model precision
+    p: Rate  #: drop probability
     repeat: int
     N: int
     N_test: int
@@ -67,13 +65,11 @@ class Training(Plain):
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     shared = settings.model_dump(include={"N", "N_test", "network"}) | {"device": laboratory.device}
     points = product(sorted(settings.precisions), sorted(settings.drop_rates), range(settings.repeats))
-    trainings = [Training(precision=tau, drop_rate=p, repeat=repeat, **shared) for tau, p, repeat in points]
-    networks = laboratory.parts.table(train_and_measure, trainings, {"precision", "drop_rate", "repeat", "N"})
+    trainings = [Training(tau=tau, p=p, repeat=repeat, **shared) for tau, p, repeat in points]
+    networks = laboratory.parts.table(train_and_measure, trainings, {"tau", "p", "repeat", "N"})
     targets = WAVES.draw(settings.N, settings.N_test, settings.network.seed).y_test.double()
     deviation = float(targets.std())
-    return Findings(
-        {**frames(networks.rename(columns=NAMES), deviation), "targets": pd.DataFrame({"deviation": [deviation]})}
-    )
+    return Findings({**frames(networks, deviation), "targets": pd.DataFrame({"deviation": [deviation]})})
 
 
 def train_and_measure(training: Training) -> Row:
@@ -84,10 +80,10 @@ def train_and_measure(training: Training) -> Row:
     density and the function that are means over draws. The same seed gives the same numbers on one device.
     """
     use_one_thread()
-    settings, tau = training.network, training.precision
+    settings, tau = training.network, training.tau
     data = WAVES.draw(training.N, training.N_test, settings.seed, training.device)
     purpose = "mc dropout", derive_seed(settings.seed, training.repeat) % 2**31
-    rates = [0.0, *[training.drop_rate] * settings.hidden_layers]
+    rates = [0.0, *[training.p] * settings.hidden_layers]
     network, _ = fit(
         data, settings, purpose, 1, rates, lambda outputs, y: -log_likelihood(outputs[:, 0], y, tau).mean()
     )

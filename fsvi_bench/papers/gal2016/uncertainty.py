@@ -18,8 +18,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density
-from fsvi_bench.papers.gal2016.regression_data import LINE
+from fsvi_bench.papers.gal2016.dropout_network import LINE, NetworkSettings, fit, mean_log_density
 from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed

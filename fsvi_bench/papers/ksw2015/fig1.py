@@ -11,8 +11,7 @@ from pydantic import Field, PositiveInt
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.ksw2015.data import ImageSource
-from fsvi_bench.papers.ksw2015.layers import Classifier, Kind, NoiseSettings
-from fsvi_bench.papers.ksw2015.train import TrainSettings, error_rate, split, train
+from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, error_rate, split, train
 from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.seeds import derive_seed

@@ -14,17 +14,16 @@ from scipy.stats import chi2, gmean
 from fsvi_bench.papers.claims import Values, intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.ksw2015.data import ImageSource
-from fsvi_bench.papers.ksw2015.estimates import MinibatchLawSettings, VarianceSettings
-from fsvi_bench.papers.ksw2015.layers import NoiseSettings
 from fsvi_bench.papers.ksw2015.measuring import (
-    Timed,
+    MinibatchLawSettings,
     Timing,
     TimingSettings,
     Training,
+    VarianceSettings,
     time_steps,
     train_and_measure,
 )
-from fsvi_bench.papers.ksw2015.train import TrainSettings
+from fsvi_bench.papers.ksw2015.networks import NoiseSettings, TrainSettings
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.seeds import derive_seed
 
@@ -32,7 +31,7 @@ NOISES = {  # one α for each weight, or input
     "table 1": NoiseSettings(kind="variational-b", granularity="weight"),
     "table 2": NoiseSettings(kind="variational-a", granularity="unit"),
 }
-PLACE = ["table", "network"]
+PLACE: list[Any] = ["table", "network"]
 CELL = ["table", "parameter", "layer", "epochs"]
 COMPARED = (
     ("per-point", "local"),
@@ -65,8 +64,8 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     images = ImageSource.find(laboratory)
     networks = laboratory.parts.table(train_and_measure, _trainings(settings, images), {*PLACE})
     timing = Timing(settings=settings.timing, images=images)
-    (timed,) = laboratory.parts.compute(time_steps, [timing], Timed)  # alone, so that no other part disturbs it
-    found = findings(networks, timed, settings)
+    timed = laboratory.parts.table(time_steps, [timing], set())  # alone, so that no other part disturbs it
+    found = findings(networks, pd.DataFrame(timed["rounds"][0]), settings)
     found.frames["ratios"]["images"] = images.name
     return found
 
@@ -89,7 +88,7 @@ def _trainings(settings: Settings, images: ImageSource) -> list[Training]:
     ]
 
 
-def findings(networks: pd.DataFrame, timed: Timed, settings: Settings) -> Findings:
+def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -> Findings:
     """What was measured, by table and network, and its summaries over networks."""
     found: Any = networks.to_dict("records")
     variances, laws, sizes = (pd.json_normalize(found, name, PLACE) for name in ("variances", "laws", "sizes"))
@@ -97,7 +96,7 @@ def findings(networks: pd.DataFrame, timed: Timed, settings: Settings) -> Findin
         "networks": networks[[*PLACE, "test_error"]],
         **frames_of_gradients(variances, pd.DataFrame(settings.published)),
         **frames_of_laws(laws, sizes),
-        **frames_of_times(pd.DataFrame(timed.rounds), settings.published_seconds),
+        **frames_of_times(rounds, settings.published_seconds),
     }
     return Findings(frames=frames, statistics=statistics(frames))
 

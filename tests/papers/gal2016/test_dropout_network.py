@@ -13,6 +13,8 @@ from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.experiment import Laboratory, _read
 from fsvi_bench.papers.gal2016 import elbo, uncertainty
 from fsvi_bench.papers.gal2016.dropout_network import (
+    LINE,
+    WAVES,
     DropoutNetwork,
     NetworkSettings,
     concrete_keep,
@@ -20,7 +22,6 @@ from fsvi_bench.papers.gal2016.dropout_network import (
     mean_log_density,
 )
 from fsvi_bench.papers.gal2016.elbo import GAL2016_ELBO, log_likelihood
-from fsvi_bench.papers.gal2016.regression_data import LINE, WAVES
 from fsvi_bench.papers.gal2016.uncertainty import GAL2016_UNCERTAINTY, heteroscedastic_loss
 from fsvi_bench.papers.parts import Parts
 from fsvi_bench.presenting.tables import TableSpec
@@ -165,10 +166,10 @@ def test_the_discrete_constant_equals_the_sum_over_a_grid(monkeypatch):
 # --- Section 6.4 -----------------------------------------------------------------------------------------------------------
 
 
-def trained_mc(drop_rate=0.1, precision=50.0, N=100, N_test=50, repeat=0, **changes):
+def trained_mc(p=0.1, tau=50.0, N=100, N_test=50, repeat=0, **changes):
     network = SMALL | {"steps": 150, "length_scale": 0.01} | changes
     sizes = {"N": N, "N_test": N_test, "repeat": repeat, "device": "cpu"}
-    return elbo.train_and_measure(elbo.Training(drop_rate=drop_rate, precision=precision, network=network, **sizes))
+    return elbo.train_and_measure(elbo.Training(p=p, tau=tau, network=network, **sizes))
 
 
 def test_the_log_of_the_mean_density_keeps_its_digits_far_out():
@@ -209,24 +210,24 @@ def test_draws_are_functions():
 
 
 def test_the_elbo_is_likelihood_less_kl_and_repeats_itself():
-    result = trained_mc(drop_rate=0.25)
+    result = trained_mc(p=0.25)
     kl = result.kl_weights - result.kl_entropy
     assert result.elbo == pytest.approx(result.expected_log_likelihood - kl / 100, rel=1e-12)
     entropy = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
     assert result.kl_entropy == pytest.approx(32 * entropy, rel=1e-6)  # 16 rows of two matrices; the input is kept
-    assert result == trained_mc(drop_rate=0.25)
-    assert result != trained_mc(drop_rate=0.25, repeat=1)
+    assert result == trained_mc(p=0.25)
+    assert result != trained_mc(p=0.25, repeat=1)
 
 
 def test_without_dropout_the_predictive_density_is_one_gaussian():
     tau = 20.0
-    result = trained_mc(drop_rate=0.0, precision=tau)
+    result = trained_mc(p=0.0, tau=tau)
     expected = 0.5 * math.log(tau / (2 * math.pi)) - 0.5 * tau * result.test_rmse**2
     assert result.test_log_likelihood == pytest.approx(expected, rel=1e-5)
 
 
 def test_training_raises_the_elbo():
-    start, end = (trained_mc(N=200, steps=steps, precision=10.0) for steps in (0, 300))
+    start, end = (trained_mc(N=200, steps=steps, tau=10.0) for steps in (0, 300))
     assert end.elbo > start.elbo + 1
     assert end.test_rmse < 0.75 * start.test_rmse
 
@@ -235,7 +236,7 @@ def test_the_grid_has_every_point():
     nothing = dict.fromkeys(MEASURED, 0.0)
     parts = Given(lambda training: nothing)
     found(GAL2016_ELBO, parts, drop_rates=(0.5, 0.0, 0.75, 0.9), repeats=2, N=20)
-    points = [(each.precision, each.drop_rate, each.repeat, each.N) for each in parts.arguments]
+    points = [(each.tau, each.p, each.repeat, each.N) for each in parts.arguments]
     assert points == [(t, p, r, 20) for t in (10.0, 20.0, 50.0) for p in (0.0, 0.5, 0.75, 0.9) for r in range(2)]
     paper = GAL2016_ELBO._settings(False)
     assert (len(paper.drop_rates), paper.repeats, paper.network.width, paper.network.hidden_layers) == (6, 3, 1024, 4)
@@ -249,7 +250,7 @@ def test_elbo_and_test_likelihood():
     rmses = {10.0: (0.3, 0.31, 0.32, 0.33), 20.0: (0.3, 0.31, 0.32, 0.33), 50.0: (0.3, 0.4, 0.5, 0.6)}
 
     def find(of):
-        at = of.precision, rates.index(of.drop_rate)
+        at = of.tau, rates.index(of.p)
         measured = {"elbo": elbos, "test_log_likelihood": likelihoods, "test_rmse": rmses}
         return dict.fromkeys(MEASURED, 0.0) | {k: v[at[0]][at[1]] for k, v in measured.items()}
 
@@ -400,8 +401,8 @@ def test_more_data_begin_with_the_fewer():
         (lambda: trained_concrete(start_rate=0.0), "start_rate"),
         (lambda: trained_mc(width=0), "width"),
         (lambda: trained_mc(steps=-1), "steps"),
-        (lambda: trained_mc(precision=0.0), "precision"),
-        (lambda: trained_mc(drop_rate=1.0), "drop_rate"),
+        (lambda: trained_mc(tau=0.0), "tau"),
+        (lambda: trained_mc(p=1.0), "p\n"),
         (lambda: found(GAL2016_ELBO, None, N=0), "N\n"),
         (lambda: found(GAL2016_UNCERTAINTY, None, sizes=(0, 10)), "sizes"),
     ],

@@ -11,9 +11,16 @@ from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.ksw2015.data import load_digits
-from fsvi_bench.papers.ksw2015.estimates import Law, MinibatchLawSettings, draw_rows, fit_law, law_of, measure_law
-from fsvi_bench.papers.ksw2015.layers import Classifier, NoiseSettings
-from fsvi_bench.papers.ksw2015.measuring import measure_laws
+from fsvi_bench.papers.ksw2015.measuring import (
+    Law,
+    MinibatchLawSettings,
+    draw_rows,
+    fit_law,
+    law_of,
+    measure_law,
+    measure_laws,
+)
+from fsvi_bench.papers.ksw2015.networks import Classifier, NoiseSettings
 
 N, STATES = 4, 3
 

@@ -10,9 +10,8 @@ from scipy.stats import chi2
 
 from fsvi_bench.papers.experiment import _read
 from fsvi_bench.papers.ksw2015 import fig1, variance
-from fsvi_bench.papers.ksw2015.estimates import Law
 from fsvi_bench.papers.ksw2015.fig1 import KSW2015_FIG1, VARIANTS
-from fsvi_bench.papers.ksw2015.measuring import Timed
+from fsvi_bench.papers.ksw2015.measuring import Law
 from fsvi_bench.papers.ksw2015.variance import KSW2015_VARIANCE
 
 
@@ -59,7 +58,7 @@ def test_test_errors_over_width():
 # --- ksw2015-variance -------------------------------------------------------------------------------------------------
 
 POINT, BATCH = "per-point", "per-minibatch"
-TIMED = Timed(rounds=[{"repeat": n, "local": 1.0, POINT: ratio} for n, ratio in enumerate((30.0, 50.0))])
+TIMED = pd.DataFrame([{"repeat": n, "local": 1.0, POINT: ratio} for n, ratio in enumerate((30.0, 50.0))])
 
 
 def entries(of):
