@@ -125,18 +125,17 @@ class DropoutNetwork(nn.Module):
 
         With a temperature, masks are of the Concrete distribution, through which probabilities can be learnt.
         """
-        for i, (theta, bias) in enumerate(zip(self.thetas, self.biases, strict=True)):
+        for i, (theta, bias, log_odds) in enumerate(zip(self.thetas, self.biases, self.log_odds, strict=True)):
             x = x.relu() if i else x
             rows = x[:1] if one_function else x
-            x = torch.addmm(bias, x * self._mask(i, rows, generator, temperature), theta)
+            uniform = torch.rand(rows.shape, generator=generator, dtype=x.dtype, device=x.device)
+            retain = 1 - log_odds.sigmoid()
+            if temperature is None:
+                kept = uniform < retain
+            else:
+                kept = concrete_keep(log_odds.expand_as(uniform), uniform, temperature)
+            x = torch.addmm(bias, x * (kept / retain), theta)
         return x
-
-    def _mask(self, layer: int, like: Tensor, generator: torch.Generator, temperature: float | None) -> Tensor:
-        uniform = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
-        p = self.log_odds[layer].sigmoid()
-        if temperature is None:
-            return (uniform < 1 - p).to(like.dtype) / (1 - p)
-        return concrete_keep(self.log_odds[layer].expand_as(uniform), uniform, temperature) / (1 - p)
 
     def kl(self, length_scale: float) -> tuple[Tensor, Tensor]:
         """KL(q ‖ p) to N(0, l⁻²I) in nats without its constant (Gal 2016, eq. 6.6), as (weights, entropy) to subtract.

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -59,7 +59,7 @@ from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.running.executors import use_one_thread
 
-Rows = list[dict[str, str | int | float]]
+Rows = list[dict[Any, Any]]
 Sampling = Literal["with-replacement", "without-replacement"]
 Sizes = Any  #: a minibatch size M, or an array of them, and what goes with each
 
@@ -316,7 +316,7 @@ def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSett
         case = {"sampling": sampling, "estimator": estimator, "N": law.N, "V_of_passes": law.V}
         fit = fit_law(*found[["M", "variance", "expected_error"]].to_numpy().T)
         laws.append({**law._asdict(), **case, **fit, "sizes": len(found)})
-        sizes.extend(cast(Rows, found.assign(**case).to_dict("records")))
+        sizes.extend(found.assign(**case).to_dict("records"))
     return laws, sizes
 
 
