@@ -203,8 +203,8 @@ def measure_law(
     sampling: Sampling,
     estimator: Estimator,
     seed: int,
-) -> tuple[Law, pd.DataFrame]:
-    """A fixed network's law from passes over all data, and the variance at each minibatch size M beside it.
+) -> pd.DataFrame:
+    """A fixed network's variance at each minibatch size M, beside its law from passes over all data.
 
     Sizes, estimators and passes have random streams of their own.
     """
@@ -221,11 +221,15 @@ def measure_law(
     law = law_of(torch.stack(passes), shares_noise=estimator == "per-minibatch")
     sizes = pd.DataFrame({"M": settings.sizes})
     sizes[["variance", "error"]] = [measured(M) for M in settings.sizes]
-    return law, sizes.assign(
+    return sizes.assign(
+        sampling=sampling,
+        estimator=estimator,
         expected_error=law.error_of_a_variance(sizes["M"], settings.repetitions, sampling),
         predicted=law.predicted(sizes["M"], sampling),
         printed_bound=law.bound(law.mean_log_likelihood**2, sizes["M"]),
         corrected_bound=law.bound(law.second_moment, sizes["M"]),
+        V_of_passes=law.V,
+        **law._asdict(),
     )
 
 
@@ -291,7 +295,7 @@ class Training(Plain):
 def train_and_measure(job: Training) -> Row:
     """Trains with the local estimator; measures all of them at each checkpoint, on the averaged weights.
 
-    `test_error` is a share, at the end; of the trained network there are `laws`, with their fits, and their `sizes`.
+    `test_error` is a share, at the end; `sizes` are those of the trained network's laws.
     """
     use_one_thread()
     images, seed = job.images.load(), job.training.seed
@@ -301,23 +305,15 @@ def train_and_measure(job: Training) -> Row:
     for epochs, network in enumerate(train(started, kept, job.training)):
         if epochs in job.variance.checkpoints:
             variances.extend(gradient_variances(network, images, job.variance, seed, epochs))
-    laws, sizes = measure_laws(network, images, job.law, seed) if job.law else ([], [])
+    sizes = measure_laws(network, images, job.law, seed).to_dict("records") if job.law else []
     test_error = error_rate(network, images.x_test, images.y_test)
-    return Row(variances=variances, laws=laws, sizes=sizes, test_error=test_error)
+    return Row(variances=variances, sizes=sizes, test_error=test_error)
 
 
-def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> tuple[Rows, Rows]:
-    """The law of each estimator and way to draw minibatches, and its minibatch sizes."""
-    laws: Rows = []
-    sizes: Rows = []
+def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> pd.DataFrame:
+    """The law of each estimator and way to draw minibatches."""
     cases: list[tuple[Sampling, Estimator]] = list(product(get_args(Sampling), ("local", "per-minibatch")))
-    for sampling, estimator in cases:
-        law, found = measure_law(network, images, settings, sampling, estimator, seed)
-        case = {"sampling": sampling, "estimator": estimator, "N": law.N, "V_of_passes": law.V}
-        fit = fit_law(*found[["M", "variance", "expected_error"]].to_numpy().T)
-        laws.append({**law._asdict(), **case, **fit, "sizes": len(found)})
-        sizes.extend(found.assign(**case).to_dict("records"))
-    return laws, sizes
+    return pd.concat([measure_law(network, images, settings, *case, seed) for case in cases])
 
 
 # --- Speed (KSW, section 5: 1,635 s per epoch with a sample per point, 7.4 s local) -----------------------------------

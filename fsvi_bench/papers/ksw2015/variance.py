@@ -15,11 +15,13 @@ from fsvi_bench.papers.claims import Values, intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import (
+    Law,
     MinibatchLawSettings,
     Timing,
     TimingSettings,
     Training,
     VarianceSettings,
+    fit_law,
     time_steps,
     train_and_measure,
 )
@@ -91,11 +93,11 @@ def _trainings(settings: Settings, images: ImageSource) -> list[Training]:
 def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -> Findings:
     """What was measured, by table and network, and its summaries over networks."""
     found: Any = networks.to_dict("records")
-    variances, laws, sizes = (pd.json_normalize(found, name, PLACE) for name in ("variances", "laws", "sizes"))
+    variances, sizes = (pd.json_normalize(found, name, PLACE) for name in ("variances", "sizes"))
     frames = {
         "networks": networks[[*PLACE, "test_error"]],
         **frames_of_gradients(variances, pd.DataFrame(settings.published)),
-        **frames_of_laws(laws, sizes),
+        **frames_of_laws(sizes),
         **frames_of_times(rounds, settings.published_seconds),
     }
     return Findings(frames=frames, statistics=statistics(frames))
@@ -150,11 +152,14 @@ def ratios(variances: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def frames_of_laws(laws: pd.DataFrame, sizes: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def frames_of_laws(sizes: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Eq. 5 and appendix F, network by network, and over networks.
 
     The covariance takes over where (M − 1) C = V. The paper states its bound for M < N/2.
     """
+    cases = sizes.groupby([*PLACE, "sampling", "estimator"], sort=False)
+    fits = cases[["M", "variance", "expected_error"]].apply(lambda case: pd.Series(fit_law(*case.to_numpy().T)))
+    laws = cases[["V_of_passes", *Law._fields]].first().join(fits).assign(sizes=cases.size()).reset_index()
     laws = laws.assign(C_over_V=laws["C"] / laws["V"], takes_over=laws["V_of_passes"] / laws["shared"] + 1)
     sizes = sizes.assign(
         seen=sizes["variance"] / sizes["V_of_passes"],

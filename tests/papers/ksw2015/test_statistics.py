@@ -73,7 +73,8 @@ def entries(of):
 
 def laws():
     """V = 4 + 1; sizes up to more than half of N."""
-    found, by_size, M = [], [], np.array([1, 10, 100])
+    by_size, M, error = [], np.array([1, 10, 100]), 0.01
+    *_, left_over = np.linalg.svd([1 / M, 1 - 1 / M])[2]  # what no V and C can fit
     for sampling, (estimator, shared) in itertools.product(
         ("with-replacement", "without-replacement"), (("local", 0.0), (BATCH, 0.5))
     ):
@@ -81,13 +82,14 @@ def laws():
             N=101, mean_log_likelihood=-0.5, second_moment=10.0, variance_of_means=4.0, mean_variance=1.0,
             shared=shared, excess_kurtosis=0.0,
         )  # fmt: skip
-        case = {"sampling": sampling, "estimator": estimator, "V_of_passes": law.V, "N": law.N}
-        fit = {"V": 5.0, "V_error": 0.1, "C": shared or -0.02, "C_error": 0.1, "chi_square": 2.0, "sizes": 3}
-        found.append(law._asdict() | case | fit)
+        case = {"sampling": sampling, "estimator": estimator, "V_of_passes": law.V}
+        variance = 5.0 / M + (1 - 1 / M) * (shared or -0.02) + math.sqrt(2.0) * error * left_over  # χ² = 2
         bounds = {"printed_bound": law.bound(0.25, M), "corrected_bound": law.bound(10.0, M)}
-        sizes = pd.DataFrame({"M": M, "variance": 1.0, "predicted": law.predicted(M, sampling), **bounds})
-        by_size += sizes.assign(**case).to_dict("records")
-    return {"laws": found, "sizes": by_size}
+        sizes = pd.DataFrame(
+            {"M": M, "variance": variance, "expected_error": error, "predicted": law.predicted(M, sampling), **bounds}
+        )
+        by_size += sizes.assign(**law._asdict(), **case).to_dict("records")
+    return by_size
 
 
 def independent(epochs, layer, parameter, estimator):
@@ -103,8 +105,8 @@ def correlated(epochs, layer, parameter, estimator):
 def findings(networks=2):
     """Of networks that are all alike."""
     kinds = {
-        "table 1": dict(variances=entries(independent), test_error=0.1, **laws()),
-        "table 2": {"variances": entries(correlated), "test_error": 0.1, "laws": [], "sizes": []},
+        "table 1": {"variances": entries(independent), "test_error": 0.1, "sizes": laws()},
+        "table 2": {"variances": entries(correlated), "test_error": 0.1, "sizes": []},
     }
     rows = [
         {"table": table, "network": network, **measured}
