@@ -217,15 +217,14 @@ class Verdict(Claim):
         return "held" if self.holds else "undecided" if self.undecided else "did not hold"
 
 
-def judge(claims: Sequence[Claim], found: Mapping[str, Values]) -> tuple[Verdict, ...]:
-    """A verdict on every claim.
+def judge(claims: Sequence[Claim], found: Mapping[str, Values], frames: Frames) -> tuple[Verdict, ...]:
+    """A verdict on every claim: on what stands in the frames where the claim says, or else was found under its name.
 
     Raises:
         ValueError: claims and what was found do not name the same things: one of them would go unseen.
+        KeyError: a claim names what no frame has.
     """
-    named = {claim.statistic for claim in claims}
-    if len(named) < len(claims):
-        raise ValueError("two claims have one statistic")
+    named = {claim.statistic for claim in claims if claim.at is None}
     if named != found.keys():
         raise ValueError(f"claims and statistics differ in {', '.join(sorted(named ^ found.keys()))}")
-    return tuple(claim.judge(found[claim.statistic]) for claim in claims)
+    return tuple(claim.judge(claim.at.of(frames) if claim.at else found[claim.statistic]) for claim in claims)

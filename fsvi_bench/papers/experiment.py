@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,13 +13,12 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
 from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.files import json_in_lines, write_atomically
-from fsvi_bench.papers.base import Outcome, Reproduction, Workshop
+from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.claims import Claim, Values, Verdict, judge
 from fsvi_bench.papers.parts import Parts
 from fsvi_bench.papers.places import Cells, run_or_find
@@ -59,24 +59,70 @@ class Laboratory:
         return self.parts.workshop.resources.device
 
 
-class _File(BaseModel):
+class File(BaseModel):
     """`conf/reproductions/<name>.yaml`: both scales, claims with thresholds fixed before any run, what is shown."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     summary: str
     paper: dict[str, Any]
     quick: dict[str, Any]  #: goes on top of `paper`
-    claims: tuple[Claim, ...] = ()
+    claims: Sequence[Claim] = ()
     tables: tuple[TableSpec, ...] = ()
     figure: FigureSpec | str  #: or the name of a reproduction that is drawn alike
 
 
-class Experiment(Reproduction, Generic[Settings]):
+class Reproduction(ABC, Generic[Settings]):
+    """A published experiment that can be made again, at the paper's scale or for a quick look.
+
+    Args:
+        settings: the model that the YAML's `paper` and `quick` must fit. What asks for cells, by a `Request`, can be
+            shown as far as its folder goes, without computing anything.
+        takes_days: unless told so, or for a quick look, it computes nothing.
+    """
+
+    def __init__(self, name: str, settings: type[Settings], takes_days: bool = False) -> None:
+        self.name, self.settings = name, settings
+        self.shows_unfinished, self.takes_days = settings is Request, takes_days
+
+    @property
+    def file(self) -> File:
+        """Raises InputError if it does not validate."""
+        return read_file(self.name, File)
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        return self.file.summary
+
+    def check(self, quick: bool, data_dir: Path | None) -> None:
+        """Makes sure of everything that is needed before anything is computed or written.
+
+        Raises:
+            InputError: something is missing or does not validate.
+        """
+        settings = self._settings(quick)
+        if isinstance(settings, Request):
+            require_data(make_plan(settings), data_dir)
+
+    @abstractmethod
+    def make(self, workshop: Workshop) -> Outcome:
+        """Computes what the folder does not hold yet, and writes figure, table and numbers there.
+
+        Raises:
+            InputError: the folder holds something that does not belong there.
+            PartFailed: something could not be computed; what was finished is kept.
+        """
+
+    def _settings(self, quick: bool) -> Settings:
+        file = self.file
+        return validated(self.settings, {**file.paper, **(file.quick if quick else {})}, path_of(self.name))
+
+
+class Experiment(Reproduction[Settings]):
     """A named experiment.
 
     Args:
-        settings: the model that the YAML's `paper` and `quick` must fit. With a `Request`, the cells that it asks for
-            are run, or found, first.
+        settings: with a `Request`, the cells that it asks for are run, or found, first.
         investigate: finds out; deterministic, with parts for whatever takes long.
     """
 
@@ -87,17 +133,8 @@ class Experiment(Reproduction, Generic[Settings]):
         investigate: Callable[[Settings, Laboratory], Findings],
         takes_days: bool = False,
     ) -> None:
-        self.name, self.settings, self.investigate = name, settings, investigate
-        self.shows_unfinished, self.takes_days = settings is Request, takes_days
-
-    @property
-    def summary(self) -> str:
-        return _read(self.name).summary
-
-    def check(self, quick: bool, data_dir: Path | None) -> None:
-        settings = self._settings(quick)
-        if isinstance(settings, Request):
-            require_data(make_plan(settings), data_dir)
+        super().__init__(name, settings, takes_days)
+        self.investigate = investigate
 
     def make(self, workshop: Workshop) -> Outcome:
         """Of cells none of which has a task there is nothing to show."""
@@ -118,8 +155,8 @@ class Experiment(Reproduction, Generic[Settings]):
 
     def _show(self, settings: Settings, findings: Findings, workshop: Workshop) -> dict[str, Any]:
         """Writes everything; what of it an outcome holds."""
-        file, frames = _read(self.name), findings.frames
-        verdicts = self._judge(file.claims, findings)
+        file, frames, stem = self.file, findings.frames, workshop.stem(self.name)
+        verdicts = self._judge(findings)
         with self._names_of_the_file(findings):
             tables = tuple(spec.of(frames) for spec in file.tables)
         numbers = {
@@ -131,28 +168,26 @@ class Experiment(Reproduction, Generic[Settings]):
             "tables": tables,
             "frames": {name: _columns(frame) for name, frame in frames.items()},
         }
+        texts = {".json": json_in_lines(to_json(numbers, inf_nan_mode="strings").decode(), 3)}
+        if tables:
+            texts[".csv"] = as_csv(tables)
+        if findings.page:
+            texts[".md"] = findings.page(verdicts)
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
-        stem, page = workshop.stem(self.name), findings.page and findings.page(verdicts)
-        written = _write(stem, numbers, as_csv(tables) if tables else None, page)
-        files = [*write_figure(self._drawn(figure_of(self.name), findings), stem), *written]
-        return {"files": files, "tables": tables, "claims": verdicts}
-
-    def _judge(self, claims: Sequence[Claim], findings: Findings) -> tuple[Verdict, ...]:
+        written = write_texts({stem.with_name(stem.name + suffix): text for suffix, text in texts.items()})
+        drawings = {name: partial(_draw_alone, draw) for name, draw in findings.drawings.items()}
         with self._names_of_the_file(findings):
-            placed = {claim.statistic: claim.at.of(findings.frames) for claim in claims if claim.at is not None}
+            figure = figure_of(file.figure).of(frames, drawings)
+        return {"files": [*write_figure(figure, stem), *written], "tables": tables, "claims": verdicts}
+
+    def _judge(self, findings: Findings) -> tuple[Verdict, ...]:
         try:
-            if twice := placed.keys() & findings.statistics.keys():
-                raise ValueError(f"{', '.join(twice)} is both in the file and returned by the experiment")
-            return judge(claims, {**findings.statistics, **placed})
+            with self._names_of_the_file(findings):
+                return judge(self.file.claims, findings.statistics, findings.frames)
         except ValueError as error:
             raise InputError(
                 f"{path_of(self.name)}: {error}; name in the file's claims what the experiment finds"
             ) from error
-
-    def _drawn(self, figure: FigureSpec, findings: Findings) -> Figure:
-        drawings = {name: partial(_draw_alone, draw) for name, draw in findings.drawings.items()}
-        with self._names_of_the_file(findings):
-            return figure.of(findings.frames, drawings)
 
     @contextmanager
     def _names_of_the_file(self, findings: Findings) -> Iterator[None]:
@@ -168,38 +203,31 @@ class Experiment(Reproduction, Generic[Settings]):
                 f"frames (columns): {', '.join(frames) or 'none'}; drawings: {', '.join(findings.drawings) or 'none'}"
             ) from error
 
-    def _settings(self, quick: bool) -> Settings:
-        file = _read(self.name)
-        return validated(self.settings, {**file.paper, **(file.quick if quick else {})}, path_of(self.name))
-
 
 def _columns(frame: pd.DataFrame) -> dict[str, list[Any]]:
     return {str(name): frame[name].replace({pd.NA: None}).tolist() for name in frame}
 
 
-def figure_of(name: str) -> FigureSpec:
-    """The figure of a reproduction's file, or of the one that it names."""
-    figure = _read(name).figure
-    return figure_of(figure) if isinstance(figure, str) else figure
+def figure_of(figure: FigureSpec | str) -> FigureSpec:
+    """A file's figure, or that of the reproduction that it names."""
+    return figure_of(read_file(figure, File).figure) if isinstance(figure, str) else figure
 
 
-def _read(name: str) -> _File:
-    return validated(_File, read_yaml(path_of(name)), path_of(name))
-
-
-def _write(stem: Path, numbers: Mapping[str, Any], tables: str | None, page: str | None) -> list[Path]:
-    """Writes the numbers, and tables and page if there are some; where they are."""
-    json = json_in_lines(to_json(numbers, inf_nan_mode="strings").decode(), 3)
-    texts = {".json": json, ".csv": tables, ".md": page}
-    paths = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items() if text is not None}
-    for path, text in paths.items():
+def write_texts(texts: Mapping[Path, str]) -> list[Path]:
+    """Writes files; where they are."""
+    for path, text in texts.items():
         write_atomically(path, text.encode())
-    return list(paths)
+    return list(texts)
 
 
 def path_of(name: str) -> Path:
     """Where a reproduction's file lies."""
     return resource_dir("conf") / "reproductions" / f"{name}.yaml"
+
+
+def read_file(name: str, model: type[Model]) -> Model:
+    """A reproduction's file."""
+    return validated(model, read_yaml(path_of(name)), path_of(name))
 
 
 def validated(model: type[Model], content: object, path: Path) -> Model:

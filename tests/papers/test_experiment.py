@@ -151,7 +151,7 @@ def test_a_file_that_is_no_part_is_not_overwritten(tmp_path):
     ],
 )
 def test_a_claim_holds_if_the_whole_interval_is_on_its_side(side, statistic, holds):
-    (verdict,) = judge([Claim(statistic="s", says="it is", side=side, threshold=0.5)], {"s": statistic})
+    (verdict,) = judge([Claim(statistic="s", says="it is", side=side, threshold=0.5)], {"s": statistic}, {})
     assert verdict.holds is holds
 
 
@@ -178,9 +178,9 @@ def test_the_interval_of_a_mean():
 def test_no_claim_and_no_statistic_goes_unseen():
     claim = Claim(statistic="s", says="it is", side="above", threshold=0)
     with pytest.raises(ValueError, match="differ in other"):
-        judge([claim], {"s": Statistic.exact(1.0), "other": Statistic.exact(1.0)})
+        judge([claim], {"s": Statistic.exact(1.0), "other": Statistic.exact(1.0)}, {})
     with pytest.raises(ValueError, match="differ in s"):
-        judge([claim], {})
+        judge([claim], {}, {})
 
 
 # --- The whole --------------------------------------------------------------------------------------------------------

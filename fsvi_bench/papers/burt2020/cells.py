@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.papers.places import Cells
 from fsvi_bench.presenting import frames
+from fsvi_bench.presenting.figures import span
 from fsvi_bench.presenting.traces import spread_of
+from fsvi_bench.running.cell import Record
+from fsvi_bench.tasks.official import find_task
+from fsvi_bench.tasks.task import Task, bind_task
 
 NAMED = ["dataset", "split", "seed", "method", "family"]
 SETTINGS = {"M": "Int64", "kl_jitter": "float64", "max_steps": "Int64"}  #: <NA> or NaN for what a method does not have
+SPREAD = ["median", "lower", "upper", "mean", "error", "finished", "lost", "planned"]
+LOST = ["diverged", "failed"]  #: statuses of cells that ran and have no score
 LINE = ["dataset", "method", "family", "M", "kl_jitter"]  #: the columns that make one line of tables and one mark
 SHOWN = [*NAMED, *SETTINGS, "settings", "task_sha256", "cell", "status", "reason", "kl", "kl_mean_term", "nlpd"]
 
@@ -27,27 +35,41 @@ def frame_of(cells: Cells) -> pd.DataFrame:
     return found.astype({**SETTINGS, "kl": "float64", "kl_mean_term": "float64", "nlpd": "float64"})
 
 
+def problem_of(record: Record, data_dir: Path | None) -> Task:
+    """The task that a record is of, with its data.
+
+    Raises:
+        InputError: the task, or raw data, are not here.
+    """
+    certified = find_task(record.dataset, record.split)
+    if certified is None or certified.task.sha256 != record.task_sha256:
+        raise InputError(
+            f"the records of {record.dataset} split {record.split} are of task {str(record.task_sha256)[:12]}, neither "
+            "official nor in the cache; run again here, or bring the cache of the machine that ran it"
+        )
+    return bind_task(certified.task, data_dir)
+
+
 def spread_by_line(cells: pd.DataFrame, score: str) -> pd.DataFrame:
-    """Of each line: median, quartiles, mean and its standard error over splits, and how many are finished and planned.
+    """Of each line: median, quartiles, mean and its standard error over splits, and how many are finished, lost (they
+    diverged or failed) and planned.
 
     NaN where nothing finished, and for the standard error of one split and of infinite values.
     """
-    lines = [
-        dict(zip(LINE, line, strict=True))
-        | _spread(group[score].dropna())
-        | {"finished": group["status"].eq("ok").sum(), "planned": len(group)}
-        for line, group in cells.groupby(LINE, sort=False, dropna=False)
-    ]
-    return pd.DataFrame(lines).astype({"M": SETTINGS["M"]})
+    rows = []
+    for line, group in cells.groupby(LINE, sort=False, dropna=False):
+        known, status = group[score].dropna(), group["status"]
+        spread = spread_of(known.to_numpy() if len(known) else np.array([np.nan]))
+        error = spread.standard_deviation / np.sqrt(len(known))
+        values = [spread.median, spread.lower_quartile, spread.upper_quartile, spread.mean, error]
+        rows.append([*line, *values, status.eq("ok").sum(), status.isin(LOST).sum(), len(status)])
+    return pd.DataFrame(rows, columns=[*LINE, *SPREAD]).astype({"M": SETTINGS["M"]})
 
 
-def _spread(values: pd.Series) -> dict[str, float | None]:
-    if values.empty:
-        return dict.fromkeys(("median", "lower", "upper", "mean", "error"), np.nan)
-    spread = spread_of(values.to_numpy())
-    error = spread.standard_deviation / np.sqrt(len(values))
-    quartiles = {"lower": spread.lower_quartile, "upper": spread.upper_quartile}
-    return {"median": spread.median, **quartiles, "mean": spread.mean, "error": error}
+def finished_in_words(lines: pd.DataFrame, of: str) -> str:
+    """On how many of the planned splits lines finished, such as `3–20/20`; nothing if on all."""
+    finished, planned = lines["finished"].tolist(), lines["planned"].tolist()
+    return "" if finished == planned else f"{span(finished)}{of}{span(planned)}"
 
 
 def title_of(method: str) -> str:

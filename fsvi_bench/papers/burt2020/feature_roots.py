@@ -28,15 +28,14 @@ def cholesky_rotation(tril: Float[Tensor, "k k"], order: Int[Tensor, " k"]) -> F
     return torch.linalg.qr(tril[order].mT).Q
 
 
-def symmetric_rotation(tril: Float[Tensor, "k k"]) -> Float[Tensor, "k k"]:
-    """Q for the symmetric root K^½ = USUᵀ, from L = USVᵀ: Qᵀ = K^(−½)L = UVᵀ, the orthogonal factor of L."""
+def spectral_rotations(tril: Float[Tensor, "k k"]) -> tuple[Float[Tensor, "k k"], Float[Tensor, "k k"]]:
+    """Q for two roots that L = USVᵀ shows, with the eigenvectors U of K = US²Uᵀ.
+
+    For the symmetric root K^½ = USUᵀ it is Qᵀ = K^(−½)L = UVᵀ, the orthogonal factor of L. For the root US, whose
+    features are k(Z, x)'s components along the eigenvectors, scaled, it is Q = V.
+    """
     U, _, Vt = torch.linalg.svd(tril)
-    return (U @ Vt).mT
-
-
-def eigenvector_rotation(tril: Float[Tensor, "k k"]) -> Float[Tensor, "k k"]:
-    """Q for the root US of K = US²Uᵀ: features are k(Z, x)'s components along K's eigenvectors, scaled; Q = V."""
-    return torch.linalg.svd(tril).Vh.mT
+    return (U @ Vt).mT, Vt.mT
 
 
 def diagonalising_rotation(precision_tril: Float[Tensor, "k k"]) -> Float[Tensor, "k k"]:
@@ -46,27 +45,25 @@ def diagonalising_rotation(precision_tril: Float[Tensor, "k k"]) -> Float[Tensor
 
 def random_rotation(k: int, generator: torch.Generator) -> Float[Tensor, "k k"]:
     """Q from the Haar measure (Stewart 1980): the QR of a Gaussian matrix, R's diagonal made positive."""
-    Q, R = torch.linalg.qr(torch.randn(k, k, generator=generator, dtype=torch.float64))
-    return Q * R.diagonal().sign()
+    return torch.nn.init.orthogonal_(torch.empty(k, k, dtype=torch.float64), generator=generator)
 
 
-def factorised_floor(factor: Float[Tensor, "*B k k"], precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B"]:
+def factorised_floor(factor: Float[Tensor, "k k"], precision_tril: Float[Tensor, "k k"]) -> float:
     """½(Σ log Λ'_ii − log det Λ) in nats for Λ' = FFᵀ with F = QᵀC, C = `precision_tril`, det Λ' = det Λ.
 
     The diagonal is a sum of squares and the determinant C's own, so nothing cancels but the difference itself.
     """
-    return 0.5 * (factor.square().sum(-1).log().sum(-1) - logdet_of_tril(precision_tril))
+    return 0.5 * float(factor.square().sum(-1).log().sum() - logdet_of_tril(precision_tril))
 
 
-def largest_floor(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B"]:
+def largest_floor(precision_tril: Float[Tensor, "k k"]) -> float:
     """½(k log(tr Λ/k) − log det Λ), the largest floor of any root.
 
     tr Λ' = tr Λ for every rotation, and Σ log Λ'_ii is concave: it is largest where all Λ'_ii are equal, which some
     rotation reaches (Schur and Horn; `levelled`).
     """
-    k = precision_tril.shape[-1]
-    trace = precision_tril.square().sum((-2, -1))
-    return 0.5 * (k * (trace / k).log() - logdet_of_tril(precision_tril))
+    k = len(precision_tril)
+    return 0.5 * float(k * (precision_tril.square().sum() / k).log() - logdet_of_tril(precision_tril))
 
 
 def levelled(factor: Float[Tensor, "k k"]) -> Float[Tensor, "k k"]:
@@ -77,12 +74,10 @@ def levelled(factor: Float[Tensor, "k k"]) -> Float[Tensor, "k k"]:
     """
     rows = factor.clone()
     mean = float(rows.square().sum() / len(rows))
-    unfinished = list(range(len(rows)))
-    while len(unfinished) > 1:
-        excess = (rows.square().sum(-1) - mean).tolist()
-        unfinished.sort(key=excess.__getitem__)
-        short, long = unfinished.pop(0), unfinished[-1]
-        a, b, c = excess[short], excess[long], float(rows[short] @ rows[long])
+    for _ in range(len(rows) - 1):
+        excess = rows.square().sum(-1) - mean
+        short, long = int(excess.argmin()), int(excess.argmax())
+        a, b, c = float(excess[short]), float(excess[long]), float(rows[short] @ rows[long])
         # Of the two solutions the one that does not cancel; b = 0 means that all are level already.
         largest = c + math.copysign(math.sqrt(max(c * c - a * b, 0.0)), c)
         angle = math.atan2(a, largest) if largest else 0.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import torch
 from jaxtyping import Float
-from matplotlib.axes import Axes
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
@@ -22,14 +21,14 @@ from fsvi_bench.maths.gaussian import normal_kl
 from fsvi_bench.papers.burt2020.feature_roots import (
     cholesky_rotation,
     diagonalising_rotation,
-    eigenvector_rotation,
     factorised_floor,
     largest_floor,
     levelled,
     random_rotation,
-    symmetric_rotation,
+    spectral_rotations,
 )
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
@@ -38,10 +37,9 @@ OWN, ORDERS, SYMMETRIC, EIGENVECTORS, RANDOM = "own", "orders", "symmetric", "ei
 SPLIT = ["dataset", "split"]
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """The first `splits` of each data set that has official tasks; so many orders of Z, and as many rotations."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: tuple[str, ...] = Field(min_length=1)
     splits: int = Field(ge=2)
     permutations: int = Field(ge=2)
@@ -64,13 +62,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     frames["floors"].attrs["left_out"] = (
         f"; left out, fewer than two official tasks: {', '.join(left_out)}" if left_out else ""
     )
-
-    def name_data_sets(axes: Axes) -> None:
-        floors = frames["floors"]
-        axes.set(xlim=(-0.5, len(floors) - 0.5))
-        axes.set_xticks(floors["place"], floors["dataset"] + "\n" + floors["splits"].astype(str) + " splits")
-
-    return Findings(frames, drawings={"data sets": name_data_sets})
+    return Findings(frames)
 
 
 def examine(problem: Task, settings: Settings) -> dict[str, pd.DataFrame]:
@@ -81,30 +73,34 @@ def examine(problem: Task, settings: Settings) -> dict[str, pd.DataFrame]:
     Raises:
         ValueError: the task's features have no root, as an RBF grid's.
     """
-    tril, task, C = problem.feature_map.tril, problem.frozen, problem.truth.posterior.precision_tril
+    tril, C = problem.feature_map.tril, problem.truth.posterior.precision_tril
     if tril is None:
-        raise ValueError(f"{task.dataset} has features without a root")
-    generator = stream("cpu", settings.seed, task.sha256, "orders")
-    orders = [torch.randperm(task.k, generator=generator) for _ in range(settings.permutations)]
+        raise ValueError(f"{problem.dataset} has features without a root")
+    generator = stream("cpu", settings.seed, problem.sha256, "orders")
+    symmetric, eigenvectors = spectral_rotations(tril)
+    orders = [torch.randperm(problem.k, generator=generator) for _ in range(settings.permutations)]
     rotations = {
-        OWN: [torch.eye(task.k, dtype=torch.float64)],
+        OWN: [torch.eye(problem.k, dtype=torch.float64)],
         ORDERS: [cholesky_rotation(tril, order) for order in orders],
-        SYMMETRIC: [symmetric_rotation(tril)],
-        EIGENVECTORS: [eigenvector_rotation(tril)],
-        RANDOM: [random_rotation(task.k, generator) for _ in orders],
+        SYMMETRIC: [symmetric],
+        EIGENVECTORS: [eigenvectors],
+        RANDOM: [random_rotation(problem.k, generator) for _ in orders],
     }
     roots = pd.DataFrame(
         [(kind, *floor_and_predictive_kl(problem, Q)) for kind, choices in rotations.items() for Q in choices],
         columns=["root", "floor", "predictive"],
     )
     whole = {
-        "largest": float(largest_floor(C)),
-        "levelled": float(factorised_floor(levelled(C), C)),
-        "diagonal": float(factorised_floor(diagonalising_rotation(C).mT @ C, C)),
+        "largest": largest_floor(C),
+        "levelled": factorised_floor(levelled(C), C),
+        "diagonal": factorised_floor(diagonalising_rotation(C).mT @ C, C),
     }
-    direct = compare_directly(problem, orders[0], roots.groupby("root")["floor"].first())
-    frames = {"roots": roots, "splits": pd.DataFrame([whole]), "direct": direct}
-    return {name: frame.assign(dataset=task.dataset, split=task.split) for name, frame in frames.items()}
+    frames = {
+        "roots": roots,
+        "splits": pd.DataFrame([whole]),
+        "direct": compare_directly(problem, orders[0], roots.groupby("root")["floor"].first()),
+    }
+    return {name: frame.assign(dataset=problem.dataset, split=problem.split) for name, frame in frames.items()}
 
 
 def floor_and_predictive_kl(problem: Task, Q: Float[Tensor, "k k"]) -> tuple[float, float]:
@@ -118,7 +114,7 @@ def floor_and_predictive_kl(problem: Task, Q: Float[Tensor, "k k"]) -> tuple[flo
     exact = predictive_variance(problem.Phi_test, truth.covariance_tril, noise)
     factorised = (problem.Phi_test @ Q).square() @ factor.square().sum(-1).reciprocal() + noise
     zero = torch.zeros_like(exact)
-    return float(factorised_floor(factor, C)), float(normal_kl(zero, exact, zero, factorised).mean())
+    return factorised_floor(factor, C), float(normal_kl(zero, exact, zero, factorised).mean())
 
 
 def compare_directly(problem: Task, order: Tensor, floors: pd.Series[float]) -> pd.DataFrame:
@@ -129,9 +125,9 @@ def compare_directly(problem: Task, order: Tensor, floors: pd.Series[float]) -> 
     predictive means and deviations (noise included) in the own predictive's deviations; floors relative to `floors`,
     which are by rotation.
     """
-    features, rows = problem.feature_map, []
-    Z, scales = features.inducing_points, (features.lengthscales, features.outputscale)
-    K = rbf_kernel(Z, Z, *scales) + problem.frozen.jitter * torch.eye(len(Z), dtype=torch.float64)
+    task, rows = problem.frozen, []
+    Z, scales = task.inducing_points, (task.lengthscales, task.outputscale)
+    K = rbf_kernel(Z, Z, *scales) + task.jitter * torch.eye(len(Z), dtype=torch.float64)
     cross = [rbf_kernel(Z, X, *scales) for X in (problem.X, problem.X_test)]
     own_evidence, own_kernel, own_predictive, _ = implied(problem, problem.Phi, problem.Phi_test)
     for kind, root in direct_roots(K, order).items():
@@ -157,8 +153,7 @@ def implied(problem: Task, Phi: Float[Tensor, "N k"], Phi_test: Float[Tensor, "n
 def direct_roots(K: Float[Tensor, "k k"], order: Tensor) -> dict[str, Float[Tensor, "k k"]]:
     """Roots R of K = RRᵀ (with the rows in another order, R = Pᵀ chol(PKPᵀ)), from K alone."""
     eigenvalues, U = torch.linalg.eigh(K)
-    permuted = torch.empty_like(K)
-    permuted[order] = torch.linalg.cholesky(K[order][:, order])
+    permuted = torch.linalg.cholesky(K[order][:, order])[order.argsort()]
     scaled = U * eigenvalues.sqrt()
     return {OWN: torch.linalg.cholesky(K), ORDERS: permuted, SYMMETRIC: scaled @ U.mT, EIGENVECTORS: scaled}
 
@@ -172,10 +167,10 @@ def judged(roots: pd.DataFrame, splits: pd.DataFrame, direct: pd.DataFrame) -> d
     return {
         "floors by split": floors.reset_index(),
         "predictive by split": predictive.reset_index(),
-        "ranks": ranks.rename("rank").reset_index(),
+        "ranks": ranks.reset_index(name="rank"),
         "floors": by_data_set(floors.assign(largest=splits.set_index(SPLIT)["largest"])),
         "predictive": by_data_set(predictive),
-        "differences": differences.agg(pd.Series.max, skipna=False).reset_index(),
+        "differences": differences.max(skipna=False).reset_index(),
     }
 
 
@@ -193,10 +188,10 @@ def by_split(roots: pd.DataFrame, value: str) -> pd.DataFrame:
 
 
 def by_data_set(splits: pd.DataFrame) -> pd.DataFrame:
-    """Means over a data set's splits, and where it stands in the figure."""
+    """Means over a data set's splits, and where it stands in the figure, by which name."""
     groups = splits.groupby("dataset", sort=False)
     means = groups.mean().assign(splits=groups.size()).reset_index()
-    return means.assign(place=means.index, edge=means.index + 0.5)
+    return means.assign(place=means.index, label=means["dataset"] + "\n" + means["splits"].astype(str) + " splits")
 
 
 BURT2020_ROOTS = Experiment("burt2020-roots", Settings, investigate)

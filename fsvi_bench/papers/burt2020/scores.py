@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fsvi_bench.papers.burt2020.cells import frame_of, settings_in_words, spread_by_line, title_of
+from fsvi_bench.papers.burt2020.cells import (
+    finished_in_words,
+    frame_of,
+    settings_in_words,
+    spread_by_line,
+    title_of,
+)
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.presenting.figures import FAINT, span
+from fsvi_bench.presenting.figures import FAINT
 from fsvi_bench.running.plan import Request
 
 DEFAULT = 80  #: what has no size, as EXACT, looks like this one
@@ -28,7 +34,7 @@ def compare_scores(request: Request, laboratory: Laboratory) -> Findings:
 def scores_by_line(cells: pd.DataFrame, quick: bool) -> pd.DataFrame:
     """A row per line and score: its spread over splits, and where and how its mark stands."""
     lines = pd.concat([spread_by_line(cells, score).assign(score=score) for score in ("kl", "nlpd")], ignore_index=True)
-    of_methods = cells.groupby(["dataset", "method"]).apply(_column).rename("column")
+    of_methods = lines[lines["score"] == "kl"].groupby(["dataset", "method"]).apply(_column).rename("column")
     of_datasets = cells.groupby("dataset").apply(_panel, sorted(cells["M"].dropna().unique())).rename("panel")
     lines = _drawn(lines).merge(of_methods, on=["dataset", "method"]).merge(of_datasets, on="dataset")
     lines = lines.sort_values("dataset", kind="stable")
@@ -57,16 +63,11 @@ def _drawn(lines: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _column(cells: pd.DataFrame) -> str:
+def _column(lines: pd.DataFrame) -> str:
     """A method's name, and how many of the planned splits finished, and how many cells did not (✗), unless all did."""
-    name = title_of(cells.name[1]).replace(", natural gradients", "\nnat. grad.")
-    ok = cells["status"].eq("ok")
-    if ok.all():
-        return name
-    finished = ok.groupby([cells["family"], cells["M"], cells["kl_jitter"]], dropna=False).agg(["sum", "size"])
-    lost = cells["status"].isin(["diverged", "failed"]).sum()
-    counts = f"{span(finished['sum'].tolist())}/{span(finished['size'].tolist())}"
-    return "\n".join([name, counts, *([f"{lost} ✗"] if lost else [])])
+    name = title_of(lines.name[1]).replace(", natural gradients", "\nnat. grad.")
+    lost = f"{lines['lost'].sum()} ✗" if lines["lost"].any() else ""
+    return "\n".join(filter(None, [name, finished_in_words(lines, "/"), lost]))
 
 
 def _panel(cells: pd.DataFrame, sizes: list[int]) -> str:

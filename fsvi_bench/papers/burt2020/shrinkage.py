@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
@@ -34,8 +34,9 @@ from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stein_score, squared_distances
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.papers.claims import Statistic
+from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.parts import Plain
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -47,17 +48,16 @@ LARGE_K = 100  #: features that one claim is about
 CONTROL = "standard normal"
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """Function marginals at M measurement points of each data set's split; S ascending, 100 among them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: tuple[str, ...] = Field(min_length=1)
-    split: int = Field(ge=0)
+    split: NonNegativeInt
     M: int = Field(ge=2)
     S: tuple[Annotated[int, Field(ge=3)], ...] = Field(min_length=2)
     eigen_share: float = Field(gt=0, le=1)
     seeds: int = Field(ge=2)
-    steps: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=2)  #: of descent, after which the KL is noted
+    steps: tuple[PositiveInt, ...] = Field(min_length=2)  #: of descent, after which the KL is noted
 
     @model_validator(mode="after")
     def _counts_are_in_order(self) -> Settings:
@@ -69,18 +69,20 @@ class Settings(BaseModel):
 
 
 class Marginal(NamedTuple):
-    """N(0, FFᵀ) with F = U diag(s) Wᵀ: f = U(s·z), z = Wᵀw. Scores do not depend on the mean."""
+    """N(0, FFᵀ) with F = U diag(s) Wᵀ in its principal coordinates Uᵀf = s·z, z = Wᵀw.
 
-    U: Float[Tensor, "M r"]
+    Scores do not depend on the mean, and turn with U: SSGE looks at distances only, which U leaves as they are.
+    """
+
     s: Float[Tensor, " r"]  #: standard deviations along the principal directions, falling
     W: Float[Tensor, "k r"]
 
     @staticmethod
     def of(factor: Float[Tensor, "M k"]) -> Marginal:
         """What is below the methods' rank tolerance is no direction of the marginal."""
-        U, s, Wt = torch.linalg.svd(factor, full_matrices=False)
+        _, s, Wt = torch.linalg.svd(factor, full_matrices=False)
         r = int((s > RANK_TOLERANCE * s[0]).sum())
-        return Marginal(U[:, :r], s[:r], Wt[:r].mT)
+        return Marginal(s[:r], Wt[:r].mT)
 
 
 def shrinkage(marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float) -> tuple[dict[str, float], pd.DataFrame]:
@@ -89,22 +91,14 @@ def shrinkage(marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float) -
 
     The estimator's number of eigenfunctions J and its bandwidth, which it keeps to itself, are computed once more.
     """
-    f, z, estimate = whitened_estimate(marginal, w, eigen_share)
+    z = w @ marginal.W
+    f = z * marginal.s
     squared = squared_distances(f, f).fill_diagonal_(0.0)
     h = median_bandwidth(squared)
     eigenvalues = torch.linalg.eigvalsh(torch.exp(-0.5 * squared / h.square())).flip(-1)
-    found, slopes = regress(estimate, z, marginal.s)
+    found, slopes = regress(spectral_stein_score(f, share=eigen_share) * marginal.s, z, marginal.s)
     found |= {"rank": z.shape[1], "J": int(leading_count(eigenvalues, eigen_share)), "bandwidth": float(h)}
     return found, pd.DataFrame({"direction": range(len(slopes)), "slope": slopes, "share": marginal.s / h})
-
-
-def whitened_estimate(
-    marginal: Marginal, w: Float[Tensor, "S k"], eigen_share: float
-) -> tuple[Float[Tensor, "S M"], Float[Tensor, "S r"], Float[Tensor, "S r"]]:
-    """Samples f, their whitened components z, and the components ẽ of the estimate at them."""
-    z = w @ marginal.W
-    f = (z * marginal.s) @ marginal.U.mT
-    return f, z, (spectral_stein_score(f, share=eigen_share) @ marginal.U) * marginal.s
 
 
 def regress(
@@ -115,19 +109,19 @@ def regress(
     `raw` is the slope of the estimate on the score, both over s; `error` the mean square of the whitened estimate's
     error over the score's own, which is 1 for an estimate of 0.
     """
-    products, squares = (-estimate * z).sum(0), z.square().sum(0)
-    weights = (s[-1] / s).square()  # s⁻², free of overflow
+    squares = z.square().sum(0)
+    slopes = (-estimate * z).sum(0) / squares
     found = {
-        "whitened": float(products.sum() / squares.sum()),
-        "raw": float((weights * products).sum() / (weights * squares).sum()),
+        "whitened": float(np.average(slopes, weights=squares)),
+        "raw": float(np.average(slopes, weights=squares * (s[-1] / s).square())),  # s⁻², free of overflow
         "error": float((estimate + z).square().sum() / squares.sum()),
     }
-    return found, products / squares
+    return found, slopes
 
 
-def kl_of_variances(v: Float[Tensor, " r"]) -> float:
-    """½ Σ (v_i − 1 − log v_i): KL(N(0, diag v) ‖ N(0, I)); infinite if a v_i ≤ 0."""
-    return math.inf if bool((v <= 0).any()) else 0.5 * float((v - 1 - v.log()).sum())
+def kl_of_variance(v: float) -> float:
+    """½(v − 1 − log v): KL(N(0, v) ‖ N(0, 1)); infinite if v ≤ 0."""
+    return math.inf if v <= 0 else 0.5 * (v - 1 - math.log(v))
 
 
 def descend(
@@ -139,12 +133,12 @@ def descend(
     """
     v, found = torch.ones_like(marginal.s), []
     for step in range(1, steps[-1] + 1):
-        w = torch.from_numpy(generator.standard_normal((FBNN_SAMPLES, len(marginal.W))))
-        _, z, estimate = whitened_estimate(marginal._replace(s=marginal.s * v.sqrt()), w, eigen_share)
-        _, slopes = regress(estimate, z, marginal.s)
+        z = torch.from_numpy(generator.standard_normal((FBNN_SAMPLES, len(marginal.W)))) @ marginal.W
+        s = marginal.s * v.sqrt()
+        _, slopes = regress(spectral_stein_score(z * s, share=eigen_share) * s, z, s)
         v = v * (slopes - v).exp()
         if step in steps:
-            found.append(kl_of_variances(v))
+            found.append(sum(map(kl_of_variance, v.tolist())))
     return found
 
 
@@ -156,8 +150,9 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """
     marginals: dict[str, list[Marginal]] = {}
     for dataset in settings.datasets:
-        found = find_task(dataset, settings.split)
-        certified = found or build_task(load_card(dataset), settings.split, laboratory.data_dir)
+        certified = find_task(dataset, settings.split) or build_task(
+            load_card(dataset), settings.split, laboratory.data_dir
+        )
         marginals |= function_marginals(bind_task(certified.task, laboratory.data_dir), settings)
     if all(len(of_seeds[0].W) != LARGE_K for of_seeds in marginals.values()):
         raise InputError(
@@ -171,18 +166,16 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
 def function_marginals(problem: Task, settings: Settings) -> dict[str, list[Marginal]]:
     """Function marginals of a problem's prior and exact posterior, at one measurement set for each seed."""
     sets = [measurement_features(problem, settings.M, seed) for seed in range(settings.seeds)]
-    dataset, covariance_tril = problem.frozen.dataset, problem.truth.covariance_tril
     return {
-        f"{dataset} prior": [Marginal.of(Phi_A) for Phi_A in sets],
-        f"{dataset} posterior": [Marginal.of(Phi_A @ covariance_tril) for Phi_A in sets],
+        f"{problem.dataset} prior": [Marginal.of(Phi_A) for Phi_A in sets],
+        f"{problem.dataset} posterior": [Marginal.of(Phi_A @ problem.truth.covariance_tril) for Phi_A in sets],
     }
 
 
 def measurement_features(problem: Task, M: int, seed: int) -> Float[Tensor, "M k"]:
     """Features at a set that the methods' own stream draws: half training inputs, half of their box."""
-    streams = Streams([derive_seed("burt2020-shrinkage", problem.frozen.sha256, seed)])
-    stream = MeasurementStream(TrainingData.of([problem]), MeasurementDesign(M), streams)
-    return stream.draw(1)[0, 0, :, : problem.frozen.k].clone()
+    streams = Streams([derive_seed("burt2020-shrinkage", problem.sha256, seed)])
+    return MeasurementStream(TrainingData.of([problem]), MeasurementDesign(M), streams).draw(1)[0, 0, :, : problem.k]
 
 
 def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> dict[str, pd.DataFrame]:
@@ -195,7 +188,7 @@ def examine(marginals: Mapping[str, Sequence[Marginal]], settings: Settings) -> 
             own: dict[str, Any] = {"marginal": name, "function": name != CONTROL, "k": len(marginal.W), "seed": seed}
             streams = Streams([derive_seed("burt2020-shrinkage", name, seed)])
             (samples,), (steps,) = streams("function samples"), streams("descent")
-            w = torch.from_numpy(samples.standard_normal((max(settings.S), len(marginal.W))))
+            w = torch.from_numpy(samples.standard_normal((settings.S[-1], len(marginal.W))))
             for S in settings.S:
                 found, by_direction = shrinkage(marginal, w[:S], settings.eigen_share)
                 runs.append({**own, "S": S, **found})
@@ -210,41 +203,37 @@ def judged(runs: pd.DataFrame, directions: pd.DataFrame, descent: pd.DataFrame) 
     """What claims are about, by marginal and seed, and means over seeds."""
     run = ["marginal", "function", "seed"]
     runs = runs.assign(rise=runs.groupby(run)["whitened"].diff())
+    by_run = runs.groupby(run)
     descent = descent.assign(rise=descent.groupby(run)["kl"].diff())
     number = directions.groupby("marginal")["direction"].transform("nunique")
     directions = directions.assign(quarter=1 + 4 * directions["direction"] // number)
-    falls = means(descent, "steps", "kl")
-    by_steps = falls.assign(steps=falls["steps"].astype(str) + " steps")
-    of_directions = ["slope", "share"]
+    falls = intervals(descent.groupby(["marginal", "steps"], sort=False)["kl"]).reset_index()
+    by_steps = falls.pivot_table("value", "marginal", "steps", sort=False).add_suffix(" steps")
+    along, quarters = (
+        directions.groupby(["marginal", place], sort=False)[["slope", "share"]].mean().reset_index()
+        for place in ("direction", "quarter")
+    )
     return {
         "runs": runs,
-        "most samples": runs[runs["S"] == runs["S"].max()],
-        "rises": runs[runs["S"] > runs["S"].min()],
+        "most samples": by_run.tail(1),
+        "rises": by_run.tail(-1),
         "slopes": summary(runs),
-        "directions": directions.groupby(["marginal", "direction"], sort=False)[of_directions].mean().reset_index(),
+        "directions": along,
         "directions by seed": directions,
-        "quarters": directions.groupby(["marginal", "quarter"], sort=False)[of_directions].mean().reset_index(),
+        "quarters": quarters,
         "lower half": directions[directions["direction"] >= number // 2].groupby(run)["slope"].mean().reset_index(),
         "falls": falls,
-        "last part": descent[descent["steps"] == descent["steps"].max()],
-        "descent": by_steps.pivot_table("value", "marginal", "steps", sort=False).reset_index(),
+        "last part": descent.groupby(run).tail(1),
+        "descent": by_steps.reset_index(),
     }
 
 
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds, and the KL at which q would rest if its scale alone could move."""
-    slopes = means(runs, "S", "whitened").set_index(["marginal", "S"])
-    others = runs.groupby(["marginal", "S"], sort=False)[["rank", "raw", "error", "J", "bandwidth"]].mean()
-    found = slopes.join(others).assign(half=slopes["high"] - slopes["value"]).astype({"rank": int}).reset_index()
-    alone = [kl_of_variances(torch.tensor([slope], dtype=torch.float64)) for slope in found["value"]]
-    return found.assign(alone=found["rank"] * alone)
-
-
-def means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Of y by marginal and x, with the t-interval over seeds."""
-    groups = frame.groupby(["marginal", x], sort=False)[y]
-    rows = [(*case, *Statistic.of_mean(values.tolist())) for case, values in groups]
-    return pd.DataFrame(rows, columns=["marginal", x, "value", "low", "high"])
+    groups = runs.groupby(["marginal", "S"], sort=False)
+    others = groups[["rank", "raw", "error", "J", "bandwidth"]].mean()
+    found = intervals(groups["whitened"]).join(others).astype({"rank": int}).reset_index()
+    return found.assign(half=found["high"] - found["value"], alone=found["rank"] * found["value"].map(kl_of_variance))
 
 
 BURT2020_SHRINKAGE = Experiment("burt2020-shrinkage", Settings, investigate)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fsvi_bench.errors import InputError
-from fsvi_bench.papers.burt2020.cells import frame_of, in_words, settings_in_words, title_of
+from fsvi_bench.papers.burt2020.cells import frame_of, in_words, problem_of, settings_in_words, title_of
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.presenting.cell_files import load_posterior
 from fsvi_bench.presenting.figures import curve
-from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Request
-from fsvi_bench.tasks.official import find_task
-from fsvi_bench.tasks.task import Task, bind_task
 
 
 def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
@@ -22,7 +18,7 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
         InputError: the task is not in the cache, or a posterior is missing from the folder.
     """
     records, root = laboratory.cells.records, laboratory.parts.workshop.root
-    problem, cells = _toy_problem(records[0]), frame_of(laboratory.cells)
+    problem, cells = problem_of(records[0], None), frame_of(laboratory.cells)
     curves = {
         record.cell: curve(problem, load_posterior(record, root, problem.frozen))
         for record in records
@@ -42,13 +38,6 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
     }
     panels.attrs.update(settings_in_words(cells, laboratory.quick))
     return Findings(frames=frames)
-
-
-def _toy_problem(record: Record) -> Task:
-    found = find_task(record.dataset, record.split)
-    if found is None:
-        raise InputError(f"the task of {record.dataset} split {record.split} is not in the cache; run again")
-    return bind_task(found.task)
 
 
 def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fsvi_bench.papers.burt2020.study.claims import judge_study
 from fsvi_bench.papers.burt2020.study.reproduction import BURT2020_STUDY, page_of
-from fsvi_bench.papers.burt2020.study.summary import frames_of, page_tables
+from fsvi_bench.papers.burt2020.study.summary import frames_of
 from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, SPECTRUM, Tables
 from fsvi_bench.papers.places import places
 from fsvi_bench.running.plan import Request, make_plan
@@ -110,7 +110,7 @@ def changed(where, tables=None, **changes):
 
 def text_of(tables, figures=()):
     """The page."""
-    return page_of(tables, judge_study(tables.cells, CLAIMS), FILE, list(figures), "study", False)
+    return page_of(tables, frames(tables), FILE, figures=list(figures), folder="study", quick=False)
 
 
 def frames(tables):
@@ -119,7 +119,7 @@ def frames(tables):
 
 def pivot(tables, name):
     """A table of the page, by method."""
-    return page_tables(tables, judge_study(tables.cells, CLAIMS))[name].set_index("method")
+    return frames(tables)[name].set_index("method")
 
 
 def rows_of(text, *columns):

@@ -78,12 +78,12 @@ def test_close_enough_values_show_everything(network):
 
 
 def test_whole_numbers_are_the_values_times_a_constant():
-    w, b, v = torch.randn(3, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    network, (X, unit) = exact_network(w, b, v, 0.7), whole(f64([-7 / 3, 0.2, 2.0]))
+    of_units = torch.randn(3, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    network, (X, unit) = exact_network(of_units, 0.7), whole([-7 / 3, 0.2, 2.0])
     values = network.values(X, unit)
     assert all(isinstance(number, int) for number in (*X, *values))
     assert [Fraction(x, unit) for x in X] == exactly(-7 / 3, 0.2, 2.0).tolist()
-    as_given = Network(*(exactly(*column.tolist()) for column in (w, b, v)), Fraction(0.7))
+    as_given = Network(*(exactly(*column.tolist()) for column in of_units), Fraction(0.7))
     scales = {Fraction(value) / value_of(as_given, Fraction(x, unit)) for x, value in zip(X, values, strict=True)}
     assert len(scales) == 1
     assert scales.pop() > 0
@@ -98,7 +98,7 @@ def test_two_units_at_one_place_are_one_bend_and_opposite_ones_none():
 
 def test_units_that_do_not_bend():
     """No input weight, or no output weight."""
-    assert linear_pieces(exact_network(f64([0.0, 1.0]), f64([0.5, 0.2]), f64([1.0, 0.0]), 0.3)) == 1
+    assert linear_pieces(exact_network(f64([[0.0, 1.0], [0.5, 0.2], [1.0, 0.0]]), 0.3)) == 1
 
 
 def test_without_biases_every_width_has_at_most_two_pieces_through_the_origin_only():
@@ -106,13 +106,13 @@ def test_without_biases_every_width_has_at_most_two_pieces_through_the_origin_on
     generator = torch.Generator().manual_seed(0)
     for width in (1, 2, 5, 9):
         w, other, v = torch.randn(3, width, generator=generator, dtype=torch.float64)
-        assert linear_pieces(exact_network(w, torch.zeros_like(w), v, 0.0)) == 2
-        assert linear_pieces(exact_network(w, other, v, 0.0)) == width + 1
+        assert linear_pieces(exact_network(torch.stack([w, torch.zeros_like(w), v]), 0.0)) == 2
+        assert linear_pieces(exact_network(torch.stack([w, other, v]), 0.0)) == width + 1
 
 
 def test_floats_are_taken_as_they_are():
     """0.1 + 0.2 ≠ 0.3 in floats: bends at −0.3 and −(0.1 + 0.2) are two, 2^−54 apart, and nothing merges them."""
-    network = exact_network(f64([1.0, 1.0]), f64([0.3, 0.1 + 0.2]), f64([1.0, 1.0]), 0.0)
+    network = exact_network(f64([[1.0, 1.0], [0.3, 0.1 + 0.2], [1.0, 1.0]]), 0.0)
     assert linear_pieces(network) == 3
 
 

@@ -119,7 +119,7 @@ def reference_evidence(Phi, y, noise):
 def test_a_wrong_floor_and_another_kernel_are_seen(problem, floors):
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
     C = problem.truth.posterior.precision_tril
-    in_order = float(factorised_floor(cholesky_rotation(problem.feature_map.tril, order).mT @ C, C))
+    in_order = factorised_floor(cholesky_rotation(problem.feature_map.tril, order).mT @ C, C)
     by_rotation = {kind: floors[kind][0] for kind in (OWN, SYMMETRIC, EIGENVECTORS)} | {ORDERS: in_order}
 
     def largest(task=problem, **wrong):
@@ -168,7 +168,7 @@ def two_data_sets():
 
 def verdicts(frames):
     frames = frames | judged(**frames)
-    return [claim.judge(claim.at.of(frames)) for claim in REPRODUCTIONS["burt2020-roots"]._file().claims]
+    return [claim.judge(claim.at.of(frames)) for claim in REPRODUCTIONS["burt2020-roots"].file.claims]
 
 
 def test_statistics_of_planted_floors(two_data_sets):
@@ -223,7 +223,7 @@ def test_data_sets_without_official_tasks_are_left_out_and_named():
         investigate(settings(datasets=["toy"]), Told())
     assert notes == ["toy has less than two official tasks: left out"]
     result = investigate(settings(datasets=["toy", "diabetes"], permutations=2), Told())
-    table = REPRODUCTIONS["burt2020-roots"]._file().tables[0].of(result.frames)
+    table = REPRODUCTIONS["burt2020-roots"].file.tables[0].of(result.frames)
     assert [row[0] for row in table.rows] == ["diabetes"]
     assert table.title.endswith("; left out, fewer than two official tasks: toy")
     splits = result.frames["splits"]

@@ -14,7 +14,7 @@ from fsvi_bench.methods import functional
 from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.burt2020.study.closeness import closeness, fresh_features
 from fsvi_bench.papers.burt2020.study.collect import collect, curve, curves_of
-from fsvi_bench.papers.places import places, run_or_find, sort_records
+from fsvi_bench.papers.places import Cells, places, run_or_find, sort_records
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.presenting.cell_files import load_posterior, load_trace
 from fsvi_bench.running.plan import Request, make_plan
@@ -47,8 +47,12 @@ def ran(tmp_path_factory):
     return root, make_plan(Request(splits="0-1", **ASKED))
 
 
+def workshop_in(root):
+    return Workshop(root, False, Resources(), Silent(), compute=False)
+
+
 def found_in(root, plan):
-    return run_or_find(plan, Workshop(root, False, Resources(), Silent(), compute=False), "it")
+    return run_or_find(plan, workshop_in(root), "it")
 
 
 def test_the_exact_posterior_is_as_close_as_can_be(toy):
@@ -111,11 +115,11 @@ def test_records_of_other_settings_are_not_a_plans_and_twins_are_refused():
 
 def test_the_table_holds_what_the_records_do(ran, toy):
     root, plan = ran
-    records, missing = found_in(root, plan).records, found_in(root, plan).missing
-    tables = collect(records, missing, root, None, Silent())
+    cells = found_in(root, plan)
+    tables = collect(cells, workshop_in(root))
     assert tables.cells["status"].tolist().count("missing") == 4
     by_key = {c.cell: c for c in tables.cells.itertuples() if c.status == "ok"}
-    for each in records:
+    for each in cells.records:
         cell = by_key[each.cell[:24]]
         assert (cell.method, cell.family, cell.split) == (each.method, each.family, each.split)
         for name in ("kl", "kl_mean_term", "nlpd", "predictive_kl_box", "objective_gap", "kl_at_objective_optimum"):
@@ -175,10 +179,9 @@ def test_a_curve_of_which_every_cell_diverged_ends_at_infinity(ran, monkeypatch)
 
 def test_a_task_that_is_not_here_is_refused(ran):
     root, plan = ran
-    records, missing = found_in(root, plan).records, found_in(root, plan).missing
-    strange = [each.model_copy(update={"task_sha256": "e" * 64}) for each in records]
+    strange = [each.model_copy(update={"task_sha256": "e" * 64}) for each in found_in(root, plan).records]
     with pytest.raises(InputError, match="neither official nor in the cache"):
-        collect(strange, missing, root, None, Silent())
+        collect(Cells(strange), workshop_in(root))
 
 
 def test_what_takes_days_is_not_begun_unasked(cli, tmp_path):

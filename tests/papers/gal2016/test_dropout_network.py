@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from fsvi_bench.papers.base import Workshop
-from fsvi_bench.papers.experiment import Laboratory, _read
+from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.gal2016 import elbo, uncertainty
 from fsvi_bench.papers.gal2016.dropout_network import (
     LINE,
@@ -60,7 +60,7 @@ def found(experiment, parts, **settings):
     """Findings of an experiment from such parts, with claims' values, and (low, high)."""
     settings = experiment.settings.model_validate({**experiment._settings(True).model_dump(), **settings})
     findings = experiment.investigate(settings, Laboratory(parts, None, True, print))
-    verdicts = experiment._judge(_read(experiment.name).claims, findings)
+    verdicts = experiment._judge(findings)
     return findings, [v.value for v in verdicts], [(v.low, v.high) for v in verdicts]
 
 

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from scipy.stats import chi2
 
-from fsvi_bench.papers.experiment import _read
 from fsvi_bench.papers.ksw2015 import fig1, variance
 from fsvi_bench.papers.ksw2015.fig1 import KSW2015_FIG1, VARIANTS
 from fsvi_bench.papers.ksw2015.measuring import Law
@@ -17,8 +16,8 @@ from fsvi_bench.papers.ksw2015.variance import KSW2015_VARIANCE
 
 def judged(experiment, findings):
     """Verdicts by the claims' own names, without the case that decided."""
-    claims = _read(experiment.name).claims
-    return dict(zip([claim.statistic for claim in claims], experiment._judge(claims, findings), strict=True))
+    names = [claim.statistic for claim in experiment.file.claims]
+    return dict(zip(names, experiment._judge(findings), strict=True))
 
 
 # --- ksw2015-fig1 -----------------------------------------------------------------------------------------------------

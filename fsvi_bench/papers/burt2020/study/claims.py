@@ -10,6 +10,7 @@ import pandas as pd
 from pydantic import Field
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.papers.burt2020.cells import LOST, in_words
 from fsvi_bench.papers.claims import Claim
 from fsvi_bench.presenting.figures import NO_LOGARITHM
 from fsvi_bench.statistics.resampled_t import paired_differences
@@ -19,7 +20,6 @@ FEWEST_SPLITS = 2  #: with which there is an interval
 #: What a claim is about, by the first words of its statistic; of KLs the logarithms.
 _COLUMNS = {
     "log KL": "kl",
-    "log KL, M = 20 above M = 160": "kl",
     "log KL mean term": "kl_mean_term",
     "training log likelihood above exact's": "log_likelihood_excess",
     "the mean's training log likelihood above exact's": "mean_log_likelihood_excess",
@@ -63,13 +63,11 @@ def _differences(statistic: str, cells: pd.DataFrame) -> pd.DataFrame:
         raise InputError(f"burt2020-study.yaml: there is no statistic '{statistic}'; mend the file")
     value = cells[_COLUMNS[kind]]
     if kind.startswith("log KL"):
-        value = np.log(value.clip(lower=NO_LOGARITHM)).mask(cells["status"].isin(["diverged", "failed"]), np.inf)
+        value = np.log(value.clip(lower=NO_LOGARITHM)).mask(cells["status"].isin(LOST), np.inf)
+    size = (", M = " + cells["M"].astype("string")).where(cells["M"].fillna(M) != M, "")
+    line = cells["method"] + " " + cells["family"] + size
     cells = cells.assign(value=value, finished=cells["status"] != "missing")
-    lines = [(names, 20), (names, 160)] if "M = 160" in kind else [(line, M) for line in names.split(" - ")]
-    first, *others = (
-        cells[(cells["method"] + " " + cells["family"] == line) & (cells["M"].fillna(M) == size)]
-        for line, size in lines
-    )
+    first, *others = (cells[line == name] for name in names.split(" - "))
     for other in others:
         jitter = [] if other["kl_jitter"].isna().all() else ["kl_jitter"]  # EXACT stands beside each
         first = first.merge(other, on=["dataset", "split", *jitter], suffixes=("", "_of_other"))
@@ -89,7 +87,7 @@ def _judged(claim: StudyClaim, splits: pd.DataFrame) -> dict[str, Any]:
     if len(values) < max(len(splits), FEWEST_SPLITS):
         return row | {"outcome": "not judged"}
     verdict = claim.judge(values.tolist())
-    return row | {"value": verdict.value, "low": verdict.low, "high": verdict.high, "outcome": verdict.outcome}
+    return row | verdict.model_dump(include={"value", "low", "high"}) | {"outcome": verdict.outcome}
 
 
 def verdict_table(judged: pd.DataFrame) -> pd.DataFrame:
@@ -103,15 +101,15 @@ def verdict_table(judged: pd.DataFrame) -> pd.DataFrame:
     table = table.reindex(columns=[name for name in _OUTCOMES if name in (*_OUTCOMES[:3], *table)])
     if jittered.any():
         both = judged[jittered].merge(plain, on=["statistic", "says", "dataset"], suffixes=("", "_without"))
-        known = both[(both[["outcome", "outcome_without"]] != "incomplete").all(axis=1)]
-        moved = known[known["outcome"] != known["outcome_without"]]
-        told = (moved["place"] + ": " + moved["outcome"]).groupby(moved["says"]).agg(", ".join)
-        table["another outcome with jitter"] = told.reindex(table.index)
+        known = (both[["outcome", "outcome_without"]] != "incomplete").all(axis=1)
+        moved = both[known & (both["outcome"] != both["outcome_without"])]
+        told = moved["place"] + ": " + moved["outcome"]
+        table["another outcome with jitter"] = told.groupby(moved["says"]).agg(", ".join)
     return table.astype(object).fillna("–").rename_axis(index="claim", columns=None).reset_index()
 
 
 def _place(row: Any) -> str:
     """Such as `boston (1e-6) 19/20`."""
-    jitter = f" ({row.kl_jitter:g})".replace("e-0", "e-") if row.kl_jitter > 0 else ""
+    jitter = f" ({in_words(row.kl_jitter)})" if row.kl_jitter > 0 else ""
     of_planned = f" of {row.planned}" if row.outcome == "incomplete" else ""
     return f"{row.dataset}{jitter} {row.agreeing}/{row.splits}{of_planned}"

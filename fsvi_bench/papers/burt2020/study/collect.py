@@ -10,38 +10,34 @@ from typing import Any
 
 import pandas as pd
 
-from fsvi_bench.errors import InputError, plain
-from fsvi_bench.papers.burt2020.cells import LINE
+from fsvi_bench.errors import plain
+from fsvi_bench.papers.base import Workshop
+from fsvi_bench.papers.burt2020.cells import LINE, problem_of
 from fsvi_bench.papers.burt2020.study.closeness import Closeness, closeness
 from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, SPECTRUM, WORDS, Tables
-from fsvi_bench.papers.places import Place
+from fsvi_bench.papers.places import Cells, Place
 from fsvi_bench.presenting.cell_files import load_posterior, load_traces
 from fsvi_bench.presenting.report.appearance import method_place
 from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import processor_words
-from fsvi_bench.tasks.official import find_task
-from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.training.trace import Trace
 
 HARDWARE_LENGTH = 100
 FAMILY_ORDER = ("full", "ffg")
 
 
-def collect(
-    records: Sequence[Record], missing: Sequence[Place], root: Path, data_dir: Path | None, progress: Progress
-) -> Tables:
+def collect(found: Cells, workshop: Workshop) -> Tables:
     """Both tables, by method as in every report. Reads each finished cell's posterior and trace, and raw data.
 
     Raises:
         InputError: raw data, a task or a posterior is missing, or a file is not what its name says.
     """
-    found = _closeness(records, root, data_dir, progress)
-    planned: list[Record | Place] = [*records, *missing]
-    rows = [_row(each, found) for each in sorted(planned, key=lambda each: (*_line(each), each.split, each.seed))]
+    near = _closeness(found.records, workshop)
+    planned: list[Record | Place] = [*found.records, *found.missing]
+    rows = [_row(each, near) for each in sorted(planned, key=lambda each: (*_line(each), each.split, each.seed))]
     cells = pd.DataFrame(rows, columns=list(CELLS)).fillna(dict.fromkeys(WORDS, "")).astype(CELLS)
-    return Tables(cells, curves_of(records, root))
+    return Tables(cells, curves_of(found.records, workshop.root))
 
 
 def _line(of: Record | Place) -> tuple[Any, ...]:
@@ -50,25 +46,17 @@ def _line(of: Record | Place) -> tuple[Any, ...]:
     return of.dataset, *place, settings.get("M") or 0, settings.get("kl_jitter") or 0.0
 
 
-def _closeness(
-    records: Sequence[Record], root: Path, data_dir: Path | None, progress: Progress
-) -> dict[str, Closeness]:
+def _closeness(records: Sequence[Record], workshop: Workshop) -> dict[str, Closeness]:
     """By cell; problem by problem, so that each is loaded once."""
     ok = sorted((record for record in records if record.status == "ok"), key=_problem)
-    progress.start("splits", len({*map(_problem, ok)}))
+    workshop.progress.start("splits", len({*map(_problem, ok)}))
     found: dict[str, Closeness] = {}
-    for (dataset, split, sha256), cells in groupby(ok, _problem):
+    for (dataset, split, _), cells in groupby(ok, _problem):
         group = list(cells)
-        certified = find_task(dataset, split)
-        if certified is None or certified.task.sha256 != sha256:
-            raise InputError(
-                f"the records of {dataset} split {split} are of task {sha256[:12]}, neither official nor in the "
-                "cache; run the study here, or bring the cache of the machine that ran it"
-            )
-        posteriors = (load_posterior(record, root, certified.task) for record in group)
-        each = closeness(bind_task(certified.task, data_dir), posteriors)
-        found |= zip([record.cell for record in group], each, strict=True)
-        progress.advance("splits", f"{dataset} split {split}: {len(group)} posteriors")
+        problem = problem_of(group[0], workshop.resources.data_dir)
+        posteriors = [load_posterior(record, workshop.root, problem.frozen) for record in group]
+        found |= zip([record.cell for record in group], closeness(problem, posteriors), strict=True)
+        workshop.progress.advance("splits", f"{dataset} split {split}: {len(group)} posteriors")
     return found
 
 

@@ -7,57 +7,66 @@ import math
 import numpy as np
 import pandas as pd
 
-from fsvi_bench.papers.burt2020.cells import spread_by_line, title_of
+from fsvi_bench.papers.burt2020.cells import LOST, finished_in_words, spread_by_line, title_of
 from fsvi_bench.papers.burt2020.study.claims import M, verdict_table
 from fsvi_bench.papers.burt2020.study.table import CLOSENESS, RATIOS, SCORES, Tables
-from fsvi_bench.presenting.figures import FAINT, NO_LOGARITHM, span
+from fsvi_bench.presenting.figures import FAINT, NO_LOGARITHM
 
 _OF_LINE = ["dataset", "line", "M", "kl_jitter"]
+Frames = dict[str, pd.DataFrame]
 
 
-def frames_of(tables: Tables, judged: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """What `tables.csv` and the figures show."""
+def frames_of(tables: Tables, judged: pd.DataFrame) -> Frames:
+    """What `tables.csv`, the figures and the page show."""
     cells, curves = named(tables.cells), named(tables.curves)
-    known = cells["kl_at_objective_optimum"].notna()
-    cells["left_undone"] = cells["objective_gap"].where(known)  # what is above the best that was found is a lower bound
-    cells["kl_where_no_optimum_is_known"] = cells["kl"].where(~known)
-    lines = cells.groupby(_OF_LINE, sort=False, dropna=False)
-    scores = [*SCORES, "left_undone", *CLOSENESS, *RATIOS, "gradients", "train_seconds", "kl_where_no_optimum_is_known"]
-    sources = cells[cells["code"] != ""].groupby(["line", "code", "hardware"], sort=False).size()
-    pairs = jitter_pairs(cells).groupby(["dataset", "line"], sort=False)[["ratio", "nlpd_above", "alike"]]
+    known, lost = cells["kl_at_objective_optimum"].notna(), cells["status"].isin(LOST)
+    cells = cells.assign(
+        left_undone=cells["objective_gap"].where(known),  # above the best that was found it is a lower bound
+        kl_where_no_optimum_is_known=cells["kl"].where(~known),
+        distance=cells["kl"].mask(cells["kl"].abs() < NO_LOGARITHM, 0.0).mask(lost, math.inf),
+    )
     plain = cells[~(cells["kl_jitter"] > 0)]
     usual = plain[plain["M"].fillna(M).eq(M)]
+    pairs, course = jitter_pairs(cells), courses(curves)
     return {
-        "spreads": pd.concat(spread_by_line(cells, name).assign(score=name) for name in ("kl", "nlpd", "rmse")),
-        "medians": lines[scores].median().reset_index(),
-        "optima": lines["kl_at_objective_optimum"].count().reset_index(name="splits"),
-        "courses": courses(curves),
-        "jitter": _flat(pairs.agg(["median", "min", "max", "mean"])),
-        "sources": sources.reset_index(name="cells"),
-        "verdicts": judged,
+        **_by_line(cells, pairs),
+        **_by_dataset(plain, usual),
+        "courses": course,
+        "rises": by_dataset(course[course["M"].eq(M)], "rise"),
+        "jitter": by_dataset(pairs, "ratio"),
+        "lacking": _lacking(cells[cells["status"] != "ok"]),
+        "judged": judged,
+        "verdicts": verdict_table(judged),
         "curves": _drawn(curves[curves["M"] == M], usual),
         "drift": _drawn(curves[curves["method"] == "fixed-a"], plain[plain["method"] == "fixed-a"]),
         "spectrum": _spectrum(usual),
     }
 
 
-def page_tables(tables: Tables, judged: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """A line per method and family and a column per data set: medians over splits at M = 80 without jitter, of some
-    splits alone where it says so; what is lacking; and the verdicts."""
-    cells, drift = named(tables.cells), courses(named(tables.curves))
-    lost = cells["status"].isin(["diverged", "failed"])
-    cells["kl"] = cells["kl"].mask(cells["kl"].abs() < NO_LOGARITHM, 0.0).mask(lost, math.inf)
-    plain = cells[~(cells["kl_jitter"] > 0) & (cells["line"] != "EXACT full")]
-    usual = plain[plain["M"].fillna(M).eq(M)]
+def _by_line(cells: pd.DataFrame, pairs: pd.DataFrame) -> Frames:
+    lines = cells.groupby(_OF_LINE, sort=False, dropna=False)
+    scores = [*SCORES, "left_undone", *CLOSENESS, *RATIOS, "gradients", "train_seconds", "kl_where_no_optimum_is_known"]
+    run = cells[cells["code"] != ""].groupby(["line", "code", "hardware"], sort=False)
+    paired = pairs.groupby(["dataset", "line"], sort=False)[["ratio", "nlpd_above", "alike"]]
+    jitter = paired.agg(["median", "min", "max", "mean"])
     return {
-        "overview": by_dataset(usual, "kl"),
-        "largest": by_dataset(plain[plain["M"].eq(160)], "kl"),
-        "optimum": by_dataset(usual[usual["method"].isin(["exact", "fixed-a", "rand-a"])], "kl_at_objective_optimum"),
-        "ratios": by_dataset(usual, "spectrum_50"),
-        "rises": by_dataset(drift[drift["M"].eq(M)], "rise"),
-        "jitter": by_dataset(jitter_pairs(cells), "ratio"),
-        "lacking": _lacking(cells[cells["status"] != "ok"]),
-        "verdicts": verdict_table(judged),
+        "spreads": pd.concat(spread_by_line(cells, name).assign(score=name) for name in ("kl", "nlpd", "rmse")),
+        "medians": lines[scores].median().reset_index(),
+        "optima": lines["kl_at_objective_optimum"].count().reset_index(name="splits"),
+        "jitter by line": jitter.set_axis(jitter.columns.map("_".join), axis=1).reset_index(),
+        "sources": run.size().reset_index(name="cells"),
+    }
+
+
+def _by_dataset(plain: pd.DataFrame, usual: pd.DataFrame) -> Frames:
+    """Medians over splits of what has no jitter, at M = 80 but for the largest A."""
+    inexact = usual[usual["line"] != "EXACT full"]
+    of_objectives = inexact[inexact["method"].isin(["exact", "fixed-a", "rand-a"])]
+    return {
+        "overview": by_dataset(inexact, "distance"),
+        "largest": by_dataset(plain[plain["M"].eq(160)], "distance"),
+        "optimum": by_dataset(of_objectives, "kl_at_objective_optimum"),
+        "ratios": by_dataset(inexact, "spectrum_50"),
     }
 
 
@@ -68,7 +77,7 @@ def named(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_dataset(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Medians in words."""
+    """Medians in words: a line per method and family and a column per data set, of some splits where it says so."""
     words = frame.pivot_table(column, "line", "dataset", _median_in_words, sort=False, fill_value="–")
     return words.sort_index(axis=1).rename_axis(index="method", columns=None).reset_index()
 
@@ -92,18 +101,15 @@ def courses(curves: pd.DataFrame) -> pd.DataFrame:
     points = curves[curves["steps"] > 0]
     finite = points[np.isfinite(points["kl"])]
     two_thirds = finite[3 * finite["steps"] <= 2 * finite.groupby(_OF_LINE)["steps"].transform("max")]
-    least = points.sort_values("kl", kind="stable").groupby(_OF_LINE).first()
+    rising = points.sort_values("kl", kind="stable").groupby(_OF_LINE)
+    least = rising.agg(least_kl=("kl", "first"), at_step=("steps", "first"))
     last, last_finite, earlier = (part.groupby(_OF_LINE, sort=False).last() for part in (points, finite, two_thirds))
-    columns = {
-        "least_kl": least["kl"],
-        "at_step": least["steps"],
-        "last_kl": last["kl"],
-        "last_step": last["steps"],
-        "cells": last["cells"],
-        "rise": (last["kl"] / least["kl"]).where(least["kl"].between(NO_LOGARITHM, math.inf, inclusive="neither")),
-        "fall": earlier["kl"] / last_finite["kl"],
-    }
-    return pd.DataFrame(columns, last.index).reset_index()
+    ends = last[["kl", "steps", "cells"]].set_axis(["last_kl", "last_step", "cells"], axis=1)
+    found = least.join(ends, how="right")
+    above = found["last_kl"] / found["least_kl"]
+    found["rise"] = above.where(found["least_kl"].between(NO_LOGARITHM, math.inf, inclusive="neither"))
+    found["fall"] = earlier["kl"] / last_finite["kl"]
+    return found.reset_index()
 
 
 def jitter_pairs(cells: pd.DataFrame) -> pd.DataFrame:
@@ -129,19 +135,15 @@ def _reasons(reasons: pd.Series) -> str:
     return "; ".join(reasons[reasons != ""].str.replace(r"step [\d,]+", "some step", regex=True).unique())
 
 
-def _flat(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.set_axis(["_".join(column) for column in frame.columns], axis=1).reset_index()
-
-
 def _drawn(curves: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """What a figure of curves shows, backwards: what comes first in tables lies on top."""
+    """What a figure of curves shows, from their ends: dashes of lines that begin alike do not hide one another."""
     points = curves[(curves["steps"] > 0) & (curves["seconds"] > 0)][::-1].sort_values("dataset", kind="stable")
     return _with_panels(points.assign(size=points["family"] + ", M = " + points["M"].astype(str)), cells)
 
 
 def _spectrum(cells: pd.DataFrame) -> pd.DataFrame:
     """Medians of the finished by line and quantile of the directions."""
-    keys = ["dataset", "title", "line", "M"]
+    keys = ["dataset", "method", "family", "line", "M"]
     lines = cells[cells["status"] == "ok"].groupby(keys, sort=False, dropna=False)
     ratios = lines[list(RATIOS)].median().reset_index().melt(keys, var_name="quantile", value_name="ratio")
     short = ratios["line"].str.replace(", natural gradients", " n.g.")
@@ -150,14 +152,12 @@ def _spectrum(cells: pd.DataFrame) -> pd.DataFrame:
 
 def _with_panels(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """Panels are called by their data sets, with how many splits finished if some did not: lines of such are faint."""
-    line = ["dataset", "line", "M"]
-    lines = cells.assign(finished=cells["status"] == "ok").groupby(line, sort=False, dropna=False)
-    counts = lines["finished"].agg(finished="sum", planned="size").reset_index()
-    panels = {
-        dataset: f"{dataset}, {span([*of['finished']])} of {span([*of['planned']])}"
-        for dataset, of in counts.groupby("dataset")
-        if (of["finished"] < of["planned"]).any()
-    }
-    found = frame.merge(counts, "left", line)
-    panel = found["dataset"].map(lambda name: panels.get(name, name))
-    return found.assign(panel=panel, opacity=np.where(found["finished"] < found["planned"], FAINT, 1.0))
+    line = ["dataset", "method", "family", "M"]
+    counts = spread_by_line(cells, "kl")[[*line, "finished", "planned"]]
+    panels = counts.groupby("dataset")[["finished", "planned"]].apply(_panel).rename("panel")
+    found = frame.merge(counts, "left", line).merge(panels, on="dataset")
+    return found.assign(opacity=np.where(found["finished"] < found["planned"], FAINT, 1.0))
+
+
+def _panel(lines: pd.DataFrame) -> str:
+    return ", ".join(filter(None, [str(lines.name), finished_in_words(lines, " of ")]))

@@ -16,6 +16,7 @@ import pandas as pd
 from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import write_atomically
 from fsvi_bench.papers.burt2020.cells import LINE
+from fsvi_bench.papers.burt2020.study.closeness import Closeness
 
 SPECTRUM = (0, 5, 25, 50, 75, 95, 100)  #: percent: the quantiles of S*^(-1/2) S S*^(-1/2) that are kept
 #: As in `scoring.scores`.
@@ -23,7 +24,7 @@ SCORES = (
     "kl", "kl_mean_term", "kl_cov_term", "reverse_kl", "predictive_kl_test", "predictive_kl_box", "nlpd", "nlpd_gap",
     "rmse", "kl_at_objective_optimum", "objective_gap",
 )  # fmt: skip
-CLOSENESS = ("log_likelihood_excess", "mean_log_likelihood_excess", "log_variance_ratio")  #: see `study.closeness`
+CLOSENESS = Closeness._fields
 RATIOS = tuple(f"spectrum_{percent}" for percent in SPECTRUM)
 #: What every Gaussian that was scored has.
 ALWAYS = ["kl", "kl_mean_term", "nlpd", "rmse", *CLOSENESS, *RATIOS]
@@ -63,19 +64,18 @@ def write_tables(tables: Tables, folder: Path) -> list[Path]:
     Raises:
         InputError: the folder cannot be written.
     """
-    paths = [folder / CURVES_FILE, folder / CELLS_FILE]
-    for path, frame, digits in zip(paths, reversed(tables), (6, 10), strict=True):
-        write_atomically(path, gzip.compress(as_text(frame, digits).encode(), mtime=0))
-    return paths[::-1]
+    texts = {CURVES_FILE: as_text(tables.curves, 6), CELLS_FILE: as_text(tables.cells)}
+    for name, text in texts.items():
+        write_atomically(folder / name, gzip.compress(text.encode(), mtime=0))
+    return [folder / CELLS_FILE, folder / CURVES_FILE]
 
 
 def as_text(frame: pd.DataFrame, digits: int = 10) -> str:
     """A table as CSV."""
-
-    def word(value: object) -> str:
-        return f"{value:.{digits}g}".replace("inf", "Infinity")
-
-    return frame.to_csv(index=False, lineterminator="\n", float_format=word)
+    word = f"{{:.{digits}g}}".format
+    return frame.to_csv(
+        index=False, lineterminator="\n", float_format=lambda value: word(value).replace("inf", "Infinity")
+    )
 
 
 def read_tables(folder: Path) -> Tables:

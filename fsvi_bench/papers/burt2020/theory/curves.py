@@ -39,11 +39,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy import special
 from torch import Tensor
+from torch.distributions import MultivariateNormal
 
-from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_log_density
+from fsvi_bench.maths.gaussian import LOG_2PI
 
 _STEP = 1 / 4  #: of the trapezoidal rule, in widths of the integrand
 
@@ -63,9 +67,9 @@ def smoothed_curve_log_ratio(
     noise: Float[Tensor, "S M"],
     noise_variance: float,
     x: Float[Tensor, " M"],
-    tril_p: Float[Tensor, "M M"],
+    p: MultivariateNormal,
 ) -> Float[Tensor, " S"]:
-    """log q_ε(y)/p(y) at y = f_θ(x) + ε·noise, p = N(0, LLᵀ): for standard normal draws its mean is KL(Q_ε‖P).
+    """log q_ε(y)/p(y) at y = f_θ(x) + ε·noise: for standard normal draws its mean is KL(Q_ε‖P).
 
     By the trapezoidal rule. 1/‖∂f/∂θ‖ is the width of the integrand: at a quarter of it, a Gaussian is summed up to
     2 exp(−2π² · 4²) = 1e-137 of its integral.
@@ -87,43 +91,36 @@ def smoothed_curve_log_ratio(
 
     log_integral = torch.vmap(log_sum, chunk_size=100)(theta, noise) + math.log(step)
     log_q = log_integral + (1 - M) * math.log(epsilon) - 0.5 * M * LOG_2PI
-    return log_q - _log_density(curve(theta, x) + epsilon * noise, tril_p)
+    return log_q - p.log_prob(curve(theta, x) + epsilon * noise)  # type: ignore[no-untyped-call]
 
 
-def smoothed_curve_kl_constant(x: Float[Tensor, " M"], tril_p: Float[Tensor, "M M"]) -> float:
+def smoothed_curve_kl_constant(x: Float[Tensor, " M"], p: MultivariateNormal) -> float:
     """lim KL(Q_ε‖P) − ½(M − 1) log(1/ε²), the expectations over θ by the trapezoidal rule."""
     theta = torch.linspace(-9, 9, 18001, dtype=x.dtype)
     density = torch.exp(-0.5 * (theta.square() + LOG_2PI))
-    expected = torch.trapezoid(density * (curve_speed(theta, x).log() + _log_density(curve(theta, x), tril_p)), theta)
+    log_p = p.log_prob(curve(theta, x))  # type: ignore[no-untyped-call]
+    expected = torch.trapezoid(density * (curve_speed(theta, x).log() + log_p), theta)
     return float(-0.5 * len(x) * (1 + LOG_2PI) - expected)
 
 
-def _log_density(values: Float[Tensor, "S M"], tril: Float[Tensor, "M M"]) -> Float[Tensor, " S"]:
-    """Of N(0, LLᵀ)."""
-    return gaussian_log_density(values, torch.zeros_like(values), tril.expand(len(values), -1, -1))
-
-
-def hilbert_cells(order: int) -> Int[Tensor, "steps 2"]:
+def hilbert_cells(order: int) -> NDArray[np.int64]:
     """Cells of the 2^n × 2^n grid in the order in which the curve visits them, one for each 4^−n of θ.
 
     h(θ) for θ in the q-th quarter is h of the rest of θ, halved and put into a quadrant: transposed for q = 0, as it
     is for 1 and 2, transposed and turned for 3. The cells of order n + 1 lie within those of order n, so the orders
     converge uniformly to a continuous curve.
     """
-    x = y = torch.zeros(1, dtype=torch.int64)
-    for size in (2**level for level in range(order)):
+    x = y = np.zeros(1, dtype=np.int64)
+    for size in 2 ** np.arange(order):
         x, y = (
-            torch.cat([y, x, x + size, 2 * size - 1 - y]),
-            torch.cat([x, y + size, y + size, size - 1 - x]),
+            np.concatenate([y, x, x + size, 2 * size - 1 - y]),
+            np.concatenate([x, y + size, y + size, size - 1 - x]),
         )
-    return torch.stack([x, y], dim=-1)
+    return np.column_stack([x, y])
 
 
-def rounded_kl(cells: Int[Tensor, "steps 2"], order: int) -> Float[Tensor, ""]:
+def rounded_kl(cells: NDArray[np.int64], order: int) -> float:
     """KL of a law on cells of the unit square, each visit of equal weight, to N(0, I₂) rounded to the same cells."""
-    edges = torch.linspace(0, 1, 2**order + 1, dtype=torch.float64)
-    log_mass = torch.special.ndtr(edges).diff().log()
-    column, row = cells.mT
-    q = torch.bincount(column * 2**order + row, minlength=4**order).double() / len(cells)
-    log_p = (log_mass[:, None] + log_mass).ravel()
-    return (torch.xlogy(q, q) - q * log_p).sum()
+    visited, visits = np.unique(cells, axis=0, return_counts=True)
+    masses = special.ndtr((visited + 1) / 2**order) - special.ndtr(visited / 2**order)
+    return float(special.rel_entr(visits / len(cells), masses.prod(axis=1)).sum())

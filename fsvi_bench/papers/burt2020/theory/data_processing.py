@@ -24,8 +24,9 @@ from torch import Tensor
 
 from fsvi_bench.maths.features import rbf_grid_features
 from fsvi_bench.maths.linalg import tril_of_gram
-from fsvi_bench.maths.projection import RANK_TOLERANCE
-from fsvi_bench.papers.burt2020.theory.f_divergence import Relative, generators, relative
+from fsvi_bench.maths.projection import row_space
+from fsvi_bench.papers.burt2020.feature_roots import random_rotation
+from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, Relative, relative
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 
 CELLS = (1.0, 1e-1, 1e-2, 1e-4, 1e-8, 0.0)
@@ -45,7 +46,7 @@ def measure_nested(settings: Settings) -> pd.DataFrame:
         sets = [(f"M = {M}", Phi[:M]) for M in range(1, points + 1)]
         sets.insert(k - 1, (f"{k - 1} points, each three times", Phi[: k - 1].repeat(3, 1)))
         of_weights = relative(mean, factor, torch.eye(k, dtype=torch.float64))
-        weights = {f: float(f.divergence(of_weights)) for f in generators()}
+        weights = {f: float(f.divergence(of_weights)) for f in GENERATORS}
         for inputs, Phi_A in sets:
             seen = of_values(mean, factor, Phi_A)
             rows += [
@@ -59,15 +60,14 @@ def measure_nested(settings: Settings) -> pd.DataFrame:
 def beside_weights(nested: pd.DataFrame, k: int) -> pd.DataFrame:
     """The functional divergence as a share of that of the weights, and how far it falls from one set to the next."""
     functional = nested["functional"]
-    rise = (
-        functional.groupby([nested["draw"], nested["divergence"]]).diff().fillna(functional)
-    )  # no input shows nothing
+    # No input shows nothing.
+    rise = nested.groupby(["draw", "divergence"])["functional"].diff().fillna(functional)
     return nested.assign(injective=nested["rank"] == k, share=functional / nested["weights"], fall=-rise)
 
 
 def random_posterior(k: int, generator: torch.Generator) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
     """Not far from N(0, I), where total variation would be 1 whatever is seen; standard deviations of 0.4 to 1."""
-    rotation = torch.linalg.qr(torch.randn(k, k, generator=generator, dtype=torch.float64)).Q
+    rotation = random_rotation(k, generator)
     scales = 0.4 + 0.6 * torch.rand(k, generator=generator, dtype=torch.float64)
     return 0.4 * torch.randn(k, generator=generator, dtype=torch.float64), rotation * scales
 
@@ -88,11 +88,8 @@ def of_values(mean: Float[Tensor, " k"], factor: Float[Tensor, "k k"], Phi_A: Fl
     Where Φ_A has a rank r < M they have no density, so they are taken in the coordinates Uᵀf of its column space, on
     which every function lies, U (M×r) orthonormal.
     """
-    values = Phi_A @ torch.cat([mean[:, None], factor, torch.eye(len(mean), dtype=mean.dtype)], dim=1)
-    left, singular, _ = torch.linalg.svd(Phi_A, full_matrices=False)
-    rank = int((singular > RANK_TOLERANCE * singular[0]).sum())
-    mean_q, factor_q, factor_p = (left[:, :rank].mT @ values).split([1, len(mean), len(mean)], dim=1)
-    return relative(mean_q[:, 0], factor_q, tril_of_gram(factor_p.mT))
+    within = row_space(Phi_A.mT).mT @ Phi_A
+    return relative(within @ mean, within @ factor, tril_of_gram(within.mT))
 
 
 def folded_shortfall(mean: float, scale: float) -> float:
@@ -100,13 +97,11 @@ def folded_shortfall(mean: float, scale: float) -> float:
 
     The density of |w| at |w| is q(w) + q(−w), and 2p(w): the difference is E_q log[2 q(w)/(q(w) + q(−w))].
     """
-
-    def lost(w: float) -> float:
-        log_ratio = -2 * mean * w / scale**2  # log q(−w)/q(w)
-        return math.log(2) - float(np.logaddexp(0.0, log_ratio))
-
-    reach = 12 * scale
-    return float(stats.norm(mean, scale).expect(lost, lb=mean - reach, ub=mean + reach, epsabs=1e-13, limit=200))
+    reach, slope = 12 * scale, -2 * mean / scale**2  # of log q(−w)/q(w) in w
+    return stats.norm(mean, scale).expect(
+        lambda w: math.log(2) - np.logaddexp(0, slope * w),
+        lb=mean - reach, ub=mean + reach, epsabs=1e-13, limit=200,
+    )  # fmt: skip
 
 
 def indicator_kl(cell: float) -> float:

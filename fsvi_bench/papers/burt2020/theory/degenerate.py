@@ -22,13 +22,11 @@ import torch
 from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
-from torch.nn.functional import pad
 
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, tril_of_gram
-from fsvi_bench.papers.burt2020.theory.f_divergence import Relative, relative
-
-RANK_TOLERANCE = 1e-9  #: singular values of F below this share of the largest are none
+from fsvi_bench.maths.projection import RANK_TOLERANCE
+from fsvi_bench.papers.burt2020.theory.f_divergence import Relative, relative, spectrum
 
 
 class Asymptotics(NamedTuple):
@@ -105,6 +103,5 @@ class Flat(NamedTuple):
 
     def _spectrum(self, noise_variance: float) -> tuple[Float[Tensor, "M M"], Float[Tensor, " M"]]:
         """Eigenvectors and eigenvalues of FFᵀ + ε²I, ε² itself in directions that F does not reach."""
-        left, singular, _ = torch.linalg.svd(self.factor, full_matrices=True)
-        reached = torch.where(singular > RANK_TOLERANCE * singular[0], singular, 0.0).square()
-        return left, pad(reached, (0, len(left) - len(singular))) + noise_variance
+        left, reached = spectrum(self.factor, RANK_TOLERANCE)
+        return left, reached + noise_variance

@@ -50,11 +50,6 @@ class Generator:
     divergence: Callable[[Relative], Tensor]
 
     @property
-    def at_zero(self) -> float:
-        """f(0)."""
-        return self.f(0.0)
-
-    @property
     def between_singular(self) -> float:
         """D_f(Q, P) for Q ⊥ P, which is also the least upper bound of D_f: f(0) + f'(∞)."""
         return self.of_event(1.0, 0.0)
@@ -79,10 +74,15 @@ def relative(shift: Float[Tensor, " M"], factor_q: Float[Tensor, "M c"], tril_p:
     Singular values of L⁻¹F that are rounding (below max(M, c) eps of the largest) count as 0.
     """
     whitened = solve_tril(tril_p, torch.cat([factor_q, shift[:, None]], dim=1))
-    left, singular, _ = torch.linalg.svd(whitened[:, :-1], full_matrices=True)
-    rounding = max(factor_q.shape) * torch.finfo(singular.dtype).eps * singular[:1]
-    singular = torch.where(singular > rounding, singular, 0.0)
-    return Relative(left.mT @ whitened[:, -1], pad(singular.square(), (0, len(shift) - len(singular))))
+    left, variance = spectrum(whitened[:, :-1], max(factor_q.shape) * torch.finfo(shift.dtype).eps)
+    return Relative(left.mT @ whitened[:, -1], variance)
+
+
+def spectrum(factor: Float[Tensor, "M c"], tolerance: float) -> tuple[Float[Tensor, "M M"], Float[Tensor, " M"]]:
+    """Eigenvectors and eigenvalues of FFᵀ: 0 for singular values of F below this share of the largest."""
+    left, singular, _ = torch.linalg.svd(factor, full_matrices=True)
+    reached = torch.where(singular > tolerance * singular[:1], singular, 0.0).square()
+    return left, pad(reached, (0, len(left) - len(reached)))
 
 
 def kl(of: Relative) -> Float[Tensor, ""]:
@@ -133,7 +133,7 @@ def log_overlap(of: Relative) -> Float[Tensor, ""]:
     from the poles.
     """
     if not bool((of.variance > 0).all()):
-        return of.shift.new_full((), -math.inf)
+        return of.shift.new_tensor(-math.inf)
     # Equal laws have no least value; and a hair from the poles at 0 and 1 nothing is gained.
     least = minimize_scalar(lambda place: float(log_chernoff(of, place)), bounds=(1e-3, 1 - 1e-3), method="bounded")
     alpha, scale = least.x, min(least.x, 1 - least.x)
@@ -155,20 +155,20 @@ def total_variation(of: Relative) -> Float[Tensor, ""]:
     return -torch.expm1(log_overlap(of))
 
 
-def generators(alphas: tuple[float, ...] = (0.25, 0.75, 2.0)) -> tuple[Generator, ...]:
-    """KL both ways, total variation, squared Hellinger distance and α-divergences for α > 0 other than 1."""
-    return (
-        Generator("KL(Q, P)", lambda z: float(special.rel_entr(z, 1.0)), math.inf, kl),
-        Generator("KL(P, Q)", lambda z: float(special.rel_entr(1.0, z)), 0.0, reverse_kl),
-        Generator("total variation", lambda z: 0.5 * abs(z - 1), 0.5, total_variation),
-        Generator("squared Hellinger", lambda z: 1 - math.sqrt(z), 0.0, lambda of: alpha_divergence(of, 0.5) / 4),
-        *map(_alpha_generator, alphas),
-    )
+def alpha_generator(alpha: float) -> Generator:
+    """Of the α-divergence for α > 0 other than 1."""
 
-
-def _alpha_generator(alpha: float) -> Generator:
     def f(z: float) -> float:
         return (z**alpha - alpha * z - 1 + alpha) / (alpha * (alpha - 1))
 
     slope = math.inf if alpha > 1 else 1 / (1 - alpha)
     return Generator(f"alpha = {alpha:g}", f, slope, lambda of: alpha_divergence(of, alpha))
+
+
+GENERATORS = (
+    Generator("KL(Q, P)", lambda z: float(special.rel_entr(z, 1.0)), math.inf, kl),
+    Generator("KL(P, Q)", lambda z: float(special.rel_entr(1.0, z)), 0.0, reverse_kl),
+    Generator("total variation", lambda z: 0.5 * abs(z - 1), 0.5, total_variation),
+    Generator("squared Hellinger", lambda z: 1 - math.sqrt(z), 0.0, lambda of: alpha_divergence(of, 0.5) / 4),
+    *map(alpha_generator, (0.25, 0.75, 2.0)),
+)

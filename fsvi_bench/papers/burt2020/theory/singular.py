@@ -7,14 +7,17 @@ from: approximations of it that serve well, and that every f-divergence takes fo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributions import MultivariateNormal
 
 from fsvi_bench.maths.linalg import solve_tril
+from fsvi_bench.papers.burt2020.feature_roots import random_rotation
 from fsvi_bench.papers.burt2020.theory.curves import (
     hilbert_cells,
     rounded_kl,
@@ -22,9 +25,9 @@ from fsvi_bench.papers.burt2020.theory.curves import (
     smoothed_curve_log_ratio,
 )
 from fsvi_bench.papers.burt2020.theory.degenerate import Flat
-from fsvi_bench.papers.burt2020.theory.f_divergence import generators, log_chernoff, log_overlap
+from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, log_chernoff, log_overlap
 from fsvi_bench.papers.burt2020.theory.settings import Settings
-from fsvi_bench.papers.claims import Statistic
+from fsvi_bench.papers.claims import intervals
 
 ALPHAS = {f"alpha = {alpha:g}": alpha for alpha in (0.25, 0.5, 0.75, 2.0)}
 CURVE_NOISE = (1e-6, 1e-12)
@@ -42,7 +45,7 @@ def draw_problem(settings: Settings, k: int, M: int) -> Flat:
     features = solve_tril(torch.linalg.cholesky(rbf(Z, Z)), rbf(Z, x)).mT
     mean = torch.randn(k, generator=generator, dtype=torch.float64)
     scales = torch.rand(k, generator=generator, dtype=torch.float64)
-    rotation = torch.linalg.qr(torch.randn(k, k, generator=generator, dtype=torch.float64)).Q
+    rotation = random_rotation(k, generator)
     # Standard deviations between 0.1 and 0.9 of the prior's: Q is narrower than P everywhere, as a posterior is.
     return Flat(features @ mean, features @ rotation * (0.1 + 0.8 * scales), torch.linalg.cholesky(rbf(x, x)))
 
@@ -51,16 +54,18 @@ def follow(settings: Settings, k: int, M: int) -> pd.DataFrame:
     """Divergences of one problem with noise of variance 1 down, a row each; `redundant` is KL(Q_ε‖P) with every feature
     there twice, with a parameter each: 2k parameters that do no more than k."""
     problem = draw_problem(settings, k, M)
-    twice = problem._replace(factor=torch.cat([problem.factor, problem.factor], dim=1))
-    leading, rows = problem.asymptotics(), []
-    for noise in np.logspace(0, math.log10(settings.smallest_noise), settings.steps).tolist():
+    twice = problem._replace(factor=problem.factor.repeat(1, 2))
+    rows = []
+    for noise in np.geomspace(1, settings.smallest_noise, settings.steps).tolist():
         seen, event = problem.seen(noise), problem.revealing_event(noise)
         kl, reverse_kl = problem.kls(noise)
-        row = {"noise": noise, "kl": kl, "reverse_kl": reverse_kl, "redundant": twice.kls(noise)[0]}
-        row |= {name: float(log_chernoff(seen, alpha)) for name, alpha in ALPHAS.items()}
-        rows.append(row | {"overlap": float(log_overlap(seen).exp()), "event": event.under_q - event.under_p})
-    known = {"case": f"k = {k}, M = {M}", "k": k, "M": M, **leading._asdict()}
-    return beside_limits(pd.DataFrame(rows).assign(**known))
+        affinities = {name: float(log_chernoff(seen, alpha)) for name, alpha in ALPHAS.items()}
+        rows.append({
+            "noise": noise, "kl": kl, "reverse_kl": reverse_kl, "redundant": twice.kls(noise)[0], **affinities,
+            "overlap": float(log_overlap(seen).exp()), "event": event.under_q - event.under_p,
+        })  # fmt: skip
+    along = pd.DataFrame(rows).assign(case=f"k = {k}, M = {M}", k=k, M=M, **problem.asymptotics()._asdict())
+    return beside_limits(along)
 
 
 def beside_limits(along: pd.DataFrame) -> pd.DataFrame:
@@ -85,23 +90,26 @@ def beside_limits(along: pd.DataFrame) -> pd.DataFrame:
 def rates(along: pd.DataFrame) -> pd.DataFrame:
     """Slopes in log(1/ε²) over the last step, by case and divergence, and what they tend to."""
     half = along.groupby("case", sort=False)["slope"].first()
-    expected = pd.DataFrame({"kl": half, "redundant": half, "log_reverse_kl": 1.0})
-    expected = expected.assign(**{name: (alpha - 1) * half for name, alpha in ALPHAS.items()})
-    rise = along.groupby("case", sort=False)[["log_noise", *expected]].diff().set_index(along["case"])
-    last = rise.groupby("case", sort=False).tail(1)
+    affinities = {name: (alpha - 1) * half for name, alpha in ALPHAS.items()}
+    expected = pd.DataFrame({"kl": half, "redundant": half, "log_reverse_kl": 1.0, **affinities})
+    values = along.set_index("case").groupby("case", sort=False)[["log_noise", *expected]]
+    last = values.diff().groupby("case", sort=False).tail(1)
     rate = last[expected.columns].div(last["log_noise"] * math.log(10), axis=0)
     found = pd.DataFrame({"rate": rate.stack(), "expected": expected.stack()})
-    return found.rename_axis(["case", "divergence"]).reset_index()
+    return found.reset_index(names=["case", "divergence"])
 
 
-def without_noise(settings: Settings, k: int, M: int) -> pd.DataFrame:
-    """The same without noise: what each divergence is, its largest value, and how far it is from that."""
-    seen, case = draw_problem(settings, k, M).seen(0.0), f"k = {k}, M = {M}"
-    rows = [
-        (f.name, f.at_zero, f.slope_at_infinity, f.between_singular, float(f.divergence(seen))) for f in generators()
-    ]
-    columns = ["divergence", "at_zero", "slope_at_infinity", "largest", "found"]
-    return beside_largest(pd.DataFrame(rows, columns=columns).assign(case=case))
+def without_noise(settings: Settings, cases: Iterable[tuple[int, int]]) -> pd.DataFrame:
+    """Cases without noise: what each divergence is, its largest value, and how far it is from that."""
+    rows = []
+    for k, M in cases:
+        seen, case = draw_problem(settings, k, M).seen(0.0), f"k = {k}, M = {M}"
+        rows += [
+            (case, f.name, f.f(0.0), f.slope_at_infinity, f.between_singular, float(f.divergence(seen)))
+            for f in GENERATORS
+        ]
+    columns = ["case", "divergence", "at_zero", "slope_at_infinity", "largest", "found"]
+    return beside_largest(pd.DataFrame(rows, columns=columns))
 
 
 def beside_largest(bare: pd.DataFrame) -> pd.DataFrame:
@@ -115,16 +123,16 @@ def follow_curve(settings: Settings) -> dict[str, pd.DataFrame]:
     beside ½(M − 1) log(1/ε²), and by draw how far its slope is from ½(M − 1), as a share."""
     M, generator = settings.curve_points, settings.generator("curve")
     x = torch.arange(M, dtype=torch.float64) / 2
-    tril = torch.linalg.cholesky(rbf(2 * x, 2 * x))  # of lengthscale ½
+    p = MultivariateNormal(torch.zeros_like(x), rbf(2 * x, 2 * x))  # of lengthscale ½
     theta = torch.randn(settings.curve_draws, generator=generator, dtype=torch.float64)
     noise = torch.randn(settings.curve_draws, M, generator=generator, dtype=torch.float64)
     half = 0.5 * (M - 1)
-    large, small = (smoothed_curve_log_ratio(theta, noise, e, x, tril) + half * math.log(e) for e in CURVE_NOISE)
-    left = [(e, *Statistic.of_mean(draws.tolist())) for e, draws in zip(CURVE_NOISE, (large, small), strict=True)]
-    curve = pd.DataFrame(left, columns=["noise", "value", "low", "high"])
-    error = (small - large) / (half * math.log(CURVE_NOISE[0] / CURVE_NOISE[1]))
+    large, small = CURVE_NOISE
+    left = pd.DataFrame({e: smoothed_curve_log_ratio(theta, noise, e, x, p) + half * math.log(e) for e in CURVE_NOISE})
+    curve = intervals(left.melt(var_name="noise").groupby("noise", sort=False)["value"]).reset_index()
+    error = (left[small] - left[large]) / (half * math.log(large / small))
     return {
-        "curve": curve.assign(limit=smoothed_curve_kl_constant(x, tril), M=M),
+        "curve": curve.assign(limit=smoothed_curve_kl_constant(x, p), M=M),
         "curve slopes": pd.DataFrame({"error": error}),
     }
 
@@ -133,7 +141,7 @@ def follow_rounded(settings: Settings) -> pd.DataFrame:
     """KLs to N(0, I₂) of Hilbert's curve, which is not Lipschitz, and of the diagonal of the unit square, rounded to
     cells of width 2^−n."""
     rows = [
-        (n, float(rounded_kl(hilbert_cells(n), n)), float(rounded_kl(torch.arange(2**n)[:, None].expand(-1, 2), n)))
+        (n, rounded_kl(hilbert_cells(n), n), rounded_kl(np.arange(2**n)[:, None].repeat(2, axis=1), n))
         for n in range(1, settings.finest + 1)
     ]
     return pd.DataFrame(rows, columns=["n", "hilbert", "diagonal"])
@@ -141,16 +149,14 @@ def follow_rounded(settings: Settings) -> pd.DataFrame:
 
 def of_singular(settings: Settings) -> dict[str, pd.DataFrame]:
     """On propositions 4 and 8."""
-    along, bare = (
-        pd.concat([of(settings, k, M) for k, M in settings.cases], ignore_index=True) for of in (follow, without_noise)
-    )
-    rounded = follow_rounded(settings)
-    square = [without_noise(settings, k, k) for k in dict.fromkeys(k for k, _ in settings.cases)]
-    laws = bare.groupby(["divergence", "at_zero", "slope_at_infinity", "largest"], sort=False)["found"]
+    along = pd.concat([follow(settings, k, M) for k, M in settings.cases], ignore_index=True)
+    bare, rounded = without_noise(settings, settings.cases), follow_rounded(settings)
     return {
         **judged_by_case(along, bare),
-        "singular": laws.agg(["min", "max"]).reset_index(),
-        "square": pd.concat(square, ignore_index=True),
+        "singular": bare.groupby(["divergence", "at_zero", "slope_at_infinity", "largest"], sort=False)["found"]
+        .agg(["min", "max"])
+        .reset_index(),
+        "square": without_noise(settings, sorted({(k, k) for k, _ in settings.cases})),
         **follow_curve(settings),
         "rounded": rounded,
         "last halving": rounded.diff().tail(1).assign(log_2=math.log(2)),
