@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fsvi_bench.errors import InputError
@@ -27,6 +28,15 @@ class Plain(BaseModel):
     """What a part takes, or returns: plain data that JSON can hold, infinity included."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class Row(Plain, extra="allow"):
+    """What was measured of one thing, by name."""
+
+    __pydantic_extra__: dict[str, int | float | list[float | dict[str, str | int | float]]]
+
+    def __init__(self, **measured: Any) -> None:
+        super().__init__(**measured)
 
 
 Argument = TypeVar("Argument", bound=Plain)
@@ -81,6 +91,13 @@ class Parts:
         if failures:
             raise PartFailed(f"{len(failures)} of {len(arguments)} parts failed; the first: {failures[0]}")
         return [_read(path, result) for path in paths]  # what a second run will find, and nothing else
+
+    def table(self, function: Callable[[Argument], Row], arguments: Sequence[Argument], told: set[str]) -> pd.DataFrame:
+        """A row for each part, which tells these fields of its argument, and its result. Raises as `compute`."""
+        results = self.compute(function, arguments, Row)
+        return pd.DataFrame(
+            of.model_dump(include=told) | each.model_dump() for of, each in zip(arguments, results, strict=True)
+        )
 
     def _path(self, function: Callable[[Argument], Result], argument: Argument) -> Path:
         plain = json.loads(argument.model_dump_json())  # infinity as a word

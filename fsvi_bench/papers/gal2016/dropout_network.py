@@ -1,4 +1,4 @@
-"""Regression networks with Gal's dropout posterior, fixed or learnt probabilities, and its KL (Gal 2016, chapter 6).
+"""Regression networks with Gal's dropout posterior, its KL, and what they are trained on (Gal 2016, chapter 6).
 
 q(w_k) = p δ_0 + (1 − p) δ_{m_k} for each row w_k of a weight matrix: what an input of a layer multiplies is dropped as
 a whole, with drop probability p. Networks hold θ = (1 − p) m and multiply by z/(1 − p), so that a layer's mean does
@@ -9,35 +9,74 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-import pandas as pd
+import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from fsvi_bench.maths.bernoulli_dropout import bernoulli_entropy
-from fsvi_bench.papers.experiment import Laboratory
-from fsvi_bench.papers.gal2016.regression_data import RegressionData
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
+from fsvi_bench.seeds import derived_generator
 
-Training = TypeVar("Training", bound=Plain)
-Measured = TypeVar("Measured", bound=Plain)
+# --- One-dimensional regression problems with known truth, of sections 6.4 and 6.7 ------------------------------------
+
+
+class RegressionData(NamedTuple):
+    """In float32."""
+
+    x: Float[Tensor, "N D"]
+    y: Float[Tensor, " N"]
+    x_test: Float[Tensor, "N_test D"]
+    y_test: Float[Tensor, " N_test"]
+
+
+class Problem(NamedTuple):
+    """y = f(x) + N(0, noise²)."""
+
+    name: str
+    draw_inputs: Callable[[np.random.Generator, int], np.ndarray]
+    f: Callable[[np.ndarray], np.ndarray]
+    noise: float  #: standard deviation
+
+    def draw(self, N: int, N_test: int = 1000, seed: int = 0, device: str = "cpu") -> RegressionData:
+        """Training and test points, from streams of their own."""
+        tensors = []
+        for role, n in (("train", N), ("test", N_test)):
+            rng = derived_generator("networks", self.name, role, seed)
+            x = self.draw_inputs(rng, n)
+            y = self.f(x) + self.noise * rng.standard_normal(n)
+            tensors += [torch.as_tensor(each, dtype=torch.float32, device=device) for each in (x[:, None], y)]
+        return RegressionData(*tensors)
+
+
+#: The stand-in for Snelson and Ghahramani's data, which have no licence to be passed on. Like those: one input on
+#: [0, 6], here shifted to [−3, 3], a smooth function of a few wiggles between about ±1, and Gaussian noise, here of a
+#: precision of 12.8, between the model precisions 10 and 20 of section 6.4.
+WAVES = Problem(
+    "waves", lambda rng, n: rng.uniform(-3, 3, n), lambda x: 0.8 * np.sin(1.5 * x) + 0.5 * np.sin(3.1 * x + 0.5), 0.28
+)
+#: Of section 6.7. The text does not say where x lies: standard normal is a declared choice.
+LINE = Problem("line", lambda rng, n: rng.standard_normal(n), lambda x: 2 * x + 8, 1.0)
+
+
+# --- Networks ---------------------------------------------------------------------------------------------------------
 
 
 class NetworkSettings(Plain):
     """What both experiments choose. Gal gives the sizes; steps, rate, minibatch and draws are declared choices."""
 
-    width: PositiveInt = 1024
+    width: PositiveInt
     hidden_layers: PositiveInt
     length_scale: PositiveFloat
-    steps: NonNegativeInt = 20_000
-    minibatch: PositiveInt = 128
-    lr: PositiveFloat = 1e-3
-    draws: PositiveInt = 1000
-    seed: int = 0
+    steps: NonNegativeInt
+    minibatch: PositiveInt
+    lr: PositiveFloat
+    draws: int = Field(ge=2)
+    seed: int
 
 
 def concrete_keep(
@@ -86,18 +125,17 @@ class DropoutNetwork(nn.Module):
 
         With a temperature, masks are of the Concrete distribution, through which probabilities can be learnt.
         """
-        for i, (theta, bias) in enumerate(zip(self.thetas, self.biases, strict=True)):
+        for i, (theta, bias, log_odds) in enumerate(zip(self.thetas, self.biases, self.log_odds, strict=True)):
             x = x.relu() if i else x
             rows = x[:1] if one_function else x
-            x = torch.addmm(bias, x * self._mask(i, rows, generator, temperature), theta)
+            uniform = torch.rand(rows.shape, generator=generator, dtype=x.dtype, device=x.device)
+            retain = 1 - log_odds.sigmoid()
+            if temperature is None:
+                kept = uniform < retain
+            else:
+                kept = concrete_keep(log_odds.expand_as(uniform), uniform, temperature)
+            x = torch.addmm(bias, x * (kept / retain), theta)
         return x
-
-    def _mask(self, layer: int, like: Tensor, generator: torch.Generator, temperature: float | None) -> Tensor:
-        uniform = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
-        p = self.log_odds[layer].sigmoid()
-        if temperature is None:
-            return (uniform < 1 - p).to(like.dtype) / (1 - p)
-        return concrete_keep(self.log_odds[layer].expand_as(uniform), uniform, temperature) / (1 - p)
 
     def kl(self, length_scale: float) -> tuple[Tensor, Tensor]:
         """KL(q ‖ p) to N(0, l⁻²I) in nats without its constant (Gal 2016, eq. 6.6), as (weights, entropy) to subtract.
@@ -112,10 +150,10 @@ class DropoutNetwork(nn.Module):
 
     @torch.no_grad()
     def functions(
-        self, x: Float[Tensor, "N D"], draws: int, generator: torch.Generator, temperature: float | None = None
+        self, x: Float[Tensor, "N D"], draws: int, generator: torch.Generator
     ) -> Float[Tensor, "T N outputs"]:
         """Values at all rows of x of `draws` functions drawn from q."""
-        return torch.stack([self(x, generator, temperature, one_function=True) for _ in range(draws)])
+        return torch.stack([self(x, generator, one_function=True) for _ in range(draws)])
 
 
 def fit(
@@ -156,18 +194,6 @@ def fit(
         if step % 100 == 0:
             trace.append(float(objective.detach()))
     return network, trace
-
-
-def train_all(
-    laboratory: Laboratory,
-    train: Callable[[Training], Measured],
-    trainings: Sequence[Training],
-    measured: type[Measured],
-) -> pd.DataFrame:
-    """A row for each network: what tells it from the others, and what was measured."""
-    found = laboratory.parts.compute(train, trainings, measured)
-    told = [of.model_dump(exclude={"N_test", "device", "network"}) for of in trainings]
-    return pd.DataFrame({**of, **each.model_dump()} for of, each in zip(told, found, strict=True))
 
 
 def mean_log_density(log_densities: Float[Tensor, "T N"]) -> float:

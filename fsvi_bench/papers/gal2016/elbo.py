@@ -2,8 +2,8 @@
 
 Networks of four hidden layers of 1,024 ReLU units, drop probability p and model precision τ fixed, trained to maximise
 ELBO = Σ E_q log N(y_n; f(x_n), τ⁻¹) − KL(q ‖ p), with the KL of `dropout_network`. The KL's constant depends on neither
-p nor the weights; it is left out of `elbo` and reported beside it. The first layer's weights are kept unless asked
-otherwise: dropping the only input with probability p leaves a constant function that often.
+p nor the weights; it is left out of `elbo` and reported beside it. The first layer's weights are never dropped:
+dropping the only input with probability p would leave a constant function that often.
 """
 
 from __future__ import annotations
@@ -14,44 +14,33 @@ from typing import Annotated
 
 import pandas as pd
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI
-from fsvi_bench.papers.claims import Statistic
+from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density, train_all
-from fsvi_bench.papers.gal2016.regression_data import WAVES
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.gal2016.dropout_network import WAVES, NetworkSettings, fit, mean_log_density
+from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
 
 CLAIMED_RATES, CLAIMED_PRECISIONS = {0.0, 0.5, 0.75, 0.9}, {10.0, 20.0, 50.0}  #: that claims are about
-NAMES = {"precision": "tau", "drop_rate": "p"}
+INTERVAL = 2.0**-23  #: spacing of the weights' grid in eq. 6.6, float32's near 1
 OF_THE_ELBO = {"test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE"}  #: scores beside it
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
-class McDropoutSettings(NetworkSettings):
-    """`interval` is the spacing of the weights' grid in eq. 6.6, float32's near 1."""
-
-    hidden_layers: PositiveInt = 4
-    length_scale: PositiveFloat = 1e-2
-    drop_inputs: bool = False
-    interval: PositiveFloat = 2.0**-23
-
-
-class Settings(BaseModel):
+class Settings(Plain):
     """Every p with every τ, `repeats` times on the same data."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     drop_rates: tuple[Rate, ...]
     precisions: tuple[PositiveFloat, ...]
     repeats: PositiveInt
     N: PositiveInt
     N_test: int = Field(ge=2)
-    network: McDropoutSettings
+    network: NetworkSettings
 
     @model_validator(mode="after")
     def _holds_what_claims_need(self) -> Settings:
@@ -64,46 +53,37 @@ class Settings(BaseModel):
 class Training(Plain):
     """One network; repeats share the data of the network's seed and differ in all else."""
 
-    drop_rate: Rate
-    precision: PositiveFloat
+    tau: PositiveFloat  #: model precision
+    p: Rate  #: drop probability
     repeat: int
     N: int
     N_test: int
     device: str
-    network: McDropoutSettings
-
-
-class Trained(Plain):
-    """Nats; everything `per point` is divided by the number of training or test points."""
-
-    elbo: float  #: per training point, without the KL's constant
-    expected_log_likelihood: float  #: per training point
-    kl_weights: float  #: ½ l² (1 − p)‖m‖² over all rows
-    kl_entropy: float  #: Σ rows · H(p), which the KL takes off
-    discrete_constant: float  #: what eq. 6.6 adds to the KL, log Z of the prior on a grid
-    test_log_likelihood: float  #: per test point, of the mean density over draws
-    test_rmse: float  #: of the mean over draws
+    network: NetworkSettings
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     shared = settings.model_dump(include={"N", "N_test", "network"}) | {"device": laboratory.device}
     points = product(sorted(settings.precisions), sorted(settings.drop_rates), range(settings.repeats))
-    trainings = [Training(precision=tau, drop_rate=p, repeat=repeat, **shared) for tau, p, repeat in points]
-    networks = train_all(laboratory, train_and_measure, trainings, Trained)
+    trainings = [Training(tau=tau, p=p, repeat=repeat, **shared) for tau, p, repeat in points]
+    networks = laboratory.parts.table(train_and_measure, trainings, {"tau", "p", "repeat", "N"})
     targets = WAVES.draw(settings.N, settings.N_test, settings.network.seed).y_test.double()
     deviation = float(targets.std())
-    return Findings(
-        {**frames(networks.rename(columns=NAMES), deviation), "targets": pd.DataFrame({"deviation": [deviation]})}
-    )
+    return Findings({**frames(networks, deviation), "targets": pd.DataFrame({"deviation": [deviation]})})
 
 
-def train_and_measure(training: Training) -> Trained:
-    """The same seed gives the same numbers on one device."""
+def train_and_measure(training: Training) -> Row:
+    """ELBO and log likelihoods in nats per training or test point, the KL's terms and constant in nats.
+
+    `kl_weights` is ½ l² (1 − p)‖m‖² over all rows, `kl_entropy` Σ rows · H(p), which the KL takes off, and
+    `discrete_constant` what eq. 6.6 adds: log Z of the prior on a grid, which is not in `elbo`. Test scores are of the
+    density and the function that are means over draws. The same seed gives the same numbers on one device.
+    """
     use_one_thread()
-    settings, tau = training.network, training.precision
+    settings, tau = training.network, training.tau
     data = WAVES.draw(training.N, training.N_test, settings.seed, training.device)
     purpose = "mc dropout", derive_seed(settings.seed, training.repeat) % 2**31
-    rates = [training.drop_rate if settings.drop_inputs else 0.0, *[training.drop_rate] * settings.hidden_layers]
+    rates = [0.0, *[training.p] * settings.hidden_layers]
     network, _ = fit(
         data, settings, purpose, 1, rates, lambda outputs, y: -log_likelihood(outputs[:, 0], y, tau).mean()
     )
@@ -112,13 +92,13 @@ def train_and_measure(training: Training) -> Trained:
     fitted, predicted = (network.functions(x, settings.draws, noise)[..., 0] for x in (data.x, data.x_test))
     likelihood = float(log_likelihood(fitted, data.y, tau).mean())
     parameters = sum(each.numel() for each in (*network.thetas, *network.biases))
-    return Trained(
+    return Row(
         elbo=likelihood - (weights - entropy) / training.N,
         expected_log_likelihood=likelihood,
         kl_weights=weights,
         kl_entropy=entropy,
         # ½ log 2π − log l − log Δ for each: Gal's |Δw| is the volume of a cell, Δ^K in K dimensions.
-        discrete_constant=parameters * (0.5 * LOG_2PI - math.log(settings.length_scale) - math.log(settings.interval)),
+        discrete_constant=parameters * (0.5 * LOG_2PI - math.log(settings.length_scale) - math.log(INTERVAL)),
         test_log_likelihood=mean_log_density(log_likelihood(predicted, data.y_test, tau)),
         test_rmse=float((predicted.mean(0) - data.y_test).square().mean().sqrt()),
     )
@@ -137,8 +117,8 @@ def frames(networks: pd.DataFrame, deviation: float) -> dict[str, pd.DataFrame]:
     Args:
         deviation: the test targets' standard deviation.
     """
-    half = networks.where(networks["p"] == 0.5).groupby([networks["tau"], networks["repeat"]]).transform("first")
-    ten = networks.where(networks["tau"] == 10).groupby([networks["p"], networks["repeat"]]).transform("first")
+    half = networks[["tau", "repeat"]].merge(networks[networks["p"] == 0.5], "left")
+    ten = networks[["p", "repeat"]].merge(networks[networks["tau"] == 10], "left")
     paired = networks.assign(
         elbo_gain=half["elbo"] - networks["elbo"],
         likelihood_gain=half["test_log_likelihood"] - networks["test_log_likelihood"],
@@ -146,17 +126,15 @@ def frames(networks: pd.DataFrame, deviation: float) -> dict[str, pd.DataFrame]:
         rmse_share=networks["test_rmse"] / deviation,
         elbo_loss=ten["elbo"] - networks["elbo"],
         other=networks["p"] != 0.5,
-        case=[f"tau = {tau:g}, p = {p:g}" for tau, p in zip(networks["tau"], networks["p"], strict=True)],
     )
     scores = networks.set_index(["tau", "repeat"])[["elbo", *OF_THE_ELBO]].rename(columns=OF_THE_ELBO)
     correlated = scores.groupby(["tau", "repeat"]).corr("spearman")["elbo"].drop("elbo", level=-1)
     correlations = correlated.rename_axis(["tau", "repeat", "what"]).rename("correlation").reset_index()
-    means = correlations.groupby(["tau", "what"], sort=False)["correlation"].agg(list).map(Statistic.of_mean)
     return {
         "networks": paired,
         "means": networks.groupby(["tau", "p"], as_index=False).mean(),
         "correlations": correlations,
-        "mean_correlations": pd.DataFrame(means.tolist(), means.index).reset_index(),
+        "mean_correlations": intervals(correlations.groupby(["tau", "what"], sort=False)["correlation"]).reset_index(),
     }
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from scipy.optimize import minimize
 from scipy.special import entr
 from scipy.stats import norm
@@ -23,16 +23,16 @@ from torch.nn.functional import logsigmoid
 
 from fsvi_bench.maths.bernoulli_dropout import compress_rows
 from fsvi_bench.maths.bernoulli_optimum import retain_profile
+from fsvi_bench.papers.parts import Plain
 from fsvi_bench.seeds import derived_generator
 
 REACH = 12.0  #: standard deviations after which a Gaussian's tail is below 1e-31
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """The YAML's `paper` and `quick`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     inputs: int = Field(ge=2)
     correlation: float = Field(ge=0, lt=1)
     smallest_scale: PositiveFloat
@@ -57,9 +57,10 @@ class Settings(BaseModel):
             raise ValueError("design_points are fewer than inputs: their columns cannot be orthogonal")
         return self
 
-    def scales(self, k: int) -> Float[Tensor, " k"]:
+    @property
+    def scales(self) -> Float[Tensor, " k"]:
         """The inputs' standard deviations."""
-        return torch.from_numpy(np.geomspace(self.smallest_scale, self.largest_scale, k))
+        return torch.from_numpy(np.geomspace(self.smallest_scale, self.largest_scale, self.inputs))
 
 
 # --- Problems ---------------------------------------------------------------------------------------------------------
@@ -78,29 +79,28 @@ class Problems(NamedTuple):
         return self.X, self.y, torch.ones_like(self.y[:, 0])
 
 
-def draw_problem(settings: Settings, repeat: int, N: int, k: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def draw_problem(settings: Settings, repeat: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
     """(X [N, k], y [N], w [k]) of one repeat. The rows of a smaller N are the first of a larger one's."""
-    k = settings.inputs if k is None else k
+    k = settings.inputs
     w = torch.from_numpy(derived_generator("gal2016-6.3", "weights", k, repeat).standard_normal(k))
     z = torch.from_numpy(derived_generator("gal2016-6.3", "rows", k, repeat).standard_normal((N, k + 2)))
     own, common, noise = z[:, :k], z[:, k : k + 1], z[:, k + 1]
-    X = ((1 - settings.correlation) ** 0.5 * own + settings.correlation**0.5 * common) * settings.scales(k)
+    X = ((1 - settings.correlation) ** 0.5 * own + settings.correlation**0.5 * common) * settings.scales
     return X, X @ w + noise, w
 
 
-def draw_problems(settings: Settings, N: int, k: int | None = None, compressed: bool = False) -> Problems:
+def draw_problems(settings: Settings, N: int, compressed: bool = False) -> Problems:
     """Every repeat's; compressed to at most k + 1 rows of the same inner products, so that millions of rows fit."""
     drawn = []
     for repeat in range(settings.repeats):
-        *data, w = draw_problem(settings, repeat, N, k)
+        *data, w = draw_problem(settings, repeat, N)
         drawn.append((*(compress_rows(*data) if compressed else data), w))
     return Problems(*map(torch.stack, zip(*drawn, strict=True)))
 
 
 def population_covariance(settings: Settings) -> Float[Tensor, "k k"]:
     """Σ = E xxᵀ."""
-    scales = settings.scales(settings.inputs)
-    shared = settings.correlation
+    scales, shared = settings.scales, settings.correlation
     return torch.outer(scales, scales) * (shared + (1 - shared) * torch.eye(len(scales)))
 
 

@@ -49,7 +49,8 @@ RARE_SPIKE = 1e-9  #: the f that stands for f → 0
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """All in this process: at the paper's scale it is a matter of seconds."""
-    masked = draw_problems(settings, settings.mask_points, settings.mask_weights)
+    few_weights = settings.model_copy(update={"inputs": settings.mask_weights})
+    masked = draw_problems(few_weights, settings.mask_points)
     frames = {
         **follow_growth(settings),
         **compare_with_map(draw_problems(settings, settings.design_points)),

@@ -12,15 +12,14 @@ from itertools import product
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from scipy.stats import spearmanr
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.papers.gal2016.dropout_network import NetworkSettings, fit, mean_log_density, train_all
-from fsvi_bench.papers.gal2016.regression_data import LINE
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.gal2016.dropout_network import LINE, NetworkSettings, fit, mean_log_density
+from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
@@ -30,21 +29,16 @@ SCORED |= {"test_log_likelihood": "test log likelihood", "test_rmse": "test RMSE
 
 
 class ConcreteSettings(NetworkSettings):
-    """`hard_masks`: functions are drawn from the Bernoulli posterior with the learnt p, else with the relaxed masks."""
+    """Masks are relaxed in training alone: functions are drawn from the Bernoulli posterior with the learnt p."""
 
-    hidden_layers: PositiveInt = 3
-    length_scale: PositiveFloat = 1.0
-    draws: int = Field(1000, ge=2)
-    temperature: PositiveFloat = 0.1
-    start_rate: float = Field(0.1, gt=0, lt=1)
-    lr_of_rates: PositiveFloat = 1e-2
-    hard_masks: bool = True
+    temperature: PositiveFloat
+    start_rate: float = Field(gt=0, lt=1)
+    lr_of_rates: PositiveFloat
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """`repeats` data sets and networks at every N of `sizes`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     sizes: tuple[PositiveInt, ...] = Field(min_length=2)
     repeats: PositiveInt
     N_test: PositiveInt
@@ -61,27 +55,21 @@ class Training(Plain):
     network: ConcreteSettings
 
 
-class Trained(Plain):
-    """Standard deviations are roots of variances averaged over the test inputs, so that their squares add up."""
-
-    epistemic: float  #: of f over functions
-    aleatoric: float  #: τ^−½, over functions too
-    drop_rates: list[float]  #: by layer, from the inputs up
-    test_log_likelihood: float  #: per test point, of the mean density over draws
-    test_rmse: float
-    objective: list[float]  #: at every hundredth step
-
-
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     shared = settings.model_dump(include={"N_test", "network"}) | {"device": laboratory.device}
     points = product(sorted(settings.sizes), range(settings.repeats))
     trainings = [Training(N=N, repeat=repeat, **shared) for N, repeat in points]
-    networks = train_all(laboratory, train_and_measure, trainings, Trained)
+    networks = laboratory.parts.table(train_and_measure, trainings, {"N", "repeat"})
     return Findings(frames(networks.assign(predictive=np.hypot(networks["epistemic"], networks["aleatoric"]))))
 
 
-def train_and_measure(training: Training) -> Trained:
-    """The same seed gives the same numbers on one device."""
+def train_and_measure(training: Training) -> Row:
+    """Standard deviations of f (`epistemic`) and of the noise, drop probabilities from the inputs up, and test scores.
+
+    Standard deviations are roots of variances averaged over the test inputs, the noise's over functions too, so that
+    their squares add up. The log likelihood is per test point, of the mean density over draws; `objective` is that at
+    every hundredth step. The same seed gives the same numbers on one device.
+    """
     use_one_thread()
     settings = training.network
     purpose = "concrete dropout", derive_seed(settings.seed, training.repeat) % 2**31
@@ -90,10 +78,9 @@ def train_and_measure(training: Training) -> Trained:
     learning = settings.temperature, settings.lr_of_rates
     network, objective = fit(data, settings, purpose, 2, rates, heteroscedastic_loss, *learning)
     noise = stream(training.device, *purpose, "draws")
-    temperature = None if settings.hard_masks else settings.temperature
-    outputs = network.functions(data.x_test, settings.draws, noise, temperature).double()
+    outputs = network.functions(data.x_test, settings.draws, noise).double()
     f, variance, y = outputs[..., 0], (-outputs[..., 1]).exp(), data.y_test.double()
-    return Trained(
+    return Row(
         epistemic=float(f.var(0).mean().sqrt()),
         aleatoric=float(variance.mean().sqrt()),
         drop_rates=network.log_odds.sigmoid().tolist(),
@@ -114,8 +101,9 @@ def frames(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
     first, last = networks["N"].min(), networks["N"].max()
     networks = networks.assign(end=networks["N"].map({first: "first", last: "last"}))
     by_N = networks.pivot(index="repeat", columns="N")
-    scores = by_N[list(SCORED)].rename(columns=SCORED, level=0).T.swaplevel().sort_index(level=0, sort_remaining=False)
-    taken = {take: getattr(scores, take)(axis=1, skipna=False) for take in ("median", "mean", "min", "max")}
+    scored = networks.rename(columns=SCORED).melt("N", list(SCORED.values()), var_name="what")
+    scores = scored.sort_values("N", kind="stable").groupby(["N", "what"], sort=False)["value"]
+    taken = {take: getattr(scores, take)(skipna=False) for take in ("median", "mean", "min", "max")}
     epistemic, error, predictive = by_N["epistemic"], by_N["aleatoric"] - LINE.noise, by_N["predictive"]
     late = predictive.loc[:, 10 * predictive.columns >= last].to_numpy()
     repeats = {
@@ -127,7 +115,7 @@ def frames(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
     return {
         "networks": networks,
-        "scores": pd.DataFrame(taken).rename_axis(["N", "what"]).reset_index(),
+        "scores": pd.DataFrame(taken).reset_index(),
         "repeats": pd.DataFrame(repeats),
         **drop_rates(networks),
     }

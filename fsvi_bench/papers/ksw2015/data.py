@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -87,13 +88,11 @@ def load_digits() -> Images:
 
 def find_mnist(data_dir: Path) -> list[Path]:
     """`mnist.npz`, or the four idx files (gzipped or not); nothing where neither is there."""
-    for folder in (data_dir / name for name in FOLDERS):
-        if (folder / "mnist.npz").is_file():
-            return [folder / "mnist.npz"]
-        choices = [(name, folder / f"{name}{suffix}") for name in IDX_FILES for suffix in (".gz", "")]
-        idx_files = {name: path for name, path in choices if path.is_file()}
-        if len(idx_files) == len(IDX_FILES):
-            return list(idx_files.values())
+    sets = [["mnist.npz"], *product(*[(name, f"{name}.gz") for name in IDX_FILES])]
+    for folder, names in product(FOLDERS, sets):
+        paths = [data_dir / folder / name for name in names]
+        if all(path.is_file() for path in paths):
+            return paths
     return []
 
 

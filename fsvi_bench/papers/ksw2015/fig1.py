@@ -11,9 +11,8 @@ from pydantic import Field, PositiveInt
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.ksw2015.data import ImageSource
-from fsvi_bench.papers.ksw2015.layers import Classifier, Kind, NoiseSettings
-from fsvi_bench.papers.ksw2015.train import TrainSettings, error_rate, split, train
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, error_rate, split, train
+from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.seeds import derive_seed
 
@@ -46,15 +45,8 @@ class Training(Plain):
     images: ImageSource
 
 
-class Trained(Plain):
-    """Its test error after the epoch that the validation set chose, and its layers' drop rates at the end."""
-
-    test_error: float
-    best_epoch: int
-    drop_rates: tuple[float, ...]
-
-
-def train_and_test(job: Training) -> Trained:
+def train_and_test(job: Training) -> Row:
+    """The test error after the epoch that the validation set chooses, and the layers' drop rates at the end."""
     use_one_thread()
     images = job.images.load()
     kept, validation = split(images, job.training)
@@ -65,8 +57,8 @@ def train_and_test(job: Training) -> Trained:
     test = images.x_test, images.y_test
     errors = [(error_rate(averaged, *validation), error_rate(averaged, *test)) for averaged in epochs]
     best = int(np.argmin([on_validation for on_validation, _ in errors]))
-    rates = tuple(layer.mean_drop_rate() for layer in averaged.layers)
-    return Trained(test_error=errors[best][1], best_epoch=best + 1, drop_rates=rates)
+    rates = [layer.mean_drop_rate() for layer in averaged.layers]
+    return Row(test_error=errors[best][1], best_epoch=best + 1, drop_rates=rates)
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
@@ -75,12 +67,10 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
         seed = derive_seed("width sweep", settings.training.seed, repeat) % 2**31  # the same start for every variant
         training = settings.training.model_copy(update={"kl_scale": VARIANTS[variant][1], "seed": seed})
         jobs.append(Training(variant=variant, width=width, repeat=repeat, training=training, images=images))
-    results = laboratory.parts.compute(train_and_test, jobs, Trained)
-    place = {"variant", "width", "repeat"}
-    found = [job.model_dump(include=place) | each.model_dump() for job, each in zip(jobs, results, strict=True)]
-    networks = pd.DataFrame(found).assign(images=images.name)
+    networks = laboratory.parts.table(train_and_test, jobs, {"variant", "width", "repeat"})
     rates = np.array(networks["drop_rates"].tolist())  # layers in columns
     networks = networks.assign(
+        images=images.name,
         error=100 * networks["test_error"],
         rate=rates.mean(1),
         rate_of_inputs=rates[:, 0],
@@ -112,12 +102,11 @@ def points(networks: pd.DataFrame) -> pd.DataFrame:
     runs = networks.groupby(["variant", "width", "images"], sort=False)
     found = runs[["error", "best_epoch", "rate", "rate_of_inputs", "rate_of_hidden"]].mean()
     found[["low", "high"]] = intervals(runs["error"])[["low", "high"]]
-    for name in ("error", "rate"):
-        found[f"{name}_low"] = found[name] - runs[name].sem()
-        found[f"{name}_high"] = found[name] + runs[name].sem()
-    found = found.reset_index()
-    rates = ["rate_of_inputs", "rate_of_hidden"]
-    found[rates] = found[rates].astype(object).where(found["variant"].str.startswith("variational"), None)
+    errors = runs[["error", "rate"]].sem()
+    drawn = found[["error", "rate"]]
+    found = found.join((drawn - errors).add_suffix("_low")).join((drawn + errors).add_suffix("_high")).reset_index()
+    rates, learnt = ["rate_of_inputs", "rate_of_hidden"], found["variant"].str.startswith("variational")
+    found[rates] = found[rates].where(learnt).astype("Float64")  # a dash in tables, not NaN
     # Moved sideways a little, so that bars do not hide each other.
     return found.assign(place=found["width"] * 1.015 ** (found["variant"].map(list(VARIANTS).index) - 3))
 

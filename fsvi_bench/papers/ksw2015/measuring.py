@@ -1,25 +1,282 @@
-"""The long parts of Kingma, Salimans and Welling's (2015) tables 1 and 2: networks to be trained and timed."""
+"""What is measured of KSW's networks: variances of gradients (tables 1 and 2) and of log likelihoods (eq. 5), seconds.
+
+# Gradients, by estimator
+
+The gradient is that of the minibatch estimate (N/M) Σ log p(y_i | x_i, w) of the expected log likelihood (their eq. 3);
+the KL is deterministic and adds no variance. A table's entry is the variance of one parameter's gradient, averaged over
+the parameters of a layer. The paper says gradients "for the weights"; its argument (appendix D) is about the variance
+parameters, so both are measured: `theta`, and `log_alpha` where α is learnt. Its scale is not stated either: ratios
+between estimators compare, absolute numbers need not.
+
+# The log likelihood, over the minibatch size M
+
+Everything is per training point: the estimate is (1/M) Σ log p(y_i | x_i, w) over a minibatch, and L_i one summand.
+
+ * With replacement (Kingma, Salimans and Welling 2015, eq. 5): Var = V/M + (1 − 1/M) C, where V is the variance of one
+   L_i over data and noise, and C the covariance of two. Where every point has noise of its own C = 0; where the
+   minibatch shares its noise C = Var_ε[mean_n L_n(ε)] ≥ 0, pairs that draw the same point twice included.
+ * Without replacement (appendix F), exactly, with l_n = E_ε L_n and v_n = Var_ε L_n:
+   Var = (1/M) ((N − M)/(N − 1) Var_n[l_n] + mean v_n) + (1 − 1/M) mean_{i≠j} Cov_ε[L_i, L_j].
+   From Var = Var_S[E_ε] + E_S[Var_ε], with Var_S of a mean of M out of N.
+
+The paper's bound (48) has (mean_n l_n)² where this has Var_n[l_n], and the latter may well be the larger: a trained
+network is certain of most images and very wrong about a few. The bound becomes valid with mean_n l_n², which is what
+(N²/M²) Σ Var[s_i] l_i² ≤ (N/M) Σ l_i² gives; `corrected_bound` is that one, `paper_bound` the printed one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
+import pandas as pd
 import torch
-from pydantic import PositiveInt
+from jaxtyping import Float
+from pydantic import Field, NonNegativeInt, PositiveInt
+from scipy.stats import kurtosis
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 from torch.utils.benchmark import Timer
 
+from fsvi_bench.errors import InputError
 from fsvi_bench.papers.ksw2015.data import Images, ImageSource
-from fsvi_bench.papers.ksw2015.gradient_variance import Sampling, VarianceSettings, gradient_variances
-from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, Classifier, Estimator, Kind, NoiseSettings
-from fsvi_bench.papers.ksw2015.minibatch_law import MinibatchLawSettings, fit_law, measure_law
-from fsvi_bench.papers.ksw2015.train import TrainSettings, error_rate, split, step, train
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.ksw2015.networks import (
+    ESTIMATORS,
+    Classifier,
+    Estimator,
+    Kind,
+    NoiseSettings,
+    TrainSettings,
+    error_rate,
+    split,
+    step,
+    train,
+)
+from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.running.executors import use_one_thread
 
-Rows = list[dict[str, str | int | float]]
+Rows = list[dict[Any, Any]]
+Sampling = Literal["with-replacement", "without-replacement"]
+Sizes = Any  #: a minibatch size M, or an array of them, and what goes with each
+
+
+def draw_rows(N: int, M: int, sampling: Sampling, generator: torch.Generator) -> Tensor:
+    """Row indices of a minibatch of M out of N."""
+    if sampling == "with-replacement":
+        return torch.randint(N, (M,), generator=generator)
+    if M > N:
+        raise InputError(f"got minibatches of {M} from {N} images without replacement, expected at most {N}")
+    return torch.randperm(N, generator=generator)[:M]
+
+
+def mean_variance(draws: Float[Tensor, "R P"]) -> tuple[float, float]:
+    """Mean over columns of the unbiased variance over the R rows, with its jackknife standard error.
+
+    With d_r the squared distance of row r from the mean row, leaving row r out takes d_r·R/(R − 1) off Σ d_r: the
+    jackknife is linear in d. Rows are whole gradients, so that the dependence between columns is accounted for.
+    """
+    R, P = draws.shape
+    distances = (draws - draws.mean(0)).square().sum(-1)
+    return float(distances.sum() / (P * (R - 1))), float(R**0.5 * distances.std() / (P * (R - 2)))
+
+
+# --- Gradients --------------------------------------------------------------------------------------------------------
+
+
+class VarianceSettings(Plain):
+    """How to measure after so many epochs (`checkpoints`), of which the last ends the training.
+
+    At most `coordinates` parameters of a layer, chosen at random, are looked at.
+    """
+
+    checkpoints: tuple[NonNegativeInt, ...] = Field(min_length=1)
+    minibatch: PositiveInt
+    repetitions: int = Field(ge=3)
+    coordinates: PositiveInt
+
+
+def gradient_variances(
+    network: Classifier, images: Images, settings: VarianceSettings, seed: int, epochs: int
+) -> Iterator[dict[str, Any]]:
+    """A fixed network's entries of a table, with standard errors; estimators have random streams of their own.
+
+    "no-noise" is what the choice of the minibatch alone adds.
+    """
+    for estimator in (*ESTIMATORS, "no-noise"):
+        draws = gradient_draws(network, images, settings, estimator, ("gradient variance", seed, epochs, estimator))
+        for (layer, parameter), gradients in draws.items():
+            variance, error = mean_variance(gradients)
+            place = {"epochs": epochs, "layer": layer, "parameter": parameter, "estimator": estimator}
+            yield {**place, "variance": variance, "error": error}
+
+
+def gradient_draws(
+    network: Classifier, images: Images, settings: VarianceSettings, estimator: Estimator, seed: tuple[str | int, ...]
+) -> dict[tuple[str, str], Float[Tensor, "R P"]]:
+    """R gradients of (N/M) Σ log p, at P coordinates of each watched parameter, in float64.
+
+    The coordinates do not depend on `seed`: estimators are compared at the same ones.
+    """
+    device, N = images.x_train.device, len(images.x_train)
+    noise, rows = stream(device, *seed, "noise"), stream("cpu", *seed, "rows")
+    watched = watched_parameters(network, estimator)
+    chosen = {group: _coordinates(p, settings.coordinates, group).to(device) for group, p in watched.items()}
+    draws: dict[tuple[str, str], list[Tensor]] = {group: [] for group in watched}
+    for _ in range(settings.repetitions):
+        batch = draw_rows(N, settings.minibatch, "with-replacement", rows).to(device)
+        logits = network(images.x_train[batch], noise, estimator)
+        estimate = (-N / len(batch)) * cross_entropy(logits, images.y_train[batch], reduction="sum")
+        for group, gradient in zip(watched, torch.autograd.grad(estimate, list(watched.values())), strict=True):
+            draws[group].append(gradient.flatten()[chosen[group]].double().cpu())
+    return {group: torch.stack(each) for group, each in draws.items()}
+
+
+def watched_parameters(network: Classifier, estimator: Estimator) -> dict[tuple[str, str], Tensor]:
+    """By (layer, parameter), of the bottom and top layers; log α where it is learnt and there is noise."""
+    bottom, *_, top = network.layers
+    learnt = bottom.noise.is_variational and estimator != "no-noise"
+    names = ("theta", "log_alpha") if learnt else ("theta",)
+    layers = {"bottom": bottom, "top": top}
+    return {(place, name): getattr(layer, name) for place, layer in layers.items() for name in names}
+
+
+def _coordinates(parameter: Tensor, most: int, group: tuple[str, str]) -> Tensor:
+    choice = stream("cpu", "gradient variance", "coordinates", *group)
+    return torch.randperm(parameter.numel(), generator=choice)[:most].sort().values
+
+
+# --- The log likelihood -----------------------------------------------------------------------------------------------
+
+
+class MinibatchLawSettings(Plain):
+    """`repetitions` minibatches per size; `passes` over all training data for the prediction."""
+
+    sizes: tuple[PositiveInt, ...] = Field(min_length=2)
+    repetitions: int = Field(ge=3)
+    passes: int = Field(ge=3)
+
+
+class Law(NamedTuple):
+    """What one estimator's variance is made of, from passes over all training data. See the module's docstring."""
+
+    N: int
+    mean_log_likelihood: float  # mean_n l_n
+    second_moment: float  # mean_n l_n²
+    variance_of_means: float  # Var_n[l_n], dividing by N
+    mean_variance: float  # mean_n v_n
+    shared: float  # Var_ε[mean_n L_n], 0 where no noise is shared
+    excess_kurtosis: float  # of one L_i over data and noise
+
+    @property
+    def V(self) -> float:
+        return self.variance_of_means + self.mean_variance
+
+    @property
+    def covariance_of_pairs(self) -> float:
+        """mean over i ≠ j of Cov_ε[L_i, L_j]."""
+        return (self.N * self.shared - self.mean_variance) / (self.N - 1) if self.shared else 0.0
+
+    def predicted(self, M: Sizes, sampling: Sampling) -> Sizes:
+        """Variance of the mean of M log likelihoods."""
+        if sampling == "with-replacement":
+            return self.V / M + (1 - 1 / M) * self.shared
+        between = (self.N - M) / (self.N - 1) * self.variance_of_means
+        return (between + self.mean_variance) / M + (1 - 1 / M) * self.covariance_of_pairs
+
+    def error_of_a_variance(self, M: Sizes, R: int, sampling: Sampling) -> Sizes:
+        """Standard error to expect of the variance of R estimates, the shared part taken as Gaussian."""
+        return self.predicted(M, sampling) * np.sqrt(2 / (R - 1) + max(self.excess_kurtosis, 0.0) / (M * R))
+
+    def bound(self, of_the_data: float, M: Sizes) -> Sizes:
+        """Appendix F's, as printed with (mean_n l_n)² for the data, and corrected with mean_n l_n²."""
+        return (of_the_data + self.mean_variance) / M + (1 - 1 / self.N) * self.covariance_of_pairs
+
+
+def measure_law(
+    network: Classifier,
+    images: Images,
+    settings: MinibatchLawSettings,
+    sampling: Sampling,
+    estimator: Estimator,
+    seed: int,
+) -> pd.DataFrame:
+    """A fixed network's variance at each minibatch size M, beside its law from passes over all data.
+
+    Sizes, estimators and passes have random streams of their own.
+    """
+    N, device, parts = len(images.x_train), images.x_train.device, ("minibatch law", seed, estimator)
+
+    def measured(M: int) -> tuple[float, float]:
+        noise, rows = stream(device, *parts, M, "noise"), stream("cpu", *parts, M, "rows")
+        batches = (draw_rows(N, M, sampling, rows).to(device) for _ in range(settings.repetitions))
+        means = [log_likelihoods(network, images, batch, noise, estimator).mean() for batch in batches]
+        return mean_variance(torch.stack(means)[:, None])
+
+    noise, everything = stream(device, *parts, "passes"), torch.arange(N, device=device)
+    passes = [log_likelihoods(network, images, everything, noise, estimator) for _ in range(settings.passes)]
+    law = law_of(torch.stack(passes), shares_noise=estimator == "per-minibatch")
+    sizes = pd.DataFrame({"M": settings.sizes})
+    sizes[["variance", "error"]] = [measured(M) for M in settings.sizes]
+    return sizes.assign(
+        sampling=sampling,
+        estimator=estimator,
+        expected_error=law.error_of_a_variance(sizes["M"], settings.repetitions, sampling),
+        predicted=law.predicted(sizes["M"], sampling),
+        printed_bound=law.bound(law.mean_log_likelihood**2, sizes["M"]),
+        corrected_bound=law.bound(law.second_moment, sizes["M"]),
+        V_of_passes=law.V,
+        **law._asdict(),
+    )
+
+
+@torch.no_grad()
+def log_likelihoods(
+    network: Classifier, images: Images, rows: Tensor, generator: torch.Generator, estimator: Estimator
+) -> Float[Tensor, " M"]:
+    """log p(y_i | x_i, w) of each row with one draw of the noise, in float64."""
+    logits = network(images.x_train[rows], generator, estimator)
+    return -cross_entropy(logits.double(), images.y_train[rows], reduction="none").cpu()
+
+
+def law_of(passes: Float[Tensor, "R N"], shares_noise: bool) -> Law:
+    """The parts of the law from R draws of all N log likelihoods, freed from the bias of R draws."""
+    R, N = passes.shape
+    means, mean_variance = passes.mean(0), float(passes.var(0).mean())
+    shared = float(passes.mean(1).var()) if shares_noise else 0.0
+    # A mean over R passes carries noise of its own: v_n / R in its square, and in its variance over n that, less the
+    # part that all n share.
+    excess = mean_variance / R
+    own = excess - (shared / R if shares_noise else excess / N)
+    return Law(
+        N=N,
+        mean_log_likelihood=float(means.mean()),
+        second_moment=float(means.square().mean()) - excess,
+        variance_of_means=float(means.var(correction=0)) - own,
+        mean_variance=mean_variance,
+        shared=shared,
+        excess_kurtosis=float(kurtosis(passes.numpy(), axis=None)),
+    )
+
+
+def fit_law(M: Sizes, variances: Sizes, errors: Sizes) -> dict[str, float]:
+    """V and C of eq. 5, V/M + (1 − 1/M) C, by weighted least squares, with their errors and χ².
+
+    The errors must not come from the same draws as the variances: a heavy tail raises both at once, so that weights
+    from the draws themselves would favour the variances that came out low.
+    """
+    if not (errors > 0).all():
+        raise InputError("got a variance without an error, expected noise in every minibatch; choose a noisy network")
+    design = (np.array([1 / M, 1 - 1 / M]) / errors).T
+    (V, C), residual, *_ = np.linalg.lstsq(design, variances / errors)
+    V_error, C_error = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
+    return {"V": V, "V_error": V_error, "C": C, "C_error": C_error, "chi_square": residual.sum()}
+
+
+# --- Networks to be trained and measured ------------------------------------------------------------------------------
 
 
 class Training(Plain):
@@ -35,15 +292,11 @@ class Training(Plain):
     law: MinibatchLawSettings | None
 
 
-class Measured(Plain):
-    variances: Rows
-    laws: Rows  # by estimator and sampling: the law and its fit
-    sizes: Rows  # by minibatch size, too
-    test_error: float  # share, at the end
+def train_and_measure(job: Training) -> Row:
+    """Trains with the local estimator; measures all of them at each checkpoint, on the averaged weights.
 
-
-def train_and_measure(job: Training) -> Measured:
-    """Trains with the local estimator; measures all of them at each checkpoint, on the averaged weights."""
+    `test_error` is a share, at the end; `sizes` are those of the trained network's laws.
+    """
     use_one_thread()
     images, seed = job.images.load(), job.training.seed
     kept, _ = split(images, job.training)
@@ -52,23 +305,15 @@ def train_and_measure(job: Training) -> Measured:
     for epochs, network in enumerate(train(started, kept, job.training)):
         if epochs in job.variance.checkpoints:
             variances.extend(gradient_variances(network, images, job.variance, seed, epochs))
-    laws, sizes = measure_laws(network, images, job.law, seed) if job.law else ([], [])
+    sizes = measure_laws(network, images, job.law, seed).to_dict("records") if job.law else []
     test_error = error_rate(network, images.x_test, images.y_test)
-    return Measured(variances=variances, laws=laws, sizes=sizes, test_error=test_error)
+    return Row(variances=variances, sizes=sizes, test_error=test_error)
 
 
-def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> tuple[Rows, Rows]:
-    """The law of each estimator and way to draw minibatches, and its minibatch sizes."""
-    laws: Rows = []
-    sizes: Rows = []
+def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> pd.DataFrame:
+    """The law of each estimator and way to draw minibatches."""
     cases: list[tuple[Sampling, Estimator]] = list(product(get_args(Sampling), ("local", "per-minibatch")))
-    for sampling, estimator in cases:
-        law, found = measure_law(network, images, settings, sampling, estimator, seed)
-        case = {"sampling": sampling, "estimator": estimator, "N": law.N, "V_of_passes": law.V}
-        fit = fit_law(*found[["M", "variance", "expected_error"]].to_numpy().T)
-        laws.append({**law._asdict(), **case, **fit, "sizes": len(found)})
-        sizes.extend(cast(Rows, found.assign(**case).to_dict("records")))
-    return laws, sizes
+    return pd.concat([measure_law(network, images, settings, *case, seed) for case in cases])
 
 
 # --- Speed (KSW, section 5: 1,635 s per epoch with a sample per point, 7.4 s local) -----------------------------------
@@ -94,15 +339,14 @@ class Timing(Plain):
     images: ImageSource
 
 
-class Timed(Plain):
-    rounds: list[dict[str, float]]  # seconds by estimator, and the `repeat` that a round is of
+def time_steps(timing: Timing) -> Row:
+    """Forward, backward and Adam's update of one minibatch, KL included, on one thread and warm.
 
-
-def time_steps(timing: Timing) -> Timed:
-    """Forward, backward and Adam's update of one minibatch, KL included, on one thread and warm."""
+    `rounds` are seconds by estimator, with the `repeat` that a round is of.
+    """
     images, settings = timing.images.load(), timing.settings
     timers = {name: _timer(name, timing, images) for name in TIMED}
-    return Timed(
+    return Row(
         rounds=[
             {"repeat": repeat, **{name: timer.timeit(1).mean for name, timer in timers.items()}}
             for repeat, _ in product(range(settings.repeats), range(settings.rounds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
@@ -14,19 +14,18 @@ from scipy.stats import chi2, gmean
 from fsvi_bench.papers.claims import Values, intervals
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.ksw2015.data import ImageSource
-from fsvi_bench.papers.ksw2015.gradient_variance import VarianceSettings
-from fsvi_bench.papers.ksw2015.layers import NoiseSettings
 from fsvi_bench.papers.ksw2015.measuring import (
-    Measured,
-    Timed,
+    Law,
+    MinibatchLawSettings,
     Timing,
     TimingSettings,
     Training,
+    VarianceSettings,
+    fit_law,
     time_steps,
     train_and_measure,
 )
-from fsvi_bench.papers.ksw2015.minibatch_law import MinibatchLawSettings
-from fsvi_bench.papers.ksw2015.train import TrainSettings
+from fsvi_bench.papers.ksw2015.networks import NoiseSettings, TrainSettings
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.seeds import derive_seed
 
@@ -34,6 +33,7 @@ NOISES = {  # one α for each weight, or input
     "table 1": NoiseSettings(kind="variational-b", granularity="weight"),
     "table 2": NoiseSettings(kind="variational-a", granularity="unit"),
 }
+PLACE: list[Any] = ["table", "network"]
 CELL = ["table", "parameter", "layer", "epochs"]
 COMPARED = (
     ("per-point", "local"),
@@ -64,43 +64,41 @@ class Settings(Plain):
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     images = ImageSource.find(laboratory)
-    trainings = list(_trainings(settings, images))
-    measured = laboratory.parts.compute(train_and_measure, trainings, Measured)
+    networks = laboratory.parts.table(train_and_measure, _trainings(settings, images), {*PLACE})
     timing = Timing(settings=settings.timing, images=images)
-    (timed,) = laboratory.parts.compute(time_steps, [timing], Timed)  # alone, so that no other part disturbs it
-    found = findings(trainings, measured, timed, settings)
+    timed = laboratory.parts.table(time_steps, [timing], set())  # alone, so that no other part disturbs it
+    found = findings(networks, pd.DataFrame(timed["rounds"][0]), settings)
     found.frames["ratios"]["images"] = images.name
     return found
 
 
-def _trainings(settings: Settings, images: ImageSource) -> Iterator[Training]:
-    for table, network in product(NOISES, range(settings.networks)):
-        seed, epochs = derive_seed("ksw2015-variance", network) % 2**31, max(settings.variance.checkpoints)
-        yield Training(
+def _trainings(settings: Settings, images: ImageSource) -> list[Training]:
+    epochs = max(settings.variance.checkpoints)
+    seeds = [derive_seed("ksw2015-variance", network) % 2**31 for network in range(settings.networks)]
+    return [
+        Training(
             table=table,
             network=network,
             images=images,
-            noise=NOISES[table],
+            noise=noise,
             width=settings.width,
             training=settings.training.model_copy(update={"seed": seed, "epochs": epochs}),
             variance=settings.variance,
             law=settings.law if table == "table 1" else None,
         )
-
-
-def findings(trainings: list[Training], measured: list[Measured], timed: Timed, settings: Settings) -> Findings:
-    """What was measured, by table and network, and its summaries over networks."""
-    place: Any = ["table", "network"]
-    found = [
-        training.model_dump(include={*place}) | each.model_dump()
-        for training, each in zip(trainings, measured, strict=True)
+        for (table, noise), (network, seed) in product(NOISES.items(), enumerate(seeds))
     ]
-    variances, laws, sizes = (pd.json_normalize(found, name, place) for name in ("variances", "laws", "sizes"))
+
+
+def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -> Findings:
+    """What was measured, by table and network, and its summaries over networks."""
+    found: Any = networks.to_dict("records")
+    variances, sizes = (pd.json_normalize(found, name, PLACE) for name in ("variances", "sizes"))
     frames = {
-        "networks": pd.DataFrame(found)[[*place, "test_error"]],
+        "networks": networks[[*PLACE, "test_error"]],
         **frames_of_gradients(variances, pd.DataFrame(settings.published)),
-        **frames_of_laws(laws, sizes),
-        **frames_of_times(pd.DataFrame(timed.rounds), settings.published_seconds),
+        **frames_of_laws(sizes),
+        **frames_of_times(rounds, settings.published_seconds),
     }
     return Findings(frames=frames, statistics=statistics(frames))
 
@@ -124,8 +122,7 @@ def frames_of_gradients(variances: pd.DataFrame, published: pd.DataFrame) -> dic
     """A table's cells, network by network, with ratios between estimators; and these over cells and over networks."""
     cells = variances.pivot(index=[*CELL, "network"], columns="estimator", values="variance").reset_index()
     compared = {f"{above} over {below}": cells[above] / cells[below] for above, below in COMPARED}
-    words = cells["layer"] + " layer after " + cells["epochs"].astype(str) + " epochs"
-    cells = cells.assign(**compared, cell=words, trained=cells["epochs"] > 0)
+    cells = cells.assign(**compared, trained=cells["epochs"] > 0)
     trained = cells[cells["trained"]]
     by_time = trained.groupby(["table", "layer", "parameter", "network"])["per-minibatch over per-point"]
     # θ before log α; estimators stay in their order, of which local is the first.
@@ -149,24 +146,26 @@ def ratios(variances: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     printed = printed.div(printed["local"], axis=0).melt(ignore_index=False, var_name="estimator", value_name="paper")
     found = found.merge(printed.assign(parameter="theta").reset_index(), how="left")
     return found.assign(
-        paper=_or_none(found["paper"]),
+        paper=found["paper"].astype("Float64"),  # what it does not print has a dash in tables, not NaN
         place=found.groupby(["layer", "epochs"]).ngroup(),
         column=found["epochs"].astype(str) + "\n" + found["layer"],
     )
 
 
-def frames_of_laws(laws: pd.DataFrame, sizes: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def frames_of_laws(sizes: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Eq. 5 and appendix F, network by network, and over networks.
 
     The covariance takes over where (M − 1) C = V. The paper states its bound for M < N/2.
     """
+    cases = sizes.groupby([*PLACE, "sampling", "estimator"], sort=False)
+    fits = cases[["M", "variance", "expected_error"]].apply(lambda case: pd.Series(fit_law(*case.to_numpy().T)))
+    laws = cases[["V_of_passes", *Law._fields]].first().join(fits).assign(sizes=cases.size()).reset_index()
     laws = laws.assign(C_over_V=laws["C"] / laws["V"], takes_over=laws["V_of_passes"] / laws["shared"] + 1)
     sizes = sizes.assign(
         seen=sizes["variance"] / sizes["V_of_passes"],
         law=sizes["predicted"] / sizes["V_of_passes"],
         printed=sizes["printed_bound"] / sizes["predicted"],
         corrected=sizes["corrected_bound"] / sizes["predicted"],
-        case=sizes["estimator"] + ", M = " + sizes["M"].astype(str),
         bounded=2 * sizes["M"] < sizes["N"],
     )
     groups = sizes.groupby(["sampling", "estimator", "M", "bounded"], sort=False)
@@ -182,13 +181,8 @@ def frames_of_times(rounds: pd.DataFrame, published: Mapping[str, float]) -> dic
     repeats = seconds.div(seconds["local"], axis=0).groupby("repeat").median()
     times = intervals(repeats.melt(var_name="estimator").groupby("estimator", sort=False)["value"])
     times["seconds"] = seconds.groupby("repeat").median().median()
-    times["paper"] = _or_none(times.index.to_series().map(published) / published["local"])
+    times["paper"] = (pd.Series(published) / published["local"]).astype("Float64")
     return {"rounds": rounds, "repeats": repeats, "times": times.reset_index()}
-
-
-def _or_none(values: pd.Series) -> pd.Series:
-    """What the paper does not print has a dash in tables, not NaN."""
-    return values.astype(object).where(values.notna(), None)
 
 
 KSW2015_VARIANCE = Experiment("ksw2015-variance", Settings, investigate)

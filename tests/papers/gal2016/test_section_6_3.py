@@ -52,6 +52,11 @@ def small():
     return GAL2016_63._settings(True).model_copy(update=SMALL)
 
 
+def masked(settings):
+    """The same with as many weights as have their masks enumerated."""
+    return settings.model_copy(update={"inputs": settings.mask_weights})
+
+
 def numpy(problems, repeat):
     return problems.X[repeat].numpy(), problems.y[repeat].numpy(), problems.w[repeat].numpy()
 
@@ -299,7 +304,7 @@ def test_length_scales_are_compared_where_each_is_highest(small):
 
 
 def test_masks_are_weighted_by_the_joint_density(small):
-    X, y, w = draw_problem(small, 0, 10, 4)
+    X, y, w = draw_problem(masked(small), 0, 10)
     target = enumerate_masks(X, y, w)
     _, log_posterior = slow.log_restricted_evidence(X.numpy(), y.numpy(), 1.0, w.numpy())
     close(target.log_mass, log_posterior, rtol=1e-11)
@@ -310,11 +315,11 @@ def test_masks_are_weighted_by_the_joint_density(small):
 
 
 def test_direct_minimisation_would_show_a_cavi_that_stops_early(small):
-    X, y, w = draw_problem(small, 0, 10, 4)
+    X, y, w = draw_problem(masked(small), 0, 10)
     target = enumerate_masks(X, y, w)
     unfinished = torch.zeros(4, dtype=torch.float64)
     assert float(target.kl(unfinished)) - target.descend(unfinished) > 0.1
-    problems = draw_problems(small, 10, 4)
+    problems = draw_problems(masked(small), 10)
     found = compare_masks(small, problems)["masks"]
     X, y, _ = numpy(problems, 0)
     _, log_posterior = slow.log_restricted_evidence(X, y, 1.0, np.linalg.solve(X.T @ X + np.eye(4), X.T @ y))
@@ -325,7 +330,7 @@ def test_direct_minimisation_would_show_a_cavi_that_stops_early(small):
 
 
 def test_spike_slab_findings(small):
-    problems = draw_problems(small, 10, 4)
+    problems = draw_problems(masked(small), 10)
     found = examine_spike_slab(small, problems)
     correlations = found["slab_sets"].rank_correlation
     optimum = spike_slab_optimum(*problems.data, small.prior_spike)
@@ -345,7 +350,7 @@ def test_spike_slab_findings(small):
 
 
 def test_the_gaussian_limit_of_spike_and_slab_is_seen_to_fail_where_spikes_are_not_rare(small, monkeypatch):
-    problems = draw_problems(small, 10, 4)
+    problems = draw_problems(masked(small), 10)
     assert examine_spike_slab(small, problems)["slab_sets"].gaussian_error.max() < 1e-5
     monkeypatch.setattr(section_6_3, "RARE_SPIKE", 0.3)
     found = examine_spike_slab(small, problems)["slab_sets"].gaussian_error

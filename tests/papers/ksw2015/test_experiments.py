@@ -10,8 +10,8 @@ from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.ksw2015 import variance
 from fsvi_bench.papers.ksw2015.data import ImageSource
-from fsvi_bench.papers.ksw2015.measuring import TIMED, Timed
-from fsvi_bench.papers.parts import Parts
+from fsvi_bench.papers.ksw2015.measuring import TIMED
+from fsvi_bench.papers.parts import Parts, Row
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -33,7 +33,7 @@ TINY = {
 
 def clockless(timing):
     """Stands in for a clock, whose readings differ from run to run."""
-    return Timed(rounds=[{"repeat": n, **{name: 1.0 + place for place, name in enumerate(TIMED)}} for n in range(2)])
+    return Row(rounds=[{"repeat": n, **{name: 1.0 + place for place, name in enumerate(TIMED)}} for n in range(2)])
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from fsvi_bench.papers.ksw2015.data import load_digits
-from fsvi_bench.papers.ksw2015.gradient_variance import (
+from fsvi_bench.papers.ksw2015.measuring import (
     VarianceSettings,
     draw_rows,
     gradient_draws,
@@ -17,8 +17,7 @@ from fsvi_bench.papers.ksw2015.gradient_variance import (
     mean_variance,
     watched_parameters,
 )
-from fsvi_bench.papers.ksw2015.layers import Classifier, NoiseSettings
-from fsvi_bench.papers.ksw2015.train import TrainSettings, train
+from fsvi_bench.papers.ksw2015.networks import Classifier, NoiseSettings, TrainSettings, train
 
 TRAINING = TrainSettings(epochs=8, averaging=0.98, lr=3e-3)
 SETTINGS = {"checkpoints": (0, 8), "minibatch": 50, "repetitions": 120, "coordinates": 500}

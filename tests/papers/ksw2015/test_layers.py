@@ -8,8 +8,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fsvi_bench.papers.ksw2015 import layers
-from fsvi_bench.papers.ksw2015.layers import ESTIMATORS, Kind, NoiseSettings, NoisyLinear
+from fsvi_bench.papers.ksw2015 import networks
+from fsvi_bench.papers.ksw2015.networks import ESTIMATORS, Kind, NoiseSettings, NoisyLinear
 
 KINDS = get_args(Kind)
 NOISY = [kind for kind in KINDS if kind != "none"]
@@ -123,7 +123,7 @@ def test_the_same_generator_state_gives_the_same_outputs():
 
 @pytest.mark.parametrize("chunk", [1, 2 * K * L, 2**24])
 def test_per_point_noise_is_a_weight_matrix_for_every_point(chunk, monkeypatch):
-    monkeypatch.setattr(layers, "CHUNK", chunk)
+    monkeypatch.setattr(networks, "CHUNK", chunk)
     layer, a = make("variational-b", "weight"), inputs()
     a.requires_grad_()
     pull = torch.randn(M, L, generator=generator(4), dtype=torch.float64)

@@ -10,8 +10,7 @@ from scipy.stats import chi2
 
 from fsvi_bench.papers.ksw2015 import fig1, variance
 from fsvi_bench.papers.ksw2015.fig1 import KSW2015_FIG1, VARIANTS
-from fsvi_bench.papers.ksw2015.measuring import Measured, Timed, Training
-from fsvi_bench.papers.ksw2015.minibatch_law import Law
+from fsvi_bench.papers.ksw2015.measuring import Law
 from fsvi_bench.papers.ksw2015.variance import KSW2015_VARIANCE
 
 
@@ -58,7 +57,7 @@ def test_test_errors_over_width():
 # --- ksw2015-variance -------------------------------------------------------------------------------------------------
 
 POINT, BATCH = "per-point", "per-minibatch"
-TIMED = Timed(rounds=[{"repeat": n, "local": 1.0, POINT: ratio} for n, ratio in enumerate((30.0, 50.0))])
+TIMED = pd.DataFrame([{"repeat": n, "local": 1.0, POINT: ratio} for n, ratio in enumerate((30.0, 50.0))])
 
 
 def entries(of):
@@ -73,7 +72,8 @@ def entries(of):
 
 def laws():
     """V = 4 + 1; sizes up to more than half of N."""
-    found, by_size, M = [], [], np.array([1, 10, 100])
+    by_size, M, error = [], np.array([1, 10, 100]), 0.01
+    *_, left_over = np.linalg.svd([1 / M, 1 - 1 / M])[2]  # what no V and C can fit
     for sampling, (estimator, shared) in itertools.product(
         ("with-replacement", "without-replacement"), (("local", 0.0), (BATCH, 0.5))
     ):
@@ -81,13 +81,14 @@ def laws():
             N=101, mean_log_likelihood=-0.5, second_moment=10.0, variance_of_means=4.0, mean_variance=1.0,
             shared=shared, excess_kurtosis=0.0,
         )  # fmt: skip
-        case = {"sampling": sampling, "estimator": estimator, "V_of_passes": law.V, "N": law.N}
-        fit = {"V": 5.0, "V_error": 0.1, "C": shared or -0.02, "C_error": 0.1, "chi_square": 2.0, "sizes": 3}
-        found.append(law._asdict() | case | fit)
+        case = {"sampling": sampling, "estimator": estimator, "V_of_passes": law.V}
+        variance = 5.0 / M + (1 - 1 / M) * (shared or -0.02) + math.sqrt(2.0) * error * left_over  # χ² = 2
         bounds = {"printed_bound": law.bound(0.25, M), "corrected_bound": law.bound(10.0, M)}
-        sizes = pd.DataFrame({"M": M, "variance": 1.0, "predicted": law.predicted(M, sampling), **bounds})
-        by_size += sizes.assign(**case).to_dict("records")
-    return {"laws": found, "sizes": by_size}
+        sizes = pd.DataFrame(
+            {"M": M, "variance": variance, "expected_error": error, "predicted": law.predicted(M, sampling), **bounds}
+        )
+        by_size += sizes.assign(**law._asdict(), **case).to_dict("records")
+    return by_size
 
 
 def independent(epochs, layer, parameter, estimator):
@@ -103,12 +104,14 @@ def correlated(epochs, layer, parameter, estimator):
 def findings(networks=2):
     """Of networks that are all alike."""
     kinds = {
-        "table 1": Measured(variances=entries(independent), test_error=0.1, **laws()),
-        "table 2": Measured(variances=entries(correlated), test_error=0.1, laws=[], sizes=[]),
+        "table 1": {"variances": entries(independent), "test_error": 0.1, "sizes": laws()},
+        "table 2": {"variances": entries(correlated), "test_error": 0.1, "sizes": []},
     }
-    places = list(itertools.product(kinds, range(networks)))
-    trainings = [Training.model_construct(table=table, network=n) for table, n in places]
-    return variance.findings(trainings, [kinds[table] for table, _ in places], TIMED, KSW2015_VARIANCE._settings(False))
+    rows = [
+        {"table": table, "network": network, **measured}
+        for (table, measured), network in itertools.product(kinds.items(), range(networks))
+    ]
+    return variance.findings(pd.DataFrame(rows), TIMED, KSW2015_VARIANCE._settings(False))
 
 
 @pytest.fixture
@@ -168,9 +171,9 @@ def test_the_papers_ratios():
     place = ["table", "parameter", "epochs", "layer", "estimator"]
     table = findings().frames["ratios"].set_index(place)["paper"]
     assert table["table 1", "theta", 100, "top", POINT] == pytest.approx(2.6 / 1.2)
-    assert table["table 2", "theta", 100, "top", POINT] is None
-    assert table["table 1", "log_alpha", 100, "top", POINT] is None
-    assert table["table 1", "theta", 0, "top", POINT] is None
+    assert table["table 2", "theta", 100, "top", POINT] is pd.NA
+    assert table["table 1", "log_alpha", 100, "top", POINT] is pd.NA
+    assert table["table 1", "theta", 0, "top", POINT] is pd.NA
 
 
 def test_one_network_decides_nothing():

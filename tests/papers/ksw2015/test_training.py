@@ -7,8 +7,16 @@ from torch.nn.functional import cross_entropy
 
 from fsvi_bench.papers.ksw2015.data import Images, ImageSource, load_digits
 from fsvi_bench.papers.ksw2015.fig1 import VARIANTS, Training, train_and_test
-from fsvi_bench.papers.ksw2015.layers import Classifier, NoiseSettings
-from fsvi_bench.papers.ksw2015.train import TrainSettings, averaged_copy, error_rate, split, step, train
+from fsvi_bench.papers.ksw2015.networks import (
+    Classifier,
+    NoiseSettings,
+    TrainSettings,
+    averaged_copy,
+    error_rate,
+    split,
+    step,
+    train,
+)
 from fsvi_bench.papers.streams import stream
 
 
