@@ -8,24 +8,24 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from scipy import stats
 from scipy.special import expit
 
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.log_uniform import Likelihood, log_uniform_mass, posterior_mean, posterior_variance
+from fsvi_bench.papers.parts import Plain
 
 GAUSSIAN = "around 0: Gaussian, linear"  #: figure 1
 REACH = 4.0  #: of w in the drawings
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """Figure 1's likelihood is N(observation; w, noise_sd²), its r `share` of that at 0; figure 2's k is `tail_from`.
 
     Masses are followed over so many decades of |w|; `intervals` are figure 3's [a, b], each within the next.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     observation: float
     noise_sd: PositiveFloat
     share: float = Field(gt=0, lt=1)
@@ -71,15 +71,16 @@ def growth(
     """
     decades = np.linspace(0, settings.decades, settings.decades * settings.per_decade + 1)
     log_size = math.log(start) + away * math.log(10) * decades
-    mass = sum(log_uniform_mass(likelihood, log_size[:1], log_size, side=side) for side in sides)
-    columns = {
-        "decades": decades,
-        "mass": away * mass,
-        "bound": len(sides) * height * math.log(10) * decades,
-        "log_size": log_size,
-        "log_density": np.log(likelihood(sides[0] * np.exp(log_size))) - log_size,
-    }
-    return pd.DataFrame(columns)
+    mass = log_uniform_mass(likelihood, log_size[:1], log_size, sides=sides)
+    return pd.DataFrame(
+        {
+            "decades": decades,
+            "mass": away * mass,
+            "bound": len(sides) * height * math.log(10) * decades,
+            "log_size": log_size,
+            "log_density": np.log(likelihood(sides[0] * np.exp(log_size))) - log_size,
+        }
+    )
 
 
 def tell(grown: pd.DataFrame, per_decade: int) -> dict[str, Any]:
@@ -103,11 +104,9 @@ def tell(grown: pd.DataFrame, per_decade: int) -> dict[str, Any]:
 def outline(a: float, b: float, points: int) -> pd.DataFrame:
     """The truncated prior from its left end to its right, and the posterior's density of log |w| on both sides of 0."""
     log_size = np.linspace(a, b, points)
-    columns = {
-        "log_size": np.pad(log_size, 1, "edge"),
-        "prior": np.pad(0.5 * np.exp(-log_size) / (b - a), 1),  # straight down at both ends
-    }
-    both = pd.concat([pd.DataFrame({**columns, "side": side})[::side] for side in (-1, 1)])
+    prior = np.pad(0.5 * np.exp(-log_size) / (b - a), 1)  # straight down at both ends
+    half = pd.DataFrame({"log_size": np.pad(log_size, 1, "edge"), "prior": prior})
+    both = pd.concat(half.assign(side=side)[::side] for side in (-1, 1))
     w = both["side"] * np.exp(both["log_size"])
     return both.assign(w=w, posterior=expit(w) / (b - a))
 
@@ -138,23 +137,25 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     grown["right tail: Bernoulli, x = 1"] = growth(expit, k, height, settings, sides=[1], away=1)
     grown["left tail: Bernoulli, x = -1"] = growth(lambda w: expit(-w), k, height, settings, sides=[-1], away=1)
     w = pd.Series(np.linspace(-REACH, REACH, settings.points))
-    curves = {
-        "w": w,
-        "prior": 1 / w.abs(),
-        "figure_1": forms[GAUSSIAN](w),
-        "figure_2": expit(w),
-        "zero": 0.0,
-        "bound_1": r * (w.abs() < delta),
-        "bound_2": height * (w > k),
-    }
+    curves = pd.DataFrame(
+        {
+            "w": w,
+            "prior": 1 / w.abs(),
+            "figure_1": forms[GAUSSIAN](w),
+            "figure_2": expit(w),
+            "zero": 0.0,
+            "bound_1": r * (w.abs() < delta),
+            "bound_2": height * (w > k),
+        }
+    )
     truncated = truncations(settings.intervals)
     named = zip(truncated["interval"], settings.intervals, strict=True)
-    outlines = {name: outline(a, b, settings.points) for name, (a, b) in named}
+    outlines = {name: outline(*ends, settings.points) for name, ends in named}
     return Findings(
         frames={
             "growth": pd.concat(grown, names=["where"]).reset_index("where"),
             "masses": pd.DataFrame([{"where": name} | tell(g, settings.per_decade) for name, g in grown.items()]),
-            "curves": pd.DataFrame(curves),
+            "curves": curves,
             "outlines": pd.concat(outlines, names=["interval"]).reset_index("interval"),
             "truncated": truncated,
             "wider": truncated[1:],

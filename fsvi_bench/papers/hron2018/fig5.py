@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from scipy import stats
 from scipy.linalg import subspace_angles
 from torch import Tensor
@@ -32,56 +32,55 @@ from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.hron2018.quasi_kl import direction, quasi_kl_gaussian, restrict_gaussian
+from fsvi_bench.papers.parts import Plain
 
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
 REACH = 5.3  #: of the drawn lines on both sides
 EVIDENCE, BOUND = "log evidence", "largest -QKL"
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """Figure 5's target and lines; proposition 6's eigenvalues, K and starts; proposition 7's noise; a regression."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     covariance: tuple[tuple[float, float], tuple[float, float]]
     angles: list[float] = Field(min_length=1, max_length=4)  #: degrees
-    points: int = Field(ge=5)  #: angles from 0 to 180 degrees
+    points: PositiveInt  #: angles from 0 to 180 degrees
     eigenvalues: list[PositiveFloat]  #: falling
     dimensions: PositiveInt
     starts: PositiveInt
     seed: int
     noise_variances: list[PositiveFloat] = Field(min_length=2)  #: falling
-    observations: int = Field(ge=2)
+    observations: PositiveInt
     noise_sd: PositiveFloat
-    prior_scales: int = Field(ge=3)
+    prior_scales: PositiveInt
     prior_scale_range: tuple[PositiveFloat, PositiveFloat]  #: standard deviations, rising
 
     @model_validator(mode="after")
     def _falling(self) -> Settings:
         kept = self.eigenvalues[: self.dimensions]
-        for values in (self.eigenvalues, [*kept, *self.noise_variances]):
-            if any(np.diff(values) >= 0) or len(kept) == len(self.eigenvalues):
-                raise ValueError(
-                    f"got {values}, expected falling values: more eigenvalues than dimensions, and noise below the "
-                    "last one kept"
-                )
+        steps = [*np.diff(self.eigenvalues), *np.diff([*kept, *self.noise_variances])]
+        if max(steps) >= 0 or len(kept) == len(self.eigenvalues):
+            raise ValueError(
+                "expected falling values: more eigenvalues than dimensions, and noise below the last one kept"
+            )
         return self
 
 
-def minimise(loss: Callable[..., Tensor], *starts: Tensor) -> list[Tensor]:
-    """Where L-BFGS ends on a differentiable loss of these variables."""
-    free = [start.clone().requires_grad_() for start in starts]
+def minimise(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Where L-BFGS ends on a differentiable loss."""
+    free = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS(
-        free, max_iter=5000, tolerance_grad=1e-11, tolerance_change=1e-16, line_search_fn="strong_wolfe"
+        [free], max_iter=5000, tolerance_grad=1e-11, tolerance_change=1e-16, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        value = loss(*free)
+        value = loss(free)
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
     optimiser.step(closure)  # type: ignore[no-untyped-call]
-    return [variable.detach() for variable in free]
+    return free.detach()
 
 
 # --- Figure 5: lines through the mean of a Gaussian in the plane, by their angles in radians --------------------------
@@ -101,8 +100,7 @@ def line_quasi_kl(angle: Tensor, mean: Tensor, sd: Tensor, precision_tril: Tenso
 
 def best_angle(precision_tril: Tensor, start: Tensor) -> float:
     """The angle of least −log Z_S, by descent."""
-    (angle,) = minimise(lambda angle: -restricted(angle, precision_tril)[1], start)
-    return float(angle) % math.pi
+    return float(minimise(lambda angle: -restricted(angle, precision_tril)[1], start)) % math.pi
 
 
 def drawn_lines(settings: Settings, precision_tril: Tensor, best: float) -> pd.DataFrame:
@@ -112,26 +110,27 @@ def drawn_lines(settings: Settings, precision_tril: Tensor, best: float) -> pd.D
     quasi_kl = line_quasi_kl(angle, torch.zeros_like(sd), sd, precision_tril)
     (a, b), (_, c) = settings.covariance
     axis = 0.5 * math.atan2(2 * b, a - c) % math.pi
-    columns = {
-        "line": ["best"] + ["other"] * len(settings.angles),
-        "degrees": angle.rad2deg(),
-        "axis": math.degrees(axis),
-        "apart": (angle - axis).sin().abs().asin().rad2deg(),
-        "height": -log_mass,
-        "excess": log_mass[0] - log_mass,
-        "mean": 0.0,
-        "sd": sd,
-        "quasi_kl": quasi_kl,
-        "kl": quasi_kl + log_mass,
-    }
-    return pd.DataFrame(columns)
+    return pd.DataFrame(
+        {
+            "line": ["best"] + ["other"] * len(settings.angles),
+            "degrees": angle.rad2deg(),
+            "axis": math.degrees(axis),
+            "apart": (angle - axis).sin().abs().asin().rad2deg(),
+            "height": -log_mass,
+            "excess": log_mass[0] - log_mass,
+            "mean": 0.0,
+            "sd": sd,
+            "quasi_kl": quasi_kl,
+            "kl": quasi_kl + log_mass,
+        }
+    )
 
 
 def segments(lines: pd.DataFrame) -> pd.DataFrame:
     """Ends of the lines as drawn: of the whole, and of two standard deviations about the mean."""
-    w1, w2 = np.cos(np.radians(lines["degrees"])), np.sin(np.radians(lines["degrees"]))
+    angle = np.radians(lines["degrees"])
     ends = [("whole", -REACH), ("whole", REACH), ("fitted", -2 * lines["sd"]), ("fitted", 2 * lines["sd"])]
-    return pd.concat([lines.assign(part=part, w1=t * w1, w2=t * w2) for part, t in ends])
+    return pd.concat([lines.assign(part=part, w1=t * np.cos(angle), w2=t * np.sin(angle)) for part, t in ends])
 
 
 def ellipses(covariance: Sequence[Sequence[float]]) -> pd.DataFrame:
@@ -168,32 +167,33 @@ def objective(eigenvalues: Tensor, basis: Tensor, variances: Tensor, noise_varia
 
 
 def descend(eigenvalues: Tensor, start: Tensor, noise_variance: float = 0.0) -> tuple[Tensor, Tensor]:
-    """A and v at the end of a descent over a D×K matrix, whose Q factor is A, and log v, from `start` and 0."""
+    """A and v at the end of a descent from `start`, a D×K matrix whose Q factor is A, and a row of log v = 0."""
 
-    def loss(matrix: Tensor, log_variances: Tensor) -> Tensor:
-        return objective(eigenvalues, torch.linalg.qr(matrix).Q, log_variances.exp(), noise_variance)
+    def law(rows: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.linalg.qr(rows[:-1]).Q, rows[-1].exp()
 
-    matrix, log_variances = minimise(loss, start, torch.zeros_like(start[0]))
-    return torch.linalg.qr(matrix).Q, log_variances.exp()
+    first = torch.cat([start, torch.zeros_like(start[:1])])
+    return law(minimise(lambda rows: objective(eigenvalues, *law(rows), noise_variance), first))
 
 
 def try_start(eigenvalues: Tensor, start: Tensor) -> dict[str, float | bool]:
     """Proposition 6 by descent on the quasi-KL: the end's distances from the principal subspace and its variances."""
     basis, variances = descend(eigenvalues, start)
     angle = float(subspace_angles(basis, np.eye(*start.shape)).max())
-    error = float((variances.sort(descending=True).values / eigenvalues[: len(variances)] - 1).abs().max())
-    quasi_kl = float(objective(eigenvalues, basis, variances))
-    return {"quasi_kl": quasi_kl, "angle": angle, "variance_error": error, "missed": angle > MISSED}
+    return {
+        "quasi_kl": float(objective(eigenvalues, basis, variances)),
+        "angle": angle,
+        "variance_error": float((variances.msort().flip(0) / eigenvalues[: len(variances)] - 1).abs().max()),
+        "missed": angle > MISSED,
+    }
 
 
 def convolved_distances(eigenvalues: Tensor, noise_variances: Sequence[float], start: Tensor) -> pd.DataFrame:
     """Proposition 7: ‖A diag(v) Aᵀ − PCA's‖_F at each noise variance, A and v found by descent; expected is τ√K."""
     K = start.shape[1]
-    principal = torch.diag(torch.where(torch.arange(len(eigenvalues)) < K, eigenvalues, 0.0))
-    distances = []
-    for tau in noise_variances:
-        basis, variances = descend(eigenvalues, start, tau)
-        distances.append(float(torch.linalg.matrix_norm((basis * variances) @ basis.mT - principal)))
+    principal = torch.diag(eigenvalues * (torch.arange(len(eigenvalues)) < K))
+    optima = (descend(eigenvalues, start, tau) for tau in noise_variances)
+    distances = [float(torch.linalg.matrix_norm((A * v) @ A.mT - principal)) for A, v in optima]
     found = pd.DataFrame({"noise variance": noise_variances, "Frobenius distance": distances})
     return found.assign(expected=math.sqrt(K) * found["noise variance"])
 
@@ -220,10 +220,9 @@ def stationary_points(eigenvalues: Tensor, K: int, noise_variances: Sequence[flo
     """All choices of K eigenvectors, under each noise variance."""
     D, points = range(len(eigenvalues)), []
     for tau, choice in itertools.product(noise_variances, itertools.combinations(D, K)):
-        order = [*choice, *(i for i in D if i not in choice)]
+        order = sorted(D, key=lambda i: i not in choice)  # the chosen ones first
         name = f"{{{', '.join(str(i + 1) for i in choice)}}}"
-        found = curvatures(eigenvalues[order], K, tau)
-        points.append({"name": name, "leading": order == list(D), "noise": tau, **found})
+        points.append({"name": name, "leading": order == [*D], "noise": tau, **curvatures(eigenvalues[order], K, tau)})
     return pd.DataFrame(points)
 
 
@@ -279,8 +278,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     allowed = [tau for tau in settings.noise_variances if tau < settings.eigenvalues[-1]]
     points = stationary_points(eigenvalues, settings.dimensions, [0.0, *allowed[:1]])
     distances = convolved_distances(eigenvalues, settings.noise_variances, last)
-    distance = distances["Frobenius distance"]
-    ratios = distance / distance.shift()
+    ratios = 1 + distances["Frobenius distance"].pct_change()
     data = regression(settings.observations, settings.noise_sd, settings.seed)
     scale = torch.from_numpy(np.geomspace(*settings.prior_scale_range, settings.prior_scales))
     scales = prior_scales(*data, settings.noise_sd, scale)
@@ -308,11 +306,6 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "section 5: distance of the bound's best prior scale from the evidence's [log10]": np.ptp(
                 np.log10(best["scale"])
             ),
-            "section 5.1: largest gradient at any choice of eigenvectors": points["slope"].max(skipna=False),
-            "section 5.1: least curvature at the other choices of eigenvectors": (
-                points.loc[~points["leading"], "least_curvature"].min(skipna=False)
-            ),
-            "proposition 7: distance of the convolved optimum from PCA at the least noise": distance.iloc[-1],
             "proposition 7: largest ratio of distances at successive noises": ratios[1:].to_dict(),
         },
     )

@@ -11,9 +11,7 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
-from scipy import stats
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
@@ -26,16 +24,15 @@ from fsvi_bench.papers.hron2018.quasi_kl import (
     line_orientation_term,
     quasi_kl_gaussian,
 )
+from fsvi_bench.papers.parts import Plain
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
-Sizes = NDArray[np.float64]  #: noise variances or cell widths, falling
 SPACE = 3  #: dimensions that theorem 5's subspaces lie in
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """Theorem 4's dropout laws and targets, theorem 5's random supports, lines in the plane, and how far limits go."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     theta: list[tuple[float, float]]
     retain_probability: list[Probability]
     target_mean: list[tuple[float, float]]
@@ -62,9 +59,9 @@ def dropout(theta: Tensor, retain: Tensor, mean_p: Tensor, sd_p: Tensor) -> Inde
 def dropout_cases(settings: Settings) -> tuple[Tensor, ...]:
     """Every θ of the settings with every retain probability and every target, [cases, 2] each."""
     targets = zip(settings.target_mean, settings.target_sd, strict=True)
-    cases = itertools.product(settings.theta, settings.retain_probability, targets)
-    flat = [(theta, (retain, retain), *target) for theta, retain, target in cases]
-    return torch.tensor(flat, dtype=torch.float64).unbind(1)
+    product = itertools.product(settings.theta, settings.retain_probability, targets)
+    cases = [(theta, (retain, retain), *target) for theta, retain, target in product]
+    return torch.tensor(cases, dtype=torch.float64).unbind(1)
 
 
 def gradient_difference(theta: Tensor, retain: Tensor) -> Tensor:
@@ -87,10 +84,10 @@ def one_weight_minimiser(noise_variance: float) -> float:
 def equation_8_gap(limit_of_minimisers: float) -> float:
     """QKL where that example's minimisers tend to, less its infimum (θ → 0 with the atoms apart).
 
-    At 0 the atoms merge, anywhere else there is no gap to speak of. QKL is −log p(0) less the atoms' entropy.
+    QKL is −log p(0) less the atoms' entropy, of which log 2 is lost where they merge, at 0; anywhere else there is
+    no gap to speak of.
     """
-    atoms = [1.0] if limit_of_minimisers < 1e-2 else [0.5, 0.5]
-    return float(stats.entropy([0.5, 0.5]) - stats.entropy(atoms))
+    return math.log(2) if limit_of_minimisers < 1e-2 else 0.0
 
 
 # --- Theorem 5 --------------------------------------------------------------------------------------------------------
@@ -125,18 +122,20 @@ def lines(settings: Settings) -> pd.DataFrame:
     convolved = quasi_kl_gaussian(*law, settings.smallest_noise) - quasi_kl
     found = pd.DataFrame({"degrees": degrees, "formula": line_orientation_term(angle), "convolved": convolved})
 
-    by_width = []
-    for width in settings.line_cells:
+    def left(width: float) -> np.ndarray:
         kl = [centred_discretised_line_kl(each, width, settings.line_scale) for each in angle]
-        by_width.append(found.assign(width=width, left=(torch.stack(kl) - quasi_kl).numpy()))
-    return pd.concat(by_width)
+        return (torch.stack(kl) - quasi_kl).numpy()
+
+    return pd.concat(found.assign(width=width, left=left(width)) for width in settings.line_cells)
 
 
 # --- Findings ---------------------------------------------------------------------------------------------------------
 
 
-def approach(way: str, sizes: Sizes, shifts: Sizes, kl: Callable[[float], Tensor], quasi_kl: Tensor) -> pd.DataFrame:
-    """|KL − s − QKL| of every case along the sizes."""
+def approach(
+    way: str, sizes: np.ndarray, shifts: np.ndarray, kl: Callable[[float], Tensor], quasi_kl: Tensor
+) -> pd.DataFrame:
+    """|KL − s − QKL| of every case along the sizes, falling noise variances or cell widths, with their shifts s."""
     cases = pd.DataFrame(torch.stack([kl(size) - quasi_kl for size in sizes.tolist()]).abs())
     cases = cases.assign(way=way, step=cases.index, size=sizes, shift=shifts)
     return cases.melt(["way", "step", "size", "shift"], var_name="case", value_name="distance")
@@ -155,12 +154,13 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     ]
     for K, law in subspaces.items():
         convolved = partial(quasi_kl_gaussian, *law)
-        ways.append(approach(f"convolution, K = {K}", noise, (SPACE - K) * shift, convolved, quasi_kl_gaussian(*law)))
+        ways.append(approach(f"convolution, K = {K}", noise, (SPACE - K) * shift, convolved, convolved(0.0)))
     distances = pd.concat(ways)
     largest = distances.groupby(["way", "step"], sort=False, as_index=False).max(skipna=False)
     places = [0, settings.steps // 2, settings.steps - 1]
     finest = along[along["width"] == min(settings.line_cells)]
-    minimisers = [(tau, one_weight_minimiser(tau)) for tau in (1e-2, 1e-4, 1e-6)]
+    minimisers = pd.DataFrame({"noise variance": [1e-2, 1e-4, 1e-6]})
+    minimisers["theta"] = minimisers["noise variance"].map(one_weight_minimiser)
     by_width = along.pivot(index=["degrees", "formula"], columns="width", values="left")[settings.line_cells]
     apart = atoms.centred_convolved_kl(settings.smallest_noise) - atoms.centred_discretised_kl(settings.smallest_cell)
     return Findings(
@@ -170,7 +170,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
             "ends": largest[largest["step"] == places[-1]],
             "lines": along,
             "lines by width": by_width.add_prefix("cell width ").reset_index(),
-            "minimisers": pd.DataFrame(minimisers, columns=["noise variance", "theta"]),
+            "minimisers": minimisers,
         },
         statistics={
             "theorem 4: largest distance between the two at the end [nats]": float(apart.abs().max()),

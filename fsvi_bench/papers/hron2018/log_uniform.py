@@ -11,7 +11,7 @@ the one observation (x, y) = (1, 1) is σ(w) = 1/(1 + e^(−w)), and the posteri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,18 @@ Numbers = Any  #: one, an array or a series; all functions are elementwise
 Likelihood = Callable[[Any], Any]
 
 
-def log_uniform_mass(likelihood: Likelihood, a: Numbers, b: Numbers, *, side: int = 1) -> Numbers:
+def log_uniform_mass(likelihood: Likelihood, a: Numbers, b: Numbers, *, sides: Sequence[int] = (1,)) -> Numbers:
     """∫ likelihood(w)/|w| dw over e^a < |w| < e^b, w > 0 for side 1, w < 0 for side −1; negative where b < a.
 
     By adaptive quadrature over log |w|, to rounding of the largest of these masses.
     """
     width = b - a
     mass, _ = integrate.quad_vec(  # type: ignore[call-overload]  # its stubs know no lambda
-        lambda share: width * likelihood(side * np.exp(a + share * width)), 0, 1, epsrel=1e-13, norm="max"
+        lambda share: width * sum(likelihood(side * np.exp(a + share * width)) for side in sides),
+        0,
+        1,
+        epsrel=1e-13,
+        norm="max",
     )
     return mass
 

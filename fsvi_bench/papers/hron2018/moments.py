@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+from pydantic import Field, PositiveFloat
 from scipy.special import expit
 
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
@@ -17,6 +17,7 @@ from fsvi_bench.papers.hron2018.log_uniform import (
     posterior_mean,
     posterior_variance,
 )
+from fsvi_bench.papers.parts import Plain
 
 LOWEST = -45.0  #: of log |w| in quadratures: what lies below adds e^−90 to a first or second moment
 #: Log of the smallest and the largest normal number; and the intervals that KSW, whom the paper cites, print in their
@@ -24,10 +25,9 @@ LOWEST = -45.0  #: of log |w| in quadratures: what lies below adds e^−90 to a 
 FORMATS = {"single": (-126, 128), "double": (-1022, 1024), "single, in KSW": (-8, 8), "double, in KSW": (-11, 11)}
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """How far each sequence goes (|a| to `largest_size`; b), the constants to reach, points per sequence."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     largest_size: float = Field(gt=100)
     constants: list[PositiveFloat] = Field(min_length=1, max_length=4)
     largest_b_constant: float = Field(gt=5, le=30)
@@ -38,11 +38,8 @@ class Settings(BaseModel):
 def quadrature_moment(power: int, a: Numbers, b: Numbers, likelihood: Likelihood) -> Numbers:
     """E w^power by integration of likelihood/|w|, whose mass is b − a as both sides of a logistic one add to 1."""
     unit = np.exp(b)  # in which moments of all intervals are of one size, as the quadrature's tolerance wants it
-    masses = [
-        log_uniform_mass(lambda w: (w / unit) ** power * likelihood(w), np.maximum(a, LOWEST), b, side=side)
-        for side in (1, -1)
-    ]
-    return unit**power * sum(masses) / (b - a)
+    mass = log_uniform_mass(lambda w: (w / unit) ** power * likelihood(w), np.maximum(a, LOWEST), b, sides=[1, -1])
+    return unit**power * mass / (b - a)
 
 
 def follow(tends: str, a: Numbers, b: Numbers, c: float = math.nan) -> pd.DataFrame:
@@ -52,27 +49,28 @@ def follow(tends: str, a: Numbers, b: Numbers, c: float = math.nan) -> pd.DataFr
     """
     mean, variance = posterior_mean(a, b), posterior_variance(a, b)
     first, second = (quadrature_moment(power, a, b, expit) for power in (1, 2))
-    columns = {
-        "tends": tends,
-        "a": a,
-        "b": b,
-        "size": -a,
-        "c": c,
-        "mean": mean,
-        "variance": variance,
-        "mirrored": quadrature_moment(1, a, b, lambda w: expit(-w)),
-        "quadrature": np.maximum(np.abs(first / mean - 1), np.abs(second / (variance + mean**2) - 1)),
-        "log_c": math.log10(c),
-        "log_mean": np.log10(mean),
-        "log_variance": np.log10(variance),
-        "log_growth": np.log10(np.exp(b) / (2 * b)),
-    }
-    return pd.DataFrame(columns)
+    return pd.DataFrame(
+        {
+            "tends": tends,
+            "a": a,
+            "b": b,
+            "size": -a,
+            "c": c,
+            "mean": mean,
+            "variance": variance,
+            "mirrored": quadrature_moment(1, a, b, lambda w: expit(-w)),
+            "quadrature": np.maximum(np.abs(first / mean - 1), np.abs(second / (variance + mean**2) - 1)),
+            "log_c": math.log10(c),
+            "log_mean": np.log10(mean),
+            "log_variance": np.log10(variance),
+            "log_growth": np.log10(np.exp(b) / (2 * b)),
+        }
+    )
 
 
 def sequences(settings: Settings) -> list[pd.DataFrame]:
     """The paper's three, by what the mean tends to; the second for each constant c."""
-    size = np.logspace(1, math.log10(settings.largest_size), settings.points)
+    size = np.geomspace(10, settings.largest_size, settings.points)
     followed = [follow("to 0", -size, np.log(np.log(size)))]
     for c in settings.constants:
         start = max(0.0, math.log(c)) + 0.5  # where b exceeds log c, a falls
@@ -88,25 +86,29 @@ def end_of(steps: pd.DataFrame) -> pd.Series:
     widening = steps[["a", "b"]].diff()[1:] * [-1, 1]
     log_change = math.log(10) * late[["log_mean", "log_variance"]].diff()[1:]
     ratio = 10 ** (late["log_mean"] - late["log_growth"]).to_numpy()
-    found = {
-        "quadrature": steps["quadrature"].max(skipna=False),
-        "widening": widening.to_numpy().min(),
-        "largest_change": log_change.to_numpy().max(),
-        "least_growth": (log_change["log_variance"] / late["b"].diff()[1:]).min(skipna=False),
-        "spread": np.ptp(ratio) / ratio.mean(),
-        "distance": end["mean"] / end["c"] - 1,
-        "mirrored_distance": end["mirrored"] / end["c"] + 1,
-        "log_mirrored": math.log10(-end["mirrored"]),
-    }
-    return pd.Series({**end, **found})
+    return pd.Series(
+        {
+            **end,
+            "quadrature": steps["quadrature"].max(skipna=False),
+            "widening": widening.to_numpy().min(),
+            "largest_change": log_change.to_numpy().max(),
+            "least_growth": (log_change["log_variance"] / late["b"].diff()[1:]).min(skipna=False),
+            "spread": np.ptp(ratio) / ratio.mean(),
+            "distance": end["mean"] / end["c"] - 1,
+            "mirrored_distance": end["mirrored"] / end["c"] + 1,
+            "log_mirrored": math.log10(-end["mirrored"]),
+        }
+    )
 
 
 def formats() -> pd.DataFrame:
     """The normal numbers of floating-point formats as intervals [a, b]."""
     a, b = math.log(2) * np.transpose(list(FORMATS.values()))
     mean = posterior_mean(a, b)
-    columns = {"format": list(FORMATS), "a": a, "b": b, "mean": mean}
-    return pd.DataFrame({**columns, "over_growth": mean * b / np.exp(b), "asymmetry": b / -a - 1})
+    growth, asymmetry = mean * b / np.exp(b), b / -a - 1
+    return pd.DataFrame(
+        {"format": list(FORMATS), "a": a, "b": b, "mean": mean, "over_growth": growth, "asymmetry": asymmetry}
+    )
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:

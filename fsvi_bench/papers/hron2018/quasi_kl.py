@@ -37,7 +37,9 @@ _XI = torch.linspace(-10, 10, 161, dtype=torch.float64)  #: trapezoidal rule aga
 _NODES, _WEIGHTS = map(torch.from_numpy, np.polynomial.legendre.leggauss(64))
 
 Batch = Float[Tensor, "*B"]
+Broadcast = Float[Tensor, "*#B"]
 Vector = Float[Tensor, "*B D"]
+Atoms = Float[Tensor, "*B D S"]
 Factor = Float[Tensor, "*B D K"]
 Square = Float[Tensor, "*#B D D"]
 
@@ -60,8 +62,8 @@ class IndependentAtoms(NamedTuple):
     KL and QKL are sums over coordinates, so that none of the S^D atoms is enumerated.
     """
 
-    locations: Float[Tensor, "*B D S"]
-    probabilities: Float[Tensor, "*B D S"]
+    locations: Atoms
+    probabilities: Atoms
     mean_p: Vector
     scale_p: Vector
 
@@ -98,11 +100,11 @@ class IndependentAtoms(NamedTuple):
         log_p = log_mean_normal_density((cell * cell_width - mean) / scale, cell_width / scale) - scale.log()
         return (self.probabilities * (merged.log() - log_p)).sum((-2, -1))
 
-    def _log_density_p(self) -> Float[Tensor, "*B D S"]:
+    def _log_density_p(self) -> Atoms:
         return normal_log_density(self.locations, self.mean_p[..., None], self.scale_p[..., None].square())
 
 
-def log_mean_normal_density(centre: Float[Tensor, "*#B"], width: Float[Tensor, "*#B"]) -> Float[Tensor, "*#B"]:
+def log_mean_normal_density(centre: Broadcast, width: Broadcast) -> Broadcast:
     """log of the mean of N(0, 1)'s density over cells of that centre and width, for widths up to 30.
 
     By a Gauss–Legendre rule of 64 nodes: a difference of distribution functions would cancel in narrow cells.
@@ -116,7 +118,7 @@ def log_mean_normal_density(centre: Float[Tensor, "*#B"], width: Float[Tensor, "
 
 def quasi_kl_gaussian(
     mean_q: Vector, factor_q: Factor, precision_tril_p: Square, noise_variance: float = 0.0
-) -> Float[Tensor, "*#B"]:
+) -> Broadcast:
     """QKL(Q ‖ N(0, Λ⁻¹)) of Q = law of mean + F z, z ~ N(0, I_K), on an affine subspace; at K = D the KL itself.
 
     With noise it is KL(Q * N(0, τI) ‖ P) − s, of which the quasi-KL is the limit (eq. 7). With F's singular values s_k,
@@ -142,7 +144,7 @@ def restrict_gaussian(basis: Factor, precision_tril_p: Square) -> tuple[Float[Te
     return tril, 0.5 * (logdet_of_tril(precision_tril_p) - logdet_of_tril(tril) - (D - K) * LOG_2PI)
 
 
-def direction(angle: Float[Tensor, "*B"]) -> Float[Tensor, "*B 2"]:
+def direction(angle: Batch) -> Float[Tensor, "*B 2"]:
     """(cos, sin), the direction of a line in the plane."""
     return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
@@ -168,7 +170,7 @@ def centred_discretised_line_kl(angle: Float[Tensor, ""], cell_width: float, sca
     return (mass * (log_q - log_p) + torch.xlogy(mass, length / width)).sum()
 
 
-def line_orientation_term(angle: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def line_orientation_term(angle: Batch) -> Batch:
     """What discretisation adds to the quasi-KL of a line in the plane, for 0 ≤ angle ≤ π/4 of irrational slope.
 
     A line of direction (cos, sin) cuts square cells of width 1 into chords whose logarithm, averaged over the line's
