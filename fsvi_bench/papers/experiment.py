@@ -13,14 +13,14 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 from matplotlib.axes import Axes
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.claims import Claim, Values, Verdict, judge
-from fsvi_bench.papers.parts import Parts
+from fsvi_bench.papers.parts import Parts, Plain
 from fsvi_bench.papers.places import Cells, run_or_find
 from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.plots import Drawings, FigureSpec
@@ -59,10 +59,9 @@ class Laboratory:
         return self.parts.workshop.resources.device
 
 
-class File(BaseModel):
+class File(Plain):
     """`conf/reproductions/<name>.yaml`: both scales, claims with thresholds fixed before any run, what is shown."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     summary: str
     paper: dict[str, Any]
     quick: dict[str, Any]  #: goes on top of `paper`

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.pages import render
+from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.validation.sgpr_predictive import missing_variance, titsias_predictive_variance
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
@@ -27,10 +28,9 @@ LESS_JITTER = 0.1
 TEMPLATE = Path(__file__).with_name("validation.md.j2")
 
 
-class Settings(BaseModel):
+class Settings(Plain):
     """Data sets with reference values, and up to how many of their splits are looked at."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: list[str] = Field(min_length=1)
     splits: int = Field(ge=2)
 
