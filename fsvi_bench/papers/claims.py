@@ -16,7 +16,6 @@ from fsvi_bench.presenting.tables import Frames, select
 from fsvi_bench.statistics.resampled_t import corrected_interval
 
 TEST_TRAIN_RATIO = 1 / 9  #: of the standard splits, which are 90/10
-LEVEL = 0.95
 
 
 class Statistic(NamedTuple):
@@ -39,7 +38,7 @@ class Statistic(NamedTuple):
     def of_proportion(successes: Sequence[float] | NDArray[Any]) -> Statistic:
         """Share of what is true, with the interval of Clopper and Pearson (1934)."""
         found = stats.binomtest(int(np.sum(successes)), len(successes))
-        return Statistic(found.statistic, *map(float, found.proportion_ci(LEVEL, method="exact")))
+        return Statistic(found.statistic, *map(float, found.proportion_ci()))
 
     @staticmethod
     def of_splits(values: ArrayLike, test_train_ratio: float = TEST_TRAIN_RATIO, about: float = 0.0) -> Statistic:

@@ -30,6 +30,7 @@ from fsvi_bench.papers.burt2020.feature_roots import (
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
+from fsvi_bench.presenting.tables import Frames
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
 
@@ -65,7 +66,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     return Findings(frames)
 
 
-def examine(problem: Task, settings: Settings) -> dict[str, pd.DataFrame]:
+def examine(problem: Task, settings: Settings) -> Frames:
     """All roots of one task, a row each with floor and predictive KL [nats]; what features from each root itself differ
     in; and what is found of the task as a whole: the largest floor of any root, that of a rotation that reaches it, and
     that in Λ's eigenvectors.
@@ -158,7 +159,7 @@ def direct_roots(K: Float[Tensor, "k k"], order: Tensor) -> dict[str, Float[Tens
     return {OWN: torch.linalg.cholesky(K), ORDERS: permuted, SYMMETRIC: scaled @ U.mT, EIGENVECTORS: scaled}
 
 
-def judged(roots: pd.DataFrame, splits: pd.DataFrame, direct: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def judged(roots: pd.DataFrame, splits: pd.DataFrame, direct: pd.DataFrame) -> Frames:
     """What claims, tables and the figure are about: by split, and by data set."""
     floors, predictive = (by_split(roots, value) for value in ("floor", "predictive"))
     below_own = roots["floor"] < roots.groupby(SPLIT)["floor"].transform("first")  # OWN is the first
