@@ -70,6 +70,7 @@ class File(Plain):
     figure: FigureSpec | str  #: or the name of a reproduction that is drawn alike
 
 
+@dataclass(frozen=True)
 class Reproduction(ABC, Generic[Settings]):
     """A published experiment that can be made again, at the paper's scale or for a quick look.
 
@@ -79,9 +80,14 @@ class Reproduction(ABC, Generic[Settings]):
         takes_days: unless told so, or for a quick look, it computes nothing.
     """
 
-    def __init__(self, name: str, settings: type[Settings], takes_days: bool = False) -> None:
-        self.name, self.settings = name, settings
-        self.shows_unfinished, self.takes_days = settings is Request, takes_days
+    name: str
+    settings: type[Settings]
+    takes_days: bool = field(default=False, kw_only=True)
+
+    @property
+    def shows_unfinished(self) -> bool:
+        """Whether it shows what its folder holds, without computing anything."""
+        return self.settings is Request
 
     @property
     def file(self) -> File:
@@ -117,6 +123,7 @@ class Reproduction(ABC, Generic[Settings]):
         return validated(self.settings, {**file.paper, **(file.quick if quick else {})}, path_of(self.name))
 
 
+@dataclass(frozen=True)
 class Experiment(Reproduction[Settings]):
     """A named experiment.
 
@@ -125,15 +132,7 @@ class Experiment(Reproduction[Settings]):
         investigate: finds out; deterministic, with parts for whatever takes long.
     """
 
-    def __init__(
-        self,
-        name: str,
-        settings: type[Settings],
-        investigate: Callable[[Settings, Laboratory], Findings],
-        takes_days: bool = False,
-    ) -> None:
-        super().__init__(name, settings, takes_days)
-        self.investigate = investigate
+    investigate: Callable[[Settings, Laboratory], Findings]
 
     def make(self, workshop: Workshop) -> Outcome:
         """Of cells none of which has a task there is nothing to show."""
