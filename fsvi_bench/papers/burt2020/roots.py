@@ -19,6 +19,7 @@ from fsvi_bench.maths.blr import (
 from fsvi_bench.maths.features import ard_kernel as rbf_kernel
 from fsvi_bench.maths.gaussian import normal_kl
 from fsvi_bench.papers.burt2020.feature_roots import (
+    Square,
     cholesky_rotation,
     diagonalising_rotation,
     factorised_floor,
@@ -104,7 +105,7 @@ def examine(problem: Task, settings: Settings) -> Frames:
     return {name: frame.assign(dataset=problem.dataset, split=problem.split) for name, frame in frames.items()}
 
 
-def floor_and_predictive_kl(problem: Task, Q: Float[Tensor, "k k"]) -> tuple[float, float]:
+def floor_and_predictive_kl(problem: Task, Q: Square) -> tuple[float, float]:
     """EXACT-FFG's KL with the features Qᵀφ, and the mean KL of the exact predictive to its own at the test inputs.
 
     Their means agree. The variances are Σ φ'_i²/Λ'_ii + σ² for the one, and do not depend on Q for the other.
@@ -151,7 +152,7 @@ def implied(problem: Task, Phi: Float[Tensor, "N k"], Phi_test: Float[Tensor, "n
     return evidence, Phi_test @ Phi_test.mT, predictive, mean_field_optimum_kl(posterior.precision_tril)
 
 
-def direct_roots(K: Float[Tensor, "k k"], order: Tensor) -> dict[str, Float[Tensor, "k k"]]:
+def direct_roots(K: Square, order: Tensor) -> dict[str, Square]:
     """Roots R of K = RRᵀ (with the rows in another order, R = Pᵀ chol(PKPᵀ)), from K alone."""
     eigenvalues, U = torch.linalg.eigh(K)
     permuted = torch.linalg.cholesky(K[order][:, order])[order.argsort()]
