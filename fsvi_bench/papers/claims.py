@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pandas.core.groupby import SeriesGroupBy
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
@@ -16,7 +16,6 @@ from fsvi_bench.presenting.tables import Frames, select
 from fsvi_bench.statistics.resampled_t import corrected_interval
 
 TEST_TRAIN_RATIO = 1 / 9  #: of the standard splits, which are 90/10
-LEVEL = 0.95
 
 
 class Statistic(NamedTuple):
@@ -31,29 +30,23 @@ class Statistic(NamedTuple):
         return Statistic(value, value, value)
 
     @staticmethod
-    def of_mean(values: Sequence[float]) -> Statistic:
-        """Mean with its t-interval; without a spread to judge by (one value), an interval of everything."""
-        mean = float(np.mean(values))
-        if np.isnan(mean):
-            return Statistic.exact(np.nan)
-        if len(values) < 2:
-            return Statistic(mean, -np.inf, np.inf)
-        half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
-        return Statistic(mean, mean - half, mean + half)
+    def of_mean(values: ArrayLike) -> Statistic:
+        """Mean of independent values with its t-interval; otherwise as `of_splits`."""
+        return Statistic.of_splits(values, test_train_ratio=0.0)
 
     @staticmethod
-    def of_proportion(successes: Sequence[float]) -> Statistic:
+    def of_proportion(successes: Sequence[float] | NDArray[Any]) -> Statistic:
         """Share of what is true, with the interval of Clopper and Pearson (1934)."""
         found = stats.binomtest(int(np.sum(successes)), len(successes))
-        return Statistic(found.statistic, *map(float, found.proportion_ci(LEVEL, method="exact")))
+        return Statistic(found.statistic, *map(float, found.proportion_ci()))
 
     @staticmethod
-    def of_splits(values: Sequence[float], test_train_ratio: float = TEST_TRAIN_RATIO, about: float = 0.0) -> Statistic:
+    def of_splits(values: ArrayLike, test_train_ratio: float = TEST_TRAIN_RATIO, about: float = 0.0) -> Statistic:
         """Mean over splits that share rows, with the corrected resampled t-interval (Nadeau and Bengio 2003).
 
         Where some are infinite it is the limit in which these grow together: on which side of `about` they lie is
         judged, and nothing of the others unless all lie on the same, and the interval is one infinity, the other, or
-        everything. NaN if a value is.
+        everything. NaN if a value is; without a spread to judge by (one value), an interval of everything.
         """
         row = np.asarray(values, dtype=float)
         if np.isnan(row).any():
@@ -79,7 +72,7 @@ class Statistic(NamedTuple):
 
 def intervals(groups: SeriesGroupBy[Any, Any], geometric: bool = False) -> pd.DataFrame:
     """Each group's mean, or geometric mean, with its t-interval, as columns `value`, `low` and `high`."""
-    found = [Statistic.of_mean((np.log(each) if geometric else each).tolist()) for _, each in groups]
+    found = [Statistic.of_mean(np.log(each) if geometric else each) for _, each in groups]
     frame = pd.DataFrame(found, index=groups.first().index)
     return frame.map(np.exp) if geometric else frame
 
@@ -142,7 +135,7 @@ class Claim(BaseModel):
         at: where the statistic stands in the frames, unless the experiment returns it under the claim's name.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     statistic: str
     says: str  #: what the paper claims, in our words, with its section, table or figure
     at: Place | None = Field(default=None, exclude=True)
@@ -177,19 +170,18 @@ class Claim(BaseModel):
         if isinstance(found, Statistic):
             return found
         values = np.asarray(found, dtype=float)
-        if self.interval is None:
-            exact = Statistic.exact(values.item())
-            return exact.magnitude if self.magnitude else exact
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # infinite ends are results, not warnings
             scale = np.log if self.geometric else np.positive
-            statistic = self._interval(scale(values).tolist(), scale(self.threshold))
+            statistic = self._interval(scale(values), scale(self.threshold))
             statistic = statistic.magnitude if self.magnitude else statistic
             return Statistic(*np.exp(statistic).tolist()) if self.geometric else statistic
 
-    def _interval(self, values: Sequence[float], threshold: float) -> Statistic:
-        if self.interval == "splits":
-            return Statistic.of_splits(values, about=threshold)
-        return Statistic.of_mean(values) if self.interval == "t" else Statistic.of_proportion(values)
+    def _interval(self, values: NDArray[np.float64], threshold: float) -> Statistic:
+        if self.interval is None:
+            return Statistic.exact(values.item())
+        if self.interval == "proportion":
+            return Statistic.of_proportion(values)
+        return Statistic.of_splits(values, TEST_TRAIN_RATIO if self.interval == "splits" else 0.0, threshold)
 
     def _rank(self, case: Statistic) -> tuple[bool, float]:
         """How far the interval keeps to the claimed side; of what is not a number, less than any other's."""
@@ -201,7 +193,6 @@ class Claim(BaseModel):
 class Verdict(Claim):
     """A claim and what came out."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     value: float
     low: float
     high: float

@@ -13,14 +13,14 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 from matplotlib.axes import Axes
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.claims import Claim, Values, Verdict, judge
-from fsvi_bench.papers.parts import Parts
+from fsvi_bench.papers.parts import Parts, Plain
 from fsvi_bench.papers.places import Cells, run_or_find
 from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.plots import Drawings, FigureSpec
@@ -59,10 +59,9 @@ class Laboratory:
         return self.parts.workshop.resources.device
 
 
-class File(BaseModel):
+class File(Plain):
     """`conf/reproductions/<name>.yaml`: both scales, claims with thresholds fixed before any run, what is shown."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     summary: str
     paper: dict[str, Any]
     quick: dict[str, Any]  #: goes on top of `paper`
@@ -71,6 +70,7 @@ class File(BaseModel):
     figure: FigureSpec | str  #: or the name of a reproduction that is drawn alike
 
 
+@dataclass(frozen=True)
 class Reproduction(ABC, Generic[Settings]):
     """A published experiment that can be made again, at the paper's scale or for a quick look.
 
@@ -80,9 +80,14 @@ class Reproduction(ABC, Generic[Settings]):
         takes_days: unless told so, or for a quick look, it computes nothing.
     """
 
-    def __init__(self, name: str, settings: type[Settings], takes_days: bool = False) -> None:
-        self.name, self.settings = name, settings
-        self.shows_unfinished, self.takes_days = settings is Request, takes_days
+    name: str
+    settings: type[Settings]
+    takes_days: bool = field(default=False, kw_only=True)
+
+    @property
+    def shows_unfinished(self) -> bool:
+        """Whether it shows what its folder holds, without computing anything."""
+        return self.settings is Request
 
     @property
     def file(self) -> File:
@@ -118,6 +123,7 @@ class Reproduction(ABC, Generic[Settings]):
         return validated(self.settings, {**file.paper, **(file.quick if quick else {})}, path_of(self.name))
 
 
+@dataclass(frozen=True)
 class Experiment(Reproduction[Settings]):
     """A named experiment.
 
@@ -126,15 +132,7 @@ class Experiment(Reproduction[Settings]):
         investigate: finds out; deterministic, with parts for whatever takes long.
     """
 
-    def __init__(
-        self,
-        name: str,
-        settings: type[Settings],
-        investigate: Callable[[Settings, Laboratory], Findings],
-        takes_days: bool = False,
-    ) -> None:
-        super().__init__(name, settings, takes_days)
-        self.investigate = investigate
+    investigate: Callable[[Settings, Laboratory], Findings]
 
     def make(self, workshop: Workshop) -> Outcome:
         """Of cells none of which has a task there is nothing to show."""

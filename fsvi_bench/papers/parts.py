@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json, write_atomically
@@ -28,6 +28,15 @@ class Plain(BaseModel):
     """What a part takes, or returns: plain data that JSON can hold, infinity included."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+def _rising(values: Any) -> Any:
+    if list(values) != sorted(set(values)):
+        raise ValueError("expected rising numbers")
+    return values
+
+
+Rising = AfterValidator(_rising)  #: what a setting of several numbers may ask for
 
 
 class Row(Plain, extra="allow"):
@@ -129,5 +138,5 @@ def _read(path: Path, result: type[Result]) -> Result:
 
 
 def _words(argument: Plain) -> str:
-    plain = {n: v for n, v in argument.model_dump(mode="json").items() if isinstance(v, str | int | float)}
-    return ", ".join(f"{name} {value}" for name, value in plain.items())[:80]
+    fields = argument.model_dump(mode="json").items()
+    return ", ".join(f"{name} {value}" for name, value in fields if isinstance(value, str | int | float))[:80]

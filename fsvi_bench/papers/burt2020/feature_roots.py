@@ -18,8 +18,10 @@ from torch import Tensor
 
 from fsvi_bench.maths.linalg import logdet_of_tril
 
+Square = Float[Tensor, "k k"]  #: a root, a rotation or a factor of the precision of k features
 
-def cholesky_rotation(tril: Float[Tensor, "k k"], order: Int[Tensor, " k"]) -> Float[Tensor, "k k"]:
+
+def cholesky_rotation(tril: Square, order: Int[Tensor, " k"]) -> Square:
     """Q for the Cholesky root with the inducing points in another order, up to the features' signs.
 
     For the permuted rows PL the QR decomposition (PL)ᵀ = QR gives PKPᵀ = RᵀR, so Rᵀ is the Cholesky factor, and
@@ -28,7 +30,7 @@ def cholesky_rotation(tril: Float[Tensor, "k k"], order: Int[Tensor, " k"]) -> F
     return torch.linalg.qr(tril[order].mT).Q
 
 
-def spectral_rotations(tril: Float[Tensor, "k k"]) -> tuple[Float[Tensor, "k k"], Float[Tensor, "k k"]]:
+def spectral_rotations(tril: Square) -> tuple[Square, Square]:
     """Q for two roots that L = USVᵀ shows, with the eigenvectors U of K = US²Uᵀ.
 
     For the symmetric root K^½ = USUᵀ it is Qᵀ = K^(−½)L = UVᵀ, the orthogonal factor of L. For the root US, whose
@@ -38,17 +40,17 @@ def spectral_rotations(tril: Float[Tensor, "k k"]) -> tuple[Float[Tensor, "k k"]
     return (U @ Vt).mT, Vt.mT
 
 
-def diagonalising_rotation(precision_tril: Float[Tensor, "k k"]) -> Float[Tensor, "k k"]:
+def diagonalising_rotation(precision_tril: Square) -> Square:
     """Q of Λ's eigenvectors, with which the exact posterior is itself factorised: no root does better."""
     return torch.linalg.svd(precision_tril).U
 
 
-def random_rotation(k: int, generator: torch.Generator) -> Float[Tensor, "k k"]:
+def random_rotation(k: int, generator: torch.Generator) -> Square:
     """Q from the Haar measure (Stewart 1980): the QR of a Gaussian matrix, R's diagonal made positive."""
     return torch.nn.init.orthogonal_(torch.empty(k, k, dtype=torch.float64), generator=generator)
 
 
-def factorised_floor(factor: Float[Tensor, "k k"], precision_tril: Float[Tensor, "k k"]) -> float:
+def factorised_floor(factor: Square, precision_tril: Square) -> float:
     """½(Σ log Λ'_ii − log det Λ) in nats for Λ' = FFᵀ with F = QᵀC, C = `precision_tril`, det Λ' = det Λ.
 
     The diagonal is a sum of squares and the determinant C's own, so nothing cancels but the difference itself.
@@ -56,7 +58,7 @@ def factorised_floor(factor: Float[Tensor, "k k"], precision_tril: Float[Tensor,
     return 0.5 * float(factor.square().sum(-1).log().sum() - logdet_of_tril(precision_tril))
 
 
-def largest_floor(precision_tril: Float[Tensor, "k k"]) -> float:
+def largest_floor(precision_tril: Square) -> float:
     """½(k log(tr Λ/k) − log det Λ), the largest floor of any root.
 
     tr Λ' = tr Λ for every rotation, and Σ log Λ'_ii is concave: it is largest where all Λ'_ii are equal, which some
@@ -66,7 +68,7 @@ def largest_floor(precision_tril: Float[Tensor, "k k"]) -> float:
     return 0.5 * float(k * (precision_tril.square().sum() / k).log() - logdet_of_tril(precision_tril))
 
 
-def levelled(factor: Float[Tensor, "k k"]) -> Float[Tensor, "k k"]:
+def levelled(factor: Square) -> Square:
     """QᵀF whose rows all have the same length, by k − 1 plane rotations (Bendel and Mickey 1978).
 
     Each turns a row that is too short and one that is too long until one of them has the mean square m: with a, b

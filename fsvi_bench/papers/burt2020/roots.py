@@ -19,6 +19,7 @@ from fsvi_bench.maths.blr import (
 from fsvi_bench.maths.features import ard_kernel as rbf_kernel
 from fsvi_bench.maths.gaussian import normal_kl
 from fsvi_bench.papers.burt2020.feature_roots import (
+    Square,
     cholesky_rotation,
     diagonalising_rotation,
     factorised_floor,
@@ -30,6 +31,7 @@ from fsvi_bench.papers.burt2020.feature_roots import (
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
+from fsvi_bench.presenting.tables import Frames
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
 
@@ -65,7 +67,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     return Findings(frames)
 
 
-def examine(problem: Task, settings: Settings) -> dict[str, pd.DataFrame]:
+def examine(problem: Task, settings: Settings) -> Frames:
     """All roots of one task, a row each with floor and predictive KL [nats]; what features from each root itself differ
     in; and what is found of the task as a whole: the largest floor of any root, that of a rotation that reaches it, and
     that in Λ's eigenvectors.
@@ -103,7 +105,7 @@ def examine(problem: Task, settings: Settings) -> dict[str, pd.DataFrame]:
     return {name: frame.assign(dataset=problem.dataset, split=problem.split) for name, frame in frames.items()}
 
 
-def floor_and_predictive_kl(problem: Task, Q: Float[Tensor, "k k"]) -> tuple[float, float]:
+def floor_and_predictive_kl(problem: Task, Q: Square) -> tuple[float, float]:
     """EXACT-FFG's KL with the features Qᵀφ, and the mean KL of the exact predictive to its own at the test inputs.
 
     Their means agree. The variances are Σ φ'_i²/Λ'_ii + σ² for the one, and do not depend on Q for the other.
@@ -150,7 +152,7 @@ def implied(problem: Task, Phi: Float[Tensor, "N k"], Phi_test: Float[Tensor, "n
     return evidence, Phi_test @ Phi_test.mT, predictive, mean_field_optimum_kl(posterior.precision_tril)
 
 
-def direct_roots(K: Float[Tensor, "k k"], order: Tensor) -> dict[str, Float[Tensor, "k k"]]:
+def direct_roots(K: Square, order: Tensor) -> dict[str, Square]:
     """Roots R of K = RRᵀ (with the rows in another order, R = Pᵀ chol(PKPᵀ)), from K alone."""
     eigenvalues, U = torch.linalg.eigh(K)
     permuted = torch.linalg.cholesky(K[order][:, order])[order.argsort()]
@@ -158,7 +160,7 @@ def direct_roots(K: Float[Tensor, "k k"], order: Tensor) -> dict[str, Float[Tens
     return {OWN: torch.linalg.cholesky(K), ORDERS: permuted, SYMMETRIC: scaled @ U.mT, EIGENVECTORS: scaled}
 
 
-def judged(roots: pd.DataFrame, splits: pd.DataFrame, direct: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def judged(roots: pd.DataFrame, splits: pd.DataFrame, direct: pd.DataFrame) -> Frames:
     """What claims, tables and the figure are about: by split, and by data set."""
     floors, predictive = (by_split(roots, value) for value in ("floor", "predictive"))
     below_own = roots["floor"] < roots.groupby(SPLIT)["floor"].transform("first")  # OWN is the first

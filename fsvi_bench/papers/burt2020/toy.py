@@ -27,9 +27,9 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
         for record in records
         if record.status == "ok"
     }
-    drawn = pd.concat(curves, names=["cell", None]).reset_index("cell")
+    of_cells = cells[["cell", "method", "kl_jitter"]]
+    drawn = pd.concat(curves, names=["cell", None]).reset_index("cell").merge(of_cells, on="cell")
     panels = _panels(cells, drawn)
-    drawn = drawn.merge(cells[["cell", "method", "kl_jitter"]], on="cell")
     drawn = drawn.merge(panels[["method", "panel"]], on="method")
     exact, others = drawn[drawn["method"] == "exact"], panels.loc[panels["method"] != "exact", ["panel"]]
     frames = {
@@ -64,7 +64,7 @@ def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     for method, own in cells.groupby("method", sort=False):
         kls = own["kl"].map("{:.3g}".format).where(own["status"] == "ok", own["status"])
         jitters = " (jitter " + own["kl_jitter"].map(in_words) + ": " + kls + ")"
-        drawn = curves[curves["cell"].isin(own["cell"])]
+        drawn = curves[curves["method"] == method]
         reach = f"reaches {drawn['low'].min():.2g} and {drawn['high'].max():.2g}".replace("-", "−")
         words = f"{title_of(str(method))}: KL = {kls.iloc[0]} nats{jitters[own['kl_jitter'] > 0].sum() or ''}"
         panels.append({"method": method, "x": curves["x"].quantile(0.17), "panel": words, "reach": reach})

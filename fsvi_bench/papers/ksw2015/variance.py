@@ -27,6 +27,7 @@ from fsvi_bench.papers.ksw2015.measuring import (
 )
 from fsvi_bench.papers.ksw2015.networks import NoiseSettings, TrainSettings
 from fsvi_bench.papers.parts import Plain
+from fsvi_bench.presenting.tables import Frames
 from fsvi_bench.seeds import derive_seed
 
 NOISES = {  # one α for each weight, or input
@@ -118,7 +119,7 @@ def statistics(frames: Mapping[str, pd.DataFrame]) -> dict[str, Values]:
     }
 
 
-def frames_of_gradients(variances: pd.DataFrame, published: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def frames_of_gradients(variances: pd.DataFrame, published: pd.DataFrame) -> Frames:
     """A table's cells, network by network, with ratios between estimators; and these over cells and over networks."""
     cells = variances.pivot(index=[*CELL, "network"], columns="estimator", values="variance").reset_index()
     compared = {f"{above} over {below}": cells[above] / cells[below] for above, below in COMPARED}
@@ -152,7 +153,7 @@ def ratios(variances: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def frames_of_laws(sizes: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def frames_of_laws(sizes: pd.DataFrame) -> Frames:
     """Eq. 5 and appendix F, network by network, and over networks.
 
     The covariance takes over where (M − 1) C = V. The paper states its bound for M < N/2.
@@ -175,7 +176,7 @@ def frames_of_laws(sizes: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {"laws": laws, "sizes": sizes, "by_size": pd.concat([groups["law"].mean(), *shown], axis=1).reset_index()}
 
 
-def frames_of_times(rounds: pd.DataFrame, published: Mapping[str, float]) -> dict[str, pd.DataFrame]:
+def frames_of_times(rounds: pd.DataFrame, published: Mapping[str, float]) -> Frames:
     """Seconds over those of local, medians of rounds: a row for each repeat; and over repeats, beside the paper's."""
     seconds = rounds.set_index("repeat")
     repeats = seconds.div(seconds["local"], axis=0).groupby("repeat").median()

@@ -255,8 +255,8 @@ def test_statistics_of_planted_slopes():
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"S": counts}, "expected rising numbers with 100 among them") for counts in ([100, 50], [25, 50], [100, 100])]
-    + [({"steps": [3, 1]}, r"steps are \[3, 1\], expected rising numbers")],
+    [({"S": counts}, "expected rising numbers") for counts in ([100, 50], [100, 100])]
+    + [({"S": [25, 50]}, "expected 100 among them"), ({"steps": [3, 1]}, "expected rising numbers")],
 )
 def test_counts_that_do_not_rise_or_lack_the_claims_own_are_refused(changes, words):
     with pytest.raises(ValidationError, match=words):

@@ -14,7 +14,7 @@ from fsvi_bench.errors import plain
 from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.burt2020.cells import LINE, problem_of
 from fsvi_bench.papers.burt2020.study.closeness import Closeness, closeness
-from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, SPECTRUM, WORDS, Tables
+from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, KNOWN, SPECTRUM, WORDS, Tables
 from fsvi_bench.papers.places import Cells, Place
 from fsvi_bench.presenting.report.appearance import method_place
 from fsvi_bench.presenting.traces import spread_of
@@ -24,7 +24,6 @@ from fsvi_bench.running.provenance import processor_words
 from fsvi_bench.training.trace import Trace
 
 HARDWARE_LENGTH = 100
-FAMILY_ORDER = ("full", "ffg")
 
 
 def collect(found: Cells, workshop: Workshop) -> Tables:
@@ -42,7 +41,7 @@ def collect(found: Cells, workshop: Workshop) -> Tables:
 
 def _line(of: Record | Place) -> tuple[Any, ...]:
     settings = of.hyperparameters
-    place = (method_place(of.method), FAMILY_ORDER.index(of.family))
+    place = (method_place(of.method), KNOWN["family"].index(of.family))
     return of.dataset, *place, settings.get("M") or 0, settings.get("kl_jitter") or 0.0
 
 

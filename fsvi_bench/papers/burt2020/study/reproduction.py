@@ -13,7 +13,7 @@ from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.burt2020.scores import scores_by_line
 from fsvi_bench.papers.burt2020.study.claims import StudyClaim, judge_study
 from fsvi_bench.papers.burt2020.study.collect import collect
-from fsvi_bench.papers.burt2020.study.summary import Frames, frames_of
+from fsvi_bench.papers.burt2020.study.summary import frames_of
 from fsvi_bench.papers.burt2020.study.table import (
     CELLS_FILE,
     Tables,
@@ -28,7 +28,7 @@ from fsvi_bench.papers.pages import render
 from fsvi_bench.papers.places import Cells, holds_records, run_or_find
 from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.tables import TableSpec, as_csv
+from fsvi_bench.presenting.tables import Frames, TableSpec, as_csv
 from fsvi_bench.running.plan import Request, make_plan
 
 PAGE = "study"  #: `study.md` and the folder `study` beside it

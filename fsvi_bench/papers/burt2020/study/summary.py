@@ -11,9 +11,9 @@ from fsvi_bench.papers.burt2020.cells import FAINT, LOST, finished_in_words, spr
 from fsvi_bench.papers.burt2020.study.claims import M, verdict_table
 from fsvi_bench.papers.burt2020.study.table import CLOSENESS, RATIOS, SCORES, Tables
 from fsvi_bench.presenting.figures import NO_LOGARITHM
+from fsvi_bench.presenting.tables import Frames
 
 _OF_LINE = ["dataset", "line", "M", "kl_jitter"]
-Frames = dict[str, pd.DataFrame]
 
 
 def frames_of(tables: Tables, judged: pd.DataFrame) -> Frames:

@@ -28,7 +28,6 @@ CLOSENESS = Closeness._fields
 RATIOS = tuple(f"spectrum_{percent}" for percent in SPECTRUM)
 #: What every Gaussian that was scored has.
 ALWAYS = ["kl", "kl_mean_term", "nlpd", "rmse", *CLOSENESS, *RATIOS]
-LINE_COLUMNS = {"dataset": "str", "method": "str", "family": "str", "M": "Int64", "kl_jitter": "float64"}
 CELLS = {
     "dataset": "str", "split": "int64", "method": "str", "family": "str", "M": "Int64", "kl_jitter": "float64",
     "max_steps": "Int64", "seed": "int64", "status": "str", "reason": "str",
@@ -41,7 +40,8 @@ CELLS = {
     **dict.fromkeys((*SCORES, *CLOSENESS, *RATIOS), "float64"),
 }  # fmt: skip
 #: KL after so many steps over `cells` traces, and the median of the seconds they took.
-CURVES = LINE_COLUMNS | {
+CURVES = {
+    **{name: CELLS[name] for name in LINE},
     "steps": "int64", "cells": "int64", "seconds": "float64",
     "kl_lower_quartile": "float64", "kl": "float64", "kl_upper_quartile": "float64",
 }  # fmt: skip

@@ -11,7 +11,7 @@ from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     """All in this process: it is a matter of seconds."""
-    return Findings(of_data_processing(settings) | of_singular(settings) | of_networks(settings))
+    return Findings({**of_data_processing(settings), **of_singular(settings), **of_networks(settings)})
 
 
 BURT2020_THEORY = Experiment("burt2020-theory", Settings, investigate)

@@ -28,6 +28,8 @@ from torch.nn.functional import pad
 
 from fsvi_bench.maths.linalg import solve_tril
 
+Scalar = Float[Tensor, ""]
+
 #: Of the path in `log_overlap`: its tilt, the step (half of it changes nothing), how far it is followed at most (beyond
 #: lies the reciprocal of that, for equal laws, and less for others), and a log integrand too small to count.
 _TILT, _STEP, _FAR, _NOTHING = 0.3, 1 / 64, 1e13, -45.0
@@ -85,13 +87,13 @@ def spectrum(factor: Float[Tensor, "M c"], tolerance: float) -> tuple[Float[Tens
     return left, pad(reached, (0, len(left) - len(reached)))
 
 
-def kl(of: Relative) -> Float[Tensor, ""]:
+def kl(of: Relative) -> Scalar:
     """KL(q‖p); infinity where q has no density."""
     shift, variance = of
     return 0.5 * (variance - 1 - variance.log() + shift.square()).sum()
 
 
-def reverse_kl(of: Relative) -> Float[Tensor, ""]:
+def reverse_kl(of: Relative) -> Scalar:
     """KL(p‖q); infinity where q has no density."""
     shift, variance = of
     terms = (1 + shift.square()) / variance - 1 + variance.log()
@@ -114,12 +116,12 @@ def log_chernoff(of: Relative, alpha: float | Tensor) -> Tensor:
     return torch.where(diverges, math.inf, 0.5 * terms.sum(-1))
 
 
-def alpha_divergence(of: Relative, alpha: float) -> Float[Tensor, ""]:
+def alpha_divergence(of: Relative, alpha: float) -> Scalar:
     """(∫ q^α p^(1−α) − 1) / (α(α − 1)), α neither 0 nor 1; its f is (z^α − αz − 1 + α)/(α(α − 1))."""
     return torch.expm1(log_chernoff(of, alpha)) / (alpha * (alpha - 1))
 
 
-def log_overlap(of: Relative) -> Float[Tensor, ""]:
+def log_overlap(of: Relative) -> Scalar:
     """log ∫ min(q, p) = log(1 − TV), to about 12 digits however small the overlap is.
 
     With the log ratio ℓ = log q/p, min(q, p) = p·min(1, e^ℓ), and min(1, e^ℓ) has the Mellin transform 1/(z(1 − z)):
@@ -150,7 +152,7 @@ def log_overlap(of: Relative) -> Float[Tensor, ""]:
     return least.fun + (integral / math.pi).log()
 
 
-def total_variation(of: Relative) -> Float[Tensor, ""]:
+def total_variation(of: Relative) -> Scalar:
     """sup |Q(E) − P(E)| over events E, between 0 and 1; see `log_overlap`."""
     return -torch.expm1(log_overlap(of))
 

@@ -38,6 +38,7 @@ from torch import Tensor
 from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import Statistic
+from fsvi_bench.presenting.tables import Frames
 
 PRUNED = 6  #: width whose outgoing weights may be 0
 BOUNDS = ["value", "low", "high"]
@@ -137,7 +138,7 @@ def count_pieces(settings: Settings) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["law", "width", "pieces"])
 
 
-def judged_by_width(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def judged_by_width(networks: pd.DataFrame) -> Frames:
     """How many pieces networks have beside how many they can have, and in which shares."""
     possible, laws = networks["width"] + 1, networks.groupby(["law", "width"])["pieces"]
     spread = laws.agg(["size", "min", "max"])
@@ -192,7 +193,7 @@ def shown_by_events(seen: pd.DataFrame) -> pd.DataFrame:
     return shown.assign(finite=shown["limit"] < math.inf)
 
 
-def of_networks(settings: Settings) -> dict[str, pd.DataFrame]:
+def of_networks(settings: Settings) -> Frames:
     """On propositions 7 and 9."""
     seen = pd.concat([see(settings, *pair) for pair in settings.pairs], ignore_index=True)
     events = shown_by_events(seen)

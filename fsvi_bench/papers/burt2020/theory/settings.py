@@ -5,19 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.parts import Plain, Rising
 from fsvi_bench.papers.streams import stream
 
-
-def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    if any(not 1 <= fewer < more for fewer, more in pairs):
-        raise ValueError("expected pairs of positive numbers, the second larger: points than parameters, or widths")
-    return pairs
-
-
-Rising = Annotated[list[tuple[int, int]], Field(min_length=1), AfterValidator(_rising)]
+Pair = Annotated[tuple[PositiveInt, PositiveInt], Rising]
 
 
 class Settings(Plain):
@@ -28,7 +21,7 @@ class Settings(Plain):
     extra_points: PositiveInt
     draws: PositiveInt
     folded_mean: float = Field(ge=-12, le=12)  #: its quadrature reaches 12 deviations
-    cases: Rising
+    cases: list[Pair] = Field(min_length=1)  #: parameters, and more points
     smallest_noise: float = Field(ge=1e-14, lt=1)
     steps: int = Field(ge=3)
     curve_points: int = Field(ge=2, le=60)
@@ -36,7 +29,7 @@ class Settings(Plain):
     widths: list[PositiveInt] = Field(min_length=1)
     networks: PositiveInt
     zero_probability: float = Field(gt=0, lt=1)
-    pairs: Rising
+    pairs: list[Pair] = Field(min_length=1)  #: of widths
     seen_networks: PositiveInt
     finest: int = Field(ge=2, le=12)
 

@@ -28,6 +28,7 @@ from fsvi_bench.papers.burt2020.theory.degenerate import Flat
 from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, log_chernoff, log_overlap
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import intervals
+from fsvi_bench.presenting.tables import Frames
 
 ALPHAS = {f"alpha = {alpha:g}": alpha for alpha in (0.25, 0.5, 0.75, 2.0)}
 CURVE_NOISE = (1e-6, 1e-12)
@@ -118,7 +119,7 @@ def beside_largest(bare: pd.DataFrame) -> pd.DataFrame:
     return bare.assign(from_largest=apart.where(bare["found"] != bare["largest"], 0.0))
 
 
-def follow_curve(settings: Settings) -> dict[str, pd.DataFrame]:
+def follow_curve(settings: Settings) -> Frames:
     """The nonlinear model at inputs 0, ½, 1, …, on the same draws at every noise variance: what is left of the KL
     beside ½(M − 1) log(1/ε²), and by draw how far its slope is from ½(M − 1), as a share."""
     M, generator = settings.curve_points, settings.generator("curve")
@@ -147,7 +148,7 @@ def follow_rounded(settings: Settings) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["n", "hilbert", "diagonal"])
 
 
-def of_singular(settings: Settings) -> dict[str, pd.DataFrame]:
+def of_singular(settings: Settings) -> Frames:
     """On propositions 4 and 8."""
     along = pd.concat([follow(settings, k, M) for k, M in settings.cases], ignore_index=True)
     bare, rounded = without_noise(settings, settings.cases), follow_rounded(settings)
@@ -163,7 +164,7 @@ def of_singular(settings: Settings) -> dict[str, pd.DataFrame]:
     }
 
 
-def judged_by_case(along: pd.DataFrame, bare: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def judged_by_case(along: pd.DataFrame, bare: pd.DataFrame) -> Frames:
     """By case, the end, where the noise is least, and the rates there."""
     rate = rates(along)
     ends = along.groupby("case", sort=False).tail(1).set_index("case")
