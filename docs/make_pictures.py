@@ -63,9 +63,9 @@ def main() -> None:
         sys.exit(__doc__)
     folder, picture = map(Path, sys.argv[1:])
     records = [Record.model_validate_json(path.read_bytes()) for path in sorted(folder.rglob("record.json"))]
-    cells_of(records)  # refuses a folder that mixes tasks or versions
     if not records:
         sys.exit(f"{folder} holds no record; name the --out of a run")
+    cells_of(records)  # refuses a folder that mixes tasks or versions
     problem = bind_task(build_task(load_card("toy"), TOY_SPLIT).task)
     exact = problem.truth.posterior
     posteriors = {
@@ -82,9 +82,8 @@ def main() -> None:
 
 def kl_by_dataset(records: Sequence[Record]) -> pd.DataFrame:
     """The KL of every cell of EXACT-FFG, side by side in the column of its data set, the smallest first."""
-    found = [
-        (r.dataset, load_card(r.dataset).n, r.scores.kl) for r in records if (r.method, r.family) == ("exact", "ffg")
-    ]
+    finished = [r for r in records if (r.method, r.family) == ("exact", "ffg") and r.scores is not None]
+    found = [(r.dataset, load_card(r.dataset).n, r.scores.kl) for r in finished]
     cells = pd.DataFrame(found, columns=["dataset", "n", "kl"]).sort_values("n", kind="stable")
     cells["place"] = cells.groupby("n").ngroup()
     cells["shift"] = 0.36 * (cells.groupby("n").cumcount() / (cells.groupby("n")["kl"].transform("size") - 1) - 0.5)

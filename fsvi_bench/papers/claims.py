@@ -105,7 +105,7 @@ class Place(BaseModel):
         """Raises KeyError for a frame or a column that is not there, or if no row is as `where` says."""
         rows = select(frames[self.frame], self.where)
         if rows.empty:
-            raise KeyError(f"'{self.where}'")
+            raise KeyError(f"no row has {self.where}")
         over: Any = 1.0 if self.over is None else rows[self.over]
         less: Any = rows[self.less] if isinstance(self.less, str) else self.less
         values = rows[self.column].div(over, axis=0).sub(less, axis=0)
@@ -215,6 +215,8 @@ def judge(claims: Sequence[Claim], found: Mapping[str, Values], frames: Frames) 
         ValueError: claims and what was found do not name the same things: one of them would go unseen.
         KeyError: a claim names what no frame has.
     """
+    if len({claim.statistic for claim in claims}) < len(claims):
+        raise ValueError("two claims have one statistic")
     named = {claim.statistic for claim in claims if claim.at is None}
     if named != found.keys():
         raise ValueError(f"claims and statistics differ in {', '.join(sorted(named ^ found.keys()))}")

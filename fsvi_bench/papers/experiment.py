@@ -7,23 +7,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
-from matplotlib.axes import Axes
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from fsvi_bench.errors import InputError, invalid_field
+from fsvi_bench.errors import InputError, invalid_field, plain
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.claims import Claim, Values, Verdict, judge
 from fsvi_bench.papers.parts import Parts, Plain
 from fsvi_bench.papers.places import Cells, run_or_find
 from fsvi_bench.presenting.figures import write_figure
-from fsvi_bench.presenting.plots import Drawings, FigureSpec
+from fsvi_bench.presenting.plots import FigureSpec
 from fsvi_bench.presenting.tables import Frames, TableSpec, as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.plan import Request, make_plan
@@ -39,7 +37,6 @@ class Findings:
 
     frames: Frames
     statistics: Mapping[str, Values] = field(default_factory=dict)  #: of claims that do not say where theirs stands
-    drawings: Drawings = field(default_factory=dict)  #: what the figure's layers cannot draw
     page: Callable[[Sequence[Verdict]], str] | None = None  #: a page of Markdown about all this, given the verdicts
 
 
@@ -155,7 +152,7 @@ class Experiment(Reproduction[Settings]):
         """Writes everything; what of it an outcome holds."""
         file, frames, stem = self.file, findings.frames, workshop.stem(self.name)
         verdicts = self._judge(findings)
-        with self._names_of_the_file(findings):
+        with self._names_of_the_file(frames):
             tables = tuple(spec.of(frames) for spec in file.tables)
         numbers = {
             "format": "fsvi-reproduction/2",
@@ -173,32 +170,33 @@ class Experiment(Reproduction[Settings]):
             texts[".md"] = findings.page(verdicts)
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
         written = write_texts({stem.with_name(stem.name + suffix): text for suffix, text in texts.items()})
-        drawings = {name: partial(_draw_alone, draw) for name, draw in findings.drawings.items()}
-        with self._names_of_the_file(findings):
-            figure = figure_of(file.figure).of(frames, drawings)
+        with self._names_of_the_file(frames):
+            figure = figure_of(file.figure).of(frames)
         return {"files": [*write_figure(figure, stem), *written], "tables": tables, "claims": verdicts}
 
     def _judge(self, findings: Findings) -> tuple[Verdict, ...]:
         try:
-            with self._names_of_the_file(findings):
+            with self._names_of_the_file(findings.frames):
                 return judge(self.file.claims, findings.statistics, findings.frames)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # of columns of words, too
             raise InputError(
-                f"{path_of(self.name)}: {error}; name in the file's claims what the experiment finds"
+                f"{path_of(self.name)}: {plain(str(error))}; name in the file's claims what the experiment finds"
             ) from error
 
     @contextmanager
-    def _names_of_the_file(self, findings: Findings) -> Iterator[None]:
-        """Around what looks up frames, columns and drawings by the names that the file has for them."""
+    def _names_of_the_file(self, frames: Frames) -> Iterator[None]:
+        """Around what looks up frames and columns by the names that the file has for them."""
         try:
             yield
         except KeyError as error:
+            if "no row has" in str(error):
+                raise InputError(f"{path_of(self.name)}: {error.args[0]}; mend its `where`") from error
             # pandas puts the name in a sentence.
             name = next(iter(re.findall("'(.+?)'", str(error))), str(error))
-            frames = [f"{each} ({', '.join(map(str, frame))})" for each, frame in findings.frames.items()]
+            known = ", ".join(f"{each} ({', '.join(map(str, frame))})" for each, frame in frames.items())
             raise InputError(
-                f"{path_of(self.name)} names '{name}', which is no frame, column or drawing of the experiment; "
-                f"frames (columns): {', '.join(frames) or 'none'}; drawings: {', '.join(findings.drawings) or 'none'}"
+                f"{path_of(self.name)} names '{name}', which is no frame or column of the experiment; "
+                f"frames (columns): {known or 'none'}"
             ) from error
 
 
@@ -238,11 +236,3 @@ def validated(model: type[Model], content: object, path: Path) -> Model:
         return model.model_validate(content)
     except ValidationError as error:
         raise InputError(f"{path}: {invalid_field(error)}; mend the file") from error
-
-
-def _draw_alone(draw: Callable[[Axes], None], axes: Axes) -> None:
-    """A drawing whose own mistakes are not taken for those of the file."""
-    try:
-        draw(axes)
-    except KeyError as error:
-        raise RuntimeError(f"a drawing looked up {error}, which is not there") from error

@@ -8,7 +8,7 @@ with `beyond` shows these as arrows at the edge, with their numbers beside them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any, Literal
 
@@ -33,7 +33,6 @@ FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer f
 FLATTENED = 5.0  #: outliers are cut off if with them the axis would be so many times as long
 Share = Literal["none", "all", "row", "col"]
 Axis = XAxis | YAxis
-Drawings = Mapping[str, Callable[[Axes], None]]  #: what no layer can draw, by the name that a panel calls it by
 Choice = str | list[str] | dict[str, str]  #: one for all, or a column; one after the other; by value
 Look = dict[str, Any]  #: Matplotlib's settings of lines and points
 
@@ -188,7 +187,7 @@ class Layer(_Spec):
 
 
 class Panel(_Spec):
-    """A panel's words, axes and layers; `draw` names what is drawn beside the layers by a function of its own.
+    """A panel's words, axes and layers.
 
     `{column}` in title, x, y and yscale stands for that column's value in the first row of the first layer.
 
@@ -207,6 +206,7 @@ class Panel(_Spec):
     x: str = ""
     y: str = ""
     xscale: str = "linear"
+    linthresh: float | None = None  #: within which x is linear on the scale `symlog`
     yscale: str = "linear"
     xlim: tuple[float | None, float | None] | None = None
     ylim: tuple[float | None, float | None] | None = None
@@ -221,7 +221,6 @@ class Panel(_Spec):
     groups: str | None = None
     legend: dict[str, Any] | None = {}
     layers: tuple[Layer, ...] = ()
-    draw: str | None = None
 
     def first(self, frames: Frames) -> pd.DataFrame:
         """The frame of the first layer that has one, and before it the rows that the layer takes."""
@@ -230,7 +229,8 @@ class Panel(_Spec):
 
     def fit(self, axes: Axes, frames: Frames) -> None:
         """Sets scales, and the limits of an axis that leaves something beyond it; panels may share these."""
-        axes.set(xscale=self.xscale, yscale=worded(self.yscale, self.first(frames)))
+        axes.set_xscale(self.xscale, **({} if self.linthresh is None else {"linthresh": self.linthresh}))
+        axes.set_yscale(worded(self.yscale, self.first(frames)))
         values = axes.xaxis if self.horizontal else axes.yaxis
         found = [layer.marks(layer.rows(frames), values) for layer in self.layers if layer.beyond]
         if not found:
@@ -252,16 +252,14 @@ class Panel(_Spec):
         axes.update_datalim(np.stack([ends, ends], axis=1), updatex=self.horizontal, updatey=not self.horizontal)
         axes.autoscale_view(scalex=self.horizontal, scaley=not self.horizontal)
 
-    def draw_on(self, axes: Axes, frames: Frames, drawings: Drawings) -> None:
-        """Raises KeyError for a frame, a column or a drawing that is not there."""
+    def draw_on(self, axes: Axes, frames: Frames) -> None:
+        """Raises KeyError for a frame or a column that is not there."""
         values = axes.xaxis if self.horizontal else axes.yaxis
         limits = _given({"xlim": self.xlim, "ylim": self.ylim})
         if any(layer.beyond for layer in self.layers):
             axes.autoscale(False, axis="x" if self.horizontal else "y")
             axes.set(**limits)
         outside = pd.concat([pd.DataFrame(), *(layer.draw(values, frames) for layer in self.layers)])
-        if self.draw is not None:
-            drawings[self.draw](axes)
         axes.set(**limits)
         self._set_ticks(axes)
         if self.names is not None:
@@ -321,8 +319,8 @@ class FigureSpec(_Spec):
     each: str | None = None
     panels: tuple[Panel, ...]
 
-    def of(self, frames: Frames, drawings: Drawings | None = None) -> Figure:
-        """Raises KeyError for a frame, a column or a drawing that is not there."""
+    def of(self, frames: Frames) -> Figure:
+        """Raises KeyError for a frame or a column that is not there."""
         first = self.panels[0].first(frames)
         panels = self.panels if self.each is None else self._repeated(self.each, first[self.each].unique(), frames)
         rows = math.ceil(len(panels) / self.columns)
@@ -333,7 +331,7 @@ class FigureSpec(_Spec):
             for axes, panel in zip(grid, panels, strict=False):
                 panel.fit(axes, frames)
             for axes, panel in zip(grid, panels, strict=False):
-                panel.draw_on(axes, frames, drawings or {})
+                panel.draw_on(axes, frames)
             for axes in grid[len(panels) :]:
                 axes.set_visible(False)
             figure.align_ylabels()
@@ -406,7 +404,7 @@ def _number(values: Axis, outside: pd.DataFrame) -> None:
     for _, group in outside.groupby(["group", "side"], sort=False):
         side = int(group["side"].iloc[0])
         ends = [0.0 if abs(end) < NO_LOGARITHM else end for end in group["value"].agg(["min", "max"])]
-        words = to.join(dict.fromkeys(readable(float(f"{end:.3g}")) for end in ends))
+        words = to.join(dict.fromkeys(readable(float(f"{end:.2g}")) for end in ends))
         before = side == (values.axis_name == "y")
         _write(values, [group["place"].mean()], side, [arrow + words if before else words + arrow], {})
 

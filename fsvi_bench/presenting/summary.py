@@ -109,8 +109,8 @@ def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
     ]
     columns = [*ROW, "words", "cells", *STATUSES, "splits", "score", *NUMBERS]
     summary = pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(NUMBERS, float))
-    # The line before is that of q's own KL.
-    repeats_kl = (summary["score"] == "kl_moment_matched") & (summary["mean"] == summary["mean"].shift())
+    own = summary["mean"].where(summary["score"] == "kl").groupby([summary[name] for name in ROW]).transform("first")
+    repeats_kl = (summary["score"] == "kl_moment_matched") & (summary["mean"] == own)
     return summary.assign(repeats_kl=repeats_kl)
 
 

@@ -138,7 +138,8 @@ def fill(run: Any, group: Sequence[Record], folder: Path) -> None:
         run.log({"curves": wandb.Image(figure)})
     for kind, names in {"posterior": ["posterior.safetensors"], "result": ["record.json", "trace.csv"]}.items():
         name = f"{run.name[:90]}-{row_sha256(group[0])[:12]}-{kind}"  # that of the next run's, which is a new version
-        artifact = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]+", "-", name), kind)
+        facts = {name: getattr(group[0], name) for name in ("dataset", "method", "family")}
+        artifact = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]+", "-", name), kind, metadata=facts)
         for path in paths_of(group, folder, names):
             artifact.add_file(str(path), f"{path.parent.name}/{path.name}", policy="immutable", skip_cache=True)
         if artifact.manifest.entries:

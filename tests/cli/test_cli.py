@@ -137,10 +137,10 @@ def test_wandb_off_imports_nothing_of_it_and_offline_writes_a_run(tmp_path):
 
 
 def test_a_failing_wandb_costs_no_cell(cli, tmp_path, monkeypatch):
-    from fsvi_bench.presenting import wandb_upload
+    from fsvi_bench.presenting import wandb_runs
     from tests.presenting.wandb_processes import refuse
 
-    monkeypatch.setattr(wandb_upload, "log_once", refuse)
+    monkeypatch.setattr(wandb_runs, "log_once", refuse)
     arguments = ("run", "--dataset", "toy", "--method", "exact", "--splits", "0", "--out", tmp_path)
     status, out, err = cli(*arguments, "--wandb", "offline", "--json")
     assert status == 0

@@ -191,15 +191,14 @@ paper: {value: 4.0}
 quick: {value: 2.0}
 claims: [{statistic: reciprocal, says: "it is small", side: below, threshold: 0.3}]
 tables: [{title: t, frame: numbers, where: {x: 1}, columns: {a: x, b: y}}]
-figure: {height: 2, panels: [{layers: [{frame: numbers, x: x, y: y, by: form}], draw: cross}]}
+figure: {height: 2, panels: [{layers: [{frame: numbers, x: x, y: y, by: form}]}]}
 """
 
 
 def investigate(settings, laboratory):
     (result,) = laboratory.parts.compute(reciprocal, [settings], Number)
     frame = pd.DataFrame({"x": [1, 2], "y": [result.value, math.inf], "form": ["f", "g"]})
-    drawings = {"cross": lambda axes: axes.plot([0], [0], "x")}
-    return Findings({"numbers": frame}, {"reciprocal": result.value}, drawings)
+    return Findings({"numbers": frame}, {"reciprocal": result.value})
 
 
 @pytest.fixture
@@ -256,7 +255,6 @@ def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path):
         ("y: y, by: form", "y: z, by: form", "z"),
         ("by: form", "by: kind", "kind"),
         ("y: y, by: form", "y: z, by: form, take: max", "z"),
-        ("draw: cross", "draw: circle", "circle"),
     ],
 )
 def test_a_name_that_nothing_has_is_the_files_mistake(made, tmp_path, right, wrong, name):
@@ -269,17 +267,8 @@ def test_a_name_that_nothing_has_is_the_files_mistake(made, tmp_path, right, wro
     with pytest.raises(InputError) as raised:
         made.make(workshop(tmp_path / "out"))
     assert str(raised.value) == (
-        f"{path} names '{name}', which is no frame, column or drawing of the experiment; frames (columns): "
-        "numbers (x, y, form); drawings: cross"
+        f"{path} names '{name}', which is no frame or column of the experiment; frames (columns): numbers (x, y, form)"
     )
-
-
-def test_a_drawings_own_mistake_is_not_the_files(made, tmp_path):
-    def with_a_mistake(settings, laboratory):
-        return replace(investigate(settings, laboratory), drawings={"cross": lambda axes: {}["x"]})
-
-    with pytest.raises(RuntimeError, match="a drawing looked up 'x', which is not there"):
-        Experiment("made", Number, with_a_mistake).make(workshop(tmp_path / "out"))
 
 
 def test_numbers_are_kept_though_the_figure_cannot_be_drawn(made, tmp_path, monkeypatch):

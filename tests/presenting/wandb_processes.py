@@ -15,6 +15,10 @@ def hang(*_):
     time.sleep(600)
 
 
+def refuse(*_):
+    raise ConnectionError("planted")
+
+
 def die(*_):
     tempfile.mkdtemp()
     os._exit(3)

@@ -13,6 +13,8 @@ from fsvi_bench.running.cell_files import load_posterior
 from fsvi_bench.running.plan import Request
 from fsvi_bench.tasks.task import Task
 
+LIMITS = -3.4, 3.6  #: of the figure's panels, as its file has them
+
 
 def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
     """Mean and standard deviation of f (without noise) under every posterior, and the training data.
@@ -65,7 +67,9 @@ def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
         kls = own["kl"].map("{:.3g}".format).where(own["status"] == "ok", own["status"])
         jitters = " (jitter " + own["kl_jitter"].map(in_words) + ": " + kls + ")"
         drawn = curves[curves["method"] == method]
-        reach = f"reaches {drawn['low'].min():.2g} and {drawn['high'].max():.2g}".replace("-", "−")
+        ends = drawn["low"].min(), drawn["high"].max()
+        inside = not len(drawn) or (LIMITS[0] <= ends[0] and ends[1] <= LIMITS[1])
+        reach = "" if inside else f"reaches {ends[0]:.2g} and {ends[1]:.2g}".replace("-", "−")
         words = f"{title_of(str(method))}: KL = {kls.iloc[0]} nats{jitters[own['kl_jitter'] > 0].sum() or ''}"
         panels.append({"method": method, "x": curves["x"].quantile(0.17), "panel": words, "reach": reach})
     return pd.DataFrame(panels)

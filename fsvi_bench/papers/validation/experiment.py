@@ -128,7 +128,6 @@ def findings(splits: pd.DataFrame, missing: Sequence[str], quick: bool) -> Findi
     frames = {"splits": splits, "datasets": datasets, "gpflow": _means(splits.dropna(subset="gpflow_bound"))}
     return Findings(
         {**frames, "points": _points(splits, datasets)},
-        drawings={"nlpd": lambda axes: axes.set_xscale("symlog", linthresh=0.1)},
         page=lambda verdicts: render(TEMPLATE, **frames, missing=missing, quick=quick, verdicts=verdicts),
     )
 

@@ -147,7 +147,7 @@ def test_a_quick_page_says_so_and_one_without_gaps_names_none(published):
 
 def drawn(splits=PLANTED):
     found = findings(splits, MISSING, False)
-    figure = FILE.figure.of(found.frames, found.drawings)
+    figure = FILE.figure.of(found.frames)
     figure.draw_without_rendering()
     return figure
 

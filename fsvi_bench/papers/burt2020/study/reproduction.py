@@ -66,6 +66,8 @@ class Study(Reproduction[Request]):
                 records.
         """
         stem, cells, written = workshop.stem(PAGE), Cells(), list[Path]()
+        if (stem / "scores.csv").is_file() and not (stem / CELLS_FILE).is_file():
+            raise InputError(f"{stem} holds scores.csv and curves.csv of an earlier version; gzip both, and run again")
         if workshop.compute or holds_records(workshop.root):
             cells = run_or_find(make_plan(self._settings(workshop.quick)), workshop, self.name)
             written = write_tables(_found(cells, workshop, stem), stem)
