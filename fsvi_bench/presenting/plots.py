@@ -28,6 +28,7 @@ from fsvi_bench.presenting.tables import Frames, select, worded
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
 STROKES = ("|", "_", "+", "x")  #: markers without a face
+NEXT_TO_NOTHING = 1e-6  #: in size; less, beyond an axis, is written as 0
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FAR_OUT = 3.0  #: interquartile ranges above the upper quartile: Tukey's outer fence
 FLATTENED = 5.0  #: outliers are cut off if with them the axis would be so many times as long
@@ -403,7 +404,7 @@ def _number(values: Axis, outside: pd.DataFrame) -> None:
     arrow, to = ("\u2003", " to ") if values.axis_name == "x" else ("\n", " to\n")  # as much room as an arrow takes
     for _, group in outside.groupby(["group", "side"], sort=False):
         side = int(group["side"].iloc[0])
-        ends = [0.0 if abs(end) < NO_LOGARITHM else end for end in group["value"].agg(["min", "max"])]
+        ends = [0.0 if abs(end) < NEXT_TO_NOTHING else end for end in group["value"].agg(["min", "max"])]
         words = to.join(dict.fromkeys(readable(float(f"{end:.2g}")) for end in ends))
         before = side == (values.axis_name == "y")
         _write(values, [group["place"].mean()], side, [arrow + words if before else words + arrow], {})

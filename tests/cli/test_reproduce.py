@@ -37,17 +37,17 @@ TINY = {
 @pytest.fixture
 def tiny(monkeypatch):
     """`--quick` takes a few steps; returns a function that changes what it takes further."""
-    small, read = dict(TINY), experiment._read
+    small, read = dict(TINY), experiment.read_file
 
-    def shrunk(name):
-        file = read(name)
+    def shrunk(name, model):
+        file = read(name, model)
         return file.model_copy(update={"quick": small.get(name, file.quick)})
 
     # Most of the time would go into the optimum that objective scores are measured against.
     monkeypatch.setattr(functional, "REFERENCE_STEPS", 3)
     monkeypatch.setattr(functional, "_read", lambda path: None)
     monkeypatch.setattr(functional, "_write", lambda path, optimum: None)
-    monkeypatch.setattr(experiment, "_read", shrunk)
+    monkeypatch.setattr(experiment, "read_file", shrunk)
     return lambda name, **changes: small.update({name: {**TINY[name], **changes}})
 
 

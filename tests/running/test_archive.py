@@ -23,6 +23,7 @@ from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify, save
 from fsvi_bench.tasks.task import bind_task
 from tests.running import TOY, execute, refuse_split
+from tests.running.requests import changed
 
 CHECKOUT = Path(fsvi_bench.__file__).parents[1]
 
@@ -50,9 +51,9 @@ def test_without_a_plan_the_records_stand_for_themselves(tmp_path):
 
 
 def test_plans_add_up_and_the_same_command_is_the_same_plan(tmp_path):
-    execute(tmp_path, replace(TOY, splits="0-1"))
-    execute(tmp_path, replace(TOY, splits="1-2"))
-    execute(tmp_path, replace(TOY, splits="0-1"))
+    execute(tmp_path, changed(TOY, splits="0-1"))
+    execute(tmp_path, changed(TOY, splits="1-2"))
+    execute(tmp_path, changed(TOY, splits="0-1"))
     assert len(read_plans(tmp_path)) == 2
     archive = read_archive(tmp_path)
     assert (len(archive.records), archive.planned) == (6, 6)
@@ -61,7 +62,7 @@ def test_plans_add_up_and_the_same_command_is_the_same_plan(tmp_path):
 def test_records_of_earlier_code_count_nowhere(tmp_path, monkeypatch):
     execute(tmp_path)
     monkeypatch.setattr(grid, "meaning_sha256", lambda *_, **__: "another")
-    execute(tmp_path, replace(TOY, splits="0-3"))
+    execute(tmp_path, changed(TOY, splits="0-3"))
     archive = read_archive(tmp_path)
     assert (len(archive.records), archive.planned, archive.stale) == (8, 8, 8)
     assert len({record.code_sha256 for record in archive.records}) == 1
@@ -224,14 +225,14 @@ def test_other_settings_and_other_tasks_are_other_cells_and_only_they(tmp_path):
     """A new learning rate concerns the methods that have one; a task with another jitter concerns its split."""
     request = Request(datasets=["toy"], splits="0-1", methods=["exact", "mean-field-vi"], families=["ffg"], max_steps=5)
     first = {record.cell for record in execute(tmp_path / "out", request).records}
-    changed = execute(tmp_path / "out", replace(request, options={"lr": 0.02}))
-    assert {record.method for record in changed.computed} == {"mean-field-vi"}
-    assert len(changed.computed) == 2
+    faster = execute(tmp_path / "out", changed(request, options={"lr": 0.02}))
+    assert {record.method for record in faster.computed} == {"mean-field-vi"}
+    assert len(faster.computed) == 2
     built = load_cached(load_card("toy"), 1)
     other = replace(built.task, noise_variance=built.task.noise_variance * 1.01)
     path = tmp_path / "other.safetensors"
     save(replace(built, task=other, certificate=certify(bind_task(other))), path)
-    mixed = execute(tmp_path / "out", replace(request, splits="0", task_files=[path]))
+    mixed = execute(tmp_path / "out", changed(request, splits="0", task_files=[path]))
     assert {record.split for record in mixed.computed} == {1}
     assert len(mixed.computed) == 2
     assert {record.cell for record in mixed.computed}.isdisjoint(first)
@@ -375,13 +376,13 @@ def test_a_row_is_told_of_as_soon_as_its_last_cell_is_stored(tmp_path, monkeypat
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
     refuse_split(monkeypatch, 1)
     out, told = tmp_path / "out", []
-    execute(out, replace(TOY, splits="0", families=["ffg"]))
+    execute(out, changed(TOY, splits="0", families=["ffg"]))
 
     def watch(records):
         assert all(r.task_sha256 is None or list(out.rglob(f"*{r.cell[:12]}/record.json")) for r in records)
         told.append([(record.family, record.split, record.status) for record in records])
 
-    request = replace(TOY, splits="0-1", methods=["exact", "mean-field-vi"], max_steps=3)
+    request = changed(TOY, splits="0-1", methods=["exact", "mean-field-vi"], max_steps=3)
     execute(out, request, watcher=watch)
     assert sorted(told) == [
         [("ffg", 0, "ok"), ("ffg", 1, "failed")],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -22,6 +21,7 @@ from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.raw import load_raw
 from fsvi_bench.tasks.task import bind_task
 from tests.running import TOY, comparable, execute, refuse_split
+from tests.running.requests import changed
 from tests.scoring.objectives import WEIGHT_SPACE
 
 FAILING = """
@@ -130,7 +130,7 @@ def test_running_again_computes_nothing_and_returns_the_same(tmp_path):
 
 
 def test_only_what_is_missing_is_computed(tmp_path):
-    first = execute(tmp_path, replace(TOY, splits="0-1", families=["ffg"]))
+    first = execute(tmp_path, changed(TOY, splits="0-1", families=["ffg"]))
     second = execute(tmp_path)
     assert len(second.computed) == 6
     kept = [record for record in second.records if record not in second.computed]
@@ -149,7 +149,7 @@ def test_a_lost_record_is_computed_again_alike(tmp_path):
 def test_a_cell_is_the_same_in_any_company_and_any_folder(tmp_path):
     together = {record.cell: comparable(record) for record in execute(tmp_path / "all").records}
     for split in range(4):
-        for record in execute(tmp_path / f"one{split}", replace(TOY, splits=str(split))).records:
+        for record in execute(tmp_path / f"one{split}", changed(TOY, splits=str(split))).records:
             assert together[record.cell] == comparable(record)
 
 

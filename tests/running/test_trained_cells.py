@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.training.trace import COLUMNS, read_trace, trace_steps
 from tests.running import comparable, execute
+from tests.running.requests import changed
 
 TRAINING = """
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_workers_do_not_change_what_is_trained(tmp_path):
     options reach the other process, though neither can be imported there by name."""
     path = tmp_path / "walker.py"
     path.write_text(TRAINING)
-    request = replace(RANDA, methods=[*method_names(), f"{path}:Walker"], families=[])
+    request = changed(RANDA, methods=[*method_names(), f"{path}:Walker"], families=[])
     one, two = (execute(tmp_path / str(workers), request, workers=workers) for workers in (1, 2))
     assert {record.status for record in one.records} == {"ok"}
     assert len({(record.method, record.family) for record in one.records}) * 3 == len(one.records)
@@ -99,7 +99,7 @@ def test_what_draws_nothing_and_trains_is_one_cell_with_a_trace_and_shared_out(t
     path = tmp_path / "walker.py"
     walker = TRAINING.replace("automatic_optimization = False", "automatic_optimization, deterministic = False, True")
     path.write_text(walker.replace(" + noise)", ")"))
-    request = replace(RANDA, methods=[f"{path}:Walker"], measurement_points=[], max_steps=10, seeds="0-1")
+    request = changed(RANDA, methods=[f"{path}:Walker"], measurement_points=[], max_steps=10, seeds="0-1")
     records = execute(tmp_path / "out", request, workers=2).records
     assert [(record.split, record.seed, record.status) for record in records] == [(s, 0, "ok") for s in range(3)]
     assert sorted(record.seconds.batch_size for record in records) == [1, 2, 2]
@@ -109,7 +109,7 @@ def test_what_draws_nothing_and_trains_is_one_cell_with_a_trace_and_shared_out(t
 
 @pytest.mark.slow(seconds=15)
 def test_the_same_command_in_another_folder_gives_the_same(tmp_path):
-    request = replace(
+    request = changed(
         RANDA, methods=["rand-a", "mean-field-vi"], families=["ffg"], seeds="0-1", options={"minibatch": 7}
     )
     one, two = (execute(tmp_path / name, request) for name in ("one", "two"))
@@ -136,7 +136,7 @@ def test_a_lost_cell_of_a_batch_is_trained_again_alike(tmp_path):
 
 
 def test_every_trained_cell_has_a_trace_from_the_prior_to_its_record(tmp_path):
-    request = replace(RANDA, methods=["rand-a", "exact"], splits="0-1", options={"averaging": 0.0})
+    request = changed(RANDA, methods=["rand-a", "exact"], splits="0-1", options={"averaging": 0.0})
     result = execute(tmp_path, request)
     found = 0
     for folder in sorted(path.parent for path in tmp_path.rglob("record.json")):
@@ -163,7 +163,7 @@ def test_every_trained_cell_has_a_trace_from_the_prior_to_its_record(tmp_path):
 
 def test_a_run_in_which_everything_diverged_ends_early(tmp_path):
     """A learning rate of 1e300: the second step's loss is no number."""
-    request = replace(RANDA, max_steps=3000, options={"lr": 1e300})
+    request = changed(RANDA, max_steps=3000, options={"lr": 1e300})
     records = execute(tmp_path, request).records
     assert [record.status for record in records] == ["diverged"] * 3
     for record in records:
@@ -182,17 +182,17 @@ def test_a_run_in_which_everything_diverged_ends_early(tmp_path):
 
 def test_a_setting_that_no_split_allows_is_the_users_to_mend(tmp_path):
     with pytest.raises(InputError, match="M=82 asks for 41 distinct training inputs, but a split has 40"):
-        execute(tmp_path, replace(RANDA, measurement_points=[82]))
+        execute(tmp_path, changed(RANDA, measurement_points=[82]))
     assert list(tmp_path.rglob("record.json")) == []
 
 
 @pytest.mark.slow(seconds=15)
 def test_a_trace_ends_where_its_problem_stopped_whatever_the_others_do(tmp_path):
     """L-BFGS at sets that see every weight: three problems converge after different numbers of steps."""
-    request = replace(RANDA, methods=["fixed-a"], families=["ffg"], measurement_points=[40], max_steps=3000)
+    request = changed(RANDA, methods=["fixed-a"], families=["ffg"], measurement_points=[40], max_steps=3000)
     together = execute(tmp_path / "together", request).records
     for split in range(3):
-        execute(tmp_path / "alone", replace(request, splits=str(split)))
+        execute(tmp_path / "alone", changed(request, splits=str(split)))
     assert traces(tmp_path / "together") == traces(tmp_path / "alone")
     assert posteriors(tmp_path / "together") == posteriors(tmp_path / "alone")
     ends = {cell: points[-1] for cell, points in traces(tmp_path / "together").items()}
@@ -202,7 +202,7 @@ def test_a_trace_ends_where_its_problem_stopped_whatever_the_others_do(tmp_path)
 
 
 def test_the_work_of_a_problem_that_diverged_is_kept(tmp_path):
-    records = execute(tmp_path, replace(RANDA, max_steps=300, options={"lr": 1e300})).records
+    records = execute(tmp_path, changed(RANDA, max_steps=300, options={"lr": 1e300})).records
     assert {record.status for record in records} == {"diverged"}
     assert {record.work["gradients"] for record in records} == {2}
     assert all(record.seconds.batch_size == 3 for record in records)
