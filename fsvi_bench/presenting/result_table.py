@@ -34,7 +34,7 @@ def result_table(records: Sequence[Record], width: int) -> Terminal:
     """
     summary = summary_of(cells_of(records))
     whole = shown_scores(summary)
-    narrow = [score for score in whole if "narrow" in SHOWN[score]]
+    narrow = [score for score in whole if SHOWN[score].get("narrow")]
     needed: list[int] = []
     for scores, quartiles in product((whole, narrow), (whole, ["kl"], [])):
         table = _terminal(summary, scores, quartiles)

@@ -19,7 +19,7 @@ from fsvi_bench.scoring.predictive import LEVELS
 from fsvi_bench.scoring.scores import Scores
 
 #: Columns of result tables: name -> heading, meaning, and whether a narrow table has it.
-SHOWN: dict[str, dict[str, str]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
+SHOWN: dict[str, dict[str, Any]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
 SCORES = list(dict.fromkeys([*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched"]))
 DIVERGES = [name for name in SCORES if "kl" in name]  #: infinite where q diverged
 ROW = ["dataset", "method", "family", "settings"]  #: columns that tell rows of result tables apart

@@ -13,7 +13,7 @@ from fsvi_bench.cli.console import print_failures
 from fsvi_bench.cli.score import in_lines
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.result_table import format_mean, format_spread, result_table
-from fsvi_bench.presenting.summary import cells_of, summary_of
+from fsvi_bench.presenting.summary import SCORES, SHOWN, cells_of, flat, summary_of
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Overconfidence, Scores
 
@@ -255,3 +255,10 @@ def test_the_moments_have_a_column_where_they_say_something_new():
 
     assert "of its moments" not in headings(2.0)
     assert "of its moments" in headings(math.inf)
+
+
+def test_each_column_is_a_score_with_a_heading_and_a_meaning():
+    assert set(SCORES) <= set(flat(scores(1.0)))
+    for name, column in SHOWN.items():
+        assert {"heading", "meaning"} <= set(column) <= {"heading", "meaning", "narrow"}, name
+    assert len({column["heading"] for column in SHOWN.values()}) == len(SHOWN)
