@@ -92,7 +92,7 @@ def test_an_outlying_nlpd_is_an_arrow_with_its_number():
     _, of_kl, of_nlpd = panels(*usual, *high)
     assert of_nlpd.get_ylim()[1] < 5.0
     words, below, above = words_in(of_nlpd)
-    assert (words, below) == (["22.2 to\n95"], 0)
+    assert (words, below) == (["22 to\n95"], 0)
     assert above == 6  # bars, medians and means of two lines
     assert len(on_axis(of_nlpd, "D")) == len(on_axis(of_nlpd, "os")) == 8
     assert words_in(of_kl)[0] == []
