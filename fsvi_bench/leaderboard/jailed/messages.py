@@ -1,0 +1,151 @@
+"""What verifier and jailed process say to each other: a folder with the job on the way in, a pipe on the way out.
+
+Nothing that comes through a pipe can be a link, a device, or larger than the reader allows. Whoever holds the other end
+may be hostile.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fsvi_bench.leaderboard.entry import PythonName, Setting, Strict
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.posteriors.base import Family
+from fsvi_bench.tasks.task import FeatureMap, Task
+from fsvi_bench.tensorfile import read_tensor_file, write_tensor_file
+
+JOB_FILE, PROBLEM_FILE, SOURCE_FILE = "job.json", "problem.safetensors", "method_of_entry.py"
+PROBLEM_FORMAT = "fsvi-jailed-problem/1"
+MAX_WORDS, MAX_REASON = 16 * 2**10, 300  #: bytes of a message's JSON, and characters of a reason
+MAX_POSTERIORS = 12  #: of one run, the final one among them: the verifier scores each
+_HEAD = struct.Struct(">II")  #: lengths of a message's JSON and of the posterior's file behind it
+
+
+class Job(Strict):
+    """What to train, and what the process has to find closed before it does."""
+
+    method: Annotated[str, Field(max_length=200)]  #: `module:Class`, or the class in `SOURCE_FILE` alone
+    family: Family
+    settings: dict[PythonName, Setting | None]
+    seed: Annotated[int, Field(ge=0, lt=2**64)]
+    memory: Annotated[int, Field(gt=0)]  #: bytes, beyond what Python and its libraries take
+    cpu_seconds: Annotated[int, Field(gt=0)]
+    planted: str  #: a file that the jail must not show
+    port: Annotated[int, Field(gt=0, lt=2**16)]  #: that it must not reach
+    jailed: bool
+
+
+Count = Annotated[int, Field(ge=0, lt=2**60)]
+Short = Annotated[str, Field(max_length=MAX_REASON)]
+
+
+class Ready(Strict):
+    """Everything of ours is imported, nothing of the entry's; the clock starts."""
+
+    event: Literal["ready"] = "ready"
+    leaks: Annotated[list[Short], Field(max_length=10)]  #: what the jail should have closed
+    confined: Short
+
+
+class Started(Strict):
+    """The method is set up, and says how many steps it will take."""
+
+    event: Literal["started"] = "started"
+    num_steps: Count
+
+
+class Reached(Strict):
+    """So many steps are done; the posterior's file follows."""
+
+    event: Literal["reached"] = "reached"
+    steps: Count
+
+
+class Final(Strict):
+    """Training is over; the posterior's file follows if the status is ok."""
+
+    event: Literal["final"] = "final"
+    status: Literal["ok", "diverged", "failed"]
+    reason: Short | None
+    steps: Count
+
+
+Message = Ready | Started | Reached | Final
+_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="event")])
+
+
+class Garbled(Exception):
+    """What came through the pipe is not what our worker sends; `str` says in a clause what is wrong."""
+
+
+class Reader:
+    """Puts messages together from the pieces that a pipe delivers.
+
+    Args:
+        largest_file: bytes that a posterior's file may have.
+    """
+
+    def __init__(self, largest_file: int) -> None:
+        self._largest_file, self._rest = largest_file, bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[tuple[Message, bytes]]:
+        """The messages that this piece completes, each with the posterior's file behind it.
+
+        Raises:
+            Garbled: too long, or not a message.
+        """
+        self._rest += piece
+        while len(self._rest) >= _HEAD.size:
+            words, file = _HEAD.unpack_from(self._rest)
+            if words > MAX_WORDS or file > self._largest_file:
+                raise Garbled(f"a message of {words} and {file} bytes")
+            end = _HEAD.size + words + file
+            if len(self._rest) < end:
+                return
+            text, content = self._rest[_HEAD.size : _HEAD.size + words], self._rest[_HEAD.size + words : end]
+            del self._rest[:end]
+            try:
+                yield _MESSAGE.validate_json(text, strict=True), bytes(content)
+            except ValidationError as error:
+                raise Garbled("a message that no worker of ours sends") from error
+
+
+def send(pipe: int, message: Message, file: bytes = b"") -> None:
+    """Writes one message and the posterior's file behind it."""
+    words = message.model_dump_json().encode()
+    rest = memoryview(_HEAD.pack(len(words), len(file)) + words + file)
+    while rest:
+        rest = rest[os.write(pipe, rest) :]
+
+
+def write_job(folder: Path, job: Job, source: bytes | None, task: Task) -> None:
+    """Lays out what the process may see: the job, the entry's file, and the training rows, nothing else of the task."""
+    (folder / JOB_FILE).write_text(job.model_dump_json())
+    if source is not None:
+        (folder / SOURCE_FILE).write_bytes(source)
+    data = TrainingData.of(task)
+    own = {field.name: getattr(data, field.name) for field in fields(data) if field.name != "feature_map"}
+    words = {"format": PROBLEM_FORMAT, "kernel": task.feature_map.kernel}
+    tensors: dict[str, torch.Tensor] = {**own, **data.feature_map.tensors}
+    write_tensor_file(folder / PROBLEM_FILE, tensors, words)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+
+
+def read_job(folder: Path) -> tuple[Job, TrainingData]:
+    """A job and its problem, as a batch of one, as `write_job` laid them out."""
+    job = Job.model_validate_json((folder / JOB_FILE).read_bytes())
+    content = read_tensor_file(folder / PROBLEM_FILE, PROBLEM_FORMAT, ("format", "kernel"))
+    # Copies: where the file happens to be mapped in memory must not decide how BLAS rounds.
+    tensors: dict[str, Any] = {name: tensor.clone() for name, tensor in content.tensors.items()}
+    of_map: dict[str, Any] = {field.name: tensors.pop(field.name, None) for field in fields(FeatureMap)}
+    of_map["kernel"] = content.metadata["kernel"]
+    return job, TrainingData(**tensors, feature_map=FeatureMap(**of_map))
