@@ -20,8 +20,16 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from fsvi_bench.errors import InputError, invalid_field, plain
-from fsvi_bench.files import sha256_of_json
-from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS, Name, Sha256, Strict, read_bounded
+from fsvi_bench.files import sha256_of_json, write_atomically
+from fsvi_bench.leaderboard.entry import (
+    DEVELOPMENT_DATASETS,
+    ENTRIES,
+    Name,
+    Sha256,
+    Strict,
+    read_bounded,
+    toml_text,
+)
 
 EDITIONS, EDITION_FILE = "editions", "edition.toml"
 SECRET_BYTES = 32
@@ -138,3 +146,36 @@ def write_secret(path: Path) -> Secret:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another file with --secret") from error
     return secret
+
+
+def make_board(root: Path, name: str, datasets: list[str], secret: Path) -> Edition:
+    """Makes a leaderboard of one's own, or a further edition of one that is there, with a secret of its own.
+
+    Raises:
+        InputError: the edition or the secret's file exists, a name is not one, or a place cannot be written.
+    """
+    path = root / EDITIONS / name / EDITION_FILE
+    if path.exists():
+        raise InputError(f"{path} exists; choose another name with --edition")
+    values = {"name": name, "datasets": datasets, "status": "open", "secret_sha256": "0" * 64}
+    try:
+        edition = Edition.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"{invalid_field(error)}; choose another") from error
+    edition = edition.model_copy(update={"secret_sha256": write_secret(secret).sha256})
+    write_edition(root, edition)
+    (root / ENTRIES).mkdir(exist_ok=True)
+    return edition
+
+
+def close_edition(root: Path, edition: Edition, secret: Secret) -> Edition:
+    """Publishes an edition's secret: results made after that are labelled, since anyone could have known the tasks."""
+    closed = Edition.model_validate(edition.model_dump() | {"status": "closed", "secret": secret.key.hex()})
+    write_edition(root, closed)
+    return closed
+
+
+def write_edition(root: Path, edition: Edition) -> None:
+    """Raises InputError if the place cannot be written."""
+    text = toml_text(edition.model_dump(mode="json", exclude_defaults=True))
+    write_atomically(root / EDITIONS / edition.name / EDITION_FILE, text.encode())

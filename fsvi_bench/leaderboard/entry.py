@@ -8,9 +8,11 @@ into strict types; no code of theirs is run.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -169,18 +171,19 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
 
 def manifest_toml(manifest: Manifest) -> str:
     """A manifest as the text of its file."""
-    values = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    tables = {name: value for name, value in values.items() if isinstance(value, dict)}
-    lines = [f"{name} = {_toml(value)}" for name, value in values.items() if name not in tables]
+    return toml_text(manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+
+
+def toml_text(values: Mapping[str, Any]) -> str:
+    """Values as TOML, which writes strings, numbers, truth values and lists as JSON does; one level of tables."""
+    tables = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+    lines = [f"{name} = {_toml(value)}" for name, value in values.items() if name not in tables and value is not None]
     for table, content in tables.items():
         lines += ["", f"[{table}]", *(f"{name} = {_toml(value)}" for name, value in content.items())]
     return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:
-    """TOML's strings, numbers, truth values and lists are written as JSON's."""
-    import json
-
     return json.dumps(value, ensure_ascii=False)
 
 

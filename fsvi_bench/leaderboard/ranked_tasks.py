@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fsvi_bench.errors import TaskRefused
 from fsvi_bench.leaderboard.edition import Edition, Secret
+from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import official_splits, read_official
@@ -65,8 +66,8 @@ class EditionTask:
     redrawn: int = 0
 
 
-def make_task(place: Place, edition: Edition, secret: Secret, data_dir: Path | None = None) -> EditionTask:
-    """A task of an edition, bound to its data.
+def make_task(place: Place, edition: Edition, secret: Secret | None, data_dir: Path | None = None) -> EditionTask:
+    """A task of an edition, bound to its data; an official one needs no secret.
 
     Raises:
         InputError: the raw data cannot be had.
@@ -74,6 +75,7 @@ def make_task(place: Place, edition: Edition, secret: Secret, data_dir: Path | N
     """
     if place.kind == "official":
         return EditionTask(place, bind_task(read_official(place.dataset, place.number).task, data_dir))
+    assert secret is not None
     splits = official_splits(place.dataset)
     official = read_official(place.dataset, splits[place.number % len(splits)]).task
     raw = raw_data(official, data_dir)
@@ -156,6 +158,10 @@ def _with_targets_of_the_model(task: Task, streams: _Streams) -> Task:
     return Task(frozen, task.feature_map, task.X, y[: task.N], task.X_test, y[task.N :])
 
 
-def training_seed(task: Task, number: int, edition: Edition, secret: Secret) -> int:
+def training_seed(made: EditionTask, number: int, edition: Edition, secret: Secret | None) -> int:
     """The seed of a run: the same for every entry, so that no edit of an entry buys other luck."""
-    return secret.seed("seed", edition.name, task.sha256, number)
+    purpose = ("seed", edition.name, made.task.sha256, number)
+    if made.place.kind == "official":  # public, as these tasks are
+        return derive_seed(*purpose)
+    assert secret is not None
+    return secret.seed(*purpose)

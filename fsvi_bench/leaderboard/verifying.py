@@ -8,7 +8,7 @@ result is whole, so that the same command goes on where an earlier one stopped.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from fsvi_bench.files import is_file, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, Secret
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
-from fsvi_bench.leaderboard.jailed.run import Limits, Run, RunFailed, run_entry
+from fsvi_bench.leaderboard.jailed.run import Limits, Method, Run, RunFailed, run_entry
 from fsvi_bench.leaderboard.ranked_tasks import Place, make_task, places, training_seed
 from fsvi_bench.leaderboard.result import SCORING_VERSION, Cell, Result, ShortScores, TaskFacts, Waypoint
 from fsvi_bench.maths.blr import mean_field_optimum_kl
@@ -47,7 +47,7 @@ class Verification:
     """What a verification needs beside the entry; all of it travels to the processes that do the runs."""
 
     edition: Edition
-    secret: Secret
+    secret: Secret | None  #: official tasks need none
     jail: Jail
     limits: Limits = Limits()
     data_dir: Path | None = None
@@ -59,8 +59,7 @@ class _Trial:
 
     verification: Verification
     entry: Entry
-    method: str  #: `module:Class`
-    settings: Mapping[str, Any]
+    method: Method
     place: Place
     seed: int  #: its number
 
@@ -77,10 +76,9 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
         InputError: the method is not here, or does not take the settings; the jail does not hold; raw data are missing.
         TaskRefused: a task of the edition cannot be made.
     """
-    method, settings = _method(entry)
-    edition = verification.edition
+    method, edition = find_method(entry), verification.edition
     trials = [
-        _Trial(verification, entry, method, settings, place, seed)
+        _Trial(verification, entry, method, place, seed)
         for place in (places(edition) if only is None else only)
         for seed in range(edition.seeds if place.kind == "ranked" else 1)
     ]
@@ -109,11 +107,15 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
     )
 
 
-def _method(entry: Entry) -> tuple[str, Mapping[str, Any]]:
-    """Where the entry's class is found in the jail, and its settings there; all of a built-in method's, as checked."""
+def find_method(entry: Entry) -> Method:
+    """Where the entry's class is found in the jail, and its settings there; all of a built-in method's, as checked.
+
+    Raises:
+        InputError: the built-in method is not here, or does not take the family or the settings.
+    """
     method = entry.manifest.method
     if not isinstance(method, BuiltIn):
-        return f":{method.class_}", entry.manifest.settings
+        return Method(f":{method.class_}", entry.manifest.settings)
     if Version(method.version) > Version(fsvi_bench.__version__):
         raise InputError(
             f"{entry.name} is of fsvi-bench {method.version}, and this is {fsvi_bench.__version__}; install that version"
@@ -123,7 +125,7 @@ def _method(entry: Entry) -> tuple[str, Mapping[str, Any]]:
         known = " or ".join(found.cls.families)
         raise InputError(f"{entry.name}: family is {entry.manifest.family}, which {method.name} has not; give {known}")
     options = found.options(entry.manifest.settings).model_dump(mode="json")
-    return f"{found.cls.__module__}:{found.cls.__qualname__}", options
+    return Method(f"{found.cls.__module__}:{found.cls.__qualname__}", options)
 
 
 def _identity(entry: Entry, verification: Verification) -> str:
@@ -163,7 +165,7 @@ def _attempt(trial: _Trial) -> tuple[Cell, str]:
     """Makes the task, runs the entry on it, and scores the end; to fail is a result."""
     its = trial.verification
     made = make_task(trial.place, its.edition, its.secret, its.data_dir)
-    seed = training_seed(made.task, trial.seed, its.edition, its.secret)
+    seed = training_seed(made, trial.seed, its.edition, its.secret)
     cell = Cell(
         kind=trial.place.kind,
         dataset=trial.place.dataset,
@@ -174,7 +176,7 @@ def _attempt(trial: _Trial) -> tuple[Cell, str]:
         seconds=0.0,
     )
     try:
-        run = run_entry(trial.entry, trial.method, dict(trial.settings), made.task, seed, its.jail, its.limits)
+        run = run_entry(trial.entry, trial.method, made.task, seed, its.jail, its.limits)
     except RunFailed as error:
         return cell.model_copy(update={"reason": str(error)}), its.jail.words
     return cell.model_copy(update=_judged(run, made.task)), run.isolation

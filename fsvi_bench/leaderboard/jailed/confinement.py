@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+MAX_FILE = 2**20  #: bytes of a file, where files may be written at all
 MAX_THREADS, MAX_OPEN_FILES = 512, 256  #: threads of this user in all, since that is how Linux counts them
 _CLONE_THREAD, _TEMPORARY = 0x10000, 0o20000000  #: CLONE_THREAD; O_TMPFILE without O_DIRECTORY
 _ALLOWED = """
@@ -29,16 +30,18 @@ read readlink readlinkat readv restart_syscall rseq rt_sigaction rt_sigpending r
 sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam sched_getscheduler sched_yield select
 set_robust_list set_tid_address sigaltstack stat statfs statx sysinfo time times uname write writev
 """.split()
+_WRITING = "open openat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 chdir fchdir fsync".split()
 
 
-def confine(memory: int, cpu_seconds: int) -> str:
+def confine(memory: int, cpu_seconds: int, may_write: bool = False) -> str:
     """Confines this process and its threads for good; says by what.
 
     Args:
         memory: bytes of address space beyond what is mapped by now, so that it means the same whatever libraries take.
+        may_write: whether small files can be made in the jail's scratch folder, as checks of conformance do.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE, MAX_FILE) if may_write else (0, 0))
     _limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
     _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + cpu_seconds)
     if sys.platform != "linux":
@@ -46,7 +49,7 @@ def confine(memory: int, cpu_seconds: int) -> str:
     _limit(resource.RLIMIT_NPROC, MAX_THREADS)
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     _limit(resource.RLIMIT_AS, mapped + memory)
-    return f"{'seccomp' if _deny_system_calls() else 'no seccomp'}, {memory / 2**30:.3g} GiB of memory"
+    return f"{'seccomp' if _deny_system_calls(may_write) else 'no seccomp'}, {memory / 2**30:.3g} GiB of memory"
 
 
 def end_with_parent() -> None:
@@ -86,7 +89,7 @@ def _limit(what: int, value: int) -> None:
     resource.setrlimit(what, (value, value))
 
 
-def _deny_system_calls() -> bool:
+def _deny_system_calls(may_write: bool) -> bool:
     """Whether libseccomp is there and has closed all calls but the allowed ones, in all threads."""
     try:
         import pyseccomp as seccomp
@@ -95,10 +98,10 @@ def _deny_system_calls() -> bool:
     except (ImportError, OSError, RuntimeError):
         return False
     rules.set_attr(seccomp.Attr.CTL_TSYNC, 1)
-    for name in _ALLOWED:
+    for name in [*_ALLOWED, *(_WRITING if may_write else ())]:
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # a call that this architecture does not have
             rules.add_rule(seccomp.ALLOW, name)
-    for name, place in (("open", 1), ("openat", 2)):  # files that are there; none is made
+    for name, place in (("open", 1), ("openat", 2)) if not may_write else ():  # files that are there; none is made
         rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(place, seccomp.MASKED_EQ, os.O_CREAT | _TEMPORARY, 0))
     # clone makes threads only. The flags of clone3 lie where no filter can look; the C library falls back to clone.
     rules.add_rule(seccomp.ALLOW, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD, _CLONE_THREAD))

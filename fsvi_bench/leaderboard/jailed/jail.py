@@ -52,7 +52,8 @@ class Jail:
         return "none" if self.bwrap is None else f"bubblewrap, {'cgroup' if self.cgroup else 'rlimit'}"
 
     def command(self, folder: Path, arguments: Sequence[str], memory: int, stage: Path) -> list[str]:
-        """A command line that runs Python with these arguments; `folder` is what it may read besides.
+        """A command line that runs Python with these arguments; `folder` is what it may read besides. If that holds a
+        folder `datasets`, it stands in the place of the package's.
 
         Args:
             memory: bytes, beyond what Python and its libraries take.
@@ -62,12 +63,15 @@ class Jail:
         if self.bwrap is None:
             return python
         shown = {path: path for path in [*_needed(), folder]}
+        if (own := folder / "datasets").is_dir():
+            shown[resource_dir("datasets")] = own
         before: list[str] = []
         if os.geteuid() == 0:
-            shown = {path: stage / str(place) for place, path in enumerate(shown)}
-            pairs = [word for pair in shown.items() for word in map(str, pair)]
-            for staged in shown.values():
-                staged.mkdir()
+            staged = {path: stage / str(place) for place, path in enumerate(shown)}
+            pairs = [str(word) for path in shown for word in (shown[path], staged[path])]
+            for path in staged.values():
+                path.mkdir()
+            shown = staged
             before = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _AS_NOBODY, "sh", *pairs, "--"]
         return [*self._limits(memory), *before, self.bwrap, *_options(shown), "--", *python]
 
@@ -107,11 +111,12 @@ def _options(shown: dict[Path, Path]) -> list[str]:
     for link in map(Path, _SYSTEM):
         words += ["--symlink", str(link.readlink()), str(link)] if link.is_symlink() else []
     words += [word for name in _AS_THEY_ARE for word in ("--ro-bind-try", name, name)]
-    for path in sorted(shown, key=lambda path: len(path.parts)):
-        words += ["--ro-bind", str(shown[path]), str(path)]
-    for hidden in (path for path in _never_shown() if any(path.is_relative_to(outer) for outer in shown)):
-        words += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]
-    return [*words, "--chdir", "/", "--remount-ro", "/dev", "--remount-ro", "/"]
+    hidden = [path for path in _never_shown() if path not in shown and any(map(path.is_relative_to, shown))]
+    for path in sorted([*shown, *hidden], key=lambda path: len(path.parts)):
+        words += ["--tmpfs", str(path)] if path in hidden else ["--ro-bind", str(shown[path]), str(path)]
+    for path in map(str, [*hidden, "/dev", "/"]):
+        words += ["--remount-ro", path]
+    return [*words, "--chdir", "/"]
 
 
 def _needed() -> list[Path]:

@@ -19,12 +19,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fsvi_bench.leaderboard.entry import PythonName, Setting, Strict
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import Family
+from fsvi_bench.resources import resource_dir
 from fsvi_bench.tasks.task import FeatureMap, Task
 from fsvi_bench.tensorfile import read_tensor_file, write_tensor_file
 
 JOB_FILE, PROBLEM_FILE, SOURCE_FILE = "job.json", "problem.safetensors", "method_of_entry.py"
 PROBLEM_FORMAT = "fsvi-jailed-problem/1"
-MAX_WORDS, MAX_REASON = 16 * 2**10, 300  #: bytes of a message's JSON, and characters of a reason
+MAX_WORDS = 16 * 2**10  #: bytes of a message's JSON
+MAX_REASON, MAX_MESSAGE = 300, 1000  #: characters
 MAX_POSTERIORS = 12  #: of one run, the final one among them: the verifier scores each
 _HEAD = struct.Struct(">II")  #: lengths of a message's JSON and of the posterior's file behind it
 
@@ -32,6 +34,7 @@ _HEAD = struct.Struct(">II")  #: lengths of a message's JSON and of the posterio
 class Job(Strict):
     """What to train, and what the process has to find closed before it does."""
 
+    conformance: bool  #: whether the method is only held to what every method must do, on small problems
     method: Annotated[str, Field(max_length=200)]  #: `module:Class`, or the class in `SOURCE_FILE` alone
     family: Family
     settings: dict[PythonName, Setting | None]
@@ -78,7 +81,17 @@ class Final(Strict):
     steps: Count
 
 
-Message = Ready | Started | Reached | Final
+class Checked(Strict):
+    """What a check of conformance found."""
+
+    event: Literal["checked"] = "checked"
+    check: Short
+    family: Family
+    status: Literal["ok", "failed", "not applicable"]
+    message: Annotated[str, Field(max_length=MAX_MESSAGE)]
+
+
+Message = Ready | Started | Reached | Final | Checked
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="event")])
 
 
@@ -126,26 +139,39 @@ def send(pipe: int, message: Message, file: bytes = b"") -> None:
         rest = rest[os.write(pipe, rest) :]
 
 
-def write_job(folder: Path, job: Job, source: bytes | None, task: Task) -> None:
+def write_job(folder: Path, job: Job, source: bytes | None, task: Task | None) -> None:
     """Lays out what the process may see: the job, the entry's file, and the training rows, nothing else of the task."""
     (folder / JOB_FILE).write_text(job.model_dump_json())
     if source is not None:
         (folder / SOURCE_FILE).write_bytes(source)
+    if task is not None:
+        _write_problem(folder / PROBLEM_FILE, task)
+    else:  # the toy problem, which conformance is checked on, is generated; its card is all that it needs
+        toy = Path("datasets", "toy", "card.yaml")
+        (folder / toy).parent.mkdir(parents=True)
+        (folder / toy).write_bytes((resource_dir("datasets").parent / toy).read_bytes())
+    for path in folder.glob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def _write_problem(path: Path, task: Task) -> None:
     data = TrainingData.of(task)
     own = {field.name: getattr(data, field.name) for field in fields(data) if field.name != "feature_map"}
     words = {"format": PROBLEM_FORMAT, "kernel": task.feature_map.kernel}
     tensors: dict[str, torch.Tensor] = {**own, **data.feature_map.tensors}
-    write_tensor_file(folder / PROBLEM_FILE, tensors, words)
-    for path in folder.iterdir():
-        path.chmod(0o644)
+    write_tensor_file(path, tensors, words)
 
 
-def read_job(folder: Path) -> tuple[Job, TrainingData]:
-    """A job and its problem, as a batch of one, as `write_job` laid them out."""
-    job = Job.model_validate_json((folder / JOB_FILE).read_bytes())
+def read_job(folder: Path) -> Job:
+    """A job as `write_job` laid it out."""
+    return Job.model_validate_json((folder / JOB_FILE).read_bytes())
+
+
+def read_problem(folder: Path) -> TrainingData:
+    """A job's problem, as a batch of one."""
     content = read_tensor_file(folder / PROBLEM_FILE, PROBLEM_FORMAT, ("format", "kernel"))
     # Copies: where the file happens to be mapped in memory must not decide how BLAS rounds.
     tensors: dict[str, Any] = {name: tensor.clone() for name, tensor in content.tensors.items()}
     of_map: dict[str, Any] = {field.name: tensors.pop(field.name, None) for field in fields(FeatureMap)}
     of_map["kernel"] = content.metadata["kernel"]
-    return job, TrainingData(**tensors, feature_map=FeatureMap(**of_map))
+    return TrainingData(**tensors, feature_map=FeatureMap(**of_map))

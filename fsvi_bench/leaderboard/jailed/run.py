@@ -15,16 +15,17 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fsvi_bench.errors import InputError, plain
 from fsvi_bench.leaderboard.entry import Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail, environment
 from fsvi_bench.leaderboard.jailed.messages import (
     MAX_POSTERIORS,
+    Checked,
     Final,
     Garbled,
     Job,
@@ -40,6 +41,7 @@ from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.task import Task
 
 START_SECONDS = 180.0  #: until `ready`: to import libraries and read the problem, before the entry's code runs
+CONFORMANCE_SECONDS = 300.0
 GRACE_SECONDS = 5.0  #: on top of what the budget allows: to import the entry's file and to write posteriors
 _TAIL, _PIECE = 2000, 2**16  #: bytes kept of what the process writes to stderr, and read at a time
 
@@ -58,6 +60,14 @@ class Limits:
     patience: float = 10.0
     seconds: float = 3600.0
     memory: int = 4 * 2**30  #: bytes, beyond what Python and its libraries take
+
+
+@dataclass(frozen=True)
+class Method:
+    """Where the jailed process finds the entry's class, `module:Class` or `:Class` in its source, and the settings."""
+
+    place: str
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,37 +90,53 @@ class Run:
     isolation: str
 
 
-def run_entry(entry: Entry, method: str, settings: dict[str, object], task: Task, seed: int, jail: Jail,
-              limits: Limits = Limits()) -> Run:  # fmt: skip
+def run_entry(entry: Entry, method: Method, task: Task, seed: int, jail: Jail, limits: Limits) -> Run:
     """Trains an entry's method on one task, in a process of its own.
-
-    Args:
-        method: `module:Class` of a built-in method; `:Class` in the entry's source.
 
     Raises:
         RunFailed: it exceeded a limit, ended before its time, or sent what no method may.
         InputError: the jail does not hold, or the process ends before it has touched the entry's code.
     """
     allowed = min(limits.patience * entry.manifest.budget.seconds + GRACE_SECONDS, limits.seconds)
+    heard = _Heard(entry, task.k, allowed)
+    _converse(entry, method, task, seed, jail, limits, heard)
+    return heard.run(jail)
+
+
+def check_entry(entry: Entry, method: Method, jail: Jail, limits: Limits) -> list[Checked]:
+    """Holds an entry's method to what every method must do, in the jail.
+
+    Raises:
+        RunFailed, InputError: as `run_entry`.
+    """
+    heard = _Heard(entry, 0, CONFORMANCE_SECONDS)
+    _converse(entry, method, None, 0, jail, limits, heard)
+    if heard.final is not None and heard.final.reason is not None:
+        raise RunFailed(_quotable(heard.final.reason, 300))
+    return heard.checked
+
+
+def _converse(
+    entry: Entry, method: Method, task: Task | None, seed: int, jail: Jail, limits: Limits, heard: _Heard
+) -> None:
+    """Starts the worker on a job and listens until it is done."""
     with contextlib.ExitStack() as stack:
         folder, stage, planted, port = _workshop(stack)
         job = Job(
-            method=method,
+            conformance=task is None,
+            method=method.place,
             family=entry.manifest.family,
-            settings=settings,  # type: ignore[arg-type]
+            settings=dict(method.settings),
             seed=seed,
             memory=limits.memory,
-            cpu_seconds=math.ceil(allowed),
+            cpu_seconds=math.ceil(heard.allowed),
             planted=str(planted),
             port=port,
             jailed=jail.bwrap is not None,
         )
         write_job(folder, job, entry.source, task)
-        heard = _Heard(entry, task.k, allowed)
         worker = ["-m", "fsvi_bench.leaderboard.jailed.worker", str(folder)]
-        process = stack.enter_context(_Process.started(jail, folder, worker, limits.memory, stage))
-        process.listen(heard)
-        return heard.outcome(jail)
+        stack.enter_context(_Process.started(jail, folder, worker, limits.memory, stage)).listen(heard)
 
 
 def _workshop(stack: contextlib.ExitStack) -> tuple[Path, Path, Path, int]:
@@ -210,6 +236,7 @@ class _Heard:
         self._snapshots: list[Snapshot] = []
         self._ready: tuple[float, Ready] | None = None
         self._ended = 0.0
+        self.checked: list[Checked] = []
         self.final: Final | None = None
 
     def seconds_left(self, began: float) -> float:
@@ -247,6 +274,10 @@ class _Heard:
             raise Garbled(f"'{message.event}' out of turn")
         elif isinstance(message, Started):
             self._start(message)
+        elif isinstance(message, Checked):
+            self.checked.append(message)
+        elif self._k == 0 and isinstance(message, Final):
+            self.final = message
         else:
             self._add(message, file, now - self._ready[0])
 
@@ -282,7 +313,8 @@ class _Heard:
             raise RunFailed(f"it sent a posterior of kind {posterior.kind}, its family's is {self._kind}")
         return posterior
 
-    def outcome(self, jail: Jail) -> Run:
+    def run(self, jail: Jail) -> Run:
+        """How it ended."""
         assert self.final is not None
         assert self._ready is not None
         reason = None if self.final.reason is None else _quotable(self.final.reason, 300)

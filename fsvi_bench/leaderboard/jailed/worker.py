@@ -8,26 +8,33 @@ the entry's code has the process to itself, and the verifier believes nothing th
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from fsvi_bench.conformance import Subject, check_method
+from fsvi_bench.conformance.subject import MEASUREMENT_POINTS
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.jailed.confinement import confine, end_with_parent, leaks
 from fsvi_bench.leaderboard.jailed.messages import (
+    MAX_MESSAGE,
     MAX_POSTERIORS,
     MAX_REASON,
     SOURCE_FILE,
+    Checked,
     Final,
     Job,
     Reached,
     Ready,
     Started,
     read_job,
+    read_problem,
     send,
 )
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.methods.registry import load_method
+from fsvi_bench.methods.registry import MethodEntry, load_method
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.threads import use_one_thread
@@ -46,13 +53,18 @@ def main(folder: Path, pipe: int) -> None:
     """Does the job of a folder; whatever the method raises is sent as its failure."""
     end_with_parent()
     use_one_thread()
-    job, problem = read_job(folder)
+    job = read_job(folder)
+    problem = None if job.conformance else read_problem(folder)
     found = leaks(Path(job.planted), job.port) if job.jailed else []
-    send(pipe, Ready(leaks=found, confined=confine(job.memory, job.cpu_seconds)))
+    confined = confine(job.memory, job.cpu_seconds, may_write=job.conformance)
+    send(pipe, Ready(leaks=found, confined=confined))
     if found:
         return
     try:
-        _train(_method(folder, job, problem), problem.k, pipe)
+        if problem is None:
+            _check(folder, job, pipe)
+        else:
+            _train(_method(folder, job, problem), problem.k, pipe)
     except Exception as error:
         reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         send(pipe, Final(status="failed", reason=reason[:MAX_REASON], steps=0))
@@ -64,6 +76,22 @@ def _method(folder: Path, job: Job, problem: TrainingData) -> Method:
     options = cls.checked_options(job.settings, name)
     cls.check(options, problem)
     return cls(problem, job.family, [job.seed], options)
+
+
+def _check(folder: Path, job: Job, pipe: int) -> None:
+    """Conformance, with the entry's family and settings; the final message says that all checks were made."""
+    entry = load_method(f"{folder / SOURCE_FILE}{job.method}")
+    report = check_method([Subject(entry, job.family, _for_small_problems(entry, job.settings))])
+    for finding in report.findings:
+        words = {"check": finding.check, "family": finding.family, "status": finding.status}
+        send(pipe, Checked(**words, message=finding.message[:MAX_MESSAGE]))  # type: ignore[arg-type]
+    send(pipe, Final(status="ok" if report.ok else "failed", reason=None, steps=0))
+
+
+def _for_small_problems(entry: MethodEntry, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry's settings but for its budget and the size of its measurement sets, which small problems cannot have."""
+    points = {"M": MEASUREMENT_POINTS} if "M" in entry.cls.Options.model_fields else {}
+    return {name: value for name, value in settings.items() if name != "max_steps"} | points
 
 
 def _train(method: Method, k: int, pipe: int) -> None:
