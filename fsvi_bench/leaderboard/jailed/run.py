@@ -285,7 +285,7 @@ class _Heard:
         if self._num_steps is not None:
             raise Garbled("'started' twice")
         self._num_steps = message.num_steps
-        if message.num_steps > self._budget:
+        if message.num_steps > max(1, self._budget):  # a formula is one step
             raise RunFailed(f"it wants {message.num_steps} steps, its declared budget has {self._budget}")
 
     def _add(self, message: Reached | Final, file: bytes, seconds: float) -> None:
