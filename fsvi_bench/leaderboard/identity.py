@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import string
 import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -19,31 +20,26 @@ PACKAGE = Path(fsvi_bench.__file__).parent
 RESERVED = ("exact", "exact posterior", "the exact posterior", "map", "prior", "reference")
 
 
+#: Letters and digits of ASCII that stand for each other.
+_ALIKE = str.maketrans({"1": "l", "i": "l", "|": "l", "0": "o"})
+
+
 @cache
-def _prototypes() -> Mapping[str, str]:
-    """Character -> the one that stands for all that look like it (Unicode's confusables, UTS 39)."""
+def _ascii_twins() -> Mapping[str, str]:
+    """Character -> the letter or digit of ASCII that it looks like (Unicode's confusables, UTS 39)."""
     from confusable_homoglyphs.confusables import confusables_data
 
-    parent: dict[str, str] = {}
-
-    def root(character: str) -> str:
-        while parent.setdefault(character, character) != character:
-            character = parent[character]
-        return character
-
-    for character, looks_like in confusables_data.items():
-        for other in (each["c"] for each in looks_like):
-            if len(character) == len(other) == 1:
-                first, second = sorted((root(character), root(other)))
-                parent[second] = first
-    return {character: root(character) for character in parent}
+    plain = string.ascii_letters + string.digits
+    twins = {c: [each["c"] for each in alike if each["c"] in plain] for c, alike in confusables_data.items() if c not in plain}
+    return {character: min(found) for character, found in twins.items() if found}
 
 
 def skeleton(title: str) -> str:
     """What a title looks like: equal skeletons are titles that a reader may take for one another."""
-    folded = unicodedata.normalize("NFKD", title).casefold()
-    letters = [each for each in folded if unicodedata.category(each)[0] in "LNS"]  # no marks, spaces or punctuation
-    return "".join(_prototypes().get(each, each) for each in letters).casefold().replace("rn", "m")
+    decomposed = unicodedata.normalize("NFKD", title)
+    letters = [each for each in decomposed if unicodedata.category(each)[0] in "LNS"]  # no marks, spaces, punctuation
+    twins = "".join(_ascii_twins().get(each, each) for each in letters)
+    return twins.casefold().translate(_ALIKE).replace("rn", "m").replace("vv", "w")
 
 
 def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:

@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.files import json_in_lines, write_atomically
@@ -24,7 +24,8 @@ SCORING_VERSION = 1  #: raised by every change that moves a ranked score; earlie
 
 Count = Annotated[int, Field(ge=0, lt=2**60)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Nats = Annotated[float, Field(ge=-1e300)]  #: Infinity where q is singular; no score of ours is −Infinity
+#: Infinity, in JSON a word, where q is singular; no score of ours is −Infinity or NaN.
+Nats = Annotated[float, BeforeValidator(lambda value: math.inf if value == "Infinity" else value), Field(ge=-1e300)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
