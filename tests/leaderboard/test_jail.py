@@ -1,0 +1,185 @@
+"""What an entry's code can do in the jail: train, and nothing else; and jails that do not hold."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.jailed import jail as jails
+from fsvi_bench.leaderboard.jailed.jail import Jail, find_jail, require_jail
+from fsvi_bench.leaderboard.jailed.run import RunFailed
+from fsvi_bench.tasks.official import load_task
+from tests.leaderboard.jailing import run, source, working_jail
+
+pytestmark = pytest.mark.slow(seconds=8)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return load_task("diabetes")
+
+
+def test_code_that_does_nothing_wrong_runs(task):
+    found = run(source(), task)
+    assert (found.status, found.reason) == ("ok", None)
+    assert found.isolation.startswith("bubblewrap, ")
+    assert "seccomp" in found.isolation
+
+
+#: What is tried -> what it says if it got through.
+TRIES = {
+    "a socket": "import socket; socket.socket()",
+    "a socket pair": "import socket; socket.socketpair()",
+    "a fork": "import os; os.fork()",
+    "a program": "import os; os.execv('/bin/true', ['true'])",
+    "a process": "import subprocess; subprocess.run(['/bin/true'])",
+    "a signal to its parent": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+    "a look into other processes": "open('/proc/1/mem', 'rb').read(1); open('/proc/1/environ', 'rb').read(1)",
+    "a file": "open('/tmp/file', 'w')",
+    "a folder": "import os; os.mkdir('/tmp/folder')",
+    "a kernel setting": "open('/proc/sys/kernel/hostname', 'w').write('x')",
+    "a change of its own file": "open(__file__, 'a')",
+    "shared memory": "import os; os.memfd_create('x')",
+    "the data sets": f"open({str(Path(jails.__file__).parents[3] / 'datasets' / 'boston' / 'card.yaml')!r})",
+    "the methods' configuration": f"open({str(Path(jails.__file__).parents[3] / 'conf' / 'methods' / 'rand-a.yaml')!r})",
+    "the leaderboard": f"import os; os.listdir({str(Path(jails.__file__).parents[3] / 'leaderboard')!r})",
+    "a home": f"import os; os.listdir({str(Path.home() / '.ssh')!r})",
+    "a longer limit": "import resource as r; r.setrlimit(r.RLIMIT_CPU, (10**6, 10**6))",
+    "debugging": "import ctypes; assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0",
+    "a namespace": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
+    "a mount": "import ctypes; assert ctypes.CDLL(None).mount(b'x', b'/tmp', b'tmpfs', 0, 0) == 0",
+}
+
+
+def test_nothing_else_can_be_done(task):
+    """All in one run, each caught by itself: what got through is in the reason."""
+    tries = ", ".join(f"{what!r}: {code!r}" for what, code in TRIES.items())
+    body = f"""
+    through = []
+    for what, code in {{{tries}}}.items():
+        try:
+            exec(code, {{"__file__": __file__}})
+            through.append(what)
+        except (OSError, ValueError, AssertionError, AttributeError):
+            pass
+    raise RuntimeError("got through: " + repr(through))
+    """
+    found = run(source(body), task)
+    assert (found.status, found.reason) == ("failed", "RuntimeError: got through: []")
+
+
+def test_the_environment_tells_nothing(task, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    found = run(source("import os; raise RuntimeError(' '.join(sorted(os.environ)))"), task)
+    assert "WANDB" not in found.reason
+    assert "SSH" not in found.reason
+
+
+def test_it_has_the_training_rows_and_nothing_of_the_test_rows(task):
+    found = run(source("import os; raise RuntimeError(str(sorted(os.listdir(os.path.dirname(__file__)))))"), task)
+    assert found.reason == "RuntimeError: [’job.json’, ’method_of_entry.py’, ’problem.safetensors’]"
+
+
+HOPELESS = {
+    "loops at import": source(before="while True: pass\n"),
+    "loops in its method": source("while True: pass"),
+    "ignores signals and sleeps": source("import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (15, 1, 2)]; time.sleep(999)"),
+    "allocates memory": source("x = [bytearray(2**28) for _ in range(100)]"),
+    "recurses": source("import sys; sys.setrecursionlimit(10**9); f = lambda n: f(n + 1); f(0)"),
+    "ends its process": source("import os; os._exit(0)"),
+    "closes its pipes": source("import os, time; os.closerange(0, 200); time.sleep(999)"),
+    "sends rubbish": source("import os\nfor fd in range(3, 50):\n    try: os.write(fd, b'rubbish' * 10)\n    except OSError: pass\nimport time; time.sleep(999)"),
+    "sends without end": source("import os\nwhile True:\n    for fd in range(3, 50):\n        try: os.write(fd, b'\\0' * 8 + b'x' * 2**20)\n        except OSError: pass"),
+    "is no Python": b"class M(:",
+    "has no class": b"class N: ...",
+    "is another family's": source().replace(b"FullGaussian(mean, torch.diag_embed(torch.ones_like(mean)))",
+                                            b"__import__('fsvi_bench').FactorisedGaussian(mean, torch.ones_like(mean))"),
+    "has another size": source().replace(b"torch.zeros_like(problem.Phi[:, 0])", b"torch.zeros(1, 3, dtype=torch.float64)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", HOPELESS.values(), ids=HOPELESS)
+def test_hopeless_code_fails_within_its_limits(task, code):
+    try:
+        found = run(code, task, seconds=8.0)
+    except RunFailed as error:
+        assert "\n" not in str(error)
+        return
+    assert found.status == "failed"
+    assert found.reason
+
+
+def test_what_runs_on_after_its_end_ends_with_the_jail(task):
+    """Threads, `atexit` and `__del__` have no time after the final message."""
+    before = """
+    import atexit, threading, time
+    class Late:
+        def __del__(self): time.sleep(999)
+    late = Late()
+    atexit.register(time.sleep, 999)
+    """
+    found = run(source("import threading, time; threading.Thread(target=time.sleep, args=(999,)).start()", before), task)
+    assert found.status == "ok"
+    running = subprocess.run(["pgrep", "-f", "leaderboard.jailed.worker"], capture_output=True, text=True).stdout.split()
+    assert all(Path(f"/proc/{pid}").exists() is False or _age(pid) < 120 for pid in running)
+
+
+def _age(pid):
+    return float(subprocess.run(["ps", "-o", "etimes=", "-p", pid], capture_output=True, text=True).stdout or 0)
+
+
+def test_ten_gigabytes_of_output_fill_nothing(task):
+    found = None
+    try:
+        found = run(source("while True: print('x' * 2**20)\n"), task, seconds=5.0)
+    except RunFailed as error:
+        assert "not done within" in str(error)
+    assert found is None
+
+
+def test_a_bwrap_that_merely_executes_is_found_out(task, tmp_path):
+    fake = tmp_path / "bwrap"
+    fake.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift\nexec "$@"\n')
+    fake.chmod(0o755)
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
+    with pytest.raises(InputError, match=r"the jail does not hold.*Nothing of the entry was run|did not get ready"):
+        run(source("raise SystemExit"), task, replace(working_jail(), bwrap=str(fake)))
+
+
+def test_without_bwrap_nothing_runs(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert find_jail() is None
+    with pytest.raises(InputError, match="nothing was run; install it, or give --without-isolation"):
+        require_jail()
+
+
+def test_without_isolation_the_result_says_so(task):
+    found = run(source(), task, Jail(None))
+    assert (found.status, found.isolation) == ("ok", "none")
+
+
+def test_control_groups_are_used_where_systemd_offers_them(monkeypatch, tmp_path):
+    """No systemd runs on test machines: a stand-in says yes, and the command line is what is looked at."""
+    monkeypatch.setattr(jails, "_has_scopes", lambda: True)
+    found = find_jail() or Jail("bwrap", True)
+    command = replace(found, cgroup=True).command(tmp_path, ["-c", "pass"], 2**30, tmp_path)
+    assert command[0] == "systemd-run"
+    assert "--property=TasksMax=512" in command
+    assert f"--property=MemoryMax={5 * 2**30}" in command
+    assert replace(found, cgroup=True).words == "bubblewrap, cgroup"
+
+
+def test_the_jail_is_never_started_as_root(monkeypatch, tmp_path):
+    monkeypatch.setattr(jails.os, "geteuid", lambda: 0)
+    command = Jail("bwrap").command(tmp_path, ["-c", "pass"], 2**30, tmp_path)
+    assert command[0] == "unshare"
+    assert "setpriv --reuid=65534" in next(word for word in command if "setpriv" in word)
+    assert command.index("bwrap") > command.index("unshare")
+
