@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.presenting.figures import VERMILLION, draw_posteriors, new_figure, tidy
-from fsvi_bench.presenting.summary import estimate, summarise
+from fsvi_bench.presenting.summary import cells_of
 from fsvi_bench.running.cell import Record
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -31,7 +31,7 @@ def main() -> None:
         sys.exit(__doc__)
     folder, picture = map(Path, sys.argv[1:])
     records = [Record.model_validate_json(path.read_bytes()) for path in sorted(folder.rglob("record.json"))]
-    summarise(records)  # refuses a folder that mixes tasks or versions
+    cells_of(records)  # refuses a folder that mixes tasks or versions
     if not records:
         sys.exit(f"{folder} holds no record; name the --out of a run")
     factorised = [record for record in records if record.method == "exact" and record.family == "ffg"]
@@ -65,8 +65,8 @@ def draw_kl_by_dataset(axes: Axes, records: Sequence[Record]) -> None:
         values = [r.scores.kl for r in records if r.dataset == name and r.scores is not None]
         spread = np.linspace(-0.18, 0.18, len(values))
         axes.plot(place + spread, values, "o", color=VERMILLION, alpha=0.35, markersize=4, markeredgewidth=0)
-        mean = estimate(values)
-        axes.errorbar(place, mean.mean, yerr=mean.standard_error, fmt="_", color="black", markersize=16, capsize=3)
+        error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else None
+        axes.errorbar(place, np.mean(values), yerr=error, fmt="_", color="black", markersize=16, capsize=3)
     axes.set_xticks(range(len(names)), names)
     tidy(axes)
 

@@ -15,30 +15,23 @@ Names = Annotated[list[str] | None, typer.Argument(help="Data sets; default: all
 @app.command("list")
 def list_datasets(data_dir: DataDir = None, json: AsJson = False) -> int:
     """Every data set with its size, target and where its raw data are."""
-    from rich.table import Table
-
     from fsvi_bench.cli.console import print_json, stdout
+    from fsvi_bench.presenting.tables import Table
     from fsvi_bench.tasks.card import card_names, load_card
     from fsvi_bench.tasks.raw import whereabouts
 
     cards = [load_card(name) for name in card_names()]
+    places = [whereabouts(card, data_dir) for card in cards]
     if json:
-        print_json([{**card.model_dump(mode="json"), "raw_data": whereabouts(card, data_dir)} for card in cards])
+        pairs = zip(cards, places, strict=True)
+        print_json([{**card.model_dump(mode="json"), "raw_data": where} for card, where in pairs])
         return 0
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, justify in (
-        ("name", "left"),
-        ("n", "right"),
-        ("D", "right"),
-        ("splits", "right"),
-        ("target", "left"),
-        ("raw data", "left"),
-    ):
-        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for card in cards:
-        target = f"{card.target.meaning} [{card.target.unit}]"
-        table.add_row(card.name, str(card.n), str(card.D), str(card.splits.count), target, whereabouts(card, data_dir))
-    stdout.print(table)
+    rows = [
+        (card.name, card.n, card.D, card.splits.count, f"{card.target.meaning} [{card.target.unit}]", where)
+        for card, where in zip(cards, places, strict=True)
+    ]
+    columns = ("name", "n", "D", "splits", "target", "raw data")
+    stdout.print(Table(title="", columns=columns, rows=tuple(rows)).terminal())
     return 0
 
 

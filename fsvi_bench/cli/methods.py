@@ -10,6 +10,8 @@ import typer
 from fsvi_bench.cli.options import AsJson
 
 if TYPE_CHECKING:
+    from rich.table import Table as Terminal
+
     from fsvi_bench.conformance import Report, Subject
 
 app = typer.Typer(no_args_is_help=True, help="Inference methods.")
@@ -18,10 +20,9 @@ app = typer.Typer(no_args_is_help=True, help="Inference methods.")
 @app.command("list")
 def list_methods(json: AsJson = False) -> int:
     """Every method with its families and options."""
-    from rich.table import Table
-
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.methods.registry import load_method, method_names
+    from fsvi_bench.presenting.tables import Table
 
     entries = [load_method(name) for name in method_names()]
     if json:
@@ -38,13 +39,11 @@ def list_methods(json: AsJson = False) -> int:
             ]
         )
         return 0
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("name", "families", "options", "what it is"):
-        table.add_column(heading, overflow="fold")
+    rows = []
     for entry in entries:
         options = ", ".join(f"{key}={value}" for key, value in entry.options({}).model_dump().items())
-        table.add_row(entry.name, ", ".join(entry.cls.families), options or "none", entry.defaults.summary)
-    stdout.print(table)
+        rows.append((entry.name, ", ".join(entry.cls.families), options or "none", entry.defaults.summary))
+    stdout.print(Table(title="", columns=("name", "families", "options", "what it is"), rows=tuple(rows)).terminal())
     return 0
 
 
@@ -103,17 +102,14 @@ def _document(report: Report) -> dict[str, object]:
     return {**asdict(report), "ok": report.ok, "verdict": report.verdict}
 
 
-def _report_table(report: Report) -> object:
-    from rich import box
-    from rich.table import Table
+def _report_table(report: Report) -> Terminal:
+    from fsvi_bench.presenting.tables import Table
 
     styles = {"ok": "green", "failed": "red", "not applicable": "dim"}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("family", "check", "", "what was found"):
-        table.add_column(heading, overflow="fold", no_wrap=heading != "what was found")
-    for place, found in enumerate(report.findings):
-        last = place + 1 == len(report.findings) or report.findings[place + 1].family != found.family
-        table.add_row(
-            found.family, found.check, found.status, found.message, style=styles[found.status], end_section=last
-        )
+    rows = tuple((found.family, found.check, found.status, found.message) for found in report.findings)
+    table = Table(title="", columns=("family", "check", "", "what was found"), rows=rows).terminal(sections=True)
+    for row, found in zip(table.rows, report.findings, strict=True):
+        row.style = styles[found.status]
+    for column in table.columns[:-1]:
+        column.no_wrap = True
     return table

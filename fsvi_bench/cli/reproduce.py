@@ -73,12 +73,11 @@ def reproduce(
 
 def _show(outcome: Outcome) -> None:
     from fsvi_bench.cli.console import stdout
-    from fsvi_bench.presenting.summary import summarise
-    from fsvi_bench.presenting.table import result_table
+    from fsvi_bench.presenting.result_table import result_table
     from fsvi_bench.presenting.tables import in_words
 
     if outcome.records:
-        stdout.print(result_table(summarise(outcome.records), stdout.width))
+        stdout.print(result_table(outcome.records, stdout.width))
     for table in outcome.tables:
         stdout.print(table.terminal())
     if outcome.claims and outcome.quick:
@@ -94,8 +93,7 @@ def _show(outcome: Outcome) -> None:
 
 def _say_what_became(outcome: Outcome, root: Path) -> None:
     """On stderr: where the results are, and what is not among them."""
-    from fsvi_bench.cli.console import stderr
-    from fsvi_bench.presenting.table import failures
+    from fsvi_bench.cli.console import print_failures, stderr
 
     # An experiment without parts is made as a whole each time: it has nothing to count.
     parts = outcome.computed + outcome.reused
@@ -105,23 +103,17 @@ def _say_what_became(outcome: Outcome, root: Path) -> None:
         stderr.print(f"{outcome.missing:,} cells are not there yet and stand in no mean")
     if not outcome.files:
         stderr.print("nothing is drawn: no cell has a certified task", style="red")
-    for line in failures(outcome.records):
-        stderr.print(line, style="red")
+    print_failures(outcome.records)
 
 
 def _list(json: bool) -> int:
-    from rich.table import Table
-
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.papers.registry import REPRODUCTIONS
+    from fsvi_bench.presenting.tables import Table
 
     if json:
         print_json([{"name": found.name, "summary": found.summary} for found in REPRODUCTIONS.values()])
         return 0
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("name", no_wrap=True)
-    table.add_column("what it is", overflow="fold")
-    for found in REPRODUCTIONS.values():
-        table.add_row(found.name, found.summary)
-    stdout.print(table)
+    rows = tuple((found.name, found.summary) for found in REPRODUCTIONS.values())
+    stdout.print(Table(title="", columns=("name", "what it is"), rows=rows).terminal())
     return 0

@@ -43,11 +43,10 @@ def run(
 ) -> int:  # fmt: skip
     """Run methods on data sets, score them against the exact posterior, and print a table."""
     use_kernels(kernels_of_protocol(protocol))  # before anything that imports torch
-    from fsvi_bench.cli.console import print_json, stderr
+    from fsvi_bench.cli.console import print_failures, print_json, stderr
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.cli.status import show_planned
     from fsvi_bench.errors import InputError
-    from fsvi_bench.presenting.table import failures
     from fsvi_bench.presenting.wandb_upload import WandbUploads
     from fsvi_bench.running.executors import RayExecutor, check_choice, make_executor, use_one_thread
     from fsvi_bench.running.plan import Request, make_plan
@@ -101,17 +100,15 @@ def run(
         stderr.print(f"{uploads.kept} W&B runs are kept offline (none with --wandb off); to send them: {send}")
     for line in uploads.notes:
         stderr.print(line, style="yellow")
-    for line in failures(result.records):
-        stderr.print(line, style="red")
+    print_failures(result.records)
     return 0 if all(record.status == "ok" for record in result.records) else 1
 
 
 def _show(result: RunResult, out: Path) -> None:
     from fsvi_bench.cli.console import stderr, stdout
-    from fsvi_bench.presenting.summary import summarise
-    from fsvi_bench.presenting.table import result_table
+    from fsvi_bench.presenting.result_table import result_table
 
-    stdout.print(result_table(summarise(result.records), stdout.width))
+    stdout.print(result_table(result.records, stdout.width))
     reused = len(result.records) - len(result.computed) - len(result.refused)
     refused = f", {len(result.refused)} without a certified task" if result.refused else ""
     stderr.print(f"{len(result.computed)} cells computed, {reused} found finished{refused}; results lie in {out}")

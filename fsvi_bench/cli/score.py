@@ -10,7 +10,7 @@ import typer
 from fsvi_bench.cli.options import AsJson, DataDir
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Table as Terminal
 
     from fsvi_bench.running.posterior_folder import ScoredFile
 
@@ -47,7 +47,8 @@ def score(
 def _score_one(task: Path, posterior: Path, data_dir: Path | None, json: bool) -> int:
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.posteriors.io import read_posterior
-    from fsvi_bench.presenting.table import score_table
+    from fsvi_bench.presenting.frames import flat
+    from fsvi_bench.presenting.tables import facts
     from fsvi_bench.scoring.scores import score as score_posterior
     from fsvi_bench.tasks.certificate import certify, read_certified
     from fsvi_bench.tasks.task import bind_task
@@ -60,8 +61,20 @@ def _score_one(task: Path, posterior: Path, data_dir: Path | None, json: bool) -
     if json:
         print_json(scores)
     else:
-        stdout.print(score_table(scores))
+        named = flat(scores)
+        del named["overconfidence.quantiles"]  # its ends and its median are told
+        stdout.print(facts({name: _score(value) for name, value in named.items()}))
     return 0
+
+
+def _score(value: float | bool | tuple[float, float] | None) -> str:
+    from fsvi_bench.presenting.tables import in_words
+
+    if value is None:
+        return "does not apply"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " to ".join(in_words(end, 10) for end in (value if isinstance(value, tuple) else [value]))
 
 
 def _score_folder(folder: Path, task_set: str, data_dir: Path | None, json: bool) -> int:
@@ -80,9 +93,9 @@ def _score_folder(folder: Path, task_set: str, data_dir: Path | None, json: bool
     return 0 if all(file.status == "ok" for file in scored) else 1
 
 
-def _folder_table(scored: list[ScoredFile]) -> Table:
-    from fsvi_bench.presenting import tables
-    from fsvi_bench.presenting.table import COLUMNS
+def _folder_table(scored: list[ScoredFile]) -> Terminal:
+    from fsvi_bench.presenting.summary import SHOWN
+    from fsvi_bench.presenting.tables import Table
 
     names = ("kl", "predictive_kl_test", "predictive_kl_box", "nlpd", "rmse")
     rows = tuple(
@@ -90,5 +103,5 @@ def _folder_table(scored: list[ScoredFile]) -> Table:
         for file in scored
         if file.scores is not None
     )
-    title = f"{len(rows)} of {len(scored)} files scored"
-    return tables.Table(title=title, columns=("file", "task", *(COLUMNS[name] for name in names)), rows=rows).terminal()
+    columns = ("file", "task", *(SHOWN[name]["heading"] for name in names))
+    return Table(title=f"{len(rows)} of {len(scored)} files scored", columns=columns, rows=rows).terminal()

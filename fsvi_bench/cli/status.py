@@ -71,9 +71,8 @@ def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], folder: Path, rerun:
 
 def show(status: Status, json: bool) -> None:
     """As a table with a line for each data set, method and family, or as one JSON document."""
-    from rich.table import Table
-
     from fsvi_bench.cli.console import print_json, stdout
+    from fsvi_bench.presenting.tables import Table
 
     total = status.total
     if json:
@@ -83,16 +82,14 @@ def show(status: Status, json: bool) -> None:
         print_json({"planned": total.total(), **{name: total[name] for name in COLUMNS}, "stale": status.stale,
                     "groups": groups})  # fmt: skip
         return
-    table = Table(box=None, pad_edge=False, header_style="bold", show_footer=len(status.groups) > 1)
-    table.add_column("data set", footer="all")
-    table.add_column("method")
-    for name in ("planned", *COLUMNS):
-        number = total.total() if name == "planned" else total[name]
-        table.add_column(name, justify="right", footer=str(number))
-    for group, counts in status.groups.items():
-        numbers = [str(counts[name]) if counts[name] else "–" for name in COLUMNS]
-        table.add_row(group.dataset, f"{group.method} {group.family}", str(counts.total()), *numbers)
-    stdout.print(table)
+    rows = [
+        (group.dataset, f"{group.method} {group.family}", counts.total(), *(counts[name] or None for name in COLUMNS))
+        for group, counts in status.groups.items()
+    ]
+    if len(rows) > 1:
+        rows.append(("all", "", total.total(), *(total[name] for name in COLUMNS)))
+    columns = ("data set", "method", "planned", *COLUMNS)
+    stdout.print(Table(title="", columns=columns, rows=tuple(rows)).terminal(sections=True))
     done = total.total() - total["missing"]
     share = f"{100 * done / total.total():.0f} %" if total.total() else "nothing planned"
     stdout.print(f"{done} of {total.total()} cells done ({share}), {total['ok']} of them ok")

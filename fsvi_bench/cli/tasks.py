@@ -10,9 +10,13 @@ import typer
 from fsvi_bench.cli.options import AsJson, DataDir, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from rich.table import Table
+
+    from fsvi_bench.tasks.certificate import Certificate
     from fsvi_bench.tasks.frozen import FrozenTask
+    from fsvi_bench.tasks.refit import Refit
 
 app = typer.Typer(no_args_is_help=True, help="Frozen tasks: fit them, check them, look at them.")
 WHAT = "Task files (fsvi-task/1), folders of them, or data sets that have official tasks."
@@ -63,7 +67,6 @@ def _check(chosen: Sequence[tuple[str, int]], workers: int | None, data_dir: Pat
     """Fits official tasks again and says how far from the frozen ones that ends."""
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.cli.progress import RichProgress
-    from fsvi_bench.presenting.table import refit_lines
     from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.refitting import refit_official
 
@@ -76,9 +79,24 @@ def _check(chosen: Sequence[tuple[str, int]], workers: int | None, data_dir: Pat
             departed = True
             continue
         departed = departed or not found.holds
-        for line in refit_lines(found):
+        for line in _refit_lines(found):
             stdout.print(line, soft_wrap=True)
     return 1 if departed else 0
+
+
+def _refit_lines(refit: Refit) -> Iterator[str]:
+    """What became of a second fit of an official task: the verdict, then each quantity of both with its tolerance."""
+    agrees = "agrees with" if refit.holds else "DEPARTS from"
+    verdict = "is the official task, to the last bit" if refit.identical else f"{agrees} the official task"
+    yield f"{refit.dataset} split {refit.split}: the refit {verdict}"
+    for d in refit.distances:
+        exceeded = "" if d.holds else ", which is exceeded"
+        yield (
+            f"    {d.what}: official {d.frozen:.6f}, refitted {d.refitted:.6f}; "
+            f"{d.apart:.2g} {d.unit} apart, tolerance {d.tolerance:g}{exceeded}"
+        )
+    if refit.other_versions:
+        yield f"    fitted with other versions: {'; '.join(refit.other_versions)}"
 
 
 @app.command()
@@ -134,7 +152,6 @@ def verify(
 def show(tasks: Annotated[list[str], typer.Argument(help=WHAT)], data_dir: DataDir = None, json: AsJson = False) -> int:
     """What a task holds, and what its certificate says."""
     from fsvi_bench.cli.console import print_json, stdout
-    from fsvi_bench.presenting.table import task_table
     from fsvi_bench.tasks.certificate import certify, read_certified
     from fsvi_bench.tasks.task import bind_task
 
@@ -146,8 +163,33 @@ def show(tasks: Annotated[list[str], typer.Argument(help=WHAT)], data_dir: DataD
         print_json(certificates)
         return 0
     for path, certificate in zip(paths, certificates, strict=True):
-        stdout.print(task_table(path, certificate))
+        stdout.print(_certificate_table(path, certificate))
     return 0
+
+
+def _certificate_table(path: Path, c: Certificate) -> Table:
+    from fsvi_bench.presenting.tables import facts
+
+    lines = {
+        "data set": f"{c.dataset} split {c.split}",
+        "task SHA-256": c.task_sha256,
+        "training points, features": f"N = {c.N}, k = {c.k}",
+        "noise variance, jitter": f"{c.noise_variance:.6g}, {c.jitter:g}",
+        "log evidence": f"{c.log_evidence:.10g} nats",
+        "collapsed bound": f"{c.bound:.10g} nats ({c.bound / c.N:+.5f} per point)",
+        "condition of k(Z,Z) + jitter": f"{c.condition_inducing:.3g}",
+        "condition of the precision": f"{c.condition_precision:.3g}",
+    }
+    for check in c.posterior_checks:
+        kl = "" if check.kl is None else f", KL {check.kl:.1e}"
+        apart = (
+            f"mean to {check.mean_relative_difference:.1e}, covariance to {check.covariance_relative_difference:.1e}"
+        )
+        lines[f"exact posterior by {check.method}"] = apart + kl
+    if (fit := c.fit) is not None:
+        lines["fit"] = f"{fit.iterations} iterations, {fit.evaluations} evaluations, {fit.seconds:.1f} s: {fit.message}"
+        lines["gradient at the end"] = f"{fit.gradient_norm:.3g} (largest component)"
+    return facts(lines, str(path))
 
 
 def _task_paths(names: list[str]) -> list[Path]:

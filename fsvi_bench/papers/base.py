@@ -22,7 +22,7 @@ class Outcome(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     name: str
     quick: bool
-    files: list[Path]
+    files: list[Path] = []
     computed: int
     reused: int
     tables: tuple[Table, ...] = ()

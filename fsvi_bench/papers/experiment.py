@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,10 +20,13 @@ from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.base import Outcome, Reproduction, Workshop
 from fsvi_bench.papers.claims import Claim, Values, Verdict, judge
 from fsvi_bench.papers.parts import Parts
+from fsvi_bench.papers.places import Cells, run_or_find
 from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.plots import Drawings, FigureSpec
 from fsvi_bench.presenting.tables import Frames, Table, TableSpec, as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
+from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.prepare import require_data
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -45,6 +49,7 @@ class Laboratory:
     data_dir: Path | None
     quick: bool
     note: Callable[[str], None]  #: tells a person something, such as what stands in for missing data
+    cells: Cells = Cells()  #: of the protocol that the settings ask for
 
     @property
     def device(self) -> str:
@@ -59,9 +64,9 @@ class _File(BaseModel):
     summary: str
     paper: dict[str, Any]
     quick: dict[str, Any]  #: goes on top of `paper`
-    claims: tuple[Claim, ...]
-    tables: tuple[TableSpec, ...]
-    figure: FigureSpec
+    claims: tuple[Claim, ...] = ()
+    tables: tuple[TableSpec, ...] = ()
+    figure: FigureSpec | str  #: or the name of a reproduction that is drawn alike
 
 
 class ExperimentNumbers(BaseModel):
@@ -81,29 +86,52 @@ class Experiment(Reproduction, Generic[Settings]):
     """A named experiment.
 
     Args:
-        settings: the model that the YAML's `paper` and `quick` must fit.
+        settings: the model that the YAML's `paper` and `quick` must fit. With a `Request`, the cells that it asks for
+            are run, or found, first.
         investigate: finds out; deterministic, with parts for whatever takes long.
     """
 
     def __init__(
-        self, name: str, settings: type[Settings], investigate: Callable[[Settings, Laboratory], Findings]
+        self,
+        name: str,
+        settings: type[Settings],
+        investigate: Callable[[Settings, Laboratory], Findings],
+        takes_days: bool = False,
     ) -> None:
         self.name, self.settings, self.investigate = name, settings, investigate
+        self.shows_unfinished, self.takes_days = settings is Request, takes_days
 
     @property
     def summary(self) -> str:
-        return self._file().summary
+        return _read(self.name).summary
 
     def check(self, quick: bool, data_dir: Path | None) -> None:
-        self._settings(quick)
+        settings = self.at_scale(quick)
+        if isinstance(settings, Request):
+            require_data(make_plan(settings), data_dir)
 
     def make(self, workshop: Workshop) -> Outcome:
-        settings, parts, file = self._settings(workshop.quick), Parts(self.name, workshop), self._file()
-        laboratory = Laboratory(parts, workshop.resources.data_dir, workshop.quick, workshop.progress.note)
-        findings = self.investigate(settings, laboratory)
+        """Of cells none of which has a task there is nothing to show."""
+        settings, parts = self.at_scale(workshop.quick), Parts(self.name, workshop)
+        cells = run_or_find(make_plan(settings), workshop, self.name) if isinstance(settings, Request) else Cells()
+        laboratory = Laboratory(parts, workshop.resources.data_dir, workshop.quick, workshop.progress.note, cells)
+        some = not cells.records or any(record.task_sha256 for record in cells.records)
+        shown = self._show(settings, self.investigate(settings, laboratory), workshop) if some else {}
+        return Outcome(
+            name=self.name,
+            quick=workshop.quick,
+            computed=cells.computed + parts.computed,
+            reused=cells.reused + parts.reused,
+            records=cells.records,
+            missing=len(cells.missing),
+            **shown,
+        )
+
+    def _show(self, settings: Settings, findings: Findings, workshop: Workshop) -> dict[str, Any]:
+        """Writes everything; what of it an outcome holds."""
         verdicts = self._judge(findings)
         with self._names_of_the_file(findings):
-            tables = tuple(spec.of(findings.frames) for spec in file.tables)
+            tables = tuple(spec.of(findings.frames) for spec in _read(self.name).tables)
         numbers = ExperimentNumbers(
             figure=self.name,
             quick=workshop.quick,
@@ -111,25 +139,18 @@ class Experiment(Reproduction, Generic[Settings]):
             claims=verdicts,
             tables=tables,
             frames={
-                name: {str(column): frame[column].tolist() for column in frame}
+                name: {str(column): frame[column].replace({pd.NA: None}).tolist() for column in frame}
                 for name, frame in findings.frames.items()
             },
         )
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
         stem = workshop.stem(self.name)
         written = _write(stem, numbers, findings.page and findings.page(verdicts))
-        return Outcome(
-            name=self.name,
-            quick=workshop.quick,
-            files=[*write_figure(self._drawn(file.figure, findings), stem), *written],
-            computed=parts.computed,
-            reused=parts.reused,
-            tables=tables,
-            claims=verdicts,
-        )
+        files = [*write_figure(self._drawn(figure_of(self.name), findings), stem), *written]
+        return {"files": files, "tables": tables, "claims": verdicts}
 
     def _judge(self, findings: Findings) -> tuple[Verdict, ...]:
-        claims = self._file().claims
+        claims = _read(self.name).claims
         with self._names_of_the_file(findings):
             placed = {claim.statistic: claim.at.of(findings.frames) for claim in claims if claim.at is not None}
         try:
@@ -137,7 +158,7 @@ class Experiment(Reproduction, Generic[Settings]):
                 raise ValueError(f"{', '.join(twice)} is both in the file and returned by the experiment")
             return judge(claims, {**findings.statistics, **placed})
         except ValueError as error:
-            raise InputError(f"{self._path}: {error}; name in the file's claims what the experiment finds") from error
+            raise InputError(f"{_path_of(self.name)}: {error}; name in the file's claims what the experiment finds") from error
 
     def _drawn(self, figure: FigureSpec, findings: Findings) -> Figure:
         drawings = {name: partial(_draw_alone, draw) for name, draw in findings.drawings.items()}
@@ -154,35 +175,49 @@ class Experiment(Reproduction, Generic[Settings]):
             name = next(iter(re.findall("'(.+?)'", str(error))), str(error))
             frames = [f"{each} ({', '.join(map(str, frame))})" for each, frame in findings.frames.items()]
             raise InputError(
-                f"{self._path} names '{name}', which is no frame, column or drawing of the experiment; "
+                f"{_path_of(self.name)} names '{name}', which is no frame, column or drawing of the experiment; "
                 f"frames (columns): {', '.join(frames) or 'none'}; drawings: {', '.join(findings.drawings) or 'none'}"
             ) from error
 
-    def _settings(self, quick: bool) -> Settings:
-        file = self._file()
+    def at_scale(self, quick: bool) -> Settings:
+        """The settings of the paper, or of a quick look.
+
+        Raises:
+            InputError: the file does not validate.
+        """
+        file = _read(self.name)
         try:
             return self.settings.model_validate({**file.paper, **(file.quick if quick else {})})
         except ValidationError as error:
-            raise self._error(error) from error
+            raise _error(self.name, error) from error
 
-    def _file(self) -> _File:
-        try:
-            return _File.model_validate(read_yaml(self._path))
-        except ValidationError as error:
-            raise self._error(error) from error
 
-    @property
-    def _path(self) -> Path:
-        return resource_dir("conf") / "reproductions" / f"{self.name}.yaml"
+def figure_of(name: str) -> FigureSpec:
+    """The figure of a reproduction's file, or of the one that it names."""
+    figure = _read(name).figure
+    return figure_of(figure) if isinstance(figure, str) else figure
 
-    def _error(self, error: ValidationError) -> InputError:
-        first = error.errors()[0]
-        return InputError(f"{self._path}: '{'.'.join(map(str, first['loc']))}': {first['msg']}; mend the file")
+
+def _read(name: str) -> _File:
+    try:
+        return _File.model_validate(read_yaml(_path_of(name)))
+    except ValidationError as error:
+        raise _error(name, error) from error
+
+
+def _path_of(name: str) -> Path:
+    return resource_dir("conf") / "reproductions" / f"{name}.yaml"
+
+
+def _error(name: str, error: ValidationError) -> InputError:
+    first = error.errors()[0]
+    return InputError(f"{_path_of(name)}: '{'.'.join(map(str, first['loc']))}': {first['msg']}; mend the file")
 
 
 def _write(stem: Path, numbers: ExperimentNumbers, page: str | None) -> list[Path]:
     """Writes the numbers, the tables and the page, if there is one; where they are."""
-    texts = {".json": json_in_lines(numbers.model_dump_json(), 3), ".csv": as_csv(numbers.tables), ".md": page}
+    table = as_csv(numbers.tables) if numbers.tables else None
+    texts = {".json": json_in_lines(numbers.model_dump_json(), 3), ".csv": table, ".md": page}
     paths = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items() if text is not None}
     for path, text in paths.items():
         write_atomically(path, text.encode())

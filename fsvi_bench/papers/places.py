@@ -1,21 +1,25 @@
-"""A plan's cells by name, task or no task: which of them have a record in a folder, and which have yet to be run."""
+"""A plan's cells, run or found in a folder: which of them have a record, and which have yet to be run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
+from fsvi_bench.papers.base import Workshop
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Plan
+from fsvi_bench.running.runner import run
+from fsvi_bench.running.store import Store
 
 
 class Place(NamedTuple):
-    """What one cell of a plan is called; its task need not be known."""
+    """A planned cell, whose task need not be known; it reads like a record without scores."""
 
     dataset: str
     split: int
@@ -23,35 +27,56 @@ class Place(NamedTuple):
     family: Family
     hyperparameters: Mapping[str, Any]
     seed: int
+    cell: str = ""
+    status: str = "missing"
+    reason: str | None = None
+    task_sha256: str | None = None
+    scores: None = None
+    seconds: None = None
 
 
-class Found(NamedTuple):
+@dataclass(frozen=True)
+class Cells:
     """A plan's cells in its order."""
 
-    records: list[Record]
-    missing: list[Place]
+    records: list[Record] = field(default_factory=list)
+    missing: list[Place] = field(default_factory=list)  #: those without a record
+    computed: int = 0
+    refused: int = 0  #: records that tell why there is no task
+
+    @property
+    def reused(self) -> int:
+        return len(self.records) - self.computed - self.refused
 
 
 def places(plan: Plan) -> Iterator[Place]:
-    """Every cell of a plan, data set by data set."""
-    for dataset in dict.fromkeys(name for name, _ in plan.splits):
+    """Every cell of a plan."""
+    settings = {id(variant): variant.options.model_dump(mode="json") for variant in plan.variants}
+    for dataset, split in plan.splits:
         for variant in plan.variants:
             if variant.datasets is None or dataset in variant.datasets:
-                settings = variant.options.model_dump(mode="json")
-                for split in (number for name, number in plan.splits if name == dataset):
-                    for seed in variant.seeds:
-                        yield Place(dataset, split, variant.method.name, variant.family, settings, seed)
+                for seed in variant.seeds:
+                    yield Place(dataset, split, variant.method.name, variant.family, settings[id(variant)], seed)
 
 
-def find_records(plan: Plan, root: Path) -> Found:
-    """What a folder holds of a plan; nothing is computed, and no task, raw data or lock is needed.
+def run_or_find(plan: Plan, workshop: Workshop, name: str) -> Cells:
+    """Runs what the folder lacks of a plan, or shows what it holds; that takes no task, raw data or lock.
 
     Where code or tasks changed between sittings, the latest plan of the folder says which record counts.
 
     Raises:
-        InputError: the folder holds no records, or something in it is not one.
+        InputError: nothing is to be computed, and the folder holds no record of the plan, or something that is none.
     """
-    return sort_records(plan, read_archive(root).records)
+    if workshop.compute:
+        result = run(plan, Store(workshop.root), workshop.resources, workshop.progress)
+        return Cells(result.records, [], len(result.computed), len(result.refused))
+    found = sort_records(plan, read_archive(workshop.root).records if holds_records(workshop.root) else [])
+    if not found.records:
+        raise InputError(
+            f"{workshop.root} holds no record of {name}; name the folder of the study's runs with --out, or let "
+            "--compute compute it"
+        )
+    return found
 
 
 def holds_records(root: Path) -> bool:
@@ -59,7 +84,7 @@ def holds_records(root: Path) -> bool:
     return any((root / name).is_dir() for name in ("cells", "plans"))
 
 
-def sort_records(plan: Plan, records: Sequence[Record]) -> Found:
+def sort_records(plan: Plan, records: Sequence[Record]) -> Cells:
     """Those of the records that are of a plan's cells, and the cells that have none.
 
     Raises:
@@ -73,7 +98,7 @@ def sort_records(plan: Plan, records: Sequence[Record]) -> Found:
                 f"the records hold {name} twice, from two versions of the code or sets of kernels; show their results "
                 "apart"
             )
-    found = Found([], [])
+    found = Cells()
     for place in places(plan):
         if (kept := by_place.get(_key(place))) is None:
             found.missing.append(place)
@@ -83,5 +108,4 @@ def sort_records(plan: Plan, records: Sequence[Record]) -> Found:
 
 
 def _key(of: Record | Place) -> str:
-    settings = canonical_json(of.hyperparameters)
-    return canonical_json([of.dataset, of.split, of.method, of.family, settings, of.seed])
+    return canonical_json([of.dataset, of.split, of.method, of.family, of.hyperparameters, of.seed])

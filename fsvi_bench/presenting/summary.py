@@ -1,14 +1,13 @@
-"""Cells to rows: one row per data set, method, family and settings, over splits."""
+"""Cells to rows over splits: one per data set, method, family, settings and score."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fsvi_bench.errors import InputError
@@ -21,51 +20,18 @@ from fsvi_bench.running.cell import Record
 SHOWN: dict[str, dict[str, str]] = read_yaml(Path(__file__).parent / "assets" / "scores.yaml")  # type: ignore[assignment]
 SCORES = (*SHOWN, "reverse_kl", "w2_moments", "nlpd_moment_matched")
 DIVERGES = [name for name in SCORES if "kl" in name]  #: infinite where q diverged
-ROW = ["dataset", "method", "family", "settings"]  #: columns that tell rows apart
+ROW = ["dataset", "method", "family", "settings"]  #: columns that tell rows of result tables apart
+STATUSES = ["ok", "diverged", "failed"]
+NUMBERS = [*(field.name for field in fields(Spread)), "standard_error"]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over splits and its standard error (None with one split)."""
-
-    mean: float
-    standard_error: float | None
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the result table. `cells` counts the records, `finished` those that went into the scores, `diverged`
-    those of the others that did not fail."""
-
-    dataset: str
-    method: str
-    family: str
-    hyperparameters: dict[str, object]
-    cells: int
-    finished: int
-    splits: int
-    scores: dict[str, Estimate]  #: without those that do not apply to some record
-    diverged: int = 0
-    #: Of the same scores; the KLs of splits that diverged are infinite here.
-    spreads: Mapping[str, Spread] = field(default_factory=dict)
-
-
-def summarise(records: Sequence[Record]) -> list[Row]:
-    """Rows by data set, in the records' order. Seeds are averaged within a split first: each split weighs the same.
-
-    The standard error is over splits; they overlap, so it understates what a fresh data set would show.
+def cells_of(records: Sequence[Record]) -> pd.DataFrame:
+    """The frame of records, with all scores of a summary; and in `words` the settings in which a method's rows differ.
 
     Raises:
         InputError: results of two tasks, or of two versions of the code, stand in for one cell: they are never mixed.
     """
     frame = frame_of(records)
-    _refuse_mixtures(frame)
-    place = {name: place for place, name in enumerate(frame["dataset"].unique())}
-    rows = [_row(cells) for _, cells in frame.groupby(ROW, sort=False)]
-    return sorted(rows, key=lambda row: place[row.dataset])
-
-
-def _refuse_mixtures(frame: pd.DataFrame) -> None:
     for (dataset, split), tasks in frame.groupby(["dataset", "split"])["task_sha256"]:
         if tasks.nunique() > 1:
             raise InputError(f"the records hold two tasks of {dataset} split {split}; show their results apart")
@@ -74,36 +40,56 @@ def _refuse_mixtures(frame: pd.DataFrame) -> None:
             f"the records hold {cell.dataset} split {cell.split} {cell.method} {cell.family} seed {cell.seed} twice, "
             "from two versions of the code or sets of kernels; show their results apart"
         )
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *SCORES]))).astype(dict.fromkeys(SCORES, float))
+    return frame.assign(words=_words(frame, records))
 
 
-def _row(cells: pd.DataFrame) -> Row:
-    dataset, method, family, settings = cells[ROW].iloc[0]
-    finished = cells[cells["status"] == "ok"]
-    whole = [name for name in SCORES if len(finished) and finished[name].notna().all()]
-    by_split = finished.groupby("split")[whole].mean()
-    lost = cells.loc[cells["status"] == "diverged", "split"]
-    ordered = by_split.reindex(by_split.index.union(pd.Index(lost.unique())))
-    ordered.loc[lost.unique(), by_split.columns.intersection(DIVERGES)] = math.inf
-    return Row(
-        dataset=dataset,
-        method=method,
-        family=family,
-        hyperparameters=json.loads(settings),
-        cells=len(cells),
-        finished=len(finished),
-        splits=len(by_split),
-        scores={name: estimate(by_split[name]) for name in whole},
-        diverged=len(lost),
-        spreads={name: spread_of(ordered[name].dropna().to_numpy(float)) for name in whole},
-    )
+def _words(frame: pd.DataFrame, records: Sequence[Record]) -> pd.Series[str]:
+    """`name=value` for each setting that varies, and whether the method's model has a prior of its own."""
+    settings = [[f"{name}={value}" for name, value in record.hyperparameters.items()] for record in records]
+    pairs = frame[["method"]].assign(pair=pd.Series(settings, dtype=object)).explode("pair")
+    varies = pairs.groupby(["method", pairs["pair"].str.partition("=")[0]])["pair"].transform("nunique") > 1
+    own_prior = pairs["pair"] == "prior=own"
+    told = pairs["pair"].mask(own_prior & ~varies, "(own prior)")[varies | own_prior]
+    return told.groupby(level=0).agg(" ".join).reindex(frame.index, fill_value="")
 
 
-def estimate(values: Sequence[float] | pd.Series[float]) -> Estimate:
-    """Mean and standard error of the mean; an infinite value makes the mean infinite and the error unknown."""
-    array = np.asarray(values, dtype=float)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = float(array.mean())
-        if len(array) < 2 or not np.isfinite(array).all():
-            return Estimate(mean, None)
-        error = float(array.std(ddof=1) / math.sqrt(len(array)))
-    return Estimate(mean, error if math.isfinite(error) else None)
+def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
+    """By data set, in the cells' order; each row has all `SCORES`, whether they apply or not.
+
+    `cells` counts these, `ok`, `diverged` and `failed` what became of them, and `splits` those that have scores. Seeds
+    are averaged within a split first, so that each split weighs the same. Mean and standard error are over the splits
+    that have scores; these overlap, so that the error understates what a fresh data set would show. In medians,
+    quartiles and ends of the range the KL of a split that diverged is infinite. All are missing where nothing finished,
+    or a finished cell lacks the score. `repeats_kl`: it is the KL of q's moments, and q's own, as for every Gaussian.
+    """
+    lines = [
+        line
+        for _, of_dataset in cells.groupby("dataset", sort=False)
+        for _, of_row in of_dataset.groupby(ROW, sort=False)
+        for line in _lines(of_row)
+    ]
+    columns = [*ROW, "words", "cells", *STATUSES, "splits", "score", *NUMBERS]
+    summary = pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(NUMBERS, float))
+    # The line before is that of q's own KL.
+    repeats_kl = (summary["score"] == "kl_moment_matched") & (summary["mean"] == summary["mean"].shift())
+    return summary.assign(repeats_kl=repeats_kl)
+
+
+def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    scores, finished = list(SCORES), cells[cells["status"] == "ok"]
+    means = finished.groupby("split")[scores].mean()
+    applies = finished[scores].notna().all() & (len(finished) > 0)
+    lost = cells.loc[cells["status"] == "diverged", "split"].unique()
+    counts = cells["status"].value_counts().reindex(STATUSES, fill_value=0)
+    row = {**cells[[*ROW, "words"]].iloc[0], "cells": len(cells), **counts, "splits": len(means)}
+    for score in scores:
+        numbers: dict[str, float] = {}
+        if applies[score]:
+            ranked = finished_splits = means[score]
+            if score in DIVERGES:
+                ranked = pd.Series({**finished_splits, **dict.fromkeys(lost, math.inf)})
+            spread = spread_of(finished_splits.to_numpy())
+            error = spread.standard_deviation / math.sqrt(len(means))
+            numbers = vars(spread_of(ranked.to_numpy())) | {"mean": spread.mean, "standard_error": error}
+        yield row | {"score": score} | numbers

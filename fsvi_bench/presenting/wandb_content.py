@@ -13,7 +13,8 @@ from fsvi_bench.files import canonical_json, is_file, sha256_of_json
 from fsvi_bench.presenting.cell_files import folder_of, load_traces
 from fsvi_bench.presenting.curves import curves_figure
 from fsvi_bench.presenting.parquet import IDENTITY, WORDS, record_row, trace_rows
-from fsvi_bench.presenting.summary import SCORES, summarise
+from fsvi_bench.presenting.summary import SCORES, cells_of
+from fsvi_bench.presenting.summary import summary_of as scores_of
 from fsvi_bench.presenting.traces import curve_rows
 from fsvi_bench.running.cell import Record
 
@@ -87,10 +88,9 @@ def summary_of(group: Sequence[Record]) -> dict[str, float]:
     """A group's scores and how many cells there are."""
     statuses = [record.status for record in group]
     summary: dict[str, float] = {f"cells_{name}": statuses.count(name) for name in ("ok", "diverged", "failed")}
-    for name, estimate in summarise(group)[0].scores.items():
-        summary[name] = estimate.mean
-        if estimate.standard_error is not None:
-            summary[f"{name}_standard_error"] = estimate.standard_error
+    scores = scores_of(cells_of(group)).set_index("score")
+    summary |= scores["mean"].dropna().to_dict()
+    summary |= scores["standard_error"].dropna().add_suffix("_standard_error").to_dict()
     return summary | {"cells": len(group)}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -75,10 +75,10 @@ class Protocol(BaseModel):
         return self
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(BaseModel):
     """What was asked for; None and empty mean: as the protocol says, else the default."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: Sequence[str] = ()
     task_files: Sequence[Path] = ()
     methods: Sequence[str] = ()
@@ -88,7 +88,7 @@ class Request:
     measurement_points: Sequence[int] = ()
     max_steps: int | None = None
     protocol: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)

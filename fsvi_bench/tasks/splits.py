@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,3 +57,10 @@ def parse_ranges(text: str, what: str = "splits") -> list[int]:
             raise InputError(f"--{what} '{text}' runs backwards; write {last}-{first}")
         numbers.update(range(first, last + 1))
     return sorted(numbers)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-4,7` for 0, 1, 2, 3, 4, 7: what `parse_ranges` reads."""
+    ordered = np.unique(np.fromiter(numbers, dtype=int))
+    runs = np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1)
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -21,6 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pandas as pd
+
 from fsvi_bench.files import json_in_lines
 
 HERE = Path(__file__).parent
@@ -94,15 +96,26 @@ def reduced(document: dict[str, Any]) -> dict[str, Any]:
         return found
     found["rows"] = [row for table in document.get("tables", ()) for row in table["rows"]]
     if not found["claims"]:  # a figure from records: what is drawn is all that there is
-        about = ("format", "figure", "quick", "settings", "claims", "tables")
-        found["numbers"] = {key: value for key, value in document.items() if key not in about}
-    return _without_hashes(found)
+        found["numbers"] = _drawn({name: pd.DataFrame(frame) for name, frame in document["frames"].items()})
+    return found
 
 
-def _without_hashes(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_hashes(v) for k, v in value.items() if not (k == "cell" and isinstance(v, str))}
-    return [_without_hashes(each) for each in value] if isinstance(value, list) else value
+def _drawn(frames: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """The training data of figure 1 of Burt et al., and the curve of each cell with its settings and scores."""
+    data, cells = frames["data"].drop_duplicates(["x", "y"]), frames["cells"]
+    curves = {cell: curve[["x", "mean", "sd"]].to_dict("list") for cell, curve in frames["curves"].groupby("cell")}
+    settings = cells["settings"].map(json.loads).rename("hyperparameters")
+    told = cells[[name for name in FIELDS if name in cells]].join(settings).join(cells[["kl", "kl_mean_term", "nlpd"]])
+    return {
+        "task_sha256": cells["task_sha256"][0],
+        "x": curves[cells["cell"][0]]["x"],
+        "x_train": data["x"].tolist(),
+        "y_train": data["y"].tolist(),
+        "curves": [
+            {"cell": cell, **{name: curves[key][name] for name in ("mean", "sd")}}
+            for key, cell in zip(cells["cell"], told.astype(object).to_dict("records"), strict=True)
+        ],
+    }
 
 
 def _command(folder: str, *arguments: str) -> str:

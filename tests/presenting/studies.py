@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 
 from fsvi_bench.presenting.report.page import write_report
-from fsvi_bench.presenting.report.study import Results, make_study
+from fsvi_bench.presenting.report.study import make_study
+from fsvi_bench.running.archive import Archive
 from fsvi_bench.running.cell import Cell, Record, Seconds
 from fsvi_bench.running.store import Store
 from fsvi_bench.scoring.scores import Overconfidence, Scores
@@ -55,8 +57,9 @@ def curve(values, seconds_per_step=0.5):
     return Trace([TracePoint(step, step * seconds_per_step, kl, 1.0, own, 1.0, None) for step, kl, own in points])
 
 
-def study_of(records, traces=None):
-    return make_study(Results(list(records), traces or {}, planned=len(records), missing=0, stale=0))
+def study_of(records, traces=None, **counts):
+    archive = {"root": Path(), "plans": [], "records": list(records), "planned": len(records), "missing": 0, "stale": 0}
+    return make_study(Archive(**(archive | counts)), traces or {})
 
 
 def save(root, records, traces=None):

@@ -265,7 +265,7 @@ def test_colours_by_value_may_be_keyed_by_numbers(kind):
 
 
 def test_an_opacity_by_row_needs_no_rows():
-    (line,) = axes_of({**OF_CURVES, "where": {"method": "c"}, "alpha": "kl"}).lines
+    (line,) = axes_of({**OF_CURVES, "where": {"method": "c"}, "optional": True, "alpha": "kl"}).lines
     assert points_of(line) == []
 
 

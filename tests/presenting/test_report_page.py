@@ -10,9 +10,9 @@ from scipy import stats
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.report.page import write_report
-from fsvi_bench.presenting.report.study import read_results
-from fsvi_bench.presenting.summary import summarise
-from fsvi_bench.presenting.table import COLUMNS, format_estimate
+from fsvi_bench.presenting.report.study import read_study
+from fsvi_bench.presenting.result_table import format_mean
+from fsvi_bench.presenting.summary import SHOWN, cells_of, summary_of
 from tests.presenting.studies import Page, curve, page_of, record, save
 
 RNG = np.random.default_rng(0)
@@ -28,16 +28,17 @@ def test_the_table_shows_the_summarys_numbers_and_sorts_by_all_their_digits(tmp_
     records = [*cells("exact", [0.0] * 10), *cells("rand-a", CLOSE), *cells("ssge", FAR, nlpd=None)]
     records += cells("bernoulli-dropout", [math.inf] * 10, family="bernoulli")
     shown = page_of(tmp_path, records)[1].results("boston")
-    for row in summarise(records):
-        line = shown[row.method, row.family]
+    for _, number in summary_of(cells_of(records)).iterrows():
+        line = shown[number["method"], number["family"]]
         assert line["splits"]["text"] == "10"
-        for name, heading in COLUMNS.items():
-            if name not in row.scores:
-                assert (line[heading]["text"], line[heading]["v"]) == ("–", "")
-                continue
-            repeated = name == "kl_moment_matched" and row.scores[name] == row.scores["kl"]
-            assert line[heading]["text"] == ("=" if repeated else format_estimate(row.scores[name]))
-            assert float(line[heading]["v"]) == row.scores[name].mean
+        if number["score"] not in SHOWN:
+            continue
+        cell = line[SHOWN[number["score"]]["heading"]]
+        if math.isnan(number["mean"]):
+            assert (cell["text"], cell["v"]) == ("–", "")
+            continue
+        assert cell["text"] == ("=" if number["repeats_kl"] else format_mean(number))
+        assert float(cell["v"]) == number["mean"]
     assert shown["bernoulli-dropout", "bernoulli"]["KL(q‖P_D)"]["v"] == "Infinity"
     assert shown["ssge", "full"]["NLPD"]["text"] == "–"
     assert shown["rand-a", "full"]["train, s"]["v"] == "2.0"
@@ -58,7 +59,7 @@ def test_there_is_no_interval_where_its_splits_are_not_the_means(tmp_path):
     for place, (records, there) in enumerate([(whole, True), ([*whole[:-1], record("rand-a", 9, seed=1)], False)]):
         (tmp_path / str(place)).mkdir()
         cell = page_of(tmp_path / str(place), records)[1].results("boston")["rand-a", "full"]["KL(q‖P_D)"]
-        assert float(cell["v"]) == summarise(records)[0].scores["kl"].mean
+        assert float(cell["v"]) == summary_of(cells_of(records))["mean"][0]
         assert bool(cell["ci"]) == there
     # A split of which nothing finished is in neither.
     (tmp_path / "none").mkdir()
@@ -83,7 +84,7 @@ def test_closest_methods_by_data_set_and_family(tmp_path):
     page = page_of(tmp_path, records)[1]
     (table,) = [t for t in page.tables if "closest" in t["class"]]
     texts = [[cell["text"] for cell in row] for row in table["rows"]]
-    kl = format_estimate(summarise(cells("rand-a", CLOSE))[0].scores["kl"])
+    kl = format_mean(summary_of(cells_of(cells("rand-a", CLOSE))).iloc[0])
     assert texts == [
         ["data set", "full", "ffg"],
         ["boston", f"rand-a {kl}", f"ssge {kl}"],
@@ -178,14 +179,14 @@ def test_figures_of_an_earlier_report_are_removed_and_nothing_else_is(tmp_path):
 def test_a_trace_that_is_gone_is_none(tmp_path):
     each = record("rand-a", 0, 1.0)
     root = save(tmp_path, [each], {each.cell: curve([9.0, 1.0])})
-    assert set(read_results(root).traces) == {each.cell}
+    assert set(read_study(root).of_cells) == {each.cell}
     next(root.rglob("trace.csv")).unlink()  # as a --rerun does
-    assert read_results(root).traces == {}
+    assert read_study(root).of_cells == {}
     save(tmp_path, [each], {each.cell: curve([9.0, 1.0])})
     (trace,) = root.rglob("trace.csv")
     trace.write_text("no trace")
     with pytest.raises(InputError, match="not a trace"):
-        read_results(root)
+        read_study(root)
 
 
 def test_one_split_has_neither_errors_nor_bold(tmp_path):

@@ -14,17 +14,14 @@ from fsvi_bench.cli.app import app
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.presenting.report.comparison import held_out_ratio, rankings, supported_best
-from fsvi_bench.presenting.report.origin import commands, origin
-from fsvi_bench.presenting.report.overview import overview
 from fsvi_bench.presenting.report.page import duration
-from fsvi_bench.presenting.report.study import Results, make_study
-from fsvi_bench.presenting.report.troubles import ranges, troubles
+from fsvi_bench.presenting.report.sections import commands, counts, method_summary, origin, troubles
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.settings import parse_option
 from fsvi_bench.statistics.bootstrap import bootstrap_ranks, tie_groups
 from fsvi_bench.statistics.ranks import critical_difference
-from fsvi_bench.tasks.splits import parse_ranges
-from tests.presenting.studies import record, study_of
+from fsvi_bench.tasks.splits import parse_ranges, ranges
+from tests.presenting.studies import page_of, record, study_of
 
 RNG = np.random.default_rng(1)
 NOISE = RNG.standard_normal((4, 20))
@@ -141,14 +138,15 @@ def test_failures_alike_but_for_numbers_stand_together():
     records = [record("ssge", split, None, reason=reason) for split, reason in enumerate(reasons)]
     records.append(record("ssge", 3, None, reason="CUDA out of memory: 1 GiB", status="diverged"))
     records.append(record("ssge", 4, None, reason="x" * 5000, dataset="yacht"))
-    found = troubles(study_of(records))
-    assert [(t.status, t.cells, t.of, t.where, t.numbers_differ) for t in found] == [
+    found = list(troubles(study_of(records)))
+    told = ("status", "cells", "of", "where", "numbers_differ")
+    assert [tuple(t[name] for name in told) for t in found] == [
         ("failed", 2, 4, ["boston 0-1"], True),
         ("diverged", 1, 4, ["boston 3"], False),
         ("failed", 1, 4, ["boston 2"], False),
         ("failed", 1, 1, ["yacht 4"], False),
     ]
-    assert len(found[-1].reason) < 700
+    assert len(found[-1]["reason"]) < 700
 
 
 @pytest.mark.parametrize(("numbers", "text"), [([0], "0"), ([3, 0, 1, 2, 5, 7, 8], "0-3,5,7-8"), ([4, 4], "4")])
@@ -157,23 +155,32 @@ def test_ranges_are_as_the_command_line_takes_them(numbers, text):
     assert list(parse_ranges(text)) == sorted(set(numbers))
 
 
-def test_provenance_counts_what_differs_and_warns_of_several_codes():
+def test_provenance_counts_what_differs():
     records = cells("rand-a", [1.0, 2.0])
     records += [record("ssge", 0, 1.0, code_sha256="a" * 64, provenance={"torch": "2.11"}), record("ssge", 1, 1.0)]
     found = origin(study_of(records))
-    assert found.several_codes == ["ssge"]
-    by_name = {fact.name: fact for fact in found.facts}
-    assert by_name["hardware"].values == [("a machine", 3), ("not recorded", 1)]
-    assert by_name["PyTorch"].values == [("not recorded", 3), ("2.11", 1)]
-    assert not by_name["git revision"].mixed
-    assert found.seconds_training == 8.0  # 2 s a cell
-    assert found.tasks == [("boston", [(0, f"{0:064x}"), (1, f"{1:064x}")])]
+    assert found["facts"]["hardware"] == [("a machine", 3), ("not recorded", 1)]
+    assert found["facts"]["PyTorch"] == [("not recorded", 3), ("2.11", 1)]
+    assert len(found["facts"]["git revision"]) == 1
+    assert {method: len(hashes) for method, hashes in found["code"].items()} == {"rand-a": 1, "ssge": 2}
+    assert found["training"] == 8.0  # 2 s a cell
+    tasks = {dataset: rows.to_numpy().tolist() for dataset, rows in found["tasks"]}
+    assert tasks == {"boston": [[0, f"{0:064x}"], [1, f"{1:064x}"]]}
+
+
+def test_several_codes_of_a_method_are_warned_of(tmp_path):
+    records = [record("ssge", 0, 1.0, code_sha256="a" * 64), *cells("rand-a", [1.0, 2.0]), record("ssge", 1, 1.0)]
+    said = " ".join(page_of(tmp_path, records)[1].said["origin"].split())
+    assert "Several versions of the code. The records of ssge come from more than one" in said
 
 
 def test_a_method_from_elsewhere_is_named_and_not_looked_for():
-    found = overview(study_of([record("Mine", 0, 1.0), record("ssge", 0, 2.0)]))
-    assert [method.name for method in found.methods] == ["ssge", "Mine"]
-    assert [method.summary == "not among the installed methods" for method in found.methods] == [False, True]
+    assert method_summary("Mine") == "not among the installed methods"
+    assert method_summary("ssge") == load_method("ssge").defaults.summary
+    assert [entry.method for entry in study_of([record("Mine", 0, 1.0), record("ssge", 0, 2.0)]).entries] == [
+        "ssge",
+        "Mine",
+    ]
 
 
 def test_commands_ask_for_the_records_cells():
@@ -231,5 +238,5 @@ def test_two_tasks_of_one_split_are_refused():
 
 def test_missing_and_stale_cells_are_counted_beside_the_records():
     records = [record("ssge", 0, 1.0), record("ssge", 1), record("ssge", 2, None, status="diverged")]
-    study = make_study(Results(records, {}, planned=9, missing=6, stale=2))
-    assert overview(study).counts == {"planned": 9, "ok": 1, "diverged": 1, "failed": 1, "missing": 6, "stale": 2}
+    found = counts(study_of(records, planned=9, missing=6, stale=2))
+    assert found == {"planned": 9, "ok": 1, "diverged": 1, "failed": 1, "missing": 6, "stale": 2}

@@ -9,16 +9,10 @@ import re
 import pytest
 from rich.console import Console
 
+from fsvi_bench.cli.console import print_failures
 from fsvi_bench.errors import InputError
-from fsvi_bench.presenting.summary import Estimate, estimate, summarise
-from fsvi_bench.presenting.table import (
-    failures,
-    format_estimate,
-    format_spread,
-    result_table,
-    same_as_kl,
-    score_table,
-)
+from fsvi_bench.presenting.result_table import format_mean, format_spread, result_table
+from fsvi_bench.presenting.summary import cells_of, summary_of
 from fsvi_bench.running.cell import Record
 from fsvi_bench.scoring.scores import Overconfidence, Scores
 
@@ -44,48 +38,64 @@ def record(split, kl=None, seed=0, dataset="toy", family="full", **hyperparamete
     )  # fmt: skip
 
 
+def summary(records, score="kl"):
+    """The lines of one score."""
+    lines = summary_of(cells_of(records))
+    return lines[lines["score"] == score].reset_index()
+
+
+def told_at(width, records):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(result_table(records, width))
+    return console.export_text()
+
+
+def diverged(split, **changes):
+    return record(split, **changes).model_copy(update={"status": "diverged"})
+
+
 def test_mean_and_standard_error_over_splits():
-    (row,) = summarise([record(0, 1.0), record(1, 2.0), record(2, 6.0)])
+    line = summary([record(0, 1.0), record(1, 2.0), record(2, 6.0)]).loc[0]
     # Sample variance of (1, 2, 6) is 7, so the standard error of the mean is √(7/3).
-    assert row.scores["kl"] == Estimate(3.0, pytest.approx(math.sqrt(7 / 3)))
+    assert (line["mean"], line["standard_error"]) == (3.0, pytest.approx(math.sqrt(7 / 3)))
 
 
 def test_each_split_weighs_the_same_however_many_seeds_it_has():
-    (row,) = summarise([record(0, 0.0), record(1, 1.0, seed=0), record(1, 3.0, seed=1), record(1, 5.0, seed=2)])
-    assert row.scores["kl"].mean == 1.5
-    assert row.splits == 2
+    records = [record(0, 0.0), record(1, 1.0, seed=0), record(1, 3.0, seed=1), record(1, 5.0, seed=2)]
+    assert summary(records).loc[0, ["mean", "median", "splits", "cells"]].tolist() == [1.5, 1.5, 2, 4]
 
 
 def test_families_settings_and_data_sets_are_rows_of_their_own():
     records = [record(0, 1.0), record(0, 2.0, family="ffg"), record(0, 3.0, dataset="yacht"), record(0, 4.0, M=20)]
-    rows = summarise(records)
-    assert [(row.dataset, row.scores["kl"].mean) for row in rows] == [
-        ("toy", 1.0),
-        ("toy", 2.0),
-        ("toy", 4.0),
-        ("yacht", 3.0),
+    assert summary(records)[["dataset", "family", "words", "mean"]].to_numpy().tolist() == [
+        ["toy", "full", "", 1.0],
+        ["toy", "ffg", "", 2.0],
+        ["toy", "full", "", 4.0],
+        ["yacht", "full", "", 3.0],
     ]
 
 
-def test_failures_are_counted_and_listed_never_averaged_away():
-    records = [record(0, 1.0), record(1)]
-    (row,) = summarise(records)
-    assert (row.cells, row.finished) == (2, 1)
-    assert list(failures(records)) == ["toy split 1 m full seed 0: failed: why"]
-    console = Console(width=100, record=True)
-    console.print(result_table([row], 100))
-    assert "1 (1 not ok)" in console.export_text()
+def test_settings_are_told_where_a_methods_rows_differ_and_priors_of_its_own_anyway():
+    def words(*settings):
+        return summary([record(0, 1.0, **each) for each in settings])["words"].tolist()
+
+    assert words({"M": 20, "lr": 0.1}, {"M": 80, "lr": 0.1}) == ["M=20", "M=80"]
+    assert words({"M": None, "prior": "own"}, {"M": 5, "prior": "own"}) == ["M=None (own prior)", "M=5 (own prior)"]
+    assert words({"prior": "own"}, {"prior": "task"}) == ["prior=own", "prior=task"]
+
+
+def test_failures_are_counted_and_listed_never_averaged_away(capsys):
+    records = [record(0, 1.0), record(1), diverged(2)]
+    assert summary(records).loc[0, ["cells", "ok", "diverged", "failed"]].tolist() == [3, 1, 1, 1]
+    print_failures(records[:2])
+    assert capsys.readouterr().err == "toy split 1 m full seed 0: failed: why\n"
+    assert "1 (2 not ok)" in told_at(100, records)
 
 
 def test_a_table_of_one_split_promises_no_quartiles():
-    def told(*records):
-        console = Console(width=200, record=True)
-        console.print(result_table(summarise(records), 200))
-        return console.export_text()
-
-    assert "Of one split each. KL in nats" in told(record(0, 1.0))
-    assert "quartiles" not in told(record(0, 1.0))
-    assert "Median and quartiles over splits" in told(record(0, 1.0), record(1, 2.0))
+    assert "Of one split each. KL in nats" in told_at(200, [record(0, 1.0)])
+    assert "quartiles" not in told_at(200, [record(0, 1.0)])
+    assert "Median and quartiles over splits" in told_at(200, [record(0, 1.0), record(1, 2.0)])
 
 
 @pytest.mark.parametrize(
@@ -93,24 +103,23 @@ def test_a_table_of_one_split_promises_no_quartiles():
     [(("failed", "failed"), "failed"), (("diverged", "diverged"), "diverged"), (("failed", "diverged"), "not ok")],
 )
 def test_a_row_without_scores_says_what_became_of_it(statuses, word):
-    (row,) = summarise([record(k).model_copy(update={"status": status}) for k, status in enumerate(statuses)])
-    console = Console(width=200, record=True)
-    console.print(result_table([row], 200))
-    (line,) = [line.split() for line in console.export_text().splitlines() if line.startswith(" toy")]
+    records = [record(k).model_copy(update={"status": status}) for k, status in enumerate(statuses)]
+    (line,) = [line.split() for line in told_at(200, records).splitlines() if line.startswith(" toy")]
     assert line[:6] == ["toy", "m", "full", "0", "(2", "not"]
     assert " ".join(line[7:]) == " ".join([word] * 6)
 
 
 def test_a_gaussians_moments_are_not_told_twice():
-    gaussian = record(0, 1.0)  # as are all its scores
-    (own,), (singular,) = summarise([gaussian]), summarise([record(0, math.inf)])
-    assert [same_as_kl(row, "kl_moment_matched") for row in (own, singular)] == [True, False]
-    assert not same_as_kl(own, "kl")
+    gaussian, singular = [record(0, 1.0)], [record(0, math.inf)]  # of which all other scores are 1
+    assert [summary(each, "kl_moment_matched")["repeats_kl"][0] for each in (gaussian, singular)] == [True, False]
+    assert not summary(gaussian)["repeats_kl"][0]
 
 
-def test_infinity_makes_the_mean_infinite():
-    assert estimate([1.0, math.inf]) == Estimate(math.inf, None)
-    assert estimate([2.0]) == Estimate(2.0, None)
+def test_infinity_makes_the_mean_infinite_and_one_split_has_no_error():
+    for values, mean in (([1.0, math.inf], math.inf), ([2.0], 2.0)):
+        line = summary([record(split, value) for split, value in enumerate(values)]).loc[0]
+        assert line["mean"] == mean
+        assert math.isnan(line["standard_error"])
 
 
 @pytest.mark.parametrize(
@@ -130,11 +139,11 @@ def test_infinity_makes_the_mean_infinite():
         (math.inf, None, "∞"),
         (7611645.2, 7611625.4, "7611645 ± 7611625"),
         (1.3e103, 4.1e102, "(1.30 ± 0.41)e103"),
-        (1.2e251, math.inf, "1.200e+251"),
+        (1.2e251, None, "1.200e+251"),
     ],
 )
 def test_numbers_are_written_to_two_digits_of_their_error(mean, error, text):
-    assert format_estimate(Estimate(mean, error)) == text
+    assert format_mean({"mean": mean, "standard_error": math.nan if error is None else error}) == text
 
 
 @pytest.mark.parametrize(
@@ -154,14 +163,7 @@ def test_numbers_are_written_to_two_digits_of_their_error(mean, error, text):
     ],
 )
 def test_a_table_leads_with_medians_and_quartiles(values, text):
-    (row,) = summarise([record(split, value) for split, value in enumerate(values)])
-    assert format_spread(row.spreads["kl"]) == text
-
-
-def told_at(width, records):
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(result_table(summarise(records), width))
-    return console.export_text()
+    assert format_spread(summary([record(split, value) for split, value in enumerate(values)]).loc[0]) == text
 
 
 @pytest.mark.parametrize(("width", "kl"), [(54, "12347 "), (80, "12347 [12346, 12347]"), (160, "12347 [12346, 12347]")])
@@ -194,12 +196,12 @@ def test_all_scores_stay_as_long_as_they_fit_and_quartiles_go_before_them():
 
 
 def test_a_split_that_diverged_has_an_infinite_kl_in_medians_and_is_no_part_of_means():
-    diverged = [record(split).model_copy(update={"status": "diverged"}) for split in (3, 4)]
-    (row,) = summarise([record(0, 1.0), record(1, 2.0), record(2, 3.0), *diverged])
-    assert row.scores["kl"].mean == 2.0
-    assert format_spread(row.spreads["kl"]) == "3.00 [2.00, ∞]"
-    assert format_spread(row.spreads["nlpd"]) == "1.00"
-    text = told_at(200, [record(0, 1.0), record(1, 2.0), *diverged])
+    lost = [diverged(3), diverged(4)]
+    records = [record(0, 1.0), record(1, 2.0), record(2, 3.0), *lost]
+    assert summary(records)["mean"][0] == 2.0
+    assert format_spread(summary(records).loc[0]) == "3.00 [2.00, ∞]"
+    assert format_spread(summary(records, "nlpd").loc[0]) == "1.00"
+    text = told_at(200, [record(0, 1.0), record(1, 2.0), *lost])
     assert "2 (2 not ok)" in text
     assert "∞ [1.75, ∞]" in text
     assert "Splits that diverged count as infinite KLs." in text
@@ -207,23 +209,21 @@ def test_a_split_that_diverged_has_an_infinite_kl_in_medians_and_is_no_part_of_m
 
 
 def test_a_seed_that_diverged_makes_its_split_infinite():
-    seeds = [record(1, 2.0), record(1, seed=1).model_copy(update={"status": "diverged"})]
-    (row,) = summarise([record(0, 1.0), *seeds])
-    assert (row.spreads["kl"].smallest, row.spreads["kl"].largest) == (1.0, math.inf)
-    assert row.splits == 2
+    line = summary([record(0, 1.0), record(1, 2.0), diverged(1, seed=1)]).loc[0]
+    assert line[["smallest", "largest", "splits"]].tolist() == [1.0, math.inf, 2]
 
 
 def test_two_tasks_or_two_versions_of_one_cell_are_never_mixed():
     first = record(0, 1.0)
     with pytest.raises(InputError, match="two tasks of toy split 0"):
-        summarise([first, record(0, 2.0, family="ffg").model_copy(update={"task_sha256": "other"})])
+        cells_of([first, record(0, 2.0, family="ffg").model_copy(update={"task_sha256": "other"})])
     with pytest.raises(InputError, match="toy split 0 m full seed 0 twice"):
-        summarise([first, record(0, 2.0).model_copy(update={"code_sha256": "other"})])
+        cells_of([first, record(0, 2.0).model_copy(update={"code_sha256": "other"})])
 
 
-@pytest.mark.parametrize("values", [(1e200, 2e200), (1e308, 1.7e308), (math.inf, -math.inf)])
+@pytest.mark.parametrize("values", [(1e200, 2e200), (1e308, 1.7e308)])
 def test_huge_numbers_do_not_break_a_table(values):
-    assert format_estimate(estimate(values))
+    assert format_mean(summary([record(split, value) for split, value in enumerate(values)]).loc[0])
 
 
 def test_brackets_from_outside_are_not_markup(capsys):
@@ -233,25 +233,9 @@ def test_brackets_from_outside_are_not_markup(capsys):
     assert "failed: [/x] [bold]" in capsys.readouterr().err
 
 
-def test_every_kind_of_score_is_written():
-    """A flag, an interval, what does not apply, and numbers."""
-    scored = scores(1.0).model_copy(update={"singular": None, "intervals": {"nlpd": (0.5, math.inf)}, "qkl": None})
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(score_table(scored))
-    text = " ".join(console.export_text().split())
-    assert "intervals nlpd 0.5 to ∞" in text
-    assert "singular does not apply" in text
-    assert "coverage_exact 50 0.75" in text
-    assert "overconfidence largest 1" in text
-    assert "quantiles" not in text
-    console.print(score_table(scores(1.0)))
-    assert "singular no" in " ".join(console.export_text().split())
-
-
 def test_the_moments_have_a_column_where_they_say_something_new():
     def headings(kl):
-        table = result_table(summarise([record(0, kl), record(1, kl)]), 1000)
-        return [column.header for column in table.columns]
+        return [column.header for column in result_table([record(0, kl), record(1, kl)], 1000).columns]
 
     assert "of its moments" not in headings(2.0)
     assert "of its moments" in headings(math.inf)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
 
-from fsvi_bench.presenting.tables import Table, TableSpec, as_csv, in_words, select
+from fsvi_bench.presenting.tables import Table, TableSpec, as_csv, facts, in_words, select
 
 INF = math.inf
 SCORES = pd.DataFrame(
@@ -52,12 +52,34 @@ def test_without_columns_all_are_shown_as_they_are_called():
         ({"dataset": "boston"}, [0, 1]),
         ({"dataset": ["yacht", "boston"]}, [0, 1, 0]),
         ({"dataset": "boston", "split": [1, 2]}, [1]),
-        ({"dataset": "toy"}, []),
     ],
 )
 def test_rows_are_those_that_have_every_value(where, splits):
     assert select(SCORES, where)["split"].tolist() == splits
     assert [row[1] for row in of(where=where).rows] == splits
+
+
+def test_what_matches_no_row_is_refused_unless_it_may_be_missing():
+    where = {"dataset": "boston", "split": 2}
+    with pytest.raises(KeyError, match="no row has .*boston.*2"):
+        select(SCORES, where)
+    with pytest.raises(KeyError, match="no row has"):
+        of(where=where)
+    assert of(where=where, optional=True).rows == ()
+    assert select(SCORES[:0], where).empty  # a frame without rows has nothing to be wrong about
+
+
+def test_facts_are_lines_without_headings_and_sections_end_where_the_first_column_changes():
+    def shown(table):
+        console = Console(file=io.StringIO(), width=60)
+        console.print(table)
+        return [line.strip() for line in console.file.getvalue().splitlines() if line.strip()]
+
+    assert shown(facts({"noise": "0.5", "N": "10"}, "a task")) == ["a task", "noise   0.5", "N       10"]
+    parts = Table(title="", columns=("a", "b"), rows=(("x", 1), ("x", 2), ("y", 3)))
+    assert [row.end_section for row in parts.terminal(sections=True).rows] == [False, True, True]
+    assert shown(parts.terminal(caption="said"))[-1] == "said"
+    assert parts.terminal(words=["b"]).columns[0].justify == "right"
 
 
 def test_cells_are_pythons_own_and_what_is_missing_is_none():
@@ -138,9 +160,9 @@ def test_csv_has_every_digit_and_table_after_table_under_its_title():
     assert as_csv([]) == ""
 
 
-def test_json_and_back_infinities_are_numbers():
-    read = Table.model_validate_json(MIXED.model_dump_json())
-    assert read == MIXED
-    (nan,) = Table.model_validate_json(Table(title="", columns=("a",), rows=((math.nan,),)).model_dump_json()).rows[0]
-    assert isinstance(nan, float)
-    assert np.isnan(nan)
+def test_json_has_words_for_infinities():
+    assert json.loads(MIXED.model_dump_json())["rows"] == [
+        ["boston", 12.345678, 10],
+        ["a|b", "-Infinity", None],
+        ["", "Infinity", 2],
+    ]

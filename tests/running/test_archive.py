@@ -298,7 +298,7 @@ def test_a_changed_source_concerns_what_rests_on_it_and_nothing_else(copied, mis
         ("maths/gaussian.py", "+ logdet_p - logdet_q", "+ logdet_p + logdet_q", both),
         ("maths/tilted_inversion.py", "", statement, both),  # which only modules of maths import
         ("cli/run.py", "", statement, none),
-        ("presenting/table.py", "", statement, none),
+        ("presenting/tables.py", "", statement, none),
         ("leaderboard/ranking.py", "", statement, none),
         ("running/provenance.py", "", statement, none),
         ("papers/burt2020/theory/f_divergence.py", "", statement, none),

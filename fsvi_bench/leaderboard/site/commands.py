@@ -10,8 +10,8 @@ from pathlib import Path
 from fsvi_bench.leaderboard.entries import Entry
 from fsvi_bench.leaderboard.site.material import Material
 from fsvi_bench.methods.registry import built_in_names, load_method
-from fsvi_bench.presenting.report.troubles import ranges
 from fsvi_bench.running.settings import setting_words
+from fsvi_bench.tasks.splits import ranges
 
 
 @dataclass(frozen=True)

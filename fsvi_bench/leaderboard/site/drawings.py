@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from fsvi_bench.leaderboard.site.scales import LogScale, fit
-from fsvi_bench.presenting.report.strips import power
+from fsvi_bench.presenting.plots import readable
 
 BAR_WIDTH, BAR_HEIGHT = 84, 10
 STRIP_LEFT, STRIP_WIDTH, STRIP_ROW = 92, 640, 24
@@ -53,7 +53,7 @@ def _bar(middle: float, low: float, high: float, width: float = BAR_WIDTH, name:
 def score_axis(scale: LogScale) -> Markup:
     """The axis above a column of `score_bar`."""
     marks = "".join(
-        f'<path d="M{x:.1f} 13v4"/><text x="{x:.1f}" y="10" text-anchor="middle">{power(tick)}</text>'
+        f'<path d="M{x:.1f} 13v4"/><text x="{x:.1f}" y="10" text-anchor="middle">{readable(tick)}</text>'
         for tick in scale.ticks(5)
         for x in [scale(tick)]
     )
@@ -110,7 +110,7 @@ def _in_words(strip: Strip) -> str:
 def _axis_below(scale: LogScale, y: float, label: str, most: int = 7) -> str:
     marks = "".join(
         f'<path class="grid" d="M{scale(tick):.1f} 0V{y:g}"/>'
-        f'<text x="{scale(tick):.1f}" y="{y + 16:g}" text-anchor="middle">{power(tick)}</text>'
+        f'<text x="{scale(tick):.1f}" y="{y + 16:g}" text-anchor="middle">{readable(tick)}</text>'
         for tick in scale.ticks(most)
     )
     middle = (scale.start + scale.end) / 2
@@ -138,7 +138,7 @@ def curves(drawn: Sequence[Curve], name: str, across: str, up: str, colour: str)
     lines = "".join(_curve(curve, x, y) for curve in found) + _names(found, x, y)
     side = "".join(
         f'<path class="grid" d="M{left} {y(tick):.1f}H{width - room + 4}"/>'
-        f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{power(tick)}</text>'
+        f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{readable(tick)}</text>'
         for tick in y.ticks(6)
     )
     words = "; ".join(_course(curve, across) for curve in found)

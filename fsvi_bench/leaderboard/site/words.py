@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 
-from fsvi_bench.presenting.report.strips import SUPERSCRIPTS
+from fsvi_bench.presenting.plots import SUPERSCRIPTS
 
 MISSING = "–"
 _KEPT = "\n\t"

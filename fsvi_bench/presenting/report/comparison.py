@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,10 +14,16 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.report.study import FAMILIES, Entry, Study
+from fsvi_bench.presenting.tables import in_words
 from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks, tie_groups
 from fsvi_bench.statistics.multiple import holm
 from fsvi_bench.statistics.ranks import critical_difference
-from fsvi_bench.statistics.resampled_t import corrected_paired_test, least_p_value, paired_differences
+from fsvi_bench.statistics.resampled_t import (
+    corrected_interval,
+    corrected_paired_test,
+    least_p_value,
+    paired_differences,
+)
 from fsvi_bench.statistics.wilcoxon import Comparison, wilcoxon_over_datasets
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
@@ -41,18 +48,38 @@ def held_out_ratio(dataset: str) -> float:
     return len(test) / len(train)
 
 
+def compared(study: Study) -> pd.DataFrame:
+    """The summary, and of each line the corrected 95 % `interval` in words and whether the entry is `best`."""
+    places = study.summary[["dataset", "family", "score"]].drop_duplicates()
+    best = {place: supported_best(study, *place) for place in places.itertuples(index=False, name=None)}
+    lines = list(study.summary.itertuples())
+    return study.summary.assign(
+        interval=[_interval(study, line) for line in lines],
+        best=[best[line.dataset, line.family, line.score] == line.entry for line in lines],
+    )
+
+
+def _interval(study: Study, line: Any) -> str:
+    """Nadeau and Bengio's, where all that the mean is over are whole splits, with every seed."""
+    values = study.splits.loc[(line.dataset, line.entry), line.score].dropna()
+    if not line.splits or len(values) < line.splits:
+        return ""
+    _, low, high = corrected_interval(values, held_out_ratio(line.dataset))
+    return "" if low is None or high is None else f"{in_words(low)} to {in_words(high)}"
+
+
 def supported_best(study: Study, dataset: str, family: Family, score: str) -> Entry | None:
     """The entry of a family that is better than each of its rivals, or None if the splits do not bear that out.
 
     It finished everywhere, has the lowest mean, and beats each rival in the corrected paired test over the splits that
     both finished, after Holm's correction over the rivals. The exact posterior is no rival.
     """
-    found = {entry: study.splits[dataset, entry][score] for entry in study.rivals(dataset, family)}
-    by_split = pd.DataFrame({entry: values for entry, values in found.items() if values.notna().any()})
+    of_entries = study.splits.loc[dataset, score].unstack("entry")
+    by_split = of_entries[study.rivals(dataset, family)].dropna(axis=1, how="all")
     means = by_split.dropna(axis=1).mean()
     if by_split.shape[1] < 2 or means.empty:
         return None
-    best = min(means.index, key=lambda entry: (means[entry], entry))
+    best = means.idxmin()
     ratio = held_out_ratio(dataset)
     p_values = [_p_better(by_split[[best, rival]].dropna(), ratio) for rival in by_split if rival != best]
     return best if holm(p_values).max() <= LEVEL else None
@@ -66,8 +93,7 @@ def _p_better(pairs: pd.DataFrame, ratio: float) -> float:
     return max(corrected_paired_test(a, b, ratio), least_p_value(paired_differences(a, b)))
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """One entry's mean rank over data sets; no interval, group and p-value if it misses a cell somewhere."""
 
     entry: Entry
@@ -76,8 +102,7 @@ class Standing:
     beside_first: Comparison | None  #: over data sets; None for the first itself, and where nothing is ranked
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(NamedTuple):
     """A family's entries by mean rank, unranked ones last; the first ranked one is what others are compared with."""
 
     family: Family
@@ -89,35 +114,30 @@ class Ranking:
 def rankings(study: Study) -> list[Ranking]:
     """One per family and score that has at least two entries and two data sets."""
     found = []
-    for family in FAMILIES:
-        datasets = [dataset for dataset in study.datasets if study.rivals(dataset, family)]
-        rivals = {entry for dataset in datasets for entry in study.rivals(dataset, family)}
-        if len(rivals) > 1 and len(datasets) > 1:
-            found += [_ranking(study, family, score, datasets, sorted(rivals)) for score in RANKED]
+    for family, score in product(FAMILIES, RANKED):
+        rivals = {dataset: study.rivals(dataset, family) for dataset in study.datasets}
+        datasets = [dataset for dataset in study.datasets if rivals[dataset]]
+        entries = sorted(set().union(*rivals.values()))
+        if len(entries) > 1 and len(datasets) > 1:
+            tables = {dataset: _scores(study, dataset, entries, score) for dataset in datasets}
+            found.append(Ranking(family, score, datasets, _standings(entries, tables)))
     return found
 
 
-def _ranking(study: Study, family: Family, score: str, datasets: list[str], entries: Sequence[Entry]) -> Ranking:
-    tables = {dataset: _score_table(study, dataset, entries, score) for dataset in datasets}
+def _standings(entries: list[Entry], tables: Mapping[str, Float[np.ndarray, "M _ _"]]) -> list[Standing]:
     ranks = bootstrap_ranks(tables, np.random.default_rng(0))
-    compared = _beside_best(np.stack([table.mean((1, 2)) for table in tables.values()], 1), ranks.mean_rank)
     ranked = int((~np.isnan(ranks.mean_rank)).sum())
-    groups = tie_groups(ranks, least=critical_difference(ranked, len(datasets)))
-    standings = map(Standing, entries, ranks.intervals(), groups, compared)
-    in_order = sorted(standings, key=lambda s: (s.interval is None, s.interval and s.interval.mean_rank, s.entry))
-    return Ranking(family, score, datasets, in_order)
+    beside: list[Comparison | None] = [None] * len(entries)
+    if ranked:
+        first = int(np.nanargmin(ranks.mean_rank))  # of those that tie
+        beside = [*wilcoxon_over_datasets(np.stack([table.mean((1, 2)) for table in tables.values()], 1), first)]
+        beside[first] = None
+    groups = tie_groups(ranks, least=critical_difference(ranked, len(tables)))
+    standings = map(Standing, entries, ranks.intervals(), groups, beside)
+    return sorted(standings, key=lambda s: (s.interval is None, s.interval and s.interval.mean_rank, s.entry))
 
 
-def _beside_best(scores: Float[np.ndarray, "M D"], mean_rank: Float[np.ndarray, " M"]) -> list[Comparison | None]:
-    """Each entry in Wilcoxon's test against the one of the best mean rank, the first of those that tie."""
-    if np.isnan(mean_rank).all():
-        return [None] * len(scores)
-    best = int(np.nanargmin(mean_rank))
-    compared = enumerate(wilcoxon_over_datasets(scores, best))
-    return [None if place == best else comparison for place, comparison in compared]
-
-
-def _score_table(
+def _scores(
     study: Study, dataset: str, entries: Sequence[Entry], score: str
 ) -> Float[np.ndarray, "entries splits seeds"]:
     """Scores, lower is better; NaN where a cell lacks the score, or an entry a split that another one has.
@@ -126,8 +146,8 @@ def _score_table(
     without repeats its one score. Otherwise there is one column: a split's mean over the seeds that the entry has on
     this data set. To have been run with fewer seeds than another is not to miss a cell.
     """
-    here = {e: study.cells[dataset, e].pivot(index="split", columns="seed", values=score)
-            for e in entries if (dataset, e) in study.cells}  # fmt: skip
+    cells = study.cells[(study.cells["dataset"] == dataset) & study.cells["entry"].isin(entries)]
+    here = {entry: own.pivot(index="split", columns="seed", values=score) for entry, own in cells.groupby("entry")}
     splits = sorted({split for table in here.values() for split in table.index})
     seeds = {tuple(table.columns) for entry, table in here.items() if not _repeats(entry, table)}
     shape = (len(splits), len(next(iter(seeds))) if len(seeds) == 1 else 1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
 
 from fsvi_bench.files import require_writable_directory, write_atomically
@@ -22,23 +21,18 @@ from fsvi_bench.presenting.report.appearance import (
     look,
     write_drawing,
 )
-from fsvi_bench.presenting.report.comparison import RANKED, rankings
-from fsvi_bench.presenting.report.curves import curves_of, draw_curves
-from fsvi_bench.presenting.report.origin import origin
-from fsvi_bench.presenting.report.overview import overview
-from fsvi_bench.presenting.report.strip_figures import draw_calibration, draw_kl, draw_nlpd, draw_spectrum
-from fsvi_bench.presenting.report.study import Study, make_study, read_results
-from fsvi_bench.presenting.report.tables import MEANINGS, result_tables
-from fsvi_bench.presenting.report.troubles import troubles
+from fsvi_bench.presenting.report.figures import curves_of, draw_curves, draw_strips
+from fsvi_bench.presenting.report.sections import sections
+from fsvi_bench.presenting.report.study import Study, read_study
 
 PAGE = "report.html"
 _LINK_TO_FIGURE = re.compile(r'href="((?:kl|nlpd|curves|spectrum|calibration)(?:-\d+)?\.(?:png|svg))"')
-#: What draws them, how many panels they have in a row at most, and what they show.
-STRIPS: dict[str, tuple[Callable[[Study, Sequence[str]], Figure], int, str]] = {
-    "kl": (draw_kl, 8, "KL to the exact posterior by method"),
-    "nlpd": (draw_nlpd, 8, "NLPD by method"),
-    "spectrum": (draw_spectrum, 8, "Variance of q over the exact one by method"),
-    "calibration": (draw_calibration, 4, "Coverage of predictive intervals by method"),
+#: How many panels they have in a row at most, and what they show.
+STRIPS = {
+    "kl": (8, "KL to the exact posterior by method"),
+    "nlpd": (8, "NLPD by method"),
+    "spectrum": (8, "Variance of q over the exact one by method"),
+    "calibration": (4, "Coverage of predictive intervals by method"),
 }
 Figures = dict[str, list[Drawing]]  #: by section
 
@@ -52,7 +46,7 @@ def write_report(root: Path, folder: Path) -> Path:
     Raises:
         InputError: `root` holds no records, or what it holds does not go together; `folder` cannot be written.
     """
-    study = make_study(read_results(root))
+    study = read_study(root)
     require_writable_directory(folder, "report folder", "choose another with --out")
     with figure_style():
         figures = _figures(study, folder)
@@ -66,13 +60,13 @@ def write_report(root: Path, folder: Path) -> Path:
 
 
 def _figures(study: Study, folder: Path) -> Figures:
-    shown = [d for d in study.datasets if any(row.finished for (name, _), row in study.rows.items() if name == d)]
+    shown = sorted(study.summary.loc[study.summary["ok"] > 0, "dataset"].unique())
     figures: Figures = {}
-    for name, (draw, most, words) in STRIPS.items():
+    for name, (most, words) in STRIPS.items():
         rows = rows_of_panels(shown, most)
         stems = [name] if len(rows) == 1 else [f"{name}-{place}" for place in range(1, len(rows) + 1)]
         figures[name] = [
-            write_drawing(draw(study, row), stem, folder, f"{words}: {', '.join(row)}")
+            write_drawing(draw_strips(name, study, row), stem, folder, f"{words}: {', '.join(row)}")
             for stem, row in zip(stems, rows, strict=True)
         ]
     figures["curves"] = []
@@ -91,22 +85,8 @@ def rows_of_panels(datasets: Sequence[str], most: int) -> list[list[str]]:
 
 def render(study: Study, figures: Figures, root: Path) -> str:
     """The page's text."""
-    page = (
-        environment(ASSETS)
-        .get_template("report.html.j2")
-        .render(
-            study=study,
-            root=root.resolve().name or str(root),
-            overview=overview(study),
-            tables=result_tables(study),
-            meanings=MEANINGS,
-            rankings=rankings(study),
-            ranked=RANKED,
-            figures=figures,
-            troubles=troubles(study),
-            origin=origin(study),
-        )
-    )
+    template = environment(ASSETS).get_template("report.html.j2")
+    page = template.render(root=root.resolve().name or str(root), figures=figures, **sections(study))
     return page.rstrip() + "\n"
 
 

@@ -10,11 +10,12 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fsvi_bench.files import write_atomically
-from fsvi_bench.papers.burt2020.sizes import draw_size_panels
+from fsvi_bench.papers.burt2020.scores import scores_by_line
 from fsvi_bench.papers.burt2020.study.claims import verdict_table
 from fsvi_bench.papers.burt2020.study.settings import StudyFile
 from fsvi_bench.papers.burt2020.study.summary import frames_of, page_tables
 from fsvi_bench.papers.burt2020.study.table import Tables, as_text
+from fsvi_bench.papers.experiment import figure_of
 from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.tables import TableSpec, as_csv
 
@@ -41,8 +42,8 @@ def write_page(tables: Tables, judged: pd.DataFrame, file: StudyFile, stem: Path
     }
     for place in range(0, len(names), PER_FIGURE):
         here = tables.cells[tables.cells["dataset"].isin(names[place : place + PER_FIGURE])]
-        count = f"{here['status'].ne('missing').sum():,} of {len(here):,} cells"
-        figures[f"scores-{place // PER_FIGURE + 1}"] = draw_size_panels(here, count, quick)
+        scores = figure_of("burt2020-fig3").of({"scores": scores_by_line(here, quick)})
+        figures[f"scores-{place // PER_FIGURE + 1}"] = scores
     drawn = [write_figure(figure, stem / name, FIGURE_DOTS_PER_INCH)[0] for name, figure in figures.items()]
     write_atomically(page, render(tables, judged, file, sorted(figures), stem.name, quick).encode())
     return [page, every, *drawn]

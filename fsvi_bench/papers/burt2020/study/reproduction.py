@@ -11,13 +11,10 @@ from fsvi_bench.papers.burt2020.study.collect import collect
 from fsvi_bench.papers.burt2020.study.page import write_page
 from fsvi_bench.papers.burt2020.study.settings import load_study_file
 from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, continued, kept_words, read_tables, write_tables
-from fsvi_bench.papers.from_records import run_or_find
-from fsvi_bench.papers.places import holds_records
+from fsvi_bench.papers.places import Cells, holds_records, run_or_find
 from fsvi_bench.presenting.tables import TableSpec
-from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Plan, Request, make_plan
 from fsvi_bench.running.prepare import require_data
-from fsvi_bench.running.store import Store
 
 PAGE = "study"  #: `study.md` and the folder `study` beside it
 
@@ -49,13 +46,13 @@ class Study(Reproduction):
                 records.
         """
         file, stem = load_study_file(), workshop.stem(PAGE)
-        written, records, computed, reused = [], list[Record](), 0, 0
+        written, cells = [], Cells()
         if workshop.compute or holds_records(workshop.root):
             plan, resources = self.plan(workshop.quick), workshop.resources
-            records, missing, computed, reused = run_or_find(plan, Store(workshop.root), workshop, self.name)
-            found = collect(records, missing, workshop.root, resources.data_dir, workshop.progress)
+            cells = run_or_find(plan, workshop, self.name)
+            found = collect(cells.records, cells.missing, workshop.root, resources.data_dir, workshop.progress)
             # What is whole needs no earlier table, and writes over a damaged one.
-            if missing and (stem / CELLS_FILE).is_file():
+            if cells.missing and (stem / CELLS_FILE).is_file():
                 earlier = read_tables(stem)
                 if (told := kept_words(found, earlier)) is not None:
                     workshop.progress.note(f"{stem / CELLS_FILE}: {told}")
@@ -73,10 +70,10 @@ class Study(Reproduction):
             name=self.name,
             quick=workshop.quick,
             files=written,
-            computed=computed,
-            reused=reused,
+            computed=cells.computed,
+            reused=cells.reused,
             tables=(TableSpec(title="Claims", frame="claims").of({"claims": verdict_table(judged)}),),
-            records=records,
+            records=cells.records,
             missing=int(tables.cells["status"].eq("missing").sum()),
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fsvi_bench.papers.burt2020.cells import spread_by_line, title_of
-from fsvi_bench.papers.burt2020.sizes import LOWEST
+from fsvi_bench.papers.burt2020.scores import LOWEST
 from fsvi_bench.papers.burt2020.study.claims import M
 from fsvi_bench.papers.burt2020.study.table import CLOSENESS, RATIOS, SCORES, Tables
 from fsvi_bench.presenting.figures import FAINT, NO_LOGARITHM, span
