@@ -2,8 +2,8 @@
 
 A KL spans many orders of magnitude between runs. Where one run's is 10⁷ times the others', a t test of plain
 differences, or of plain logarithms, sees little but that one. What is compared is log10(a/b) of each run, within ±1: ten
-times nearer or more counts as ten times, an infinite score included. Scores count as `TIE`
-at least, since ranks tell no nearer ones apart. A data set's number is the mean over its runs; whether a is nearer than b over data sets is tested by
+times nearer or more counts as ten times, an infinite score included. Scores count as `TIE` at least, since ranks tell no
+nearer ones apart. A data set's number is the mean over its runs; whether a is nearer than b over data sets is tested by
 Wilcoxon's signed-rank test of these means, the data set being the unit.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.ranking import HEADLINES, TIE, Score, score_frame
@@ -52,22 +53,33 @@ def common_score(a: Standing, b: Standing) -> Score:
 def comparison(board: Board, a: Standing, b: Standing, score: Score | None = None) -> Comparison:
     """By a score, or by the one that both have."""
     score = score or common_score(a, b)
-    frame = score_frame([a, b], score)
-    ratios = log_ratios(frame[a.name], frame[b.name])
-    medians = frame.groupby("dataset").median()
-    found = tuple(
-        Difference(name, *medians.loc[name, [a.name, b.name]], *_mean(ratios.loc[name])) for name in board.edition.datasets
-    )
-    means = [each.log_ratio for each in found if each.dataset in board.edition.ranked_datasets]
-    return Comparison(score, found, signed_rank_test(means))
+    return comparisons(board, score_frame([a, b], score), a.name, score)[b.name]
 
 
-def log_ratios(a: pd.Series[float], b: pd.Series[float]) -> pd.Series[float]:
-    """log10(a/b) of each run within ±`BOUND`; equal infinities tie."""
-    logs = [np.log10(scores.clip(lower=TIE)) for scores in (a, b)]
-    return (logs[0] - logs[1]).where(logs[0] != logs[1], 0.0).clip(-BOUND, BOUND)
+def comparisons(board: Board, scores: pd.DataFrame, a: str, score: Score) -> dict[str, Comparison]:
+    """One entry beside each other one of a frame of `score_frame`, by name."""
+    ratios = log_ratios(scores[a], scores.drop(columns=a))
+    means = ratios.groupby(["dataset", "number"]).mean()
+    medians = scores.groupby("dataset").median()
+    by_dataset = {name: (medians.loc[name], means.loc[name]) for name in board.edition.datasets}
+    found = {}
+    for b in ratios:
+        differences = tuple(
+            Difference(name, median[a], median[b], *_mean(mean[b].to_numpy()))
+            for name, (median, mean) in by_dataset.items()
+        )
+        counted = [each.log_ratio for each in differences if each.dataset in board.edition.ranked_datasets]
+        found[str(b)] = Comparison(score, differences, signed_rank_test(counted))
+    return found
 
 
-def _mean(ratios: pd.Series[float]) -> tuple[float, tuple[float, float] | None]:
-    mean, low, high = corrected_interval(ratios.groupby("number").mean().to_numpy(), TEST_TRAIN_RATIO)
+def log_ratios(a: pd.Series[float], others: pd.DataFrame) -> pd.DataFrame:
+    """log10(a/b) of each run within ±`BOUND`, for each of the others; equal infinities tie."""
+    log_a, logs = (np.log10(scores.clip(lower=TIE)) for scores in (a, others))
+    ratios = -logs.sub(log_a, axis=0)
+    return ratios.where(logs.ne(log_a, axis=0), 0.0).clip(-BOUND, BOUND)
+
+
+def _mean(ratios: Float[np.ndarray, " tasks"]) -> tuple[float, tuple[float, float] | None]:
+    mean, low, high = corrected_interval(ratios, TEST_TRAIN_RATIO)
     return mean, None if low is None or high is None else (max(low, -BOUND), min(high, BOUND))

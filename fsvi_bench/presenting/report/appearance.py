@@ -80,12 +80,12 @@ def write_drawing(figure: Figure, name: str, folder: Path, description: str, sub
         InputError: the folder cannot be written.
     """
     paths = write_figure(figure, folder / name, DOTS_PER_INCH)
-    svg = Markup(_for_page(paths[1].read_text(encoding="utf-8"), name))  # Matplotlib has escaped the texts in it
+    svg = Markup(svg_for_page(paths[1].read_text(encoding="utf-8"), name))  # Matplotlib has escaped the texts in it
     width = round(96 * float(figure.get_figwidth()))
     return Drawing(svg, width, description, tuple(path.name for path in paths), subject)
 
 
-def _for_page(svg: str, name: str) -> str:
+def svg_for_page(svg: str, name: str) -> str:
     """The markup of an SVG file to stand within HTML: no prologue, names of its own, colours by the page's ground."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.S)  # a style sheet would rule the whole page
