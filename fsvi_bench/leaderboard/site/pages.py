@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from fsvi_bench.leaderboard.result import Cell, TaskFacts, Waypoint
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from fsvi_bench.leaderboard.site.curves import curves, headline
 from fsvi_bench.leaderboard.site.render import inline, render
+from fsvi_bench.presenting.figures import NO_LOGARITHM
 from fsvi_bench.running.settings import setting_words
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.splits import ranges
@@ -95,7 +96,7 @@ def first_page(site: Site) -> bytes:
         point_mass=_point_mass(site),
         stale=[each for each in site.board.standings if each.result is None],
         redrawn=sum(task.redrawn for place, task in site.tasks.items() if place.kind == "ranked"),
-        runs=TASKS * edition.seeds * len(edition.datasets),
+        tasks=TASKS,
         cards={name: load_card(name) for name in edition.datasets if name in card_names()},
     )
 
@@ -180,19 +181,19 @@ def dataset_page(site: Site, dataset: str) -> bytes:
         tasks=site.tasks_of(dataset),
         with_real_targets=WITH_REAL_TARGETS,
         tables={track: lines for track, lines in tables.items() if lines},
-        places={track: positions(line.scores[dataset] for line in lines) for track, lines in tables.items()},
+        places={track: positions([line.scores[dataset] for line in lines]) for track, lines in tables.items()},
         point_mass=_point_mass(site),
         titles=TABLES,
         scores={track: SCORES[HEADLINES[track]] for track in TRACKS},
     )
 
 
-def positions(scores: Iterable[float]) -> list[float | None]:
+def positions(scores: Sequence[float]) -> list[float | None]:
     """Where scores lie on a logarithmic axis that holds them all, from 0 to 1; None where one has no place there."""
-    logs = [math.log10(score) if 0 < score < math.inf else None for score in scores]
-    known = [value for value in logs if value is not None]
-    low, width = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
-    return [None if value is None else (value - low) / width if width else 0.5 for value in logs]
+    with_place = [math.log10(score) for score in scores if NO_LOGARITHM < score < math.inf]
+    low, width = min(with_place, default=0.0), max(with_place, default=0.0) - min(with_place, default=0.0)
+    shares = ((math.log10(max(score, NO_LOGARITHM)) - low) / (width or math.inf) for score in scores)
+    return [share if NO_LOGARITHM < score < math.inf else None for share, score in zip(shares, scores, strict=True)]
 
 
 def compare_page(site: Site) -> bytes:

@@ -16,7 +16,7 @@ from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS, BuiltIn
 from fsvi_bench.leaderboard.site import words
 from fsvi_bench.presenting.figures import figure_bytes
 from fsvi_bench.presenting.report.appearance import ASSETS as SHARED
-from fsvi_bench.presenting.report.appearance import svg_for_page
+from fsvi_bench.presenting.report.appearance import colour_variable, look, svg_for_page
 from fsvi_bench.presenting.report.page import environment
 
 ASSETS = Path(__file__).parent / "assets"
@@ -33,8 +33,8 @@ def render(template: str, depth: int, **context: Any) -> bytes:
 def _environment() -> Environment:
     found = environment(ASSETS, SHARED)
     found.finalize = words.visible
-    found.globals.update(development=DEVELOPMENT_DATASETS, method_name=method_name)
-    found.filters.update({name: getattr(words, name) for name in ("digits", "fixed", "signed", "interval", "full")})
+    found.globals.update(development=DEVELOPMENT_DATASETS, method_name=method_name, colour=colour)
+    found.filters.update({name: getattr(words, name) for name in ("digits", "fixed", "signed", "interval", "full", "sentence")})
     return found
 
 
@@ -42,6 +42,11 @@ def method_name(standing: Standing) -> str:
     """What decides an entry's marker and colour: its built-in method, or its class."""
     method = standing.entry.manifest.method
     return method.name if isinstance(method, BuiltIn) else method.class_
+
+
+def colour(standing: Standing) -> str:
+    """The custom property of its colour."""
+    return f"var(--{colour_variable(look(method_name(standing)))})"
 
 
 def asset_files() -> dict[str, bytes]:
@@ -54,10 +59,8 @@ def inline(figure: Figure, name: str) -> Markup:
     """A figure as part of a page. Its styles become attributes, since the policy lets no page style itself."""
 
     def attributes(style: re.Match[str]) -> str:
-        return "".join(f' {key.strip()}="{value.strip()}"' for key, _, value in _declarations(style[1]))
+        return re.sub(r"\s*([\w-]+):\s*([^;]+);?", r' \1="\2"', style[1])
 
-    return Markup(re.sub(r' style="([^"]*)"', attributes, svg_for_page(figure_bytes(figure, name, "svg").decode(), name)))
-
-
-def _declarations(style: str) -> list[tuple[str, str, str]]:
-    return [each.partition(":") for each in style.split(";") if each.strip()]
+    svg = svg_for_page(figure_bytes(figure, name, "svg").decode(), name)
+    sized = svg.replace("<svg ", f'<svg width="{96 * figure.get_figwidth():.0f}" ', 1)
+    return Markup(re.sub(r' style="([^"]*)"', attributes, sized))

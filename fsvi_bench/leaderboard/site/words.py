@@ -40,6 +40,11 @@ def signed(value: float | None) -> str:
     return f"+{text}" if value is not None and value > 0 and text[0].isdigit() else text
 
 
+def sentence(text: str) -> str:
+    """Words at the start of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
 def interval(ends: tuple[float, float] | None) -> str:
     """`−0.12 to +3.40`."""
     return MISSING if ends is None else " to ".join(map(signed, ends))
