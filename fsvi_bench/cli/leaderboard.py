@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fsvi_bench.cli.collector import no_garbage_collection
-from fsvi_bench.cli.options import AsJson, DataDir
+from fsvi_bench.cli.options import AsJson
 
 if TYPE_CHECKING:
     from fsvi_bench.leaderboard.board import Board, Standing
@@ -35,7 +35,9 @@ def local_verification(root: Path, edition: str | None, without_isolation: bool,
     from fsvi_bench.leaderboard.verifying import Verification
 
     if not (names := edition_names(root)):
-        raise InputError(f"{root} holds no editions; make a leaderboard there: fsvi-bench leaderboard init --root {root}")
+        raise InputError(
+            f"{root} holds no editions; make a leaderboard there: fsvi-bench leaderboard init --root {root}"
+        )
     jail = Jail(None) if without_isolation else require_jail()
     return Verification(read_edition(root, edition or names[-1]), None, jail, data_dir=data_dir)
 

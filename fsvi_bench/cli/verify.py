@@ -80,12 +80,13 @@ def _show(result: Result) -> None:
     from fsvi_bench.leaderboard.ranking import score_of
     from fsvi_bench.presenting.tables import Table
 
-    rows = []
+    rows: list[tuple[str | float | None, ...]] = []
     for dataset in dict.fromkeys(cell.dataset for cell in result.cells):
-        cells = {kind: [c for c in result.cells if (c.dataset, c.kind) == (dataset, kind)] for kind in ("ranked", "official")}
-        scores = [median(score_of(cell, "kl") for cell in each) for each in cells.values() if each]
-        finished = sum(cell.status == "ok" for cell in cells["ranked"])
-        rows.append((dataset, f"{finished} of {len(cells['ranked'])}", *scores))
+        here = [cell for cell in result.cells if cell.dataset == dataset]
+        ranked, official = ([cell for cell in here if cell.kind == kind] for kind in ("ranked", "official"))
+        scores = [median(score_of(cell, "kl") for cell in each) if each else None for each in (ranked, official)]
+        finished = sum(cell.status == "ok" for cell in ranked)
+        rows.append((dataset, f"{finished} of {len(ranked)}", *scores))
     columns = ("data set", "ranked runs finished", "KL, ranked", "KL, official")
     table = Table(title=f"{result.entry}: medians; isolation: {result.isolation}", columns=columns, rows=tuple(rows))
     stdout.print(table.terminal())

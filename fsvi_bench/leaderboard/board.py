@@ -23,7 +23,7 @@ from fsvi_bench.files import is_directory, is_file
 from fsvi_bench.leaderboard.edition import Edition, edition_names, read_edition
 from fsvi_bench.leaderboard.entry import ENTRIES, Entry, Track, read_bounded, read_entry
 from fsvi_bench.leaderboard.identity import require_own_source, require_own_title
-from fsvi_bench.leaderboard.ranked_tasks import places
+from fsvi_bench.leaderboard.ranked_tasks import Place, places
 from fsvi_bench.leaderboard.result import RESULT_BYTES, SCORING_VERSION, Cell, Result, result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, signer
 
@@ -127,7 +127,7 @@ def _folders(entries: Path) -> Iterator[Path]:
     return (entries / name for name in sorted(names) if not name.startswith(".") and name not in plain_files)
 
 
-def _standing(entry: Entry, root: Path, edition: Edition, expected: list[object], signed: bool) -> Standing:
+def _standing(entry: Entry, root: Path, edition: Edition, expected: list[Place], signed: bool) -> Standing:
     path = result_path(root, edition.name, entry.name)
     try:
         content = read_bounded(path, RESULT_BYTES)
@@ -144,7 +144,7 @@ def _standing(entry: Entry, root: Path, edition: Edition, expected: list[object]
     return Standing(entry, None if stale else result, who, stale)
 
 
-def _why_stale(result: Result, entry: Entry, edition: Edition, expected: list[object]) -> str | None:
+def _why_stale(result: Result, entry: Entry, edition: Edition, expected: list[Place]) -> str | None:
     """Why a result is not one of exactly this entry in exactly this edition; None if it is."""
     if (result.entry, result.entry_sha256) != (entry.name, entry.sha256):
         return "its result is of an earlier version of the entry"

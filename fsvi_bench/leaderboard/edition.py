@@ -1,7 +1,8 @@
 """Editions of a leaderboard: which data sets it ranks on, and the secret that its ranked tasks and seeds come from.
 
-While an edition is open only its maintainer has the secret, so that nobody can tune to the ranked tasks. Its SHA-256 is
-published from the start, and the secret itself when the edition closes: then anyone can make every task and number again.
+While an edition is open only its maintainer has the secret, so that nobody can tune to the ranked tasks. Its SHA-256
+is published from the start, and the secret itself when the edition closes: then anyone can make every task and number
+again.
 """
 
 from __future__ import annotations

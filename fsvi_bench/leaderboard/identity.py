@@ -30,7 +30,11 @@ def _ascii_twins() -> Mapping[str, str]:
     from confusable_homoglyphs.confusables import confusables_data
 
     plain = string.ascii_letters + string.digits
-    twins = {c: [each["c"] for each in alike if each["c"] in plain] for c, alike in confusables_data.items() if c not in plain}
+    twins = {
+        c: [each["c"] for each in alike if each["c"] in plain]
+        for c, alike in confusables_data.items()
+        if c not in plain
+    }
     return {character: min(found) for character, found in twins.items() if found}
 
 
@@ -50,7 +54,9 @@ def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
     if not isinstance(entry.manifest.method, BuiltIn):
         for reserved in (*RESERVED, *_built_in_sources()):
             if skeleton(reserved) in (own, skeleton(entry.name)):
-                raise InputError(f"the title or name of {entry.name} looks like '{reserved}', a reserved name; change it")
+                raise InputError(
+                    f"the title or name of {entry.name} looks like '{reserved}', a reserved name; change it"
+                )
     for other in others:
         if skeleton(other.manifest.title) == own:
             raise InputError(f"the title of {entry.name} looks like that of {other.name}; choose another title")

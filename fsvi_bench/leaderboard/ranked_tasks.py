@@ -122,15 +122,15 @@ def _with_real_targets(official: FrozenTask, raw: RawData, number: int, streams:
         "target_std": y.std(),
     }
     standardised = (X - moments["input_mean"]) / moments["input_std"]
-    moved: dict[str, Any] = {name: _moved(getattr(official, name), streams[name]) for name in PERTURBED}
+    scales: dict[str, Any] = {name: _moved(getattr(official, name), streams[name]) for name in PERTURBED}
+    scales |= {name: torch.as_tensor(value) for name, value in moments.items()}
     drawn = replace(
         official,
         split=number,
         inducing_points=torch.from_numpy(_inducing_points(standardised, official, streams["inducing points"])),
         train_index=torch.from_numpy(train),
         test_index=torch.from_numpy(test),
-        **{name: torch.as_tensor(value) for name, value in moments.items()},
-        **moved,
+        **scales,
     )
     return bind(drawn, raw)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -133,8 +133,8 @@ def _table(board: Board, standings: list[Standing], track: Track | None, score: 
             mean_rank=float(mean_rank),
             interval=intervals[m][1:] if enough else None,  # type: ignore[index]
             group=groups[m] if enough else None,
-            ranks=by_dataset[each.name].to_dict(),
-            scores=medians[each.name].to_dict(),
+            ranks={str(name): rank for name, rank in by_dataset[each.name].items()},
+            scores={str(name): score for name, score in medians[each.name].items()},
             **_beside(each, ranked),
             suspicion=suspicion.get(each.name),
         )
@@ -143,7 +143,7 @@ def _table(board: Board, standings: list[Standing], track: Track | None, score: 
     return Table(track, score, datasets, ranked, sorted(lines, key=lambda line: (line.mean_rank, line.name)))
 
 
-def _beside(standing: Standing, ranked: Sequence[str]) -> dict[str, object]:
+def _beside(standing: Standing, ranked: Sequence[str]) -> dict[str, Any]:
     """What a line tells beside its ranks."""
     cells = [cell for cell in standing.cells("ranked") if cell.dataset in ranked]
     medians = {
@@ -151,7 +151,8 @@ def _beside(standing: Standing, ranked: Sequence[str]) -> dict[str, object]:
         for name in MEDIANS
     }
     seconds = float(np.median([cell.seconds for cell in cells]))
-    return {"medians": medians, "seconds": seconds, "finished": sum(c.status == "ok" for c in cells), "runs": len(cells)}
+    finished = sum(cell.status == "ok" for cell in cells)
+    return {"medians": medians, "seconds": seconds, "finished": finished, "runs": len(cells)}
 
 
 def _optional(cell: Cell, name: str) -> float | None:
@@ -185,15 +186,19 @@ def outliers(standings: Sequence[Standing], score: Score) -> dict[str, float]:
     The official tasks are public: a method that knows them by heart shines there. Told is the median over data sets of
     log10(ranked/official), of entries beyond Tukey's outer fence of the others.
     """
-    if len(standings) < 4:  # noqa: PLR2004 - quartiles of three others say nothing
+    if len(standings) < 4:
         return {}
-    ranked, official = (score_frame(standings, score, kind).groupby("dataset").median() for kind in ("ranked", "official"))
-    with np.errstate(invalid="ignore"):
-        ratios = np.log10(ranked + FLAT) - np.log10(official.reindex(ranked.index) + FLAT)
-    gains = ratios.median()
+    logs = [_log_medians(standings, score, kind) for kind in ("ranked", "official")]
+    gains = (logs[0] - logs[1].reindex(logs[0].index)).median()
     found = {}
     for name, gain in gains.items():
         lower, upper = gains.drop(name).quantile([0.25, 0.75])
         if gain > upper + OUTLYING * max(upper - lower, 0.1):
             found[str(name)] = float(gain)
     return found
+
+
+def _log_medians(standings: Sequence[Standing], score: Score, kind: str) -> pd.DataFrame:
+    """log10 of each entry's median by data set, a little added."""
+    medians = score_frame(standings, score, kind).groupby("dataset").median()
+    return medians.map(lambda median: math.log10(median + FLAT))

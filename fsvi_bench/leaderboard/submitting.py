@@ -16,8 +16,17 @@ from typing import Any
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import require_writable_directory, write_atomically
 from fsvi_bench.leaderboard.board import read_entries, require_identity
-from fsvi_bench.leaderboard.entry import ENTRIES, ENTRY_FILE, Entry, Manifest, manifest_toml, parse_manifest, read_entry, toml_text
-from fsvi_bench.leaderboard.jailed.run import RunFailed, check_entry
+from fsvi_bench.leaderboard.entry import (
+    ENTRIES,
+    ENTRY_FILE,
+    Entry,
+    manifest_toml,
+    parse_manifest,
+    read_entry,
+    toml_text,
+)
+from fsvi_bench.leaderboard.jailed.messages import RunFailed
+from fsvi_bench.leaderboard.jailed.run import check_entry
 from fsvi_bench.leaderboard.ranked_tasks import Place
 from fsvi_bench.leaderboard.verifying import Verification, find_method
 

@@ -7,10 +7,11 @@ result is whole, so that the same command goes on where an earlier one stopped.
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,18 +25,18 @@ from fsvi_bench.files import is_file, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, Secret
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
-from fsvi_bench.leaderboard.jailed.run import Limits, Method, Run, RunFailed, run_entry
+from fsvi_bench.leaderboard.jailed.messages import RunFailed
+from fsvi_bench.leaderboard.jailed.run import Limits, Method, Run, Snapshot, run_entry
 from fsvi_bench.leaderboard.ranked_tasks import Place, make_task, places, training_seed
 from fsvi_bench.leaderboard.result import SCORING_VERSION, Cell, Result, ShortScores, TaskFacts, Waypoint
 from fsvi_bench.maths.blr import mean_field_optimum_kl
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.methods.registry import load_installed
-from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.running.executors.base import Executor
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.scoring.predictive import map_predictive_kl, predictive_kl
-from fsvi_bench.scoring.scores import Scores, not_a_number, score
+from fsvi_bench.scoring.scores import not_a_number, score
 from fsvi_bench.tasks.task import Task
 
 VERIFYING = ".verifying"  #: unfinished verifications, beneath the leaderboard's folder
@@ -49,7 +50,7 @@ class Verification:
     edition: Edition
     secret: Secret | None  #: official tasks need none
     jail: Jail
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     data_dir: Path | None = None
 
 
@@ -118,7 +119,7 @@ def find_method(entry: Entry) -> Method:
         return Method(f":{method.class_}", entry.manifest.settings)
     if Version(method.version) > Version(fsvi_bench.__version__):
         raise InputError(
-            f"{entry.name} is of fsvi-bench {method.version}, and this is {fsvi_bench.__version__}; install that version"
+            f"{entry.name} is of fsvi-bench {method.version}, this is {fsvi_bench.__version__}; install that version"
         )
     found = load_installed(method.name)
     if entry.manifest.family not in found.cls.families:
@@ -204,21 +205,26 @@ def _judged(run: Run, task: Task) -> dict[str, Any]:
     try:
         with _time_limit(SCORING_SECONDS):
             scores = score(run.snapshots[-1].posterior, task)
-            waypoints = tuple(_waypoint(each.steps, each.seconds, each.posterior, task) for each in run.snapshots[:-1])
-            last = Waypoint(steps=own["steps"], seconds=run.seconds, kl=scores.kl, predictive_kl_box=scores.predictive_kl_box)
+            waypoints = tuple(_waypoint(each, task) for each in run.snapshots)
     except InputError as error:  # numbers so large that they overflow
         return own | {"status": "diverged", "reason": str(error)}
     except Exception as error:
         return own | {"status": "failed", "reason": f"its posterior cannot be scored: {type(error).__name__}"}
     if names := not_a_number(scores):
         return own | {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
-    return own | {"scores": ShortScores.of(scores), "waypoints": (*waypoints, last)}
+    return own | {"scores": ShortScores.of(scores), "waypoints": waypoints}
 
 
-def _waypoint(steps: int, seconds: float, q: Posterior, task: Task) -> Waypoint:
-    kl = float("inf") if q.singular else float(gaussian_kl_to_precision(q.mean, q.covariance_tril(), *task.truth.posterior).total)
+def _waypoint(reached: Snapshot, task: Task) -> Waypoint:
+    q = reached.posterior
+    kl = gaussian_kl_to_precision(q.mean, q.covariance_tril(), *task.truth.posterior).total
     box = predictive_kl(q, task, task.Phi_box)
-    return Waypoint(steps=steps, seconds=seconds, kl=kl, predictive_kl_box=None if box is None else float(box.mean()))
+    return Waypoint(
+        steps=reached.steps,
+        seconds=reached.seconds,
+        kl=math.inf if q.singular else float(kl),
+        predictive_kl_box=None if box is None else float(box.mean()),
+    )
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def exact_predictive(problem: Task, Phi: Float[Tensor, "n k"]) -> Predictive:
 
 
 def map_predictive_kl(problem: Task, Phi: Float[Tensor, "n k"]) -> float:
-    """Mean over inputs of KL(exact predictive ‖ N(φᵀm, σ²)): of a point mass at the exact posterior's mean m, the MAP."""
+    """Mean over inputs of KL(exact predictive ‖ N(φᵀm, σ²)): of a point mass at the exact mean m (MAP)."""
     exact = exact_predictive(problem, Phi)
     noise = problem.frozen.noise_variance.expand_as(exact.mean)
     return float(normal_kl(*exact, exact.mean, noise).mean())

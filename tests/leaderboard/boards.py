@@ -7,7 +7,16 @@ import math
 from pathlib import Path
 
 from fsvi_bench.leaderboard.edition import Edition, Secret, write_edition
-from fsvi_bench.leaderboard.entry import ENTRIES, ENTRY_FILE, Budget, BuiltIn, Entry, Manifest, SourceFile, manifest_toml
+from fsvi_bench.leaderboard.entry import (
+    ENTRIES,
+    ENTRY_FILE,
+    Budget,
+    BuiltIn,
+    Entry,
+    Manifest,
+    SourceFile,
+    manifest_toml,
+)
 from fsvi_bench.leaderboard.ranked_tasks import places
 from fsvi_bench.leaderboard.result import (
     SCORING_VERSION,

@@ -12,7 +12,9 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.entry import ENTRY_FILE, manifest_toml, parse_manifest, read_entry
 from tests.leaderboard.boards import entry, manifest, write_entry
 
-TEXT = manifest_toml(manifest(notes="one\ntwo", settings={"lr": 0.1, "wide": True, "mode": "é"}, link="https://a.org/b"))
+TEXT = manifest_toml(
+    manifest(notes="one\ntwo", settings={"lr": 0.1, "wide": True, "mode": "é"}, link="https://a.org/b")
+)
 
 
 @pytest.fixture
@@ -24,7 +26,9 @@ def test_an_entry_is_read_as_it_was_written(tmp_path):
     for each in (entry("mine", b"class M: ...\n"), entry("ours", notes='quotes are "not" taken'.replace('"', "'"))):
         found = read_entry(write_entry(tmp_path, each))
         assert (found.manifest, found.source, found.sha256) == (each.manifest, each.source, each.sha256)
-    assert parse_manifest(TEXT.encode(), tmp_path) == parse_manifest(manifest_toml(parse_manifest(TEXT.encode(), tmp_path)).encode(), tmp_path)
+    assert parse_manifest(TEXT.encode(), tmp_path) == parse_manifest(
+        manifest_toml(parse_manifest(TEXT.encode(), tmp_path)).encode(), tmp_path
+    )
 
 
 def test_everything_that_decides_a_result_is_in_the_hash():

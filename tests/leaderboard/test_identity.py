@@ -18,7 +18,14 @@ REFORMATTED = b"class M:  # copied\n    x = (1)\n"
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("Exact", "Ехасt"), ("RANDA", "R A N D A"), ("Modern VI", "Modem Vl"), ("a-b", "A B"), ("ﬁt", "fit"), ("café", "cafe")],
+    [
+        ("Exact", "Ехасt"),
+        ("RANDA", "R A N D A"),
+        ("Modern VI", "Modem Vl"),
+        ("a-b", "A B"),
+        ("ﬁt", "fit"),
+        ("café", "cafe"),
+    ],
 )
 def test_confusable_titles_look_alike(one, other):
     assert skeleton(one) == skeleton(other)

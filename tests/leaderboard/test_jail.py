@@ -123,9 +123,13 @@ def test_what_runs_on_after_its_end_ends_with_the_jail(task):
     late = Late()
     atexit.register(time.sleep, 999)
     """
-    found = run(source("import threading, time; threading.Thread(target=time.sleep, args=(999,)).start()", before), task)
+    found = run(
+        source("import threading, time; threading.Thread(target=time.sleep, args=(999,)).start()", before), task
+    )
     assert found.status == "ok"
-    running = subprocess.run(["pgrep", "-f", "leaderboard.jailed.worker"], capture_output=True, text=True).stdout.split()
+    running = subprocess.run(
+        ["pgrep", "-f", "leaderboard.jailed.worker"], capture_output=True, text=True
+    ).stdout.split()
     assert all(Path(f"/proc/{pid}").exists() is False or _age(pid) < 120 for pid in running)
 
 
@@ -182,4 +186,3 @@ def test_the_jail_is_never_started_as_root(monkeypatch, tmp_path):
     assert command[0] == "unshare"
     assert "setpriv --reuid=65534" in next(word for word in command if "setpriv" in word)
     assert command.index("bwrap") > command.index("unshare")
-

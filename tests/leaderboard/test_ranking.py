@@ -19,7 +19,7 @@ def naive_ranks(scores):
     """Groups by going through the sorted scores one at a time."""
     groups: list[list[float]] = []
     for score in sorted(scores):
-        if groups and score - groups[-1][0] <= TIE or groups and score == groups[-1][0]:
+        if groups and (score - groups[-1][0] <= TIE or score == groups[-1][0]):
             groups[-1].append(score)
         else:
             groups.append([score])

@@ -25,12 +25,12 @@ _ALLOWED = """
 access brk clock_getres clock_gettime clock_nanosleep close close_range dup dup2 dup3 exit exit_group faccessat
 faccessat2 fadvise64 fcntl fstat fstatfs futex futex_waitv get_mempolicy get_robust_list getcwd getdents64 getegid
 geteuid getgid getpgrp getpid getppid getrandom getrlimit getrusage gettid gettimeofday getuid ioctl lseek lstat madvise
-membarrier mincore mmap mprotect mremap munmap nanosleep newfstatat pipe2 poll ppoll pread64 preadv pselect6
-read readlink readlinkat readv restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigtimedwait
+membarrier mincore mmap mprotect mremap munmap nanosleep newfstatat pipe2 poll ppoll pread64 preadv pselect6 read
+readlink readlinkat readv restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigtimedwait
 sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam sched_getscheduler sched_yield select
 set_robust_list set_tid_address sigaltstack stat statfs statx sysinfo time times uname write writev
-""".split()
-_WRITING = "open openat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 chdir fchdir fsync".split()
+"""
+_WRITING = "open openat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 chdir fchdir fsync"
 
 
 def confine(memory: int, cpu_seconds: int, may_write: bool = False) -> str:
@@ -98,7 +98,7 @@ def _deny_system_calls(may_write: bool) -> bool:
     except (ImportError, OSError, RuntimeError):
         return False
     rules.set_attr(seccomp.Attr.CTL_TSYNC, 1)
-    for name in [*_ALLOWED, *(_WRITING if may_write else ())]:
+    for name in f"{_ALLOWED} {_WRITING if may_write else ''}".split():
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # a call that this architecture does not have
             rules.add_rule(seccomp.ALLOW, name)
     for name, place in (("open", 1), ("openat", 2)) if not may_write else ():  # files that are there; none is made

@@ -1,8 +1,9 @@
 """The jail: bubblewrap, started as an unprivileged user, with nothing in it but Python, its libraries and one job.
 
-Inside there is no network, no other process, nothing of the environment, and no file of this project's but its code: neither data, tasks, configuration nor a leaderboard. A verifier that runs as root drops to the
-user `nobody` first; folders that this user may not enter, such as a Python beneath /root, are mounted for it in a mount
-namespace of the run's own. See bwrap(1), unshare(1) and setpriv(1).
+Inside there is no network, no other process, nothing of the environment, and no file of this project's but its code:
+neither data, tasks, configuration nor a leaderboard. A verifier that runs as root drops to the user `nobody` first;
+folders that this user may not enter, such as a Python beneath /root, are mounted for it in a mount namespace of the
+run's own. See bwrap(1), unshare(1) and setpriv(1).
 """
 
 from __future__ import annotations
@@ -72,7 +73,19 @@ class Jail:
             for path in staged.values():
                 path.mkdir()
             shown = staged
-            before = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _AS_NOBODY, "sh", *pairs, "--"]
+            before = [
+                "unshare",
+                "--mount",
+                "--propagation",
+                "private",
+                "--",
+                "sh",
+                "-c",
+                _AS_NOBODY,
+                "sh",
+                *pairs,
+                "--",
+            ]
         return [*self._limits(memory), *before, self.bwrap, *_options(shown), "--", *python]
 
     def _limits(self, memory: int) -> list[str]:
@@ -105,7 +118,17 @@ def environment() -> dict[str, str]:
 
 def _options(shown: dict[Path, Path]) -> list[str]:
     """Bubblewrap's: namespaces of its own, and what is seen where; the outer folder is mounted before the inner."""
-    words = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
+    words = [
+        "--unshare-all",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+    ]
     words += ["--size", str(SCRATCH), "--tmpfs", "/tmp"]
     words += ["--uid", str(NOBODY), "--gid", str(NOBODY), "--ro-bind", "/proc/sys", "/proc/sys"]
     for link in map(Path, _SYSTEM):
@@ -114,8 +137,7 @@ def _options(shown: dict[Path, Path]) -> list[str]:
     hidden = [path for path in _never_shown() if path not in shown and any(map(path.is_relative_to, shown))]
     for path in sorted([*shown, *hidden], key=lambda path: len(path.parts)):
         words += ["--tmpfs", str(path)] if path in hidden else ["--ro-bind", str(shown[path]), str(path)]
-    for path in map(str, [*hidden, "/dev", "/"]):
-        words += ["--remount-ro", path]
+    words += [word for path in (*hidden, "/dev", "/") for word in ("--remount-ro", str(path))]
     return [*words, "--chdir", "/"]
 
 

@@ -95,8 +95,8 @@ Message = Ready | Started | Reached | Final | Checked
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="event")])
 
 
-class Garbled(Exception):
-    """What came through the pipe is not what our worker sends; `str` says in a clause what is wrong."""
+class RunFailed(Exception):
+    """A run came to no posterior that could be scored; `str` says why, in a clause without a full stop."""
 
 
 class Reader:
@@ -113,13 +113,13 @@ class Reader:
         """The messages that this piece completes, each with the posterior's file behind it.
 
         Raises:
-            Garbled: too long, or not a message.
+            RunFailed: too long, or not a message.
         """
         self._rest += piece
         while len(self._rest) >= _HEAD.size:
             words, file = _HEAD.unpack_from(self._rest)
             if words > MAX_WORDS or file > self._largest_file:
-                raise Garbled(f"a message of {words} and {file} bytes")
+                raise RunFailed(f"it sent a message of {words} and {file} bytes")
             end = _HEAD.size + words + file
             if len(self._rest) < end:
                 return
@@ -128,7 +128,7 @@ class Reader:
             try:
                 yield _MESSAGE.validate_json(text, strict=True), bytes(content)
             except ValidationError as error:
-                raise Garbled("a message that no worker of ours sends") from error
+                raise RunFailed("it sent a message that no worker of ours sends") from error
 
 
 def send(pipe: int, message: Message, file: bytes = b"") -> None:

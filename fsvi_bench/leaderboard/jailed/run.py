@@ -27,27 +27,23 @@ from fsvi_bench.leaderboard.jailed.messages import (
     MAX_POSTERIORS,
     Checked,
     Final,
-    Garbled,
     Job,
     Message,
     Reached,
     Reader,
     Ready,
+    RunFailed,
     Started,
     write_job,
 )
-from fsvi_bench.posteriors.base import KIND_OF, Posterior
+from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.task import Task
 
 START_SECONDS = 180.0  #: until `ready`: to import libraries and read the problem, before the entry's code runs
-CONFORMANCE_SECONDS = 300.0
+CONFORMANCE_SECONDS, MOST_CHECKS = 300.0, 100
 GRACE_SECONDS = 5.0  #: on top of what the budget allows: to import the entry's file and to write posteriors
 _TAIL, _PIECE = 2000, 2**16  #: bytes kept of what the process writes to stderr, and read at a time
-
-
-class RunFailed(Exception):
-    """The run came to no posterior that could be scored; `str` says why, in a clause without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +93,43 @@ def run_entry(entry: Entry, method: Method, task: Task, seed: int, jail: Jail, l
         RunFailed: it exceeded a limit, ended before its time, or sent what no method may.
         InputError: the jail does not hold, or the process ends before it has touched the entry's code.
     """
-    allowed = min(limits.patience * entry.manifest.budget.seconds + GRACE_SECONDS, limits.seconds)
-    heard = _Heard(entry, task.k, allowed)
-    _converse(entry, method, task, seed, jail, limits, heard)
-    return heard.run(jail)
+    budget = entry.manifest.budget
+    allowed = min(limits.patience * budget.seconds + GRACE_SECONDS, limits.seconds)
+    largest_file = 8 * (task.k**2 + 3 * task.k) + 4096
+    isolation, num_steps, snapshots = "", -1, list[Snapshot]()
+    for seconds, message, file in _conversation(entry, method, task, seed, jail, limits, allowed, largest_file):
+        if isinstance(message, Ready):
+            isolation = "none" if jail.bwrap is None else f"{jail.words}, {quotable(message.confined, 100)}"
+        elif isinstance(message, Started) and num_steps < 0:
+            num_steps = message.num_steps
+            if num_steps > max(1, budget.steps):  # a formula is one step
+                raise RunFailed(f"it wants {num_steps} steps, its declared budget has {budget.steps}")
+        elif isinstance(message, Final) and message.status != "ok":
+            return Run(message.status, quotable(message.reason or "", 300), seconds, tuple(snapshots), isolation)
+        elif isinstance(message, Reached | Final):
+            if isinstance(message, Final) and snapshots and snapshots[-1].steps == message.steps:
+                snapshots.pop()  # the last look on the way saw the same q, a moment earlier
+            if not (snapshots[-1].steps if snapshots else -1) < message.steps <= num_steps:
+                raise RunFailed(f"it sent a posterior after {message.steps} steps, out of turn")
+            snapshots.append(Snapshot(message.steps, seconds, _posterior(file, task.k, entry.manifest.family)))
+            if isinstance(message, Final):
+                return Run("ok", None, seconds, tuple(snapshots), isolation)
+            if len(snapshots) == MAX_POSTERIORS:
+                raise RunFailed(f"it sent more than the {MAX_POSTERIORS} posteriors that it was asked for")
+        else:
+            raise RunFailed(f"it sent '{message.event}' out of turn")
+    raise AssertionError("a conversation ends with its final message or an exception")
+
+
+def _posterior(file: bytes, k: int, family: Family) -> Posterior:
+    """A posterior from the bytes of its file, read as any stranger's is."""
+    try:
+        posterior = read_posterior(Path("posterior"), k, content=file)
+    except InputError as error:
+        raise RunFailed(f"it sent a posterior that cannot be read: {quotable(str(error), 300)}") from error
+    if posterior.kind != KIND_OF[family]:
+        raise RunFailed(f"it sent a posterior of kind {posterior.kind}, its family's is {KIND_OF[family]}")
+    return posterior
 
 
 def check_entry(entry: Entry, method: Method, jail: Jail, limits: Limits) -> list[Checked]:
@@ -109,17 +138,25 @@ def check_entry(entry: Entry, method: Method, jail: Jail, limits: Limits) -> lis
     Raises:
         RunFailed, InputError: as `run_entry`.
     """
-    heard = _Heard(entry, 0, CONFORMANCE_SECONDS)
-    _converse(entry, method, None, 0, jail, limits, heard)
-    if heard.final is not None and heard.final.reason is not None:
-        raise RunFailed(_quotable(heard.final.reason, 300))
-    return heard.checked
+    found: list[Checked] = []
+    for _, message, _ in _conversation(entry, method, None, 0, jail, limits, CONFORMANCE_SECONDS, 0):
+        if isinstance(message, Checked) and len(found) < MOST_CHECKS:
+            found.append(message)
+        elif isinstance(message, Final) and message.reason is not None:
+            raise RunFailed(quotable(message.reason, 300))
+        elif not isinstance(message, Ready | Final):
+            raise RunFailed(f"it sent '{message.event}' out of turn")
+    return found
 
 
-def _converse(
-    entry: Entry, method: Method, task: Task | None, seed: int, jail: Jail, limits: Limits, heard: _Heard
-) -> None:
-    """Starts the worker on a job and listens until it is done."""
+def _conversation(
+    entry: Entry, method: Method, task: Task | None, seed: int, jail: Jail, limits: Limits, allowed: float, largest: int
+) -> Iterator[tuple[float, Message, bytes]]:
+    """Starts the worker on a job; what it says up to its final message, with the seconds since it was ready.
+
+    Raises:
+        RunFailed, InputError: as `run_entry`.
+    """
     with contextlib.ExitStack() as stack:
         folder, stage, planted, port = _workshop(stack)
         job = Job(
@@ -129,14 +166,26 @@ def _converse(
             settings=dict(method.settings),
             seed=seed,
             memory=limits.memory,
-            cpu_seconds=math.ceil(heard.allowed),
+            cpu_seconds=math.ceil(allowed),
             planted=str(planted),
             port=port,
             jailed=jail.bwrap is not None,
         )
         write_job(folder, job, entry.source, task)
-        worker = ["-m", "fsvi_bench.leaderboard.jailed.worker", str(folder)]
-        stack.enter_context(_Process.started(jail, folder, worker, limits.memory, stage)).listen(heard)
+        arguments = ["-m", "fsvi_bench.leaderboard.jailed.worker", str(folder)]
+        process = stack.enter_context(_Process.started(jail, folder, arguments, limits.memory, stage))
+        ready: float | None = None
+        for now, message, file in process.messages(Reader(largest), allowed):
+            if (ready is None) != isinstance(message, Ready):
+                raise RunFailed(f"it sent '{message.event}' out of turn")
+            if isinstance(message, Ready) and message.leaks:
+                reached = quotable(" and ".join(dict.fromkeys(message.leaks)), 200)
+                raise InputError(f"the jail does not hold: code in it could reach {reached}; is `bwrap` bubblewrap? "
+                                 "Nothing of the entry was run")  # fmt: skip
+            ready = now if ready is None else ready
+            yield now - ready, message, file
+            if isinstance(message, Final):
+                return
 
 
 def _workshop(stack: contextlib.ExitStack) -> tuple[Path, Path, Path, int]:
@@ -155,7 +204,7 @@ class _Process:
     """The jailed process, gone for good afterwards, with whatever it started."""
 
     def __init__(self, popen: subprocess.Popen[bytes], messages: int) -> None:
-        self.popen, self.messages, self.tail = popen, messages, bytearray()
+        self.popen, self.messages_fd, self.tail = popen, messages, bytearray()
 
     @staticmethod
     @contextlib.contextmanager
@@ -166,7 +215,12 @@ class _Process:
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         try:
             popen = subprocess.Popen(
-                command, env=environment(), cwd="/", pass_fds=(writing,), start_new_session=True, **quiet  # type: ignore[call-overload]
+                command,
+                env=environment(),
+                cwd="/",
+                pass_fds=(writing,),
+                start_new_session=True,
+                **quiet,  # type: ignore[call-overload]
             )
         except OSError as error:
             os.close(reading)
@@ -182,27 +236,39 @@ class _Process:
                 os.killpg(popen.pid, signal.SIGKILL)
             popen.wait()
 
-    def listen(self, heard: _Heard) -> None:
-        """Reads until the final message, the process's end, or the limit; of stderr only the end is kept."""
+    def messages(self, reader: Reader, allowed: float) -> Iterator[tuple[float, Message, bytes]]:
+        """What comes through the pipe, with the time; the first message may take longer than `allowed` seconds.
+
+        Raises:
+            RunFailed: after the first message: the limit, the process's end, or what no worker of ours would say.
+            InputError: the limit or the process's end before it.
+        """
         assert self.popen.stderr is not None
-        errors, began = self.popen.stderr.fileno(), time.monotonic()
+        errors, deadline, started = self.popen.stderr.fileno(), time.monotonic() + START_SECONDS, False
         with selectors.DefaultSelector() as selector:
-            selector.register(self.messages, selectors.EVENT_READ)
+            selector.register(self.messages_fd, selectors.EVENT_READ)
             selector.register(errors, selectors.EVENT_READ)
-            while heard.final is None:
-                left = heard.seconds_left(began)
-                if left <= 0:
-                    raise heard.failure(f"it was not done within {heard.allowed:.0f} s{self._last_words()}")
+            while (left := deadline - time.monotonic()) > 0:
                 for key, _ in selector.select(min(1.0, left)):
                     piece = os.read(key.fd, _PIECE)
                     if key.fd == errors:
                         self.tail = (self.tail + piece)[-_TAIL:]
                         if not piece:
                             selector.unregister(errors)
-                    elif piece:
-                        heard.hear(piece)
-                    else:
-                        raise heard.failure(f"{self._ending()} before it had sent its posterior{self._last_words()}")
+                    elif not piece:
+                        raise self._failure(started, f"{self._ending()} before it had sent its posterior")
+                    for message, file in reader.feed(piece) if key.fd == self.messages_fd else ():
+                        now = time.monotonic()
+                        deadline, started = (deadline if started else now + allowed), True
+                        yield now, message, file
+        raise self._failure(started, f"it was not done within {allowed:.0f} s")
+
+    def _failure(self, started: bool, what: str) -> Exception:
+        """Of the entry's code, or, while that has not been touched, of this machine."""
+        told = f"{what}{self._last_words()}"
+        if started:
+            return RunFailed(told)
+        return InputError(f"the jail did not get ready: {told}; mend bubblewrap, or wait for a less busy machine")
 
     def _ending(self) -> str:
         """How a process ended that has closed its pipe."""
@@ -222,106 +288,9 @@ class _Process:
             os.set_blocking(self.popen.stderr.fileno(), False)
             self.tail = (self.tail + os.read(self.popen.stderr.fileno(), _PIECE))[-_TAIL:]
         lines = [line for line in self.tail.decode(errors="replace").splitlines() if line.strip()]
-        return f"; its last words: '{_quotable(lines[-1], 160)}'" if lines else ""
+        return f"; its last words: '{quotable(lines[-1], 160)}'" if lines else ""
 
 
-class _Heard:
-    """What the process has said so far, in the only order in which our worker says it."""
-
-    def __init__(self, entry: Entry, k: int, allowed: float) -> None:
-        self._kind, self._k, self.allowed = KIND_OF[entry.manifest.family], k, allowed
-        self._budget = entry.manifest.budget.steps
-        self._reader = Reader(largest_file=8 * (k * k + 3 * k) + 4096)
-        self._num_steps: int | None = None
-        self._snapshots: list[Snapshot] = []
-        self._ready: tuple[float, Ready] | None = None
-        self._ended = 0.0
-        self.checked: list[Checked] = []
-        self.final: Final | None = None
-
-    def seconds_left(self, began: float) -> float:
-        start, most = (began, START_SECONDS) if self._ready is None else (self._ready[0], self.allowed)
-        return most - (time.monotonic() - start)
-
-    def failure(self, what: str) -> Exception:
-        """Of the entry's code, or, while that has not been touched, of this machine."""
-        if self._ready is not None:
-            return RunFailed(what)
-        return InputError(f"the jail did not get ready: {what}; mend bubblewrap, or wait until the machine is less busy")
-
-    def hear(self, piece: bytes) -> None:
-        """Takes in a piece.
-
-        Raises:
-            RunFailed: it is nothing that our worker would say, or more steps than the budget has.
-            InputError: the jail does not hold.
-        """
-        try:
-            for message, file in self._reader.feed(piece):
-                if self.final is None:
-                    self._take(message, file, time.monotonic())
-        except Garbled as error:
-            raise RunFailed(f"it sent {error}") from error
-
-    def _take(self, message: Message, file: bytes, now: float) -> None:
-        if isinstance(message, Ready) and self._ready is None:
-            if message.leaks:
-                reached = " and ".join(dict.fromkeys(message.leaks))
-                raise InputError(f"the jail does not hold: code in it could reach {_quotable(reached, 200)}; is `bwrap` "
-                                 "bubblewrap? Nothing of the entry was run")  # fmt: skip
-            self._ready = now, message
-        elif self._ready is None or isinstance(message, Ready):
-            raise Garbled(f"'{message.event}' out of turn")
-        elif isinstance(message, Started):
-            self._start(message)
-        elif isinstance(message, Checked):
-            self.checked.append(message)
-        elif self._k == 0 and isinstance(message, Final):
-            self.final = message
-        else:
-            self._add(message, file, now - self._ready[0])
-
-    def _start(self, message: Started) -> None:
-        if self._num_steps is not None:
-            raise Garbled("'started' twice")
-        self._num_steps = message.num_steps
-        if message.num_steps > max(1, self._budget):  # a formula is one step
-            raise RunFailed(f"it wants {message.num_steps} steps, its declared budget has {self._budget}")
-
-    def _add(self, message: Reached | Final, file: bytes, seconds: float) -> None:
-        if isinstance(message, Final):
-            self.final, self._ended = message, seconds
-            if message.status != "ok":
-                return
-            # The last look on the way saw the same q, a moment earlier.
-            if self._snapshots and self._snapshots[-1].steps == message.steps:
-                self._snapshots.pop()
-        before = self._snapshots[-1].steps if self._snapshots else -1
-        if self._num_steps is None or not before < message.steps <= self._num_steps:
-            raise Garbled(f"q after {message.steps} steps, out of turn")
-        if len(self._snapshots) == MAX_POSTERIORS:
-            raise Garbled(f"more than the {MAX_POSTERIORS} posteriors that it was asked for")
-        self._snapshots.append(Snapshot(message.steps, seconds, self._read(file)))
-
-    def _read(self, file: bytes) -> Posterior:
-        """A posterior from the bytes of its file, read as any stranger's is."""
-        try:
-            posterior = read_posterior(Path("posterior"), self._k, content=file)
-        except InputError as error:
-            raise RunFailed(f"it sent a posterior that cannot be read: {_quotable(str(error), 300)}") from error
-        if posterior.kind != self._kind:
-            raise RunFailed(f"it sent a posterior of kind {posterior.kind}, its family's is {self._kind}")
-        return posterior
-
-    def run(self, jail: Jail) -> Run:
-        """How it ended."""
-        assert self.final is not None
-        assert self._ready is not None
-        reason = None if self.final.reason is None else _quotable(self.final.reason, 300)
-        isolation = "none" if jail.bwrap is None else f"{jail.words}, {_quotable(self._ready[1].confined, 100)}"
-        return Run(self.final.status, reason, self._ended, tuple(self._snapshots), isolation)
-
-
-def _quotable(text: str, length: int) -> str:
+def quotable(text: str, length: int) -> str:
     """A stranger's text on one line, shortened, without control characters, markup or quotes that would end its own."""
     return plain(text, length).translate(str.maketrans("'<>", "’‹›"))

@@ -74,7 +74,12 @@ def _leaderboard_json(site: Site) -> bytes:
         "format": "fsvi-leaderboard/2",
         "edition": site.board.edition,
         "tables": {
-            key: {"track": table.track, "score": table.score, "ranked": table.ranked, "lines": [*map(_line, table.lines)]}
+            key: {
+                "track": table.track,
+                "score": table.score,
+                "ranked": table.ranked,
+                "lines": [*map(_line, table.lines)],
+            }
             for key, table in site.tables.items()
         },
         "entries": [_entry(each) for each in site.board.standings],

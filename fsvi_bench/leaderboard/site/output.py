@@ -21,9 +21,9 @@ MANIFEST_BYTES = 2**24
 def write_site(folder: Path, files: Mapping[str, bytes]) -> list[str]:
     """Writes files by their paths within a folder; removes those of an earlier build that are not among them.
 
-    All are written beside their places first, so that a full disk leaves the earlier site as it was; then each takes its
-    place at once, so that a reader never sees half a file. Which files are a build's is kept in `site-files.json`: what
-    else lies in the folder is left alone. While files take their places it names the old and the new ones, so that a
+    All are written beside their places first, so that a full disk leaves the earlier site as it was; then each takes
+    its place at once, so that a reader never sees half a file. Which files are a build's is kept in
+    `site-files.json`: what else lies in the folder is left alone. While files take their places it names the old and the new ones, so that a
     build that is cut short there can be made again.
 
     Raises:

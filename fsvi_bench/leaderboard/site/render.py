@@ -34,7 +34,9 @@ def _environment() -> Environment:
     found = environment(ASSETS, SHARED)
     found.finalize = words.visible
     found.globals.update(development=DEVELOPMENT_DATASETS, method_name=method_name, colour=colour)
-    found.filters.update({name: getattr(words, name) for name in ("digits", "fixed", "signed", "interval", "full", "sentence")})
+    found.filters.update(
+        {name: getattr(words, name) for name in ("digits", "fixed", "signed", "interval", "full", "sentence")}
+    )
     return found
 
 
