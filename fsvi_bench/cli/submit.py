@@ -14,7 +14,7 @@ from fsvi_bench.cli.options import DataDir
 
 
 def submit(
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="A built-in method, or path/file.py:Class.")],
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="A built-in method, or path/file.py:Class; with --check, an entry's folder.")],
     family: Annotated[str, typer.Option("--family", help="full, ffg, bernoulli or spike-slab.")] = "full",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated.")] = None,
     steps: Annotated[int, typer.Option("--steps", min=0, help="Budget: steps of training one task, at most.")] = 15_000,
@@ -26,6 +26,7 @@ def submit(
     name: Annotated[str | None, typer.Option("--name", help="Of the entry's folder. Default: from method and family.")] = None,
     link: Annotated[str | None, typer.Option("--link", help="https:// address of a paper or repository.")] = None,
     notes: Annotated[str, typer.Option("--notes", help="What readers should know, the hardware included.")] = "",
+    check: Annotated[bool, typer.Option("--check", help="Write nothing: hold an entry that is there to the same.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Write anew an entry that is there.")] = False,
     root: Root = Path("leaderboard"),
     edition: EditionName = None,
@@ -38,22 +39,29 @@ def submit(
     from fsvi_bench.cli.leaderboard import local_verification
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.errors import InputError
+    from fsvi_bench.leaderboard.board import read_entries, require_identity
+    from fsvi_bench.leaderboard.entry import read_entry
     from fsvi_bench.leaderboard.submitting import Draft, require_conformance, trial_places, write_entry
     from fsvi_bench.leaderboard.verifying import verify
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.running.executors.choice import make_executor
 
-    if not author or owner is None:
-        raise InputError("an entry says by whom it is; give --author (a name) and --owner (an account on the forge)")
     use_one_thread()
-    its, source, words = _method(method)
-    content = {
-        "title": title or f"{words} {family}", "authors": author, "owner": owner, "licence": licence, "family": family,
-        "link": link, "notes": notes or None, "method": its, "settings": _settings(settings),
-        "budget": {"steps": steps, "seconds": seconds},
-    }  # fmt: skip
+    if check:
+        entry, root = read_entry(Path(method)), Path(method).absolute().parent.parent
+        require_identity(entry, [other for other in read_entries(root)[0] if other.name != entry.name])
+    elif not author or owner is None:
+        raise InputError("an entry says by whom it is; give --author (a name) and --owner (an account on the forge)")
+    else:
+        its, source, words = _method(method)
+        content = {
+            "title": title or f"{words} {family}", "authors": author, "owner": owner, "licence": licence,
+            "family": family, "link": link, "notes": notes or None, "method": its, "settings": _settings(settings),
+            "budget": {"steps": steps, "seconds": seconds},
+        }  # fmt: skip
     verification = local_verification(root, edition, without_isolation, data_dir)
-    entry = write_entry(Draft(name or _name(words, family), content, source), root, replace)
+    if not check:
+        entry = write_entry(Draft(name or _name(words, family), content, source), root, replace)
     folder = root / "entries" / entry.name
     if checks := require_conformance(entry, verification):
         stderr.print(f"{entry.name} keeps {checks} rules")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 import tomllib
@@ -35,6 +36,14 @@ TRACKS: tuple[Track, ...] = ("full", "ffg", "singular")
 #: No markup, no double quotes, no control or formatting characters; letters of any script.
 _NO_MARKUP = r"[^<>\"`\\\p{C}\p{Zl}\p{Zp}]"
 _NOT_BLANK = r"[^<>\"`\\\p{C}\p{Z}\p{M}]"
+
+
+def _no_hook(name: str) -> str:
+    if name.lower() in ("conftest.py", "sitecustomize.py", "usercustomize.py", "setup.py") or name.startswith("test_"):
+        raise ValueError("expected another name: tools import files of this one by themselves")
+    return name
+
+
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 Line = Annotated[str, Field(pattern=rf"^{_NOT_BLANK}{_NO_MARKUP}{{0,199}}$")]
 Text = Annotated[str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$")]
@@ -42,7 +51,8 @@ Link = Annotated[
     str, Field(max_length=300, pattern=r"^https://[A-Za-z0-9.-]+(?::\d{1,5})?(?:/[A-Za-z0-9._~/?#=&%+@:,;-]*)?$")
 ]
 Account = Annotated[str, Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9-]{0,37}[A-Za-z0-9])?$")]
-PythonFile = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}\.py$")]
+#: Not one that pytest or Python would import by itself.
+PythonFile = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,60}\.py$"), AfterValidator(_no_hook)]
 PythonName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,4}\.\d{1,4}$")]
@@ -184,7 +194,8 @@ def toml_text(values: Mapping[str, Any]) -> str:
 
 
 def _toml(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    special = isinstance(value, float) and not math.isfinite(value)  # of which no manifest holds any
+    return str(value) if special else json.dumps(value, ensure_ascii=False)
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
