@@ -141,7 +141,7 @@ def compare(
     """Two entries by data set, paired over the ranked runs: by their track's headline, else by box inputs."""
     from dataclasses import asdict
 
-    from pydantic_core import to_jsonable_python
+    from pydantic_core import from_json, to_json
 
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.leaderboard.board import read_board
@@ -151,7 +151,7 @@ def compare(
     first, second = (_with_result(board, name) for name in (a, b))
     found = comparison(board, first, second)
     if json:
-        print_json(to_jsonable_python({"a": a, "b": b, **asdict(found)}, inf_nan_mode="strings"))
+        print_json(from_json(to_json({"a": a, "b": b, **asdict(found)}, inf_nan_mode="strings")))
         return 0
     if first.track != second.track:
         stdout.print(
