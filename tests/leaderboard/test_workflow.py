@@ -1,0 +1,163 @@
+"""Pull requests: the workflow holds no secret and trusts the base commit alone; changed.py names the one entry that a
+pull request changes, on throwaway repositories."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+CI = Path(__file__).parents[2] / "leaderboard" / "ci"
+TEXT = (CI / "verify.yml").read_text()
+WORKFLOW = yaml.safe_load(TEXT)
+STEPS = WORKFLOW["jobs"]["check"]["steps"]
+COMMANDS = "\n".join(step.get("run", "") for step in STEPS)
+
+
+def test_it_starts_on_pull_requests_to_entries_and_can_write_nothing():
+    assert WORKFLOW[True] == {"pull_request": {"paths": ["leaderboard/entries/**"]}}  # YAML 1.1 reads `on` as true
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    assert [*WORKFLOW["jobs"]] == ["check"]
+    assert "permissions" not in WORKFLOW["jobs"]["check"]
+    words = re.sub(r"#.*", "", TEXT)
+    assert not re.search(r"pull_request_target|secrets\.|github\.token|actions/cache|--secret|--key", words)
+
+
+def test_everything_that_judges_is_of_the_base_commit_and_pinned():
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"]) for step in STEPS if "uses" in step)
+    assert STEPS[0]["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
+    assert "--require-hashes -r leaderboard/ci/requirements.txt" in COMMANDS
+    assert "../trusted/leaderboard/ci/changed.py" in COMMANDS
+    install = next(step for step in STEPS if "pip install" in step.get("run", ""))
+    assert install["working-directory"] == "trusted"
+    pins = (CI / "requirements.txt").read_text()
+    assert len(re.findall(r"(?m)^[a-z0-9._-]+==", pins, re.IGNORECASE)) > 30
+    assert not re.search(r"index-url|://", pins)
+
+
+def test_nothing_from_outside_is_pasted_into_a_shell_and_no_token_stays_behind():
+    assert "${{" not in COMMANDS
+    for step in STEPS:
+        if step.get("uses", "").startswith("actions/checkout"):
+            assert step["with"]["persist-credentials"] is False
+        if "run" in step:
+            done = subprocess.run(["bash", "-n"], input=step["run"], text=True, capture_output=True, check=False)
+            assert done.returncode == 0, done.stderr
+
+
+# --- changed.py -------------------------------------------------------------------------------------------------------
+
+
+class Repository:
+    """A leaderboard with one entry, of ada's, on main."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.git("init", "--quiet", "--initial-branch=main")
+        self.write("leaderboard/entries/old/entry.toml", 'owner = "ada"\n')
+        self.write("README.md", "read me")
+        self.base = self.commit()
+        self.git("switch", "--quiet", "--create", "proposed")
+
+    def git(self, *words: str) -> str:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        command = ["git", *identity, *words]
+        return subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True).stdout
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def commit(self) -> str:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message", "change")
+        return self.git("rev-parse", "HEAD").strip()
+
+    def ask(self, base: str | None = None, actor: str = "eve") -> tuple[int, str, str]:
+        given = {**os.environ, "BASE": base or self.base, "HEAD": self.commit(), "ACTOR": actor}
+        command = [sys.executable, "-I", str(CI / "changed.py")]
+        done = subprocess.run(command, cwd=self.folder, env=given, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return Repository(tmp_path)
+
+
+NEW = "leaderboard/entries/new"
+MINE = 'owner = "Eve"\n'
+
+
+def test_a_new_entry_is_named(repository):
+    repository.write(f"{NEW}/entry.toml", MINE)
+    repository.write(f"{NEW}/mine.py", "x")
+    assert repository.ask() == (0, f"{NEW}\n", "")
+
+
+def test_only_the_owner_may_change_an_entry(repository):
+    repository.write("leaderboard/entries/old/entry.toml", 'owner = "ada"\ntitle = "new"\n')
+    assert repository.ask(actor="ada") == (0, "leaderboard/entries/old\n", "")
+    assert "is owned by 'ada', and 'eve' opened" in repository.ask()[2]
+    repository.write("leaderboard/entries/old/entry.toml", MINE)  # taken over
+    assert "is owned by 'ada', and 'eve' opened" in repository.ask()[2]
+
+
+def test_an_entry_in_anothers_name_is_refused(repository):
+    repository.write(f"{NEW}/entry.toml", 'owner = "ada"\n')
+    assert "is owned by 'ada', and 'eve' opened" in repository.ask()[2]
+    repository.write(f"{NEW}/entry.toml", "title = 1\n")
+    assert "does not say who owns it" in repository.ask()[2]
+
+
+def test_what_main_did_meanwhile_is_not_the_pull_requests_doing(repository):
+    repository.write(f"{NEW}/entry.toml", MINE)
+    repository.commit()
+    repository.git("switch", "--quiet", "main")
+    repository.write("README.md", "changed on main")
+    base = repository.commit()
+    repository.git("switch", "--quiet", "proposed")
+    assert repository.ask(base) == (0, f"{NEW}\n", "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md", ".github/workflows/verify.yml", "leaderboard/results/v2/new.json", "leaderboard/allowed_signers",
+        "leaderboard/ci/changed.py", "leaderboard/editions/v2/edition.toml", "leaderboard/entries/stray.toml",
+        "leaderboard/entries/UPPER/entry.toml", f"{NEW}/deep/er.py", f"{NEW}/data.safetensors", "pip.py",
+        "leaderboard/entries/$(touch pwned)/entry.toml", "leaderboard/entries/a\nb/entry.toml",
+    ],
+)  # fmt: skip
+def test_anything_outside_one_entry_is_refused(repository, name):
+    repository.write(f"{NEW}/entry.toml", MINE)
+    repository.write(name, "x")
+    status, out, said = repository.ask()
+    assert (status, out, said.count("\n")) == (1, "", 1)
+    assert "change nothing outside one" in said
+    assert not (repository.folder / "pwned").exists()
+
+
+def test_two_entries_links_and_executables_are_refused(repository):
+    repository.write(f"{NEW}/entry.toml", MINE)
+    repository.write("leaderboard/entries/newer/entry.toml", MINE)
+    assert "two entries are changed (new, newer)" in repository.ask()[2]
+    (repository.folder / "leaderboard/entries/newer/entry.toml").unlink()
+    repository.write(f"{NEW}/mine.py", "x")
+    (repository.folder / NEW / "mine.py").chmod(0o755)
+    assert "not a plain file (mode 100755)" in repository.ask()[2]
+    (repository.folder / NEW / "mine.py").unlink()
+    (repository.folder / NEW / "mine.py").symlink_to("/etc/passwd")
+    assert "not a plain file (mode 120000)" in repository.ask()[2]
+
+
+def test_no_change_and_no_commits_are_refused(repository):
+    assert "nothing is changed" in repository.ask()[2]
+    assert "is not a commit" in repository.ask("--output=pwned")[2]
+    assert "git cannot compare" in repository.ask("0" * 40)[2]
