@@ -173,4 +173,4 @@ def positions(scores: Sequence[float]) -> list[float]:
 
 def compare_page(site: Site) -> bytes:
     """Two entries side by side; the page's script shows what `data/<name>.js` has of them."""
-    return render("compare.html.j2", 0, site, lines=site.tables["across"].lines)
+    return render("compare.html.j2", 0, site)
