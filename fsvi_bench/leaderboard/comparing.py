@@ -9,7 +9,6 @@ tested by Wilcoxon's signed-rank test of these means, the data set being the uni
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from jaxtyping import Float
 from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.ranked_tasks import TRAINING_SHARE
 from fsvi_bench.leaderboard.ranking import HEADLINES, TIE, Score, score_frame
-from fsvi_bench.statistics.resampled_t import corrected_interval
+from fsvi_bench.statistics.resampled_t import corrected_interval, paired_differences
 from fsvi_bench.statistics.wilcoxon import signed_rank_test
 
 BOUND = 1.0  #: of a run's log10 ratio
@@ -76,9 +75,9 @@ def comparisons(board: Board, scores: pd.DataFrame, a: str, score: Score) -> dic
 
 def log_ratios(a: pd.Series[float], others: pd.DataFrame) -> pd.DataFrame:
     """log10(a/b) of each run within ±`BOUND`, for each of the others; equal infinities tie."""
-    log_a, logs = a.clip(lower=TIE).map(math.log10), others.clip(lower=TIE).map(math.log10)
-    ratios = -logs.sub(log_a, axis=0)
-    return ratios.where(logs.ne(log_a, axis=0), 0.0).clip(-BOUND, BOUND)
+    log_a, logs = (np.log10(np.maximum(scores.to_numpy(), TIE)) for scores in (a.to_frame(), others))
+    ratios = paired_differences(np.broadcast_to(log_a, logs.shape), logs).clip(-BOUND, BOUND)
+    return pd.DataFrame(ratios, others.index, others.columns)
 
 
 def _mean(ratios: Float[np.ndarray, " tasks"]) -> tuple[float, tuple[float, float] | None]:
