@@ -358,7 +358,7 @@ def test_served_are_files_of_the_build_no_folders_and_nothing_behind_links(tmp_p
         (site / "data").rmdir()
         (site / "data").symlink_to(secret)
         for path in ("/mine.txt", "/b.html", "/data/a.js", "/data/", "/data", "/../secret/a.js", "/%2e%2e/secret/a.js",
-                     "//etc/passwd", "/index.html%00", "/index.html/"):  # fmt: skip
+                     "//etc/passwd", "/index.html%00", "/index.html/", "//["):  # fmt: skip
             status, content, _ = asked(place, path)
             assert (status, b"secret" in content) == (404, False), path
     with pytest.raises(InputError, match="holds no built site; make it with `fsvi-bench leaderboard build`"):
