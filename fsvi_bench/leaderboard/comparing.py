@@ -3,13 +3,12 @@
 A KL spans many orders of magnitude between runs. Where one run's is 10⁷ times the others', a t test of plain
 differences, or of plain logarithms, sees little but that one. What is compared is log10(a/b) of each run, within ±1:
 ten times nearer or more counts as ten times, an infinite score included. Scores count as `TIE` at least, since ranks
-tell no nearer ones apart. A data set's number is the mean over its runs. Whether a is nearer than b over data sets is
+tell no nearer ones apart. A data set's number is the mean over its runs; whether a is nearer than b over data sets is
 tested by Wilcoxon's signed-rank test of these means, the data set being the unit.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from jaxtyping import Float
 from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.ranked_tasks import TRAINING_SHARE
 from fsvi_bench.leaderboard.ranking import HEADLINES, TIE, Score, score_frame
-from fsvi_bench.statistics.resampled_t import corrected_interval
+from fsvi_bench.statistics.resampled_t import corrected_interval, paired_differences
 from fsvi_bench.statistics.wilcoxon import signed_rank_test
 
 BOUND = 1.0  #: of a run's log10 ratio
@@ -62,23 +61,23 @@ def comparisons(board: Board, scores: pd.DataFrame, a: str, score: Score) -> dic
     ratios = log_ratios(scores[a], scores.drop(columns=a))
     means = ratios.groupby(["dataset", "number"]).mean()
     medians = scores.groupby("dataset").median()
-    by_dataset = {name: (medians.loc[name], means.loc[name]) for name in board.edition.datasets}
+    by_dataset = {name: (medians.loc[name].to_dict(), means.loc[name].to_numpy()) for name in board.edition.datasets}
     found = {}
-    for b in map(str, ratios.columns):
+    for place, b in enumerate(ratios):
         differences = tuple(
-            Difference(name, *median[[a, b]].tolist(), *_mean(mean[b].to_numpy()))
+            Difference(name, median[a], median[b], *_mean(mean[:, place]))
             for name, (median, mean) in by_dataset.items()
         )
         counted = [each.log_ratio for each in differences if each.dataset in board.edition.ranked_datasets]
-        found[b] = Comparison(score, differences, signed_rank_test(counted))
+        found[str(b)] = Comparison(score, differences, signed_rank_test(counted))
     return found
 
 
 def log_ratios(a: pd.Series[float], others: pd.DataFrame) -> pd.DataFrame:
     """log10(a/b) of each run within ±`BOUND`, for each of the others; equal infinities tie."""
-    log_a, logs = a.clip(lower=TIE).map(math.log10), others.clip(lower=TIE).map(math.log10)
-    ratios = -logs.sub(log_a, axis=0)
-    return ratios.where(logs.ne(log_a, axis=0), 0.0).clip(-BOUND, BOUND)
+    log_a, logs = (np.log10(np.maximum(scores.to_numpy(), TIE)) for scores in (a.to_frame(), others))
+    ratios = paired_differences(np.broadcast_to(log_a, logs.shape), logs).clip(-BOUND, BOUND)
+    return pd.DataFrame(ratios, others.index, others.columns)
 
 
 def _mean(ratios: Float[np.ndarray, " tasks"]) -> tuple[float, tuple[float, float] | None]:

@@ -14,9 +14,9 @@ from fsvi_bench.leaderboard.board import Board, Standing, read_board
 from fsvi_bench.leaderboard.comparing import Comparison, comparisons
 from fsvi_bench.leaderboard.ranking import HEADLINES, Line, score_frame
 from fsvi_bench.leaderboard.site.output import write_site
-from fsvi_bench.leaderboard.site.pages import SCORES, Site, compare_page, dataset_page, first_page, method_page
+from fsvi_bench.leaderboard.site.pages import Site, compare_page, dataset_page, first_page, method_page
 from fsvi_bench.leaderboard.site.render import asset_files
-from fsvi_bench.leaderboard.site.words import digits, interval, signed
+from fsvi_bench.leaderboard.site.words import SCORES, digits, interval, signed
 
 SITE = "site"  #: folder beneath a leaderboard's, unless another is named
 
@@ -74,12 +74,7 @@ def _leaderboard_json(site: Site) -> bytes:
         "format": "fsvi-leaderboard/2",
         "edition": site.board.edition,
         "tables": {
-            key: {
-                "track": table.track,
-                "score": table.score,
-                "ranked": table.ranked,
-                "lines": [*map(_line, table.lines)],
-            }
+            key: {"score": table.score, "ranked": table.ranked, "lines": [_line(line) for line in table.lines]}
             for key, table in site.tables.items()
         },
         "entries": [_entry(each) for each in site.board.standings],

@@ -22,9 +22,9 @@ def write_site(folder: Path, files: Mapping[str, bytes]) -> list[str]:
     """Writes files by their paths within a folder; removes those of an earlier build that are not among them.
 
     All are written beside their places first, so that a full disk leaves the earlier site as it was; then each takes
-    its place at once, so that a reader never sees half a file. Which files are a build's is kept in
-    `site-files.json`: what else lies in the folder is left alone. While files take their places it names the old and the new ones, so that a
-    build that is cut short there can be made again.
+    its place at once, so that a reader never sees half a file. Which files are a build's is kept in `site-files.json`:
+    what else lies in the folder is left alone. While files take their places it names the old and the new ones, so that
+    a build that is cut short there can be made again.
 
     Raises:
         InputError: the folder cannot be written, or a link, or a file that is no build's, stands in the way.
@@ -64,8 +64,7 @@ def built_files(folder: Path) -> set[str]:
 
 def _stays_inside(folder: Path, name: str) -> bool:
     path = PurePosixPath(name)
-    outside = path.is_absolute() or ".." in path.parts or path.parts == () or "\0" in name
-    return not outside and not _behind_links(folder, name)
+    return not (path.is_absolute() or ".." in path.parts or "\0" in name or _behind_links(folder, name))
 
 
 def _behind_links(folder: Path, name: str) -> list[Path]:

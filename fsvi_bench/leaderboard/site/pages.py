@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from fsvi_bench.files import is_file
 from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.entry import TRACKS, SourceFile
 from fsvi_bench.leaderboard.ranked_tasks import OFFICIAL_SPLITS, TASKS, WITH_REAL_TARGETS, Place
-from fsvi_bench.leaderboard.ranking import HEADLINES, Line, Score, Table, rank_across, rank_track, score_of
-from fsvi_bench.leaderboard.result import Cell, TaskFacts, Waypoint
+from fsvi_bench.leaderboard.ranking import HEADLINES, Line, Score, Table, rank_across, rank_track
+from fsvi_bench.leaderboard.result import TaskFacts, Waypoint
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from fsvi_bench.leaderboard.site.curves import curves, headline
 from fsvi_bench.leaderboard.site.render import inline, render
@@ -25,19 +28,6 @@ from fsvi_bench.running.settings import setting_words
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 
-TABLES = {
-    "full": "Full covariance",
-    "ffg": "Factorised",
-    "singular": "Singular",
-    "across": "All, box inputs",
-    "across-test": "All, test inputs",
-}
-SCORES: dict[Score, str] = {
-    "kl": "KL(q ‖ exact posterior), nats",
-    "kl_above_floor": "KL above the floor of factorised q, nats",
-    "predictive_kl_box": "predictive KL over the input box, nats",
-    "predictive_kl_test": "predictive KL over the test inputs, nats",
-}
 FRACTIONS = (0.01, 0.1, 1.0)  #: of a run's steps
 
 
@@ -51,9 +41,9 @@ class Site:
 
     @staticmethod
     def of(board: Board, root: Path) -> Site:
-        tables = {track: rank_track(board, track) for track in TRACKS}
-        across = {"across": rank_across(board), "across-test": rank_across(board, "predictive_kl_test")}
-        return Site(board, is_file(root / ALLOWED_SIGNERS), {**tables, **across})
+        tables: dict[str, Table] = {track: rank_track(board, track) for track in TRACKS}
+        tables |= {"across": rank_across(board), "across-test": rank_across(board, "predictive_kl_test")}
+        return Site(board, is_file(root / ALLOWED_SIGNERS), tables)
 
     @property
     def shown(self) -> list[Standing]:
@@ -65,10 +55,6 @@ class Site:
         """The edition's tasks, which are the same for all entries; none before there is a result."""
         cells = self.shown[0].result.cells if self.shown and self.shown[0].result else ()
         return {cell.place: cell.task for cell in cells}
-
-    def tasks_of(self, dataset: str) -> dict[Place, TaskFacts]:
-        """Those of a data set, ranked ones first."""
-        return {place: task for place, task in self.tasks.items() if place.dataset == dataset}
 
     def lines(self, name: str) -> dict[str, Line]:
         """An entry's lines, by table."""
@@ -87,12 +73,8 @@ def first_page(site: Site) -> bytes:
     return render(
         "index.html.j2",
         0,
-        site=site,
-        board=site.board,
-        edition=edition,
+        site,
         tables={key: table for key, table in site.tables.items() if table.lines},
-        titles=TABLES,
-        scores=SCORES,
         point_mass=_point_mass(site),
         stale=[each for each in site.board.standings if each.result is None],
         redrawn=sum(task.redrawn for place, task in site.tasks.items() if place.kind == "ranked"),
@@ -118,44 +100,39 @@ def _point_mass(site: Site) -> dict[str, Any]:
 def method_page(site: Site, standing: Standing) -> bytes:
     """What an entry is, what the verifier found, and the commands that make it again."""
     score = HEADLINES[standing.track]
-    cells = [cell for kind in ("ranked", "official") for cell in standing.cells(kind)]
     drawn = curves(standing, score)
     return render(
         "method.html.j2",
         1,
-        site=site,
+        site,
         standing=standing,
         entry=standing.entry,
         manifest=standing.entry.manifest,
-        edition=site.board.edition,
         lines=site.lines(standing.name),
-        titles=TABLES,
         score=score,
-        scores=SCORES,
-        runs={name: [cell for cell in cells if cell.dataset == name] for name in site.board.edition.datasets},
-        score_of=score_of,
         curves=None if drawn is None else inline(drawn, "course"),
         along=_along(site, standing, score),
         commands=[site.verify_command(standing.name), _run_command(site, standing)],
     )
 
 
-def _along(site: Site, standing: Standing, score: Score) -> list[dict[str, float]]:
+def _along(site: Site, standing: Standing, score: Score) -> list[dict[Hashable, float]]:
     """After a part of a run's steps, by the code's own count: medians over the ranked runs that have waypoints."""
-    counted = site.board.edition.ranked_datasets
-    cells = [cell for cell in standing.cells("ranked") if cell.dataset in counted and cell.waypoints]
-    found = []
-    for fraction in FRACTIONS if cells else ():
-        points = [(_last_within(cell, fraction), cell) for cell in cells]
-        medians = {name: median(getattr(point, name) for point, _ in points) for name in ("steps", "seconds")}
-        found.append({"fraction": fraction, **medians, "score": median(headline(*each, score) for each in points)})
-    return found
+    found = [
+        (fraction, point.steps, point.seconds, headline(point, cell, score))
+        for cell in standing.cells("ranked")
+        if cell.dataset in site.board.edition.ranked_datasets and cell.waypoints
+        for fraction in FRACTIONS
+        for point in [_last_within(cell.waypoints, fraction)]
+    ]
+    frame = pd.DataFrame(found, columns=["fraction", "steps", "seconds", "score"])
+    return frame.groupby("fraction", as_index=False).median().to_dict("records")
 
 
-def _last_within(cell: Cell, fraction: float) -> Waypoint:
+def _last_within(waypoints: Sequence[Waypoint], fraction: float) -> Waypoint:
     """The last waypoint within a part of the steps, or the first there is."""
-    most = fraction * cell.waypoints[-1].steps
-    return [point for point in cell.waypoints if point.steps <= most or point is cell.waypoints[0]][-1]
+    within = [point for point in waypoints if point.steps <= fraction * waypoints[-1].steps]
+    return [waypoints[0], *within][-1]
 
 
 def _run_command(site: Site, standing: Standing) -> str:
@@ -175,28 +152,25 @@ def dataset_page(site: Site, dataset: str) -> bytes:
     return render(
         "dataset.html.j2",
         1,
+        site,
         dataset=dataset,
-        edition=site.board.edition,
         card=load_card(dataset) if dataset in card_names() else None,
-        tasks=site.tasks_of(dataset),
+        tasks={place: task for place, task in site.tasks.items() if place.dataset == dataset},
         with_real_targets=WITH_REAL_TARGETS,
         tables={track: lines for track, lines in tables.items() if lines},
         places={track: positions([line.scores[dataset] for line in lines]) for track, lines in tables.items()},
         point_mass=_point_mass(site),
-        titles=TABLES,
-        scores={track: SCORES[HEADLINES[track]] for track in TRACKS},
+        headlines=HEADLINES,
     )
 
 
-def positions(scores: Sequence[float]) -> list[float | None]:
-    """Where scores lie on a logarithmic axis that holds them all, from 0 to 1; None where one has no place there."""
-    with_place = [math.log10(score) for score in scores if NO_LOGARITHM < score < math.inf]
-    low, width = min(with_place, default=0.0), max(with_place, default=0.0) - min(with_place, default=0.0)
-    shares = ((math.log10(max(score, NO_LOGARITHM)) - low) / (width or math.inf) for score in scores)
-    return [share if NO_LOGARITHM < score < math.inf else None for share, score in zip(shares, scores, strict=True)]
+def positions(scores: Sequence[float]) -> list[float]:
+    """Where scores lie on a logarithmic axis that holds them all, from 0 to 1; NaN where one has no place there."""
+    row = pd.Series(scores, dtype=float)
+    logs = np.log10(row.where((row > NO_LOGARITHM) & (row < math.inf)))
+    return ((logs - logs.min()) / ((logs.max() - logs.min()) or 1.0)).tolist()
 
 
 def compare_page(site: Site) -> bytes:
     """Two entries side by side; the page's script shows what `data/<name>.js` has of them."""
-    order = [line.standing for line in site.tables["across"].lines]
-    return render("compare.html.j2", 0, entries=order, edition=site.board.edition)
+    return render("compare.html.j2", 0, site)

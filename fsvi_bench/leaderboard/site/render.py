@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -19,24 +19,27 @@ from fsvi_bench.presenting.report.appearance import ASSETS as SHARED
 from fsvi_bench.presenting.report.appearance import colour_variable, look, svg_for_page
 from fsvi_bench.presenting.report.page import environment
 
+if TYPE_CHECKING:
+    from fsvi_bench.leaderboard.site.pages import Site
+
 ASSETS = Path(__file__).parent / "assets"
+FILTERS = ("digits", "fixed", "full", "sentence", "signed")
 SCRIPTS = (SHARED / "page.js", ASSETS / "site.js", ASSETS / "compare.js")
 
 
-def render(template: str, depth: int, **context: Any) -> bytes:
+def render(template: str, depth: int, site: Site, **context: Any) -> bytes:
     """A page; `depth` is how many folders below the first page it lies."""
-    page = _environment().get_template(template).render(root="../" * depth, **context)
-    return (page.rstrip() + "\n").encode()
+    shared = {"root": "../" * depth, "site": site, "board": site.board, "edition": site.board.edition}
+    return (_environment().get_template(template).render(shared, **context).rstrip() + "\n").encode()
 
 
 @cache
 def _environment() -> Environment:
     found = environment(ASSETS, SHARED)
     found.finalize = words.visible
-    found.globals.update(development=DEVELOPMENT_DATASETS, method_name=method_name, colour=colour)
-    found.filters.update(
-        {name: getattr(words, name) for name in ("digits", "fixed", "signed", "interval", "full", "sentence")}
-    )
+    found.globals.update(titles=words.TABLES, scores=words.SCORES, development=DEVELOPMENT_DATASETS)
+    found.globals.update(method_name=method_name, colour=colour)
+    found.filters.update({name: getattr(words, name) for name in FILTERS})
     return found
 
 
@@ -53,8 +56,9 @@ def colour(standing: Standing) -> str:
 
 def asset_files() -> dict[str, bytes]:
     """Style sheet and scripts by their paths in the site; the report's own style comes first."""
-    style = render("style.css.j2", 1) + (ASSETS / "site.css").read_bytes()
-    return {"assets/style.css": style} | {f"assets/{path.name}": path.read_bytes() for path in SCRIPTS}
+    shared = _environment().get_template("style.css.j2").render()
+    style = f"{shared}\n{(ASSETS / 'site.css').read_text(encoding='utf-8')}"
+    return {"assets/style.css": style.encode()} | {f"assets/{path.name}": path.read_bytes() for path in SCRIPTS}
 
 
 def inline(figure: Figure, name: str) -> Markup:

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.entry import read_bounded
@@ -34,7 +34,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get_all("Host") not in ([f"{HOST}:{port}"], [f"localhost:{port}"]):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
             return
-        name = unquote(urlsplit(self.path).path).removeprefix("/") or "index.html"
+        name = unquote(self.path.partition("?")[0]).removeprefix("/") or "index.html"
         try:
             content = self._content(name)
         except InputError:

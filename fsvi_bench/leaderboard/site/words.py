@@ -1,4 +1,4 @@
-"""Numbers and strangers' texts as a page shows them."""
+"""Names, numbers and strangers' texts as a page shows them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ import unicodedata
 
 from markupsafe import Markup
 
+from fsvi_bench.leaderboard.ranking import Score
 from fsvi_bench.presenting.figures import NO_LOGARITHM
 from fsvi_bench.presenting.plots import readable
 
+TABLES = {
+    "full": "Full covariance",
+    "ffg": "Factorised",
+    "singular": "Singular",
+    "across": "All, box inputs",
+    "across-test": "All, test inputs",
+}
+SCORES: dict[Score, str] = {
+    "kl": "KL(q ‖ exact posterior), nats",
+    "kl_above_floor": "KL above the floor of factorised q, nats",
+    "predictive_kl_box": "predictive KL over the input box, nats",
+    "predictive_kl_test": "predictive KL over the test inputs, nats",
+}
 MISSING = "–"
 _KEPT = "\n\t"
 _TURNS_OR_HIDES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}

@@ -1,0 +1,214 @@
+"""The site in headless Chromium, from disk: how it looks, sorts and compares, and that it asks for nothing outside."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from fsvi_bench.leaderboard.board import read_board
+from fsvi_bench.leaderboard.comparing import comparison
+from fsvi_bench.leaderboard.site.build import build_site
+from fsvi_bench.leaderboard.site.pages import Site, first_page
+from fsvi_bench.leaderboard.site.render import asset_files
+from fsvi_bench.leaderboard.site.serve import address, make_server
+from fsvi_bench.leaderboard.site.words import digits, signed
+from tests.leaderboard.boards import edition, make_board
+from tests.leaderboard.sites import PAGES, kls, save_board
+from tests.requirements import skip_or_fail
+
+AXE = Path(os.environ.get("FSVI_BENCH_AXE", Path(__file__).parents[1] / "browser/node_modules/axe-core/axe.min.js"))
+MANY = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return save_board(tmp_path_factory.mktemp("board"))
+
+
+@pytest.fixture(scope="module")
+def site(root):
+    build_site(root, root / "site")
+    return root / "site"
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory):
+    """The first page of 500 entries in one track, on eight data sets."""
+    folder = tmp_path_factory.mktemp("big")
+    make_board(folder, {f"entry-{i:03d}": kls(1 + i * 7919 % 503 / 10) for i in range(500)}, edition(MANY))
+    (folder / "assets").mkdir()
+    for name, content in asset_files().items():
+        (folder / name).write_bytes(content)
+    (folder / "index.html").write_bytes(first_page(Site.of(read_board(folder), folder)))
+    return folder
+
+
+@pytest.fixture
+def visit(browser, site):
+    """Opens a page; at the end, only files of the site may have been asked for, and nothing may have complained."""
+    complaints, requests, contexts, roots = [], [], [], ["data:,"]
+
+    def call(name="index.html", width=1280, folder=site, **options):
+        roots.append(folder.as_uri())
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **options))
+        page = contexts[-1].new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"{folder.as_uri()}/{name}")
+        page.wait_for_load_state("networkidle")
+        return page
+
+    yield call
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(tuple(roots))] == []
+
+
+def column(page, heading):
+    """What a column of the first table is sorted by, row by row."""
+    place = page.locator("#table-full th").filter(has_text=heading).last.evaluate("th => th.cellIndex")
+    return page.locator("#table-full .rivals tr").evaluate_all(f"rows => rows.map(row => row.cells[{place}].dataset.v)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_serious_stands_in_a_screen_readers_or_a_keyboards_way(visit, name, scheme):
+    if not AXE.is_file():
+        skip_or_fail("axe-core is not there; run `npm ci --prefix tests/browser`")
+    # axe comes in past the page's own policy, which is what the tests beside this one are about.
+    page = visit(name, color_scheme=scheme, bypass_csp=True)
+    page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+    found = page.evaluate("axe.run(document, { preload: false })")
+    serious = [
+        (each["id"], [node["html"][:200] for node in each["nodes"]][:3])
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+    assert found["passes"]  # it did look
+
+
+@pytest.mark.parametrize("width", [400, 1280, 1600])
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_sticks_out_and_no_letters_are_too_small(visit, name, width):
+    page = visit(name, width=width)
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    small = page.evaluate(
+        """() => [...document.querySelectorAll('body *')].filter(each =>
+            [...each.childNodes].some(node => node.nodeType === 3 && node.data.trim()) && !each.closest('sub, svg')
+            && parseFloat(getComputedStyle(each).fontSize) < 11.5).map(each => each.outerHTML.slice(0, 90))"""
+    )
+    assert small == []
+
+
+def test_dark_and_light_follow_the_readers_setting(visit):
+    grounds = {}
+    for scheme in ("light", "dark"):
+        page = visit("methods/far.html", color_scheme=scheme)
+        curve = page.locator(".plot svg path[stroke^='var']").first.evaluate("e => getComputedStyle(e).stroke")
+        grounds[scheme] = [page.evaluate("getComputedStyle(document.body).backgroundColor"), curve]
+    assert grounds["light"][0] == "rgb(255, 255, 255)"
+    assert all(light != dark for light, dark in zip(*grounds.values(), strict=True))
+
+
+@pytest.mark.parametrize("key", ["Enter", "Space"])
+def test_headings_sort_and_the_filter_says_how_many_rows_pass(visit, key):
+    page = visit()
+    heading = page.locator("#table-full th").filter(has_text="energy")
+    assert page.locator("#table-full [aria-sort=ascending]").all_inner_texts() == ["mean rank"]
+    for order in ("ascending", "descending"):
+        heading.get_by_role("button").press(key)
+        values = [float(value) for value in column(page, "energy")]
+        assert heading.get_attribute("aria-sort") == order
+        assert values == sorted(values, reverse=order == "descending")
+    page.get_by_label("Filter").fill("ADA near")
+    assert page.locator("#table-full .rivals tr:visible").count() == 1
+    assert page.locator("#kept").inner_text() == f"3 of {page.locator('.rivals tr').count()} rows"
+
+
+def test_with_500_entries_it_answers_at_once_and_shows_all_when_asked(visit, big):
+    """0.3 s to paint on a quiet machine; a busy one must not decide a test."""
+    page = visit(folder=big, bypass_csp=True)
+    assert page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 3000
+    rows = page.locator("#table-full .rivals tr:visible")
+    assert rows.count() == 50
+    timed = "action => { const start = performance.now(); eval(action); document.body.offsetHeight; return performance.now() - start }"
+    sort = "[...document.querySelectorAll('#table-full thead button')].find(b => b.textContent === 'boston').click()"
+    assert page.evaluate(timed, sort) < 1000
+    values = column(page, "boston")
+    assert values == sorted(values, key=float)  # all 500 were sorted, not those that showed
+    assert len(values) == 500
+    page.get_by_label("Filter").fill("entry-49")
+    assert rows.count() == 10
+    page.get_by_label("Filter").fill("")
+    page.get_by_role("button", name="Show all").first.click()
+    assert rows.count() == 500
+    assert page.evaluate("document.activeElement.closest('tr').sectionRowIndex") == 50
+
+
+def test_a_comparison_is_chosen_by_lists_or_address_and_leads_nowhere_else(visit, root):
+    board = read_board(root)
+    by_name = {each.name: each for each in board.standings}
+    page = visit("compare.html#a=../index&b=far")
+    assert page.locator("#b").input_value() == "far"
+    assert page.locator("#a").input_value() == "exact-full"
+    page.locator("#a").select_option("dropout")
+    page.locator("#compared").wait_for()
+    assert page.url.endswith("compare.html#a=dropout&b=far")
+    expected = comparison(board, by_name["dropout"], by_name["far"])
+    shown = page.locator("#compared tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].map(c => c.textContent))"
+    )
+    assert [row[:4] for row in shown] == [
+        [each.dataset, digits(each.a), digits(each.b), signed(each.log_ratio)] for each in expected.differences
+    ]
+    assert f"p = {digits(expected.p_value, 2)} (Wilcoxon)" in page.locator("#said").inner_text()
+    page.locator("#b").select_option("dropout")
+    page.get_by_text("An entry beside itself").wait_for()
+    for name in ("exact-full", "near"):  # an entry's own link names the first alone
+        page = visit(f"compare.html#a={name}")
+        page.locator("#compared").wait_for()
+        assert page.locator("#a").input_value() == name != page.locator("#b").input_value()
+
+
+def test_without_scripts_and_in_print_every_row_stands_there(visit, big):
+    page = visit(folder=big, java_script_enabled=False)
+    assert page.locator("#table-full .rivals tr").nth(499).is_visible()
+    assert not page.get_by_label("Filter").is_visible()
+    printed = visit(folder=big)
+    printed.emulate_media(media="print")
+    assert printed.locator("#table-full .rivals tr").nth(499).is_visible()
+
+
+def test_the_policy_would_stop_scripts_even_unescaped(browser, site, tmp_path):
+    injected = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title='ran'\"><h1>"
+    (tmp_path / "page.html").write_text((site / "compare.html").read_text().replace("<h1>", injected))
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_load_state("networkidle")
+    assert page.title() == "Compare two: fsvi-bench leaderboard"
+    page.close()
+
+
+def test_served_it_works_as_from_disk(browser, site):
+    server = make_server(site, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    complaints, page = [], browser.new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    try:
+        page.goto(f"{address(server)}compare.html#a=near&b=far")
+        page.locator("#compared").wait_for()
+    finally:
+        page.close()
+        server.shutdown()
+        server.server_close()
+    assert complaints == []
