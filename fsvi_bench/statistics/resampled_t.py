@@ -9,6 +9,7 @@ Frank's (2004) experiments, though no unbiased estimate exists.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ def corrected_interval(values: ArrayLike, test_train_ratio: float, level: float 
         raise InputError("values hold Infinity and -Infinity, whose mean is not a number; leave one of them out")
     if len(row) == 1 or math.isinf(mean):
         return Interval(mean, None, None)
-    half = float(student_t.interval(level, len(row) - 1)[1]) * _standard_error(row, test_train_ratio)
+    half = _quantile(level, len(row) - 1) * _standard_error(row, test_train_ratio)
     return Interval(mean, mean - half, mean + half)
 
 
@@ -93,6 +94,12 @@ def paired_differences(a: Float[np.ndarray, "*B"], b: Float[np.ndarray, " ..."])
     """a − b, where equal infinities differ by 0."""
     with np.errstate(invalid="ignore"):
         return np.where(a == b, 0.0, a - b)
+
+
+@cache
+def _quantile(level: float, degrees: int) -> float:
+    """What |t| exceeds with probability 1 − level."""
+    return float(student_t.interval(level, degrees)[1])
 
 
 def _standard_error(row: Float[np.ndarray, " J"], ratio: float) -> float:

@@ -85,12 +85,12 @@ def write_drawing(figure: Figure, name: str, folder: Path, description: str, sub
         InputError: the folder cannot be written.
     """
     paths = write_figure(figure, folder / name, DOTS_PER_INCH)
-    svg = Markup(_for_page(paths[1].read_text(encoding="utf-8")))  # Matplotlib has escaped the texts in it
+    svg = Markup(svg_for_page(paths[1].read_text(encoding="utf-8")))  # Matplotlib has escaped the texts in it
     width = round(96 * float(figure.get_figwidth()))
     return Drawing(svg, width, description, tuple(path.name for path in paths), subject)
 
 
-def _for_page(svg: str) -> str:
+def svg_for_page(svg: str) -> str:
     """The markup of an SVG file to stand within HTML: no style sheet, letters and colours by the page's own."""
     # Matplotlib repeats each text as a comment; names that end in numbers are those of no reference.
     removed = r"<(metadata|style)\b.*?</\1>|<!--.*?-->| id=\"[^\"]*_\d+\"|xlink:(?=href)| font-family: [^;\"]*;?"

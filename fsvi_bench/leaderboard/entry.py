@@ -1,0 +1,231 @@
+"""An entry of a leaderboard: `entry.toml`, and the source file of a method that is not ours; see docs/submitting.md.
+
+An entry is code and settings. It holds no number that anybody claims: all numbers are made by `leaderboard.verify`.
+Everything here comes from strangers, so that files are opened without following links, read up to a limit, and parsed
+into strict types; no code of theirs is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from fsvi_bench.errors import InputError, invalid_field, plain, quoted
+from fsvi_bench.files import sha256_of_json
+from fsvi_bench.posteriors.base import Family
+
+ENTRIES, ENTRY_FILE = "entries", "entry.toml"
+ENTRY_BYTES, SOURCE_BYTES = 2**16, 2**20
+DEVELOPMENT_DATASETS = ("boston", "concrete")  #: the ones to tune on; they are shown, and ranks leave them out
+
+Track = Literal["full", "ffg", "singular"]
+TRACKS: tuple[Track, ...] = ("full", "ffg", "singular")
+
+#: No markup, no double quotes, no control or formatting characters; letters of any script.
+_NO_MARKUP = r"[^<>\"`\\\p{C}\p{Zl}\p{Zp}]"
+_NOT_BLANK = r"[^<>\"`\\\p{C}\p{Z}\p{M}]"
+
+
+def _no_hook(name: str) -> str:
+    if name.lower() in ("conftest.py", "sitecustomize.py", "usercustomize.py", "setup.py") or name.startswith("test_"):
+        raise ValueError("expected another name: tools import files of this one by themselves")
+    return name
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+Line = Annotated[str, Field(pattern=rf"^{_NOT_BLANK}{_NO_MARKUP}{{0,199}}$")]
+Text = Annotated[str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$")]
+Link = Annotated[
+    str, Field(max_length=300, pattern=r"^https://[A-Za-z0-9.-]+(?::\d{1,5})?(?:/[A-Za-z0-9._~/?#=&%+@:,;-]*)?$")
+]
+Account = Annotated[str, Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9-]{0,37}[A-Za-z0-9])?$")]
+#: Not one that pytest or Python would import by itself.
+PythonFile = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,60}\.py$"), AfterValidator(_no_hook)]
+PythonName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Version = Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,4}\.\d{1,4}$")]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Setting = bool | Annotated[int, Field(ge=-(2**63), lt=2**63)] | Number | Annotated[str, Field(max_length=200)]
+
+
+def _spdx(licence: str) -> str:
+    try:
+        return canonicalize_license_expression(licence)
+    except InvalidLicenseExpression as error:
+        raise ValueError("expected an SPDX expression such as MIT or Apache-2.0, or LicenseRef-Name") from error
+
+
+class Strict(BaseModel):
+    """What a stranger's file may hold: these fields, of these types, and nothing else."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="strings")
+
+
+class BuiltIn(Strict):
+    """A method of this package, and the least version of the package that has it as the entry means it."""
+
+    name: Name
+    version: Version
+
+
+class SourceFile(Strict):
+    """A file beside `entry.toml`, and the method's class in it."""
+
+    file: PythonFile
+    class_: PythonName = Field(alias="class")
+
+
+class Budget(Strict):
+    """What training one task may take; `verify` allows no more steps, and `seconds` times its patience."""
+
+    steps: Annotated[int, Field(ge=0, le=10**9)]
+    seconds: Annotated[Number, Field(gt=0, le=10**6)]  #: of training one task, on the hardware that the notes name
+
+
+class Manifest(Strict):
+    """`entry.toml`."""
+
+    title: Line
+    authors: Annotated[list[Line], Field(min_length=1, max_length=50)]
+    owner: Account  #: the account on the forge that may change the entry
+    licence: Annotated[Line, AfterValidator(_spdx)]  #: of the source
+    family: Family
+    method: BuiltIn | SourceFile
+    settings: Annotated[dict[PythonName, Setting], Field(max_length=100)] = {}
+    budget: Budget
+    link: Link | None = None
+    notes: Text = ""
+
+    @property
+    def track(self) -> Track:
+        """Singular posteriors have an infinite KL and are ranked among themselves."""
+        return self.family if self.family in ("full", "ffg") else "singular"
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """An entry's folder, read and checked."""
+
+    name: str  #: the folder's
+    manifest: Manifest
+    source: bytes | None  #: of a method that is not ours
+
+    @cached_property
+    def sha256(self) -> str:
+        """Names the entry in results: SHA-256 over its name, its manifest's content and its source."""
+        source = None if self.source is None else hashlib.sha256(self.source).hexdigest()
+        return sha256_of_json([self.name, self.manifest.model_dump(mode="json", by_alias=True), source])
+
+    @property
+    def method(self) -> str:
+        """The method's name, as seeds and pages have it."""
+        method = self.manifest.method
+        return method.name if isinstance(method, BuiltIn) else method.class_
+
+
+def read_entry(folder: Path) -> Entry:
+    """Reads an entry.
+
+    Raises:
+        InputError: the folder is a link or holds other files than an entry's, a file is too large or no plain file, or
+            the manifest is not one; says which field, what was got and what is expected.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        raise InputError(f"{folder} is not a folder, expected one that holds {ENTRY_FILE}; links are not followed")
+    manifest = parse_manifest(read_bounded(folder / ENTRY_FILE, ENTRY_BYTES), folder / ENTRY_FILE)
+    checked_name(folder)
+    source = manifest.method.file if isinstance(manifest.method, SourceFile) else None
+    own = {ENTRY_FILE, source} - {None}
+    if others := sorted(set(_names(folder)) - own):
+        raise InputError(f"{folder} holds {quoted(others[0])}, expected only {' and '.join(sorted(map(str, own)))}")
+    return Entry(folder.name, manifest, None if source is None else _read_source(folder / source))
+
+
+def checked_name(folder: Path) -> None:
+    """Raises InputError unless a folder's name can be an entry's."""
+
+    class Named(Strict):
+        name: Name
+
+    try:
+        Named(name=folder.name)
+    except ValidationError as error:
+        raise InputError(f"{quoted(folder.name)} cannot be an entry's name; use a-z, 0-9 and -, 63 at most") from error
+
+
+def parse_manifest(content: bytes, path: Path) -> Manifest:
+    """The content of an `entry.toml`.
+
+    Raises:
+        InputError: it is no TOML, or not a manifest.
+    """
+    try:
+        return Manifest.model_validate(tomllib.loads(content.decode()))
+    except ValidationError as error:
+        raise InputError(f"{path}: {invalid_field(error)}; mend that field") from error
+    except (ValueError, RecursionError) as error:  # TOML, UTF-8, a number of 5,000 digits, lists within lists
+        raise InputError(f"{path} is not TOML: {plain(str(error))}; mend the file") from error
+
+
+def manifest_toml(manifest: Manifest) -> str:
+    """A manifest as the text of its file."""
+    return toml_text(manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+
+
+def toml_text(values: Mapping[str, Any]) -> str:
+    """Values as TOML, which writes strings, numbers, truth values and lists as JSON does; one level of tables."""
+    tables = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+    lines = [f"{name} = {_toml(value)}" for name, value in values.items() if name not in tables and value is not None]
+    for table, content in tables.items():
+        lines += ["", f"[{table}]", *(f"{name} = {_toml(value)}" for name, value in content.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    special = isinstance(value, float) and not math.isfinite(value)  # of which no manifest holds any
+    return str(value) if special else json.dumps(value, ensure_ascii=False)
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """A plain file's content; no link is followed, and nothing that could block is waited for.
+
+    Raises:
+        InputError: it is no plain file, has more than `limit` bytes, or cannot be read.
+    """
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise InputError(f"{path} is no plain file; put one in its place")
+            content = stream.read(limit + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; expected a plain file, not a link") from error
+    if len(content) > limit:
+        raise InputError(f"{path} has more than {limit:,} bytes, the most that it may have; shorten it")
+    return content
+
+
+def _read_source(path: Path) -> bytes:
+    content = read_bounded(path, SOURCE_BYTES)
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 (byte {error.start}); save it as such") from error
+    return content
+
+
+def _names(folder: Path) -> list[str]:
+    """The first names in a folder, more than an entry has."""
+    with os.scandir(folder) as found:
+        return [each.name for each, _ in zip(found, range(4), strict=False)]

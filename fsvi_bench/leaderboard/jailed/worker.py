@@ -1,0 +1,127 @@
+"""The process in the jail: `python -m fsvi_bench.leaderboard.jailed.worker FOLDER PIPE`.
+
+It trains one problem as `fsvi_bench.running` would, on one thread, and sends q on its way and at the end. It holds
+neither test rows, nor the exact posterior, nor scores. Before the message `ready` only code of ours has run; after it
+the entry's code has the process to itself, and the verifier believes nothing that it sends unchecked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fsvi_bench.conformance import Subject, check_method
+from fsvi_bench.conformance.subject import MEASUREMENT_POINTS
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.jailed.confinement import confine, end_with_parent, leaks
+from fsvi_bench.leaderboard.jailed.messages import (
+    MAX_MESSAGE,
+    MAX_POSTERIORS,
+    MAX_REASON,
+    SOURCE_FILE,
+    Checked,
+    Final,
+    Job,
+    Reached,
+    Ready,
+    Started,
+    read_job,
+    read_problem,
+    send,
+)
+from fsvi_bench.methods.base import Method
+from fsvi_bench.methods.problems import TrainingData
+from fsvi_bench.methods.registry import MethodEntry, load_method
+from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
+from fsvi_bench.posteriors.io import posterior_file
+from fsvi_bench.threads import use_one_thread
+from fsvi_bench.training.trainer import train
+
+PER_DECADE = 4  #: looks at q, so that they reach back to 10^-2.5 of the steps by way of 10 % and 1 %
+
+
+def looks(total: int) -> list[int]:
+    """Before the first step, then evenly on a logarithmic scale up to the end; 1 % and 10 % are among them."""
+    steps = {round(total * 10 ** (-place / PER_DECADE)) for place in range(MAX_POSTERIORS - 1)}
+    return sorted({0, *steps})
+
+
+def main(folder: Path, pipe: int) -> None:
+    """Does the job of a folder; whatever the method raises is sent as its failure."""
+    end_with_parent()
+    use_one_thread()
+    job = read_job(folder)
+    problem = None if job.conformance else read_problem(folder)
+    found = leaks(Path(job.planted), job.port) if job.jailed else []
+    confined = confine(job.memory, job.cpu_seconds, may_write=job.conformance)
+    send(pipe, Ready(leaks=found, confined=confined))
+    if found:
+        return
+    try:
+        if problem is None:
+            _check(folder, job, pipe)
+        else:
+            _train(_method(folder, job, problem), problem.k, pipe)
+    except Exception as error:
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        send(pipe, Final(status="failed", reason=reason[:MAX_REASON], steps=0))
+
+
+def _method(folder: Path, job: Job, problem: TrainingData) -> Method:
+    module, _, name = job.method.rpartition(":")
+    cls = getattr(import_module(module), name) if module else load_method(f"{folder / SOURCE_FILE}:{name}").cls
+    options = cls.checked_options(job.settings, name)
+    cls.check(options, problem)
+    return cls(problem, job.family, [job.seed], options)
+
+
+def _check(folder: Path, job: Job, pipe: int) -> None:
+    """Conformance, with the entry's family and settings; the final message says that all checks were made."""
+    entry = load_method(f"{folder / SOURCE_FILE}{job.method}")
+    report = check_method([Subject(entry, job.family, _for_small_problems(entry, job.settings))])
+    for finding in report.findings:
+        words = {"check": finding.check, "family": finding.family, "status": finding.status}
+        send(pipe, Checked(**words, message=finding.message[:MAX_MESSAGE]))  # type: ignore[arg-type]
+    send(pipe, Final(status="ok" if report.ok else "failed", reason=None, steps=0))
+
+
+def _for_small_problems(entry: MethodEntry, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry's settings but for its budget and the size of its measurement sets, which small problems cannot have."""
+    points = {"M": MEASUREMENT_POINTS} if "M" in entry.cls.Options.model_fields else {}
+    return {name: value for name, value in settings.items() if name != "max_steps"} | points
+
+
+def _train(method: Method, k: int, pipe: int) -> None:
+    send(pipe, Started(num_steps=method.num_steps))
+    last = method.num_steps
+
+    def observe(steps: int, seconds: float) -> None:
+        nonlocal last
+        last = steps or last
+        q = _posterior(method)
+        if (defect(q, k) or divergence(q)) is None:
+            send(pipe, Reached(steps=steps), posterior_file(q))
+
+    # A formula has nothing to show before its one step.
+    at = looks(method.num_steps) if method.trains else []
+    train(method, "cpu", observe if at else None, at)
+    q = _posterior(method)
+    if (reason := defect(q, k)) is not None:
+        reason = f"the posterior is not one over the weights: {reason}"
+        send(pipe, Final(status="failed", reason=reason[:MAX_REASON], steps=last))
+    elif (reason := method.divergences()[0] or divergence(q)) is not None:
+        send(pipe, Final(status="diverged", reason=reason[:MAX_REASON], steps=last))
+    else:
+        send(pipe, Final(status="ok", reason=None, steps=last), posterior_file(q))
+
+
+def _posterior(method: Method) -> Posterior:
+    (q,) = unstack(method.posterior().cpu())
+    return q
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
