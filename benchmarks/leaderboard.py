@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from fsvi_bench.leaderboard.reading import read_submission
 from fsvi_bench.leaderboard.rescoring import rescore
 from fsvi_bench.leaderboard.strict import manifest_yaml
 from fsvi_bench.leaderboard.submission import CELLS_FILE, MANIFEST_FILE, Claim, Claims, Manifest
+
 from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.running.executors import use_one_thread

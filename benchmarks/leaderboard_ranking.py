@@ -17,13 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fsvi_bench.leaderboard.comparing import comparison
 from fsvi_bench.leaderboard.entries import SUBMISSIONS, folder_sha256, read_entries
-from fsvi_bench.leaderboard.ranking import rank_across, rank_track
 from fsvi_bench.leaderboard.references import References
 from fsvi_bench.leaderboard.strict import manifest_yaml
 from fsvi_bench.leaderboard.submission import CELLS_FILE, MANIFEST_FILE, TRACKS
 from fsvi_bench.leaderboard.verification import verification_path, write_verification
+
+from fsvi_bench.leaderboard.comparing import comparison
+from fsvi_bench.leaderboard.ranking import rank_across, rank_track
 from tests.leaderboard.boards import SOURCE, manifest, references, verification, verified_cells
 
 NAMES = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht", "protein")

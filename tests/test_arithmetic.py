@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from fsvi_bench.leaderboard.rerun.jail import environment
 from pydantic import ValidationError
 
 from fsvi_bench.arithmetic import KERNELS_VARIABLE, PORTABLE, arithmetic, kernels_of_protocol, use_kernels
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard.rerun.jail import environment
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.grid import decisive_sha256
 from fsvi_bench.running.plan import Protocol, load_protocol, protocol_names

@@ -34,12 +34,14 @@ from fsvi_bench.leaderboard.entry import (
 
 EDITIONS, EDITION_FILE = "editions", "edition.toml"
 SECRET_BYTES = 32
+PROTOCOL = "redrawn-tasks/1"  #: which tasks, and how they are drawn: `leaderboard.ranked_tasks`
 
 
 class Edition(Strict):
     """`edition.toml`."""
 
     name: Name
+    protocol: Literal["redrawn-tasks/1"]
     datasets: Annotated[list[Name], Field(min_length=1, max_length=100)]
     status: Literal["open", "closed"]
     secret_sha256: Sha256
@@ -65,7 +67,7 @@ class Edition(Strict):
     @property
     def sha256(self) -> str:
         """Names what an edition's numbers depend on; it stays the same when the edition closes."""
-        return sha256_of_json([self.name, self.datasets, self.secret_sha256, self.seeds])
+        return sha256_of_json([self.name, self.protocol, self.datasets, self.secret_sha256, self.seeds])
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def make_board(root: Path, name: str, datasets: list[str], secret: Path) -> Edit
     path = root / EDITIONS / name / EDITION_FILE
     if path.exists():
         raise InputError(f"{path} exists; choose another name with --edition")
-    values = {"name": name, "datasets": datasets, "status": "open", "secret_sha256": "0" * 64}
+    values = {"name": name, "protocol": PROTOCOL, "datasets": datasets, "status": "open", "secret_sha256": "0" * 64}
     try:
         edition = Edition.model_validate(values)
     except ValidationError as error:

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from fsvi_bench.leaderboard.verification import read_verification
 
 from fsvi_bench.conformance import Subject, check_method
-from fsvi_bench.leaderboard.verification import read_verification
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card

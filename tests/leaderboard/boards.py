@@ -36,6 +36,7 @@ DATASETS = ["boston", "diabetes", "yacht", "wine", "energy"]
 
 def edition(datasets=("diabetes",), status="closed", seeds=1, **more):
     return Edition(
+        protocol="redrawn-tasks/1",
         name="v2",
         datasets=list(datasets),
         status=status,

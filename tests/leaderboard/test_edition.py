@@ -139,7 +139,9 @@ def test_targets_of_the_model_are_calibrated():
     for number in (3, 4):
         for key in range(20):
             secret = Secret(bytes([key]) * 32)
-            its = Edition(name="v2", datasets=["diabetes"], status="open", secret_sha256=secret.sha256)
+            its = Edition(
+                name="v2", protocol="redrawn-tasks/1", datasets=["diabetes"], status="open", secret_sha256=secret.sha256
+            )
             task = make_task(Place("ranked", "diabetes", number), its, secret).task
             weights = torch.from_numpy(
                 secret.stream("task", "v2", "diabetes", number, 0, "weights").standard_normal(task.k)

@@ -130,7 +130,7 @@ def test_official_answers_by_heart_show_as_such(tmp_path):
 
 
 def test_a_jail_that_does_not_hold_ends_the_verification(tmp_path):
-    with pytest.raises(InputError, match="no code of entries was run|did not get ready"):
+    with pytest.raises(InputError, match=r"no code of entries was run|did not get ready"):
         run(built_in(), tmp_path, SOME[:1], verification(Jail(str(tmp_path / "nothing"))))
 
 
