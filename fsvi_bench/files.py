@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 import uuid
 from collections.abc import Mapping
@@ -126,6 +127,24 @@ def require_writable_directory(path: Path, what: str, mend: str) -> None:
             pass
     except OSError as error:
         raise InputError(f"{what} {path} is not writable: {existing}: {error.strerror}; {mend}") from error
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """A plain file's content; no link is followed, and nothing that could block is waited for.
+
+    Raises:
+        InputError: it is no plain file, has more than `limit` bytes, or cannot be read.
+    """
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise InputError(f"{path} is no plain file; put one in its place")
+            content = stream.read(limit + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; expected a plain file, not a link") from error
+    if len(content) > limit:
+        raise InputError(f"{path} has more than {limit:,} bytes, the most that it may have; shorten it")
+    return content
 
 
 def sha256_of_file(path: Path) -> str:

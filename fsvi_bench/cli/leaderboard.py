@@ -29,17 +29,12 @@ WithoutIsolation = Annotated[
 
 def local_verification(root: Path, edition: str | None, without_isolation: bool, data_dir: Path | None) -> Verification:
     """An edition of a leaderboard's folder, without its secret, and the jail of this machine."""
-    from fsvi_bench.errors import InputError
-    from fsvi_bench.leaderboard.edition import edition_names, read_edition
+    from fsvi_bench.leaderboard.edition import read_edition
     from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
     from fsvi_bench.leaderboard.verifying import Verification
 
-    if not (names := edition_names(root)):
-        raise InputError(
-            f"{root} holds no editions; make a leaderboard there: fsvi-bench leaderboard init --root {root}"
-        )
     jail = Jail(None) if without_isolation else require_jail()
-    return Verification(read_edition(root, edition or names[-1]), None, jail, data_dir=data_dir)
+    return Verification(read_edition(root, edition), None, jail, data_dir=data_dir)
 
 
 @app.command("init")
@@ -73,9 +68,9 @@ def close(
 ) -> int:
     """Publish an edition's secret: from then on anyone can make its tasks and numbers again."""
     from fsvi_bench.cli.console import stdout
-    from fsvi_bench.leaderboard.edition import close_edition, edition_names, read_edition, read_secret
+    from fsvi_bench.leaderboard.edition import close_edition, read_edition, read_secret
 
-    read = read_edition(root, edition or edition_names(root)[-1])
+    read = read_edition(root, edition)
     close_edition(root, read, read_secret(read, secret))
     stdout.print(f"edition {read.name} is closed", soft_wrap=True)
     return 0

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fsvi_bench.arithmetic import use_kernels
 from fsvi_bench.cli.leaderboard import EditionName, Root, WithoutIsolation
 from fsvi_bench.cli.options import DataDir
+
+if TYPE_CHECKING:
+    from fsvi_bench.leaderboard.entry import Entry
+    from fsvi_bench.leaderboard.verifying import Verification
 
 
 def submit(
@@ -37,49 +41,43 @@ def submit(
     use_kernels("portable")
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.cli.leaderboard import local_verification
-    from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.errors import InputError
-    from fsvi_bench.leaderboard.board import read_entries, require_identity
-    from fsvi_bench.leaderboard.entry import read_entry
-    from fsvi_bench.leaderboard.submitting import Draft, require_conformance, trial_places, write_entry
-    from fsvi_bench.leaderboard.verifying import verify
+    from fsvi_bench.leaderboard.board import read_entries, read_placed_entry, require_identity
+    from fsvi_bench.leaderboard.submitting import Draft, as_name, write_entry
     from fsvi_bench.running.executors import use_one_thread
-    from fsvi_bench.running.executors.choice import make_executor
+    from fsvi_bench.running.settings import parse_setting
 
     use_one_thread()
     if check:
-        entry, root = read_entry(Path(method)), Path(method).absolute().parent.parent
-        require_identity(entry, [other for other in read_entries(root)[0] if other.name != entry.name])
-    elif not author or owner is None:
-        raise InputError("an entry says by whom it is; give --author (a name) and --owner (an account on the forge)")
+        entry, root = read_placed_entry(Path(method))
+        verification = local_verification(root, edition, without_isolation, data_dir)
+        require_identity(entry, read_entries(root)[0])
     else:
+        if not author or owner is None:
+            raise InputError(
+                "an entry says by whom it is; give --author (a name) and --owner (an account on the forge)"
+            )
+        verification = local_verification(root, edition, without_isolation, data_dir)
         its, source, words = _method(method)
         content = {
             "title": title or f"{words} {family}", "authors": author, "owner": owner, "licence": licence,
-            "family": family, "link": link, "notes": notes or None, "method": its, "settings": _settings(settings),
-            "budget": {"steps": steps, "seconds": seconds},
+            "family": family, "link": link, "notes": notes, "method": its,
+            "settings": dict(map(parse_setting, settings or ())), "budget": {"steps": steps, "seconds": seconds},
         }  # fmt: skip
-    verification = local_verification(root, edition, without_isolation, data_dir)
-    if not check:
-        entry = write_entry(Draft(name or _name(words, family), content, source), root, replace)
+        entry = write_entry(Draft(name or as_name(f"{words}-{family}"), content, source), root, replace)
     folder = root / "entries" / entry.name
-    if checks := require_conformance(entry, verification):
-        stderr.print(f"{entry.name} keeps {checks} rules")
-    with RichProgress() as progress:
-        result = verify(entry, verification, root, make_executor("local", 1), progress, trial_places(verification))
-    for cell in result.cells:
-        said = cell.reason if cell.scores is None else f"KL {cell.scores.kl:.6g}, box {cell.scores.predictive_kl_box}"
-        stderr.print(f"{cell.place.name}: {cell.status}, {said}, {cell.seconds:.1f} s")
+    passed = _tried(entry, verification, root)
     stdout.print(str(folder), soft_wrap=True)
     stderr.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}")
-    return 0 if all(cell.status == "ok" for cell in result.cells) else 1
+    return 0 if passed else 1
 
 
 def _method(spec: str) -> tuple[dict[str, str], bytes | None, str]:
     """What the entry says of its method, the file's text, and the method's name."""
     import fsvi_bench
     from fsvi_bench.errors import InputError
-    from fsvi_bench.leaderboard.entry import SOURCE_BYTES, read_bounded
+    from fsvi_bench.files import read_bounded
+    from fsvi_bench.leaderboard.entry import SOURCE_BYTES
 
     if ".py:" not in spec:
         return {"name": spec, "version": fsvi_bench.__version__}, None, spec
@@ -89,13 +87,19 @@ def _method(spec: str) -> tuple[dict[str, str], bytes | None, str]:
     return {"file": Path(path).name, "class": cls}, read_bounded(Path(path).resolve(), SOURCE_BYTES), cls
 
 
-def _settings(settings: list[str] | None) -> dict[str, object]:
-    from fsvi_bench.running.settings import parse_setting
+def _tried(entry: Entry, verification: Verification, root: Path) -> bool:
+    """Conformance, and two official tasks; whether both came to a posterior."""
+    from fsvi_bench.cli.console import stderr
+    from fsvi_bench.cli.progress import RichProgress
+    from fsvi_bench.leaderboard.submitting import require_conformance, trial_places
+    from fsvi_bench.leaderboard.verifying import verify
+    from fsvi_bench.running.executors.choice import make_executor
 
-    return dict(parse_setting(text) for text in settings or ())
-
-
-def _name(words: str, family: str) -> str:
-    from fsvi_bench.leaderboard.submitting import as_name
-
-    return as_name(f"{words}-{family}")
+    if checks := require_conformance(entry, verification):
+        stderr.print(f"{entry.name} keeps {checks} rules")
+    with RichProgress() as progress:
+        result = verify(entry, verification, root, make_executor("local", 1), progress, trial_places(verification))
+    for cell in result.cells:
+        said = cell.reason if cell.scores is None else f"KL {cell.scores.kl:.6g}, box {cell.scores.predictive_kl_box}"
+        stderr.print(f"{cell.place.name}: {cell.status}, {said}, {cell.seconds:.1f} s")
+    return all(cell.status == "ok" for cell in result.cells)

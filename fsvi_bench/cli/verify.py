@@ -12,7 +12,10 @@ from fsvi_bench.cli.leaderboard import EditionName, WithoutIsolation, local_veri
 from fsvi_bench.cli.options import AsJson, DataDir, Workers
 
 if TYPE_CHECKING:
+    from fsvi_bench.leaderboard.entry import Entry
     from fsvi_bench.leaderboard.result import Result
+    from fsvi_bench.leaderboard.verifying import Verification
+    from fsvi_bench.running.executors.base import Executor
 
 
 def verify(
@@ -35,41 +38,46 @@ def verify(
     use_kernels("portable")  # before anything that imports torch
     from dataclasses import replace
 
-    from fsvi_bench.cli.console import print_json, stderr
-    from fsvi_bench.cli.progress import RichProgress
+    from fsvi_bench.cli.console import print_json
     from fsvi_bench.errors import InputError
+    from fsvi_bench.leaderboard.board import read_placed_entry
     from fsvi_bench.leaderboard.edition import read_secret
-    from fsvi_bench.leaderboard.entry import read_entry
-    from fsvi_bench.leaderboard.result import result_path, write_result
-    from fsvi_bench.leaderboard.signing import sign
-    from fsvi_bench.leaderboard.verifying import verify as verify_entry
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.running.executors.choice import make_executor
 
     use_one_thread()
+    if key is not None and not key.is_file():
+        raise InputError(f"there is no key {key}; name the private key's file with --key")
+    chosen = make_executor(executor, workers, ray_address)
     results: list[Result] = []
-    for folder in entries:
-        root = folder.absolute().parent.parent
-        entry = read_entry(folder)
-        verification = local_verification(root, edition, without_isolation, data_dir)
-        known = read_secret(verification.edition, secret)
-        limits = replace(verification.limits, seconds=max_seconds)
-        verification = replace(verification, secret=known, limits=limits)
-        if key is not None and not key.is_file():
-            raise InputError(f"there is no key {key}; name the private key's file with --key")
-        with RichProgress() as progress:
-            result = verify_entry(entry, verification, root, make_executor(executor, workers, ray_address), progress)
-        path = result_path(root, verification.edition.name, entry.name)
-        write_result(path, result)
-        if key is not None:
-            sign(path, key)
-        results.append(result)
-        stderr.print(f"{path}{'' if key else ', unsigned'}", soft_wrap=True)
+    for entry, root in map(read_placed_entry, entries):
+        local = local_verification(root, edition, without_isolation, data_dir)
+        limits = replace(local.limits, seconds=max_seconds)
+        its = replace(local, secret=read_secret(local.edition, secret), limits=limits)
+        results.append(_verified(entry, root, its, chosen, key))
         if not json:
-            _show(result)
+            _show(results[-1])
     if json:
         print_json(results)
     return 0 if all(cell.status == "ok" for result in results for cell in result.cells) else 1
+
+
+def _verified(entry: Entry, root: Path, verification: Verification, executor: Executor, key: Path | None) -> Result:
+    """The result, written and signed."""
+    from fsvi_bench.cli.console import stderr
+    from fsvi_bench.cli.progress import RichProgress
+    from fsvi_bench.leaderboard.result import result_path, write_result
+    from fsvi_bench.leaderboard.signing import sign
+    from fsvi_bench.leaderboard.verifying import verify
+
+    with RichProgress() as progress:
+        result = verify(entry, verification, root, executor, progress)
+    path = result_path(root, result.edition, result.entry)
+    write_result(path, result)
+    if key is not None:
+        sign(path, key)
+    stderr.print(f"{path}{'' if key else ', unsigned'}", soft_wrap=True)
+    return result
 
 
 def _show(result: Result) -> None:

@@ -19,11 +19,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError, invalid_field, quoted
-from fsvi_bench.files import is_directory, is_file
-from fsvi_bench.leaderboard.edition import Edition, edition_names, read_edition
-from fsvi_bench.leaderboard.entry import ENTRIES, Entry, Track, read_bounded, read_entry
+from fsvi_bench.files import is_directory, is_file, read_bounded
+from fsvi_bench.leaderboard.edition import Edition, read_edition
+from fsvi_bench.leaderboard.entry import ENTRIES, Entry, Track, read_entry
 from fsvi_bench.leaderboard.identity import require_own_source, require_own_title
-from fsvi_bench.leaderboard.ranked_tasks import Place, places
+from fsvi_bench.leaderboard.ranked_tasks import Place, runs
 from fsvi_bench.leaderboard.result import RESULT_BYTES, SCORING_VERSION, Cell, Result, result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, signer
 
@@ -82,13 +82,12 @@ def read_board(root: Path, edition: str | None = None) -> Board:
     Raises:
         InputError: there are no entries or editions in the folder, or the edition cannot be read.
     """
-    names = edition_names(root)
-    if not names or not is_directory(root / ENTRIES):
+    if not is_directory(root / ENTRIES):
         raise InputError(f"{root} holds no leaderboard (entries/ and editions/); make one: fsvi-bench leaderboard init")
-    read = read_edition(root, edition or names[-1])
-    expected, signed = places(read), is_file(root / ALLOWED_SIGNERS)
+    read = read_edition(root, edition)
+    wanted = set(runs(read))
     entries, refused = read_entries(root)
-    standings = [_standing(entry, root, read, expected, signed) for entry in entries]
+    standings = [_standing(entry, root, read, wanted) for entry in entries]
     # Of two entries that may not stand side by side, the one that has a result was there first.
     kept: list[Standing] = []
     for standing in sorted(standings, key=lambda each: (each.result is None, each.name)):
@@ -101,21 +100,35 @@ def read_board(root: Path, edition: str | None = None) -> Board:
 
 
 def require_identity(entry: Entry, others: list[Entry]) -> None:
-    """Raises InputError if an entry's title or source may not stand beside these others."""
+    """Raises InputError if an entry's title or source may not stand beside these others; itself is passed over."""
+    others = [other for other in others if other.name != entry.name]
     require_own_title(entry, others)
     require_own_source(entry, others)
 
 
 def read_entries(root: Path) -> tuple[list[Entry], list[Refused]]:
     """The entries of a leaderboard's folder by name, and what lies there and is none. Hidden names are passed over."""
-    found: tuple[list[Entry], list[Refused]] = [], []
+    entries: list[Entry] = []
+    refused: list[Refused] = []
     for folder in _folders(root / ENTRIES):
         try:
-            found[0].append(read_entry(folder))
+            entries.append(read_entry(folder))
         except InputError as error:
             problem = str(error).replace(f"{folder}{os.sep}", "").replace(str(folder), "the folder")
-            found[1].append(Refused(quoted(folder.name)[1:-1], problem))
-    return found
+            refused.append(Refused(quoted(folder.name)[1:-1], problem))
+    return entries, refused
+
+
+def read_placed_entry(folder: Path) -> tuple[Entry, Path]:
+    """An entry, and the leaderboard's folder that it stands in.
+
+    Raises:
+        InputError: it is no entry, or stands in no leaderboard's folder.
+    """
+    folder = folder.absolute()
+    if folder.parent.name != ENTRIES:
+        raise InputError(f"{folder} is in no leaderboard, expected LEADERBOARD/{ENTRIES}/NAME; move it there")
+    return read_entry(folder), folder.parents[1]
 
 
 def _folders(entries: Path) -> Iterator[Path]:
@@ -123,28 +136,42 @@ def _folders(entries: Path) -> Iterator[Path]:
         names = [each.name for each, _ in zip(found, range(MOST_ENTRIES + 1), strict=False)]
     if len(names) > MOST_ENTRIES:
         raise InputError(f"{entries} holds more than {MOST_ENTRIES} folders, more than a board can have; remove some")
-    plain_files = {name for name in names if is_file(entries / name) and not (entries / name).is_symlink()}
-    return (entries / name for name in sorted(names) if not name.startswith(".") and name not in plain_files)
+    shown = (entries / name for name in sorted(names) if not name.startswith("."))
+    return (path for path in shown if path.is_symlink() or not is_file(path))
 
 
-def _standing(entry: Entry, root: Path, edition: Edition, expected: list[Place], signed: bool) -> Standing:
-    path = result_path(root, edition.name, entry.name)
+class _Stale(Exception):
+    """Why a result does not count, in a clause."""
+
+
+def _standing(entry: Entry, root: Path, edition: Edition, wanted: set[tuple[Place, int]]) -> Standing:
+    try:
+        result, who = _signed_result(result_path(root, edition.name, entry.name), root)
+        if why := _why_stale(result, entry, edition, wanted):
+            raise _Stale(why)
+    except _Stale as error:
+        return Standing(entry, None, None, str(error))
+    return Standing(entry, result, who, None)
+
+
+def _signed_result(path: Path, root: Path) -> tuple[Result, str | None]:
+    """A result, and who signed it where signatures are asked for; bytes that nobody signed are not looked into."""
+    if not os.path.lexists(path):
+        raise _Stale("not verified yet")
     try:
         content = read_bounded(path, RESULT_BYTES)
-    except InputError:
-        return Standing(entry, None, None, "not verified yet" if not os.path.lexists(path) else "its result is no file")
-    who = signer(path, content, root) if signed else None
+    except InputError as error:
+        raise _Stale(f"its result is no file of {RESULT_BYTES >> 20} MiB at most") from error
+    who = None
+    if os.path.lexists(root / ALLOWED_SIGNERS) and (who := signer(path, content, root)) is None:
+        raise _Stale("no allowed signer signed its result")
     try:
-        result = Result.model_validate_json(content)
+        return Result.model_validate_json(content), who
     except ValidationError as error:
-        return Standing(entry, None, None, f"its result cannot be read ({invalid_field(error)})")
-    stale = _why_stale(result, entry, edition, expected)
-    if signed and who is None:
-        stale = "no allowed signer signed its result"
-    return Standing(entry, None if stale else result, who, stale)
+        raise _Stale(f"its result cannot be read ({invalid_field(error)})") from error
 
 
-def _why_stale(result: Result, entry: Entry, edition: Edition, expected: list[Place]) -> str | None:
+def _why_stale(result: Result, entry: Entry, edition: Edition, wanted: set[tuple[Place, int]]) -> str | None:
     """Why a result is not one of exactly this entry in exactly this edition; None if it is."""
     if (result.entry, result.entry_sha256) != (entry.name, entry.sha256):
         return "its result is of an earlier version of the entry"
@@ -154,7 +181,7 @@ def _why_stale(result: Result, entry: Entry, edition: Edition, expected: list[Pl
         return f"its result is of scoring version {result.scoring_version}, and this is {SCORING_VERSION}"
     if not result.isolated and not edition.allow_without_isolation:
         return "it was run without a jail, which this edition does not rank"
-    wanted = {(place, seed) for place in expected for seed in range(edition.seeds if place.kind == "ranked" else 1)}
-    if lacking := len(wanted - {(cell.place, cell.seed) for cell in result.cells}):
-        return f"its result lacks {lacking} of {len(wanted)} runs"
+    found = {(cell.place, cell.seed) for cell in result.cells}
+    if found != wanted:
+        return f"its result lacks {len(wanted - found)} of {len(wanted)} runs, and has {len(found - wanted)} others"
     return None

@@ -10,25 +10,26 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from fsvi_bench.errors import InputError, invalid_field, plain
-from fsvi_bench.files import sha256_of_json, write_atomically
+from fsvi_bench.errors import InputError
+from fsvi_bench.files import read_bounded, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.entry import (
     DEVELOPMENT_DATASETS,
     ENTRIES,
     Name,
     Sha256,
     Strict,
-    read_bounded,
+    checked,
+    parse_toml,
     toml_text,
 )
 
@@ -90,27 +91,25 @@ class Secret:
         return np.random.default_rng(self.seed(*purpose))
 
 
-def read_edition(root: Path, name: str) -> Edition:
-    """An edition of a leaderboard's folder.
+def read_edition(root: Path, name: str | None = None) -> Edition:
+    """An edition of a leaderboard's folder, by default the latest.
 
     Raises:
         InputError: there is none of that name, or its file is not `edition.toml`.
     """
+    if name is None and not (name := latest_edition(root)):
+        raise InputError(f"{root} holds no editions; make a leaderboard there: fsvi-bench leaderboard init")
     path = root / EDITIONS / name / EDITION_FILE
-    try:
-        edition = Edition.model_validate(tomllib.loads(read_bounded(path, 2**16).decode()))
-    except ValidationError as error:
-        raise InputError(f"{path}: {invalid_field(error)}; mend that field") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {plain(str(error))}; mend the file") from error
+    edition = parse_toml(Edition, read_bounded(path, 2**16), path)
     if edition.name != name:
         raise InputError(f"{path}: name is '{edition.name}', expected '{name}', as its folder is called")
     return edition
 
 
-def edition_names(root: Path) -> list[str]:
-    """The editions of a leaderboard's folder, the newest last."""
-    return sorted(path.parent.name for path in (root / EDITIONS).glob(f"*/{EDITION_FILE}"))
+def latest_edition(root: Path) -> str | None:
+    """The last edition of a leaderboard's folder by name; v10 comes after v9."""
+    names = [path.parent.name for path in (root / EDITIONS).glob(f"*/{EDITION_FILE}")]
+    return max(names, key=lambda name: re.sub(r"\d+", lambda digits: digits[0].zfill(9), name), default=None)
 
 
 def read_secret(edition: Edition, path: Path | None) -> Secret:
@@ -135,40 +134,30 @@ def read_secret(edition: Edition, path: Path | None) -> Secret:
     return secret
 
 
-def write_secret(path: Path) -> Secret:
-    """Makes a secret that only its owner can read.
-
-    Raises:
-        InputError: the file exists, or cannot be written.
-    """
-    secret = Secret(secrets.token_bytes(SECRET_BYTES))
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(secret.key.hex() + "\n")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose another file with --secret") from error
-    return secret
-
-
 def make_board(root: Path, name: str, datasets: list[str], secret: Path) -> Edition:
     """Makes a leaderboard of one's own, or a further edition of one that is there, with a secret of its own.
 
     Raises:
         InputError: the edition or the secret's file exists, a name is not one, or a place cannot be written.
     """
-    path = root / EDITIONS / name / EDITION_FILE
-    if path.exists():
-        raise InputError(f"{path} exists; choose another name with --edition")
-    values = {"name": name, "protocol": PROTOCOL, "datasets": datasets, "status": "open", "secret_sha256": "0" * 64}
-    try:
-        edition = Edition.model_validate(values)
-    except ValidationError as error:
-        raise InputError(f"{invalid_field(error)}; choose another") from error
-    edition = edition.model_copy(update={"secret_sha256": write_secret(secret).sha256})
+    drawn = Secret(secrets.token_bytes(SECRET_BYTES))
+    values = {"name": name, "protocol": PROTOCOL, "datasets": datasets, "status": "open", "secret_sha256": drawn.sha256}
+    edition = checked(Edition, values, "the edition")
+    if (root / EDITIONS / name).exists():
+        raise InputError(f"{root / EDITIONS / name} exists; choose another name with --edition")
+    _write_secret(secret, drawn)
     write_edition(root, edition)
     (root / ENTRIES).mkdir(exist_ok=True)
     return edition
+
+
+def _write_secret(path: Path, secret: Secret) -> None:
+    """In a file that only its owner can read, and that is never written over another."""
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+            stream.write(f"{secret.key.hex()}\n")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; choose another file with --secret") from error
 
 
 def close_edition(root: Path, edition: Edition, secret: Secret) -> Edition:
@@ -180,5 +169,4 @@ def close_edition(root: Path, edition: Edition, secret: Secret) -> Edition:
 
 def write_edition(root: Path, edition: Edition) -> None:
     """Raises InputError if the place cannot be written."""
-    text = toml_text(edition.model_dump(mode="json", exclude_defaults=True))
-    write_atomically(root / EDITIONS / edition.name / EDITION_FILE, text.encode())
+    write_atomically(root / EDITIONS / edition.name / EDITION_FILE, toml_text(edition).encode())

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-import stat
+import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fsvi_bench.errors import InputError, invalid_field, plain, quoted
-from fsvi_bench.files import sha256_of_json
+from fsvi_bench.files import is_directory, read_bounded, sha256_of_json
 from fsvi_bench.posteriors.base import Family
 
 ENTRIES, ENTRY_FILE = "entries", "entry.toml"
@@ -33,6 +31,7 @@ DEVELOPMENT_DATASETS = ("boston", "concrete")  #: the ones to tune on; they are 
 Track = Literal["full", "ffg", "singular"]
 TRACKS: tuple[Track, ...] = ("full", "ffg", "singular")
 
+_NAME = r"[a-z0-9][a-z0-9-]{0,62}"
 #: No markup, no double quotes, no control or formatting characters; letters of any script.
 _NO_MARKUP = r"[^<>\"`\\\p{C}\p{Zl}\p{Zp}]"
 _NOT_BLANK = r"[^<>\"`\\\p{C}\p{Z}\p{M}]"
@@ -44,7 +43,7 @@ def _no_hook(name: str) -> str:
     return name
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
 Line = Annotated[str, Field(pattern=rf"^{_NOT_BLANK}{_NO_MARKUP}{{0,199}}$")]
 Text = Annotated[str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$")]
 Link = Annotated[
@@ -71,6 +70,9 @@ class Strict(BaseModel):
     """What a stranger's file may hold: these fields, of these types, and nothing else."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="strings")
+
+
+Model = TypeVar("Model", bound=Strict)
 
 
 class BuiltIn(Strict):
@@ -142,27 +144,28 @@ def read_entry(folder: Path) -> Entry:
         InputError: the folder is a link or holds other files than an entry's, a file is too large or no plain file, or
             the manifest is not one; says which field, what was got and what is expected.
     """
-    if folder.is_symlink() or not folder.is_dir():
+    if folder.is_symlink() or not is_directory(folder):
         raise InputError(f"{folder} is not a folder, expected one that holds {ENTRY_FILE}; links are not followed")
+    require_name(folder.name)
     manifest = parse_manifest(read_bounded(folder / ENTRY_FILE, ENTRY_BYTES), folder / ENTRY_FILE)
-    checked_name(folder)
-    source = manifest.method.file if isinstance(manifest.method, SourceFile) else None
-    own = {ENTRY_FILE, source} - {None}
-    if others := sorted(set(_names(folder)) - own):
-        raise InputError(f"{folder} holds {quoted(others[0])}, expected only {' and '.join(sorted(map(str, own)))}")
-    return Entry(folder.name, manifest, None if source is None else _read_source(folder / source))
-
-
-def checked_name(folder: Path) -> None:
-    """Raises InputError unless a folder's name can be an entry's."""
-
-    class Named(Strict):
-        name: Name
-
+    method = manifest.method
+    own = {ENTRY_FILE} if isinstance(method, BuiltIn) else {ENTRY_FILE, method.file}
+    with os.scandir(folder) as found:
+        others = {each.name for each, _ in zip(found, range(4), strict=False)} - own  # 100,000 files are not listed
+    if others:
+        raise InputError(f"{folder} holds {quoted(min(others))}, expected only {' and '.join(sorted(own))}")
+    source = None if isinstance(method, BuiltIn) else read_bounded(folder / method.file, SOURCE_BYTES)
     try:
-        Named(name=folder.name)
-    except ValidationError as error:
-        raise InputError(f"{quoted(folder.name)} cannot be an entry's name; use a-z, 0-9 and -, 63 at most") from error
+        (source or b"").decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"the source of {folder} is not UTF-8 (byte {error.start}); save it as such") from error
+    return Entry(folder.name, manifest, source)
+
+
+def require_name(name: str) -> None:
+    """Raises InputError unless a folder of this name can be an entry's."""
+    if not re.fullmatch(_NAME, name):
+        raise InputError(f"{quoted(name)} cannot be an entry's name; use a-z, 0-9 and -, 63 at most")
 
 
 def parse_manifest(content: bytes, path: Path) -> Manifest:
@@ -171,61 +174,41 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
     Raises:
         InputError: it is no TOML, or not a manifest.
     """
-    try:
-        return Manifest.model_validate(tomllib.loads(content.decode()))
-    except ValidationError as error:
-        raise InputError(f"{path}: {invalid_field(error)}; mend that field") from error
-    except (ValueError, RecursionError) as error:  # TOML, UTF-8, a number of 5,000 digits, lists within lists
-        raise InputError(f"{path} is not TOML: {plain(str(error))}; mend the file") from error
+    return parse_toml(Manifest, content, path)
 
 
-def manifest_toml(manifest: Manifest) -> str:
-    """A manifest as the text of its file."""
-    return toml_text(manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
-
-
-def toml_text(values: Mapping[str, Any]) -> str:
-    """Values as TOML, which writes strings, numbers, truth values and lists as JSON does; one level of tables."""
-    tables = {name: value for name, value in values.items() if isinstance(value, Mapping)}
-    lines = [f"{name} = {_toml(value)}" for name, value in values.items() if name not in tables and value is not None]
-    for table, content in tables.items():
-        lines += ["", f"[{table}]", *(f"{name} = {_toml(value)}" for name, value in content.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    special = isinstance(value, float) and not math.isfinite(value)  # of which no manifest holds any
-    return str(value) if special else json.dumps(value, ensure_ascii=False)
-
-
-def read_bounded(path: Path, limit: int) -> bytes:
-    """A plain file's content; no link is followed, and nothing that could block is waited for.
+def parse_toml(model: type[Model], content: bytes, path: Path) -> Model:
+    """A stranger's TOML file as what it should hold.
 
     Raises:
-        InputError: it is no plain file, has more than `limit` bytes, or cannot be read.
+        InputError: it is no TOML, or holds something else.
     """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise InputError(f"{path} is no plain file; put one in its place")
-            content = stream.read(limit + 1)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; expected a plain file, not a link") from error
-    if len(content) > limit:
-        raise InputError(f"{path} has more than {limit:,} bytes, the most that it may have; shorten it")
-    return content
+        values = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # TOML, UTF-8, a number of 5,000 digits, lists within lists
+        raise InputError(f"{path} is not TOML: {plain(str(error))}; mend the file") from error
+    return checked(model, values, path)
 
 
-def _read_source(path: Path) -> bytes:
-    content = read_bounded(path, SOURCE_BYTES)
+def checked(model: type[Model], values: Any, where: object) -> Model:
+    """Raises InputError, which says which field is wrong, if the values are not the model's."""
     try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 (byte {error.start}); save it as such") from error
-    return content
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"{where}: {invalid_field(error)}; mend that field") from error
 
 
-def _names(folder: Path) -> list[str]:
-    """The first names in a folder, more than an entry has."""
-    with os.scandir(folder) as found:
-        return [each.name for each, _ in zip(found, range(4), strict=False)]
+def toml_text(model: Strict) -> str:
+    """A model as its TOML file, which writes strings, finite numbers, truth values and lists as JSON does."""
+    top: list[str] = []
+    tables: list[str] = []
+    for name, value in model.model_dump(mode="json", by_alias=True, exclude_defaults=True).items():
+        if isinstance(value, dict):
+            tables += ["", f"[{name}]", *(_line(*each) for each in value.items())]
+        else:
+            top.append(_line(name, value))
+    return "\n".join([*top, *tables]) + "\n"
+
+
+def _line(name: str, value: Any) -> str:
+    return f"{name} = {json.dumps(value, ensure_ascii=False)}"

@@ -17,9 +17,8 @@ from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.sources import tree_sha256
 
 PACKAGE = Path(fsvi_bench.__file__).parent
-RESERVED = ("exact", "exact posterior", "the exact posterior", "map", "prior", "reference")
-
-
+_EXACT = {"exact", "exact posterior", "the exact posterior"}
+RESERVED = {*_EXACT, "map", "prior", "reference"}
 #: Letters and digits of ASCII that stand for each other.
 _ALIKE = str.maketrans({"1": "l", "i": "l", "|": "l", "0": "o"})
 
@@ -38,6 +37,7 @@ def _ascii_twins() -> Mapping[str, str]:
     return {character: min(found) for character, found in twins.items() if found}
 
 
+@cache
 def skeleton(title: str) -> str:
     """What a title looks like: equal skeletons are titles that a reader may take for one another."""
     decomposed = unicodedata.normalize("NFKD", title)
@@ -47,18 +47,20 @@ def skeleton(title: str) -> str:
 
 
 def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
-    """Raises InputError if a title looks blank, like a reserved one, or like another entry's."""
-    own = skeleton(entry.manifest.title)
-    if not own:
+    """Raises InputError if a title looks blank, like a reserved one, or like another entry's.
+
+    An entry of a built-in method may bear that method's name.
+    """
+    title = skeleton(entry.manifest.title)
+    if not title:
         raise InputError(f"the title {quoted(entry.manifest.title)} looks blank; give one of letters or digits")
-    if not isinstance(entry.manifest.method, BuiltIn):
-        for reserved in (*RESERVED, *_built_in_sources()):
-            if skeleton(reserved) in (own, skeleton(entry.name)):
-                raise InputError(
-                    f"the title or name of {entry.name} looks like '{reserved}', a reserved name; change it"
-                )
+    method = entry.method if isinstance(entry.manifest.method, BuiltIn) else None
+    own = _EXACT if method == "exact" else {method}
+    for reserved in sorted({*RESERVED, *_built_in_sources()} - own):
+        if skeleton(reserved) in (title, skeleton(entry.name)):
+            raise InputError(f"the title or name of {entry.name} looks like '{reserved}', a reserved name; change it")
     for other in others:
-        if skeleton(other.manifest.title) == own:
+        if skeleton(other.manifest.title) == title:
             raise InputError(f"the title of {entry.name} looks like that of {other.name}; choose another title")
 
 

@@ -8,8 +8,10 @@ that the task defines, w ~ N(0, I), y = Φw + ε, ε ~ N(0, σ²I), so that the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fsvi_bench.errors import TaskRefused
+from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.leaderboard.edition import Edition, Secret
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.certificate import certify
@@ -33,6 +35,7 @@ ATTEMPTS = 20  #: draws of a task before its data set is given up
 PERTURBED = ("lengthscales", "outputscale", "noise_variance")
 
 Kind = Literal["ranked", "official"]
+Stream = Callable[[str], np.random.Generator]  #: a task's random stream for each purpose
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,25 @@ class Place:
 
 
 def places(edition: Edition) -> list[Place]:
-    """Every task of an edition, data set by data set."""
-    found = []
+    """Every task of an edition, data set by data set.
+
+    Raises:
+        InputError: a data set has no official tasks to move.
+    """
+    found: list[Place] = []
     for dataset in edition.datasets:
+        if not official_splits(dataset):
+            raise InputError(f"edition {edition.name}: '{dataset}' has no official tasks; leave it out")
         found += [Place("ranked", dataset, number) for number in range(TASKS)]
         found += [Place("official", dataset, split) for split in OFFICIAL_SPLITS if split in official_splits(dataset)]
     return found
+
+
+def runs(edition: Edition) -> list[tuple[Place, int]]:
+    """Every run of an entry: a task and the number of a seed, of which official tasks have one."""
+    return [
+        (place, seed) for place in places(edition) for seed in range(edition.seeds if place.kind == "ranked" else 1)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,39 +95,24 @@ def make_task(place: Place, edition: Edition, secret: Secret | None, data_dir: P
     splits = official_splits(place.dataset)
     official = read_official(place.dataset, splits[place.number % len(splits)]).task
     raw = raw_data(official, data_dir)
-    for counter, task in enumerate(_draws(place, official, raw, edition, secret)):
-        if task is not None:
-            return EditionTask(place, task, counter)
+    for counter in range(ATTEMPTS):
+        stream = partial(secret.stream, "task", edition.name, place.dataset, place.number, counter)
+        with suppress(TaskRefused):
+            return EditionTask(place, _draw(place.number, official, raw, stream), counter)
     raise TaskRefused(f"none of {ATTEMPTS} draws of {place.name} could be certified; leave its data set out")
 
 
-def _draws(place: Place, official: FrozenTask, raw: RawData, edition: Edition, secret: Secret) -> Iterator[Task | None]:
-    """A task for each counter, or None where its certificate does not hold."""
-    for counter in range(ATTEMPTS):
-        streams = _Streams(secret, (edition.name, place.dataset, place.number, counter))
-        try:
-            task = _with_real_targets(official, raw, place.number, streams)
-            if place.number >= WITH_REAL_TARGETS:
-                task = _with_targets_of_the_model(task, streams)
-            certify(task).require_limits()
-            yield task
-        except TaskRefused:
-            yield None
+def _draw(number: int, official: FrozenTask, raw: RawData, stream: Stream) -> Task:
+    """Raises TaskRefused if the certificate does not hold."""
+    task = _with_real_targets(official, raw, number, stream)
+    if number >= WITH_REAL_TARGETS:
+        task = _with_targets_of_the_model(task, stream)
+    certify(task).require_limits()
+    return task
 
 
-@dataclass(frozen=True)
-class _Streams:
-    """A task's random streams, one for each purpose."""
-
-    secret: Secret
-    name: tuple[str | int, ...]
-
-    def __getitem__(self, purpose: str) -> np.random.Generator:
-        return self.secret.stream("task", *self.name, purpose)
-
-
-def _with_real_targets(official: FrozenTask, raw: RawData, number: int, streams: _Streams) -> Task:
-    order = streams["rows"].permutation(len(raw.y))
+def _with_real_targets(official: FrozenTask, raw: RawData, number: int, stream: Stream) -> Task:
+    order = stream("rows").permutation(len(raw.y))
     train, test = np.split(order, [round(TRAINING_SHARE * len(order))])
     X, y = raw.X[train], raw.y[train]
     deviation = X.std(0)
@@ -122,15 +123,15 @@ def _with_real_targets(official: FrozenTask, raw: RawData, number: int, streams:
         "target_std": y.std(),
     }
     standardised = (X - moments["input_mean"]) / moments["input_std"]
-    scales: dict[str, Any] = {name: _moved(getattr(official, name), streams[name]) for name in PERTURBED}
-    scales |= {name: torch.as_tensor(value) for name, value in moments.items()}
+    tensors: dict[str, Any] = {name: torch.as_tensor(value) for name, value in moments.items()}
+    tensors |= {name: _moved(getattr(official, name), stream(name)) for name in PERTURBED}
     drawn = replace(
         official,
         split=number,
-        inducing_points=torch.from_numpy(_inducing_points(standardised, official, streams["inducing points"])),
+        inducing_points=torch.from_numpy(_inducing_points(standardised, official, stream("inducing points"))),
         train_index=torch.from_numpy(train),
         test_index=torch.from_numpy(test),
-        **scales,
+        **tensors,
     )
     return bind(drawn, raw)
 
@@ -147,11 +148,11 @@ def _moved(value: Tensor, stream: np.random.Generator) -> Tensor:
     return value * torch.as_tensor(stream.uniform(1 - MOVED_BY, 1 + MOVED_BY, tuple(value.shape)))
 
 
-def _with_targets_of_the_model(task: Task, streams: _Streams) -> Task:
+def _with_targets_of_the_model(task: Task, stream: Stream) -> Task:
     """The targets are part of a task's identity by way of its data's hash."""
-    weights = torch.from_numpy(streams["weights"].standard_normal(task.k))
+    weights = torch.from_numpy(stream("weights").standard_normal(task.k))
     Phi = torch.cat([task.Phi, task.Phi_test])
-    noise = torch.from_numpy(streams["noise"].standard_normal(len(Phi)))
+    noise = torch.from_numpy(stream("noise").standard_normal(len(Phi)))
     y = (Phi @ weights[:, None])[:, 0] + task.noise_variance.sqrt() * noise
     X = torch.cat([task.X, task.X_test])
     frozen = replace(task.frozen, data_sha256=RawData.of(X.numpy(), y.numpy()).sha256)

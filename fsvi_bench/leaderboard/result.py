@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fsvi_bench.errors import InputError, invalid_field
-from fsvi_bench.files import json_in_lines, write_atomically
-from fsvi_bench.leaderboard.entry import Name, Sha256, Strict, Text, read_bounded
+from fsvi_bench.files import json_in_lines, read_bounded, write_atomically
+from fsvi_bench.leaderboard.entry import Model, Name, Sha256, Strict, Text
 from fsvi_bench.leaderboard.ranked_tasks import TASKS, Kind, Place
 from fsvi_bench.scoring.scores import Scores
 
@@ -133,7 +133,7 @@ class Result(Strict):
 
     def text(self) -> bytes:
         """The file's bytes, which are what is signed: a line per cell."""
-        return json_in_lines(self.model_dump_json(exclude_defaults=False), 2).encode()
+        return json_in_lines(self.model_dump_json(), 2).encode()
 
 
 def result_path(root: Path, edition: str, entry: str) -> Path:
@@ -147,10 +147,15 @@ def read_result(path: Path) -> Result:
     Raises:
         InputError: there is none, or it is not `fsvi-result/1`.
     """
+    return parse_json(Result, read_bounded(path, RESULT_BYTES), path)
+
+
+def parse_json(model: type[Model], content: bytes, path: Path) -> Model:
+    """Raises InputError if a file's content is not the model's."""
     try:
-        return Result.model_validate_json(read_bounded(path, RESULT_BYTES), strict=True)
+        return model.model_validate_json(content)
     except ValidationError as error:
-        raise InputError(f"{path} is no result: {invalid_field(error)}; verify the entry again") from error
+        raise InputError(f"{path} cannot be read: {invalid_field(error)}; verify the entry again") from error
 
 
 def write_result(path: Path, result: Result) -> None:

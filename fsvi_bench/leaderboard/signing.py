@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fsvi_bench.errors import InputError, plain
-from fsvi_bench.leaderboard.entry import read_bounded
+from fsvi_bench.files import read_bounded
 
 NAMESPACE = "fsvi-bench-result"  #: a signature made for anything else, such as a commit, does not hold here
 ALLOWED_SIGNERS = "allowed_signers"  #: in the leaderboard's folder; see ssh-keygen(1)

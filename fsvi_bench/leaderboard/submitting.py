@@ -20,9 +20,11 @@ from fsvi_bench.leaderboard.entry import (
     ENTRIES,
     ENTRY_FILE,
     Entry,
-    manifest_toml,
-    parse_manifest,
+    Manifest,
+    SourceFile,
+    checked,
     read_entry,
+    require_name,
     toml_text,
 )
 from fsvi_bench.leaderboard.jailed.messages import RunFailed
@@ -58,22 +60,21 @@ def write_entry(draft: Draft, root: Path, replace: bool = False) -> Entry:
         InputError: a field is not what the format takes, the entry may not stand beside the others, or the folder
             exists and `replace` is not given.
     """
+    require_name(draft.name)
     entries = root / ENTRIES
     require_writable_directory(entries, "folder of entries", "choose another leaderboard with --root")
     folder = entries / draft.name
     if folder.exists() and not replace:
         raise InputError(f"{folder} exists; give --replace to write it anew, or another --name")
-    # By way of the file's own text, so that what is written is what will be read.
-    manifest = parse_manifest(toml_text(draft.content).encode(), folder / ENTRY_FILE)
+    manifest = checked(Manifest, draft.content, folder / ENTRY_FILE)
     workshop = entries / f".{uuid.uuid4().hex}"
+    made = workshop / draft.name
     try:
-        made = workshop / draft.name
-        write_atomically(made / ENTRY_FILE, manifest_toml(manifest).encode())
-        if draft.source is not None:
-            write_atomically(made / manifest.method.file, draft.source)  # type: ignore[union-attr]
+        write_atomically(made / ENTRY_FILE, toml_text(manifest).encode())
+        if isinstance(manifest.method, SourceFile):
+            write_atomically(made / manifest.method.file, draft.source or b"")
         entry = read_entry(made)
-        others = [other for other in read_entries(root)[0] if other.name != entry.name]
-        require_identity(entry, others)
+        require_identity(entry, read_entries(root)[0])
         if folder.exists():
             folder.rename(workshop / "earlier")
         made.rename(folder)
@@ -87,17 +88,16 @@ def require_conformance(entry: Entry, verification: Verification) -> int:
 
     A built-in method is checked by this project's own tests.
     """
+    method = find_method(entry)
     if entry.source is None:
-        find_method(entry)
         return 0
     try:
-        found = check_entry(entry, find_method(entry), verification.jail, verification.limits)
+        found = check_entry(entry, method, verification.jail, verification.limits)
     except RunFailed as error:
         raise InputError(f"{entry.name} cannot be checked: {error}; mend its source, and submit it again") from error
     if failed := [check for check in found if check.status == "failed"]:
-        first = failed[0]
         raise InputError(
-            f"{entry.name} breaks {len(failed)} of {len(found)} rules, first '{first.check}': {first.message}; "
+            f"{entry.name} breaks {len(failed)} of {len(found)} rules, first '{failed[0].check}': {failed[0].message}; "
             "fsvi-bench methods check shows them all"
         )
     return sum(check.status == "ok" for check in found)

@@ -7,9 +7,12 @@ result is whole, so that the same command goes on where an earlier one stopped.
 
 from __future__ import annotations
 
+import fcntl
 import math
+import os
 import signal
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,18 +20,26 @@ from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
-from pydantic import ValidationError
 
 import fsvi_bench
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import is_file, sha256_of_json, write_atomically
+from fsvi_bench.files import read_bounded, require_writable_directory, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, Secret
-from fsvi_bench.leaderboard.entry import BuiltIn, Entry
+from fsvi_bench.leaderboard.entry import BuiltIn, Entry, Strict
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.messages import RunFailed
 from fsvi_bench.leaderboard.jailed.run import Limits, Method, Run, Snapshot, run_entry
-from fsvi_bench.leaderboard.ranked_tasks import Place, make_task, places, training_seed
-from fsvi_bench.leaderboard.result import SCORING_VERSION, Cell, Result, ShortScores, TaskFacts, Waypoint
+from fsvi_bench.leaderboard.ranked_tasks import EditionTask, Place, make_task, runs, training_seed
+from fsvi_bench.leaderboard.result import (
+    RESULT_BYTES,
+    SCORING_VERSION,
+    Cell,
+    Result,
+    ShortScores,
+    TaskFacts,
+    Waypoint,
+    parse_json,
+)
 from fsvi_bench.maths.blr import mean_field_optimum_kl
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.methods.registry import load_installed
@@ -65,8 +76,16 @@ class _Trial:
     seed: int  #: its number
 
     @property
-    def key(self) -> tuple[Place, int]:
-        return self.place, self.seed
+    def file(self) -> str:
+        """Under which it is kept when it is done."""
+        return f"{self.place.kind}-{self.place.dataset}-{self.place.number:02d}-seed-{self.seed:02d}.json"
+
+
+class _Done(Strict):
+    """A finished run."""
+
+    cell: Cell
+    isolation: str  #: empty if it was cut short
 
 
 def verify(entry: Entry, verification: Verification, root: Path, executor: Executor, progress: Progress,
@@ -74,27 +93,25 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
     """Runs an entry on every task of an edition, or on some, and returns what came of it.
 
     Raises:
-        InputError: the method is not here, or does not take the settings; the jail does not hold; raw data are missing.
+        InputError: the method is not here, or does not take the settings; the jail does not hold; raw data are missing;
+            another process verifies the entry.
         TaskRefused: a task of the edition cannot be made.
     """
     method, edition = find_method(entry), verification.edition
-    trials = [
-        _Trial(verification, entry, method, place, seed)
-        for place in (places(edition) if only is None else only)
-        for seed in range(edition.seeds if place.kind == "ranked" else 1)
-    ]
-    kept = _Kept(root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification)}")
-    found = {trial.key: cell for trial in trials if (cell := kept.read(trial)) is not None}
-    missing = [trial for trial in trials if trial.key not in found]
-    progress.start(entry.name, len(missing))
-    for trial, outcome in executor.map(_attempt, missing):
-        if isinstance(outcome, Exception):
-            raise outcome
-        cell, isolation = outcome
-        found[trial.key] = cell
-        kept.write(trial, cell, isolation)
-        progress.advance(entry.name, trial.place.name, status=cell.status)
-    facts = provenance("cpu", 0, datetime.now(UTC))
+    named = [each for each in runs(edition) if only is None or each[0] in only]
+    trials = [_Trial(verification, entry, method, place, seed) for place, seed in named]
+    facts = _provenance()
+    folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification, facts)}"
+    with _locked(folder):
+        done = {trial.file: kept for trial in trials if (kept := _kept(folder / trial.file))}
+        missing = [trial for trial in trials if trial.file not in done]
+        progress.start(entry.name, len(missing))
+        for trial, outcome in executor.map(_attempt, missing):
+            if isinstance(outcome, Exception):
+                raise outcome
+            write_atomically(folder / trial.file, outcome.model_dump_json().encode())
+            done[trial.file] = outcome
+            progress.advance(entry.name, trial.place.name, status=outcome.cell.status)
     return Result(
         edition=edition.name,
         edition_sha256=edition.sha256,
@@ -102,9 +119,9 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
         entry=entry.name,
         entry_sha256=entry.sha256,
         scoring_version=SCORING_VERSION,
-        isolation=kept.isolation(),
-        provenance={name: value for name, value in facts.items() if name not in ("seeds", "device")},
-        cells=tuple(found[trial.key] for trial in trials),
+        isolation=" and ".join(sorted({each.isolation for each in done.values()} - {""})) or verification.jail.words,
+        provenance=facts,
+        cells=tuple(done[trial.file].cell for trial in trials),
     )
 
 
@@ -114,79 +131,82 @@ def find_method(entry: Entry) -> Method:
     Raises:
         InputError: the built-in method is not here, or does not take the family or the settings.
     """
-    method = entry.manifest.method
+    method, manifest = entry.manifest.method, entry.manifest
     if not isinstance(method, BuiltIn):
-        return Method(f":{method.class_}", entry.manifest.settings)
+        return Method(f":{method.class_}", manifest.settings)
     if Version(method.version) > Version(fsvi_bench.__version__):
         raise InputError(
             f"{entry.name} is of fsvi-bench {method.version}, this is {fsvi_bench.__version__}; install that version"
         )
-    found = load_installed(method.name)
-    if entry.manifest.family not in found.cls.families:
-        known = " or ".join(found.cls.families)
-        raise InputError(f"{entry.name}: family is {entry.manifest.family}, which {method.name} has not; give {known}")
-    options = found.options(entry.manifest.settings).model_dump(mode="json")
-    return Method(f"{found.cls.__module__}:{found.cls.__qualname__}", options)
+    cls = load_installed(method.name).cls
+    if manifest.family not in cls.families:
+        known = " or ".join(cls.families)
+        raise InputError(f"{entry.name}: family is {manifest.family}, which {method.name} has not; give {known}")
+    options = load_installed(method.name).options(manifest.settings).model_dump(mode="json")
+    return Method(f"{cls.__module__}:{cls.__qualname__}", options)
 
 
-def _identity(entry: Entry, verification: Verification) -> str:
-    """Names everything that decides a cell's numbers, so that none is taken up by another verification."""
-    versions = provenance("cpu", 0, datetime.now(UTC))
-    decisive = {name: versions[name] for name in versions if name not in ("started", "seeds")}
-    own = [entry.sha256, verification.edition.sha256, SCORING_VERSION, verification.jail.words]
-    return sha256_of_json([*own, decisive])[:16]
+def _identity(entry: Entry, verification: Verification, facts: Mapping[str, Any]) -> str:
+    """Names everything that decides a cell's numbers, so that none is taken up by another verification.
+
+    It comes from the secret, where there is one: nobody else can lay runs there that would be taken for done.
+    """
+    lasting = {name: value for name, value in facts.items() if name != "started"}
+    own = [entry.sha256, verification.edition.sha256, SCORING_VERSION, verification.jail.words, lasting]
+    secret = verification.secret or Secret(b"")
+    return f"{secret.seed('kept', sha256_of_json(own)):016x}"
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """The finished runs of an unfinished verification."""
+def _provenance() -> dict[str, Any]:
+    facts = provenance("cpu", 0, datetime.now(UTC))
+    return {name: value for name, value in facts.items() if name not in ("seeds", "device")}
 
-    folder: Path
 
-    def _path(self, trial: _Trial) -> Path:
-        place = trial.place
-        return self.folder / f"{place.kind}-{place.dataset}-{place.number:02d}-seed-{trial.seed:02d}.json"
-
-    def read(self, trial: _Trial) -> Cell | None:
-        path = self._path(trial)
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises InputError if another process works in the folder; the system lets go of it however that one ends."""
+    require_writable_directory(folder, "folder of unfinished runs", "make it so")
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
         try:
-            return Cell.model_validate_json(path.read_bytes()) if is_file(path) else None
-        except (OSError, ValidationError):
-            return None
-
-    def write(self, trial: _Trial, cell: Cell, isolation: str) -> None:
-        write_atomically(self.folder / "isolation", isolation.encode())
-        write_atomically(self._path(trial), cell.model_dump_json().encode())
-
-    def isolation(self) -> str:
-        return (self.folder / "isolation").read_text()
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"another process verifies this entry ({folder}); wait until it is done") from error
+        yield
+    finally:
+        os.close(held)
 
 
-def _attempt(trial: _Trial) -> tuple[Cell, str]:
+def _kept(path: Path) -> _Done | None:
+    """A run that an interrupted verification had finished; None if there is none that can be read."""
+    try:
+        return parse_json(_Done, read_bounded(path, RESULT_BYTES), path)
+    except InputError:
+        return None
+
+
+def _attempt(trial: _Trial) -> _Done:
     """Makes the task, runs the entry on it, and scores the end; to fail is a result."""
-    its = trial.verification
-    made = make_task(trial.place, its.edition, its.secret, its.data_dir)
+    its, place = trial.verification, trial.place
+    made = make_task(place, its.edition, its.secret, its.data_dir)
     seed = training_seed(made, trial.seed, its.edition, its.secret)
-    cell = Cell(
-        kind=trial.place.kind,
-        dataset=trial.place.dataset,
-        number=trial.place.number,
-        seed=trial.seed,
-        task=_facts(made.task, made.redrawn),
-        status="failed",
-        seconds=0.0,
-    )
+    started = time.monotonic()
+    isolation = ""
     try:
         run = run_entry(trial.entry, trial.method, made.task, seed, its.jail, its.limits)
+        found, isolation = _judged(run, made.task), run.isolation
     except RunFailed as error:
-        return cell.model_copy(update={"reason": str(error)}), its.jail.words
-    return cell.model_copy(update=_judged(run, made.task)), run.isolation
+        found = {"status": "failed", "reason": str(error), "seconds": time.monotonic() - started}
+    where: dict[str, Any] = {"kind": place.kind, "dataset": place.dataset, "number": place.number, "seed": trial.seed}
+    return _Done(cell=Cell(**where, task=_facts(made), **found), isolation=isolation)
 
 
-def _facts(task: Task, redrawn: int) -> TaskFacts:
+def _facts(made: EditionTask) -> TaskFacts:
+    task = made.task
     return TaskFacts(
         sha256=task.sha256,
-        redrawn=redrawn,
+        redrawn=made.redrawn,
         N=task.N,
         N_test=len(task.y_test),
         k=task.k,

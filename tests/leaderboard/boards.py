@@ -15,7 +15,7 @@ from fsvi_bench.leaderboard.entry import (
     Entry,
     Manifest,
     SourceFile,
-    manifest_toml,
+    toml_text,
 )
 from fsvi_bench.leaderboard.ranked_tasks import places
 from fsvi_bench.leaderboard.result import (
@@ -69,7 +69,7 @@ def entry(name, source=None, **more):
 def write_entry(root: Path, each: Entry) -> Path:
     folder = root / ENTRIES / each.name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / ENTRY_FILE).write_text(manifest_toml(each.manifest))
+    (folder / ENTRY_FILE).write_text(toml_text(each.manifest))
     if each.source is not None:
         (folder / each.manifest.method.file).write_bytes(each.source)
     return folder

@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard.entry import ENTRY_FILE, manifest_toml, parse_manifest, read_entry
+from fsvi_bench.leaderboard.entry import ENTRY_FILE, parse_manifest, read_entry, toml_text
 from tests.leaderboard.boards import entry, manifest, write_entry
 
-TEXT = manifest_toml(
-    manifest(notes="one\ntwo", settings={"lr": 0.1, "wide": True, "mode": "é"}, link="https://a.org/b")
-)
+TEXT = toml_text(manifest(notes="one\ntwo", settings={"lr": 0.1, "wide": True, "mode": "é"}, link="https://a.org/b"))
 
 
 @pytest.fixture
@@ -27,7 +25,7 @@ def test_an_entry_is_read_as_it_was_written(tmp_path):
         found = read_entry(write_entry(tmp_path, each))
         assert (found.manifest, found.source, found.sha256) == (each.manifest, each.source, each.sha256)
     assert parse_manifest(TEXT.encode(), tmp_path) == parse_manifest(
-        manifest_toml(parse_manifest(TEXT.encode(), tmp_path)).encode(), tmp_path
+        toml_text(parse_manifest(TEXT.encode(), tmp_path)).encode(), tmp_path
     )
 
 
@@ -147,4 +145,4 @@ def test_a_mutated_manifest_is_one_or_is_refused(tmp_path_factory, place, length
     except InputError as error:
         assert "\n" not in str(error)
         return
-    assert parse_manifest(manifest_toml(found).encode(), path) == found
+    assert parse_manifest(toml_text(found).encode(), path) == found

@@ -40,7 +40,18 @@ def test_other_titles_do_not(one, other):
 def test_reserved_titles_are_refused(title):
     with pytest.raises(InputError, match="reserved"):
         require_own_title(entry("mine", SOURCE, title=title), [])
-    require_own_title(entry("ours", title=title), [])  # of a built-in method
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "others"), [("exact", "The exact posterior", "Rand A"), ("rand-a", "RANDA", "Ехасt")]
+)
+def test_an_entry_of_a_built_in_method_may_bear_its_name_and_no_other(method, own, others):
+    its = BuiltIn(name=method, version="0.2.0")
+    require_own_title(entry("ours", title=own, method=its), [])
+    with pytest.raises(InputError, match="reserved"):
+        require_own_title(entry("ours", title=others, method=its), [])
+    with pytest.raises(InputError, match="reserved"):
+        require_own_title(entry("ssge", title=own, method=its), [])
 
 
 @pytest.mark.parametrize("title", ["---", "·", "᠎.", "'", "́"])

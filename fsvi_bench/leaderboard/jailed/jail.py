@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,9 +30,15 @@ SCRATCH = 2**24  #: bytes that libraries may write as they are imported; later n
 MOST_TASKS = 512  #: processes and threads of a run, where a cgroup counts them
 _SYSTEM = ("/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")  # links into /usr, mostly
 _AS_THEY_ARE = ("/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu")  # what libraries look up
+_OPTIONS = f"""
+--unshare-all --die-with-parent --new-session --cap-drop ALL --uid {NOBODY} --gid {NOBODY} --chdir /
+--proc /proc --ro-bind /proc/sys /proc/sys --dev /dev --size {SCRATCH} --tmpfs /tmp
+""".split()
 _LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "safetensors", "pytorch_lightning", "gpytorch", "pyseccomp")
 #: How libraries choose their kernels: it moves last digits, and tells nothing.
 _NUMERICS = (*PORTABLE, "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE")
+_SCOPE = ["systemd-run", "--quiet", "--scope", f"--property=TasksMax={MOST_TASKS}"]
+_SCOPE += [] if os.geteuid() == 0 else ["--user"]
 #: Mounts each pair of folders (from, to), then runs what follows `--` as `nobody`.
 _AS_NOBODY = """
 while [ "$1" != -- ]; do mount --rbind "$1" "$2" || exit 125; shift 2; done; shift
@@ -67,29 +73,16 @@ class Jail:
         if (own := folder / "datasets").is_dir():
             shown[resource_dir("datasets")] = own
         before: list[str] = []
+        if self.cgroup:  # memory that is swapped out would not count
+            before = [*_SCOPE, f"--property=MemoryMax={memory + 4 * 2**30}", "--property=MemorySwapMax=0", "--"]
         if os.geteuid() == 0:
             staged = {path: stage / str(place) for place, path in enumerate(shown)}
-            pairs = [str(word) for path in shown for word in (shown[path], staged[path])]
-            for path in staged.values():
-                path.mkdir()
-            shown = staged
-            before = [
-                "unshare",
-                "--mount",
-                "--propagation",
-                "private",
-                "--",
-                "sh",
-                "-c",
-                _AS_NOBODY,
-                "sh",
-                *pairs,
-                "--",
-            ]
-        return [*self._limits(memory), *before, self.bwrap, *_options(shown), "--", *python]
-
-    def _limits(self, memory: int) -> list[str]:
-        return [*_scope(), f"--property=MemoryMax={memory + 4 * 2**30}", "--"] if self.cgroup else []
+            before += ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _AS_NOBODY, "sh"]
+            for path, mounted in staged.items():
+                mounted.mkdir()
+                before += [str(shown[path]), str(mounted)]
+            before, shown = [*before, "--"], staged
+        return [*before, self.bwrap, *_options(shown), "--", *python]
 
 
 def find_jail() -> Jail | None:
@@ -117,37 +110,32 @@ def environment() -> dict[str, str]:
 
 
 def _options(shown: dict[Path, Path]) -> list[str]:
-    """Bubblewrap's: namespaces of its own, and what is seen where; the outer folder is mounted before the inner."""
-    words = [
-        "--unshare-all",
-        "--die-with-parent",
-        "--new-session",
-        "--cap-drop",
-        "ALL",
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-    ]
-    words += ["--size", str(SCRATCH), "--tmpfs", "/tmp"]
-    words += ["--uid", str(NOBODY), "--gid", str(NOBODY), "--ro-bind", "/proc/sys", "/proc/sys"]
+    """Bubblewrap's: what is seen where; the outer folder is mounted before the inner."""
+    words = [*_OPTIONS]
     for link in map(Path, _SYSTEM):
         words += ["--symlink", str(link.readlink()), str(link)] if link.is_symlink() else []
-    words += [word for name in _AS_THEY_ARE for word in ("--ro-bind-try", name, name)]
+    for name in _AS_THEY_ARE:
+        words += ["--ro-bind-try", name, name]
     hidden = [path for path in _never_shown() if path not in shown and any(map(path.is_relative_to, shown))]
     for path in sorted([*shown, *hidden], key=lambda path: len(path.parts)):
         words += ["--tmpfs", str(path)] if path in hidden else ["--ro-bind", str(shown[path]), str(path)]
-    words += [word for path in (*hidden, "/dev", "/") for word in ("--remount-ro", str(path))]
-    return [*words, "--chdir", "/"]
+    for closed in (*hidden, "/dev", "/"):
+        words += ["--remount-ro", str(closed)]
+    return words
 
 
 def _needed() -> list[Path]:
-    """Folders without which Python, its libraries and this package do not load; of nested ones the outermost."""
+    """Folders without which Python, its libraries and this package do not load."""
     system = [path for path in map(Path, ("/usr", "/nix/store", *_SYSTEM)) if path.is_dir() and not path.is_symlink()]
-    prefixes = [Path(prefix) for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)]
+    prefixes = map(Path, (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
     folders = [*system, *prefixes, *_library_folders(), _package()]
-    paths = {variant for path in folders for variant in (path, path.resolve())}
-    return sorted(path for path in paths if not any(path != other and path.is_relative_to(other) for other in paths))
+    return _outermost([*folders, *(path.resolve() for path in folders)])
+
+
+def _outermost(folders: Iterable[Path]) -> list[Path]:
+    """Those that lie in no other."""
+    paths = set(folders)
+    return sorted(path for path in paths if paths.isdisjoint(path.parents))
 
 
 def _package() -> Path:
@@ -158,8 +146,7 @@ def _never_shown() -> list[Path]:
     """Data, configuration and leaderboards, should they lie within a folder that is shown."""
     named = [Path(os.environ[DATA_VARIABLE])] if os.environ.get(DATA_VARIABLE) else []
     own = [resource_dir(name) for name in ("datasets", "conf", "leaderboard")]
-    found = {path.resolve() for path in [_package() / "_bundled", *own, cache_dir(), *named] if path.is_dir()}
-    return sorted(path for path in found if not any(path != other and path.is_relative_to(other) for other in found))
+    return _outermost(path.resolve() for path in [_package() / "_bundled", *own, cache_dir(), *named] if path.is_dir())
 
 
 def _library_folders() -> list[Path]:
@@ -178,15 +165,10 @@ def _import_path() -> list[Path]:
     return [path for path in dict.fromkeys([_package().parent, *_library_folders()]) if path not in _standard()]
 
 
-def _scope() -> list[str]:
-    user = [] if os.geteuid() == 0 else ["--user"]
-    return ["systemd-run", *user, "--quiet", "--scope", f"--property=TasksMax={MOST_TASKS}"]
-
-
 @cache
 def _has_scopes() -> bool:
     """Whether systemd makes control groups for us."""
     try:
-        return subprocess.run([*_scope(), "--", "true"], capture_output=True, timeout=10, check=False).returncode == 0
+        return subprocess.run([*_SCOPE, "--", "true"], capture_output=True, timeout=10, check=False).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False

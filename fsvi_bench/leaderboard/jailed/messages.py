@@ -31,6 +31,9 @@ MAX_POSTERIORS = 12  #: of one run, the final one among them: the verifier score
 _HEAD = struct.Struct(">II")  #: lengths of a message's JSON and of the posterior's file behind it
 
 
+Count = Annotated[int, Field(ge=0, lt=2**60)]
+
+
 class Job(Strict):
     """What to train, and what the process has to find closed before it does."""
 
@@ -38,15 +41,14 @@ class Job(Strict):
     method: Annotated[str, Field(max_length=200)]  #: `module:Class`, or the class in `SOURCE_FILE` alone
     family: Family
     settings: dict[PythonName, Setting | None]
+    steps: Count  #: the declared budget
     seed: Annotated[int, Field(ge=0, lt=2**64)]
     memory: Annotated[int, Field(gt=0)]  #: bytes, beyond what Python and its libraries take
     cpu_seconds: Annotated[int, Field(gt=0)]
-    planted: str  #: a file that the jail must not show
+    planted: str | None  #: a file that the jail must not show; None without one
     port: Annotated[int, Field(gt=0, lt=2**16)]  #: that it must not reach
-    jailed: bool
 
 
-Count = Annotated[int, Field(ge=0, lt=2**60)]
 Short = Annotated[str, Field(max_length=MAX_REASON)]
 
 
@@ -56,13 +58,6 @@ class Ready(Strict):
     event: Literal["ready"] = "ready"
     leaks: Annotated[list[Short], Field(max_length=10)]  #: what the jail should have closed
     confined: Short
-
-
-class Started(Strict):
-    """The method is set up, and says how many steps it will take."""
-
-    event: Literal["started"] = "started"
-    num_steps: Count
 
 
 class Reached(Strict):
@@ -91,7 +86,7 @@ class Checked(Strict):
     message: Annotated[str, Field(max_length=MAX_MESSAGE)]
 
 
-Message = Ready | Started | Reached | Final | Checked
+Message = Ready | Reached | Final | Checked
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="event")])
 
 
@@ -150,8 +145,6 @@ def write_job(folder: Path, job: Job, source: bytes | None, task: Task | None) -
         toy = Path("datasets", "toy", "card.yaml")
         (folder / toy).parent.mkdir(parents=True)
         (folder / toy).write_bytes((resource_dir("datasets").parent / toy).read_bytes())
-    for path in folder.glob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def _write_problem(path: Path, task: Task) -> None:

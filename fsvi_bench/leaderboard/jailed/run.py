@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import selectors
+import select
 import signal
 import socket
 import subprocess
@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from fsvi_bench.errors import InputError, plain
 from fsvi_bench.leaderboard.entry import Entry
@@ -33,7 +33,6 @@ from fsvi_bench.leaderboard.jailed.messages import (
     Reader,
     Ready,
     RunFailed,
-    Started,
     write_job,
 )
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
@@ -43,7 +42,7 @@ from fsvi_bench.tasks.task import Task
 START_SECONDS = 180.0  #: until `ready`: to import libraries and read the problem, before the entry's code runs
 CONFORMANCE_SECONDS, MOST_CHECKS = 300.0, 100
 GRACE_SECONDS = 5.0  #: on top of what the budget allows: to import the entry's file and to write posteriors
-_TAIL, _PIECE = 2000, 2**16  #: bytes kept of what the process writes to stderr, and read at a time
+_TAIL, _PIECE = 2000, 2**16  #: bytes that are looked at of its stderr, and read at a time of its messages
 
 
 @dataclass(frozen=True)
@@ -93,31 +92,27 @@ def run_entry(entry: Entry, method: Method, task: Task, seed: int, jail: Jail, l
         RunFailed: it exceeded a limit, ended before its time, or sent what no method may.
         InputError: the jail does not hold, or the process ends before it has touched the entry's code.
     """
-    budget = entry.manifest.budget
-    allowed = min(limits.patience * budget.seconds + GRACE_SECONDS, limits.seconds)
-    largest_file = 8 * (task.k**2 + 3 * task.k) + 4096
-    isolation, num_steps, snapshots = "", -1, list[Snapshot]()
-    for seconds, message, file in _conversation(entry, method, task, seed, jail, limits, allowed, largest_file):
-        if isinstance(message, Ready):
-            isolation = "none" if jail.bwrap is None else f"{jail.words}, {quotable(message.confined, 100)}"
-        elif isinstance(message, Started) and num_steps < 0:
-            num_steps = message.num_steps
-            if num_steps > max(1, budget.steps):  # a formula is one step
-                raise RunFailed(f"it wants {num_steps} steps, its declared budget has {budget.steps}")
-        elif isinstance(message, Final) and message.status != "ok":
-            return Run(message.status, quotable(message.reason or "", 300), seconds, tuple(snapshots), isolation)
-        elif isinstance(message, Reached | Final):
-            if isinstance(message, Final) and snapshots and snapshots[-1].steps == message.steps:
+    isolation, last, snapshots = "", -1, list[Snapshot]()
+    with _conversation(entry, method, task, seed, jail, limits) as heard:
+        for seconds, message, file in heard:
+            if isinstance(message, Ready):
+                isolation = "none" if jail.bwrap is None else f"{jail.words}, {quotable(message.confined, 100)}"
+                continue
+            if not isinstance(message, Reached | Final):
+                raise RunFailed(f"it sent '{message.event}' out of turn")
+            final = isinstance(message, Final)
+            if isinstance(message, Final) and message.status != "ok":
+                return Run(message.status, quotable(message.reason or "", 300), seconds, tuple(snapshots), isolation)
+            if final and snapshots and last == message.steps:
                 snapshots.pop()  # the last look on the way saw the same q, a moment earlier
-            if not (snapshots[-1].steps if snapshots else -1) < message.steps <= num_steps:
+            elif not last < message.steps <= max(1, entry.manifest.budget.steps):  # a formula is one step
                 raise RunFailed(f"it sent a posterior after {message.steps} steps, out of turn")
-            snapshots.append(Snapshot(message.steps, seconds, _posterior(file, task.k, entry.manifest.family)))
-            if isinstance(message, Final):
+            last = message.steps
+            snapshots.append(Snapshot(last, seconds, _posterior(file, task.k, entry.manifest.family)))
+            if final:
                 return Run("ok", None, seconds, tuple(snapshots), isolation)
             if len(snapshots) == MAX_POSTERIORS:
                 raise RunFailed(f"it sent more than the {MAX_POSTERIORS} posteriors that it was asked for")
-        else:
-            raise RunFailed(f"it sent '{message.event}' out of turn")
     raise AssertionError("a conversation ends with its final message or an exception")
 
 
@@ -139,156 +134,146 @@ def check_entry(entry: Entry, method: Method, jail: Jail, limits: Limits) -> lis
         RunFailed, InputError: as `run_entry`.
     """
     found: list[Checked] = []
-    for _, message, _ in _conversation(entry, method, None, 0, jail, limits, CONFORMANCE_SECONDS, 0):
-        if isinstance(message, Checked) and len(found) < MOST_CHECKS:
-            found.append(message)
-        elif isinstance(message, Final) and message.reason is not None:
-            raise RunFailed(quotable(message.reason, 300))
-        elif not isinstance(message, Ready | Final):
-            raise RunFailed(f"it sent '{message.event}' out of turn")
+    with _conversation(entry, method, None, 0, jail, limits) as heard:
+        for _, message, _ in heard:
+            if isinstance(message, Checked) and len(found) < MOST_CHECKS:
+                found.append(message)
+            elif isinstance(message, Final) and message.reason is None:
+                break
+            elif isinstance(message, Final):
+                raise RunFailed(quotable(message.reason or "", 300))
+            elif not isinstance(message, Ready):
+                raise RunFailed(f"it sent '{message.event}' out of turn")
     return found
 
 
+@contextlib.contextmanager
 def _conversation(
-    entry: Entry, method: Method, task: Task | None, seed: int, jail: Jail, limits: Limits, allowed: float, largest: int
-) -> Iterator[tuple[float, Message, bytes]]:
-    """Starts the worker on a job; what it says up to its final message, with the seconds since it was ready.
-
-    Raises:
-        RunFailed, InputError: as `run_entry`.
-    """
+    entry: Entry, method: Method, task: Task | None, seed: int, jail: Jail, limits: Limits
+) -> Iterator[Iterator[tuple[float, Message, bytes]]]:
+    """Starts the worker on a job, without a task that of conformance; it is gone for good afterwards."""
+    budget = entry.manifest.budget
+    allowed = min(limits.patience * budget.seconds + GRACE_SECONDS, limits.seconds) if task else CONFORMANCE_SECONDS
     with contextlib.ExitStack() as stack:
-        folder, stage, planted, port = _workshop(stack)
+        top = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fsvi-bench-")))
+        folder, stage, planted = top / "job", top / "stage", top / "planted"
+        for path in (folder, stage):
+            path.mkdir()
+        planted.write_text("planted")
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         job = Job(
             conformance=task is None,
             method=method.place,
             family=entry.manifest.family,
             settings=dict(method.settings),
+            steps=budget.steps,
             seed=seed,
             memory=limits.memory,
             cpu_seconds=math.ceil(allowed),
-            planted=str(planted),
-            port=port,
-            jailed=jail.bwrap is not None,
+            planted=str(planted) if jail.bwrap else None,
+            port=listener.getsockname()[1],
         )
         write_job(folder, job, entry.source, task)
+        for path in (top, *top.rglob("*")):  # for `nobody`, whatever the umask
+            path.chmod(0o755 if path.is_dir() else 0o644)
         arguments = ["-m", "fsvi_bench.leaderboard.jailed.worker", str(folder)]
-        process = stack.enter_context(_Process.started(jail, folder, arguments, limits.memory, stage))
-        ready: float | None = None
-        for now, message, file in process.messages(Reader(largest), allowed):
+        errors = stack.enter_context(tempfile.TemporaryFile())
+        process, pipe = _start(jail.command(folder, arguments, limits.memory, stage), errors, stack)
+        reader = Reader(8 * (task.k**2 + 3 * task.k) + 4096 if task else 0)
+        yield _messages(process, pipe, errors, reader, allowed)
+
+
+def _start(command: list[str], errors: IO[bytes], stack: contextlib.ExitStack) -> tuple[subprocess.Popen[bytes], int]:
+    """The process, which is told the number of a pipe to write to, and this pipe's other end.
+
+    Raises:
+        InputError: it cannot be started.
+    """
+    reading, writing = os.pipe()
+    stack.callback(os.close, reading)
+    try:
+        process = subprocess.Popen(
+            [*command, str(writing)],
+            env=environment(),
+            cwd="/",
+            pass_fds=(writing,),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+    except OSError as error:
+        raise InputError(f"cannot start {command[0]}: {error.strerror}; no code of entries was run") from error
+    finally:
+        os.close(writing)
+    stack.callback(_end, process)
+    return process, reading
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _messages(
+    process: subprocess.Popen[bytes], pipe: int, errors: IO[bytes], reader: Reader, allowed: float
+) -> Iterator[tuple[float, Message, bytes]]:
+    """What comes through the pipe, from `ready` on and with the seconds since then.
+
+    Raises:
+        RunFailed: after `ready`: the limit, the process's end, or what no worker of ours would say.
+        InputError: the limit or the process's end before it; the jail does not hold.
+    """
+    ready: float | None = None
+    deadline, what = time.monotonic() + START_SECONDS, f"it was not done within {allowed:.0f} s"
+    poller = select.poll()
+    poller.register(pipe, select.POLLIN)
+    while (left := deadline - time.monotonic()) > 0:
+        if not poller.poll(1000 * left):
+            continue
+        if not (piece := os.read(pipe, _PIECE)):
+            what = f"{_ending(process)} before it had sent its posterior"
+            break
+        for message, file in reader.feed(piece):
+            now = time.monotonic()
             if (ready is None) != isinstance(message, Ready):
                 raise RunFailed(f"it sent '{message.event}' out of turn")
-            if isinstance(message, Ready) and message.leaks:
-                reached = quotable(" and ".join(dict.fromkeys(message.leaks)), 200)
-                raise InputError(f"the jail does not hold: code in it could reach {reached}; is `bwrap` bubblewrap? "
-                                 "Nothing of the entry was run")  # fmt: skip
-            ready = now if ready is None else ready
-            yield now - ready, message, file
-            if isinstance(message, Final):
-                return
+            if isinstance(message, Ready):
+                _require_closed(message)
+                ready, deadline = now, now + allowed
+            yield now - (ready or now), message, file
+    if ready is not None:
+        raise RunFailed(what + _last_words(errors))
+    raise InputError(f"the jail did not get ready: {what}{_last_words(errors)}; "
+                     "mend bubblewrap, or wait for a less busy machine")  # fmt: skip
 
 
-def _workshop(stack: contextlib.ExitStack) -> tuple[Path, Path, Path, int]:
-    """The job's folder, one for mounts, a planted file, and a port that is listened on."""
-    top = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fsvi-bench-")))
-    top.chmod(0o755)
-    folders = [top / name for name in ("job", "stage", "planted")]
-    for folder in folders:
-        folder.mkdir()
-    (planted := folders[2] / "planted").write_text("planted")
-    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    return folders[0], folders[1], planted, listener.getsockname()[1]
+def _require_closed(ready: Ready) -> None:
+    if ready.leaks:
+        reached = quotable(" and ".join(dict.fromkeys(ready.leaks)), 200)
+        raise InputError(f"the jail does not hold: code in it could reach {reached}; is `bwrap` bubblewrap? "
+                         "Nothing of the entry was run")  # fmt: skip
 
 
-class _Process:
-    """The jailed process, gone for good afterwards, with whatever it started."""
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    """How a process ended that has closed its pipe."""
+    try:
+        status = process.wait(timeout=2)
+    except subprocess.TimeoutExpired:
+        return "it fell silent"
+    number = -status if status < 0 else status - 128  # bubblewrap's status for a signal is 128 + its number
+    if number > 0 and number in signal.valid_signals():
+        return f"it was ended by signal {signal.Signals(number).name}"
+    return f"it ended with status {status}"
 
-    def __init__(self, popen: subprocess.Popen[bytes], messages: int) -> None:
-        self.popen, self.messages_fd, self.tail = popen, messages, bytearray()
 
-    @staticmethod
-    @contextlib.contextmanager
-    def started(jail: Jail, folder: Path, worker: list[str], memory: int, stage: Path) -> Iterator[_Process]:
-        """Raises InputError if it cannot be started."""
-        reading, writing = os.pipe()
-        command = jail.command(folder, [*worker, str(writing)], memory, stage)
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        try:
-            popen = subprocess.Popen(
-                command,
-                env=environment(),
-                cwd="/",
-                pass_fds=(writing,),
-                start_new_session=True,
-                **quiet,  # type: ignore[call-overload]
-            )
-        except OSError as error:
-            os.close(reading)
-            raise InputError(f"cannot start {command[0]}: {error.strerror}; no code of entries was run") from error
-        finally:
-            os.close(writing)
-        try:
-            with popen.stderr:
-                yield _Process(popen, reading)
-        finally:
-            os.close(reading)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(popen.pid, signal.SIGKILL)
-            popen.wait()
-
-    def messages(self, reader: Reader, allowed: float) -> Iterator[tuple[float, Message, bytes]]:
-        """What comes through the pipe, with the time; the first message may take longer than `allowed` seconds.
-
-        Raises:
-            RunFailed: after the first message: the limit, the process's end, or what no worker of ours would say.
-            InputError: the limit or the process's end before it.
-        """
-        assert self.popen.stderr is not None
-        errors, deadline, started = self.popen.stderr.fileno(), time.monotonic() + START_SECONDS, False
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.messages_fd, selectors.EVENT_READ)
-            selector.register(errors, selectors.EVENT_READ)
-            while (left := deadline - time.monotonic()) > 0:
-                for key, _ in selector.select(min(1.0, left)):
-                    piece = os.read(key.fd, _PIECE)
-                    if key.fd == errors:
-                        self.tail = (self.tail + piece)[-_TAIL:]
-                        if not piece:
-                            selector.unregister(errors)
-                    elif not piece:
-                        raise self._failure(started, f"{self._ending()} before it had sent its posterior")
-                    for message, file in reader.feed(piece) if key.fd == self.messages_fd else ():
-                        now = time.monotonic()
-                        deadline, started = (deadline if started else now + allowed), True
-                        yield now, message, file
-        raise self._failure(started, f"it was not done within {allowed:.0f} s")
-
-    def _failure(self, started: bool, what: str) -> Exception:
-        """Of the entry's code, or, while that has not been touched, of this machine."""
-        told = f"{what}{self._last_words()}"
-        if started:
-            return RunFailed(told)
-        return InputError(f"the jail did not get ready: {told}; mend bubblewrap, or wait for a less busy machine")
-
-    def _ending(self) -> str:
-        """How a process ended that has closed its pipe."""
-        try:
-            status = self.popen.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            return "it fell silent"
-        number = -status if status < 0 else status - 128  # bubblewrap's status for a signal is 128 + its number
-        if number > 0 and number in signal.valid_signals():
-            return f"it was ended by signal {signal.Signals(number).name}"
-        return f"it ended with status {status}"
-
-    def _last_words(self) -> str:
-        """The end of its stderr, fit to be quoted; empty if it said nothing."""
-        with contextlib.suppress(BlockingIOError, ValueError):
-            assert self.popen.stderr is not None
-            os.set_blocking(self.popen.stderr.fileno(), False)
-            self.tail = (self.tail + os.read(self.popen.stderr.fileno(), _PIECE))[-_TAIL:]
-        lines = [line for line in self.tail.decode(errors="replace").splitlines() if line.strip()]
-        return f"; its last words: '{quotable(lines[-1], 160)}'" if lines else ""
+def _last_words(errors: IO[bytes]) -> str:
+    """The end of what the process wrote to stderr, fit to be quoted; empty if it said nothing."""
+    size = os.fstat(errors.fileno()).st_size
+    tail = os.pread(errors.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace")
+    lines = [line for line in tail.splitlines() if line.strip()]
+    return f"; its last words: '{quotable(lines[-1], 160)}'" if lines else ""
 
 
 def quotable(text: str, length: int) -> str:

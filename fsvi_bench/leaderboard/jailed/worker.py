@@ -16,7 +16,7 @@ from typing import Any
 from fsvi_bench.conformance import Subject, check_method
 from fsvi_bench.conformance.subject import MEASUREMENT_POINTS
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard.jailed.confinement import confine, end_with_parent, leaks
+from fsvi_bench.leaderboard.jailed.confinement import calls_are_open, confine, end_with_parent, leaks
 from fsvi_bench.leaderboard.jailed.messages import (
     MAX_MESSAGE,
     MAX_POSTERIORS,
@@ -27,7 +27,6 @@ from fsvi_bench.leaderboard.jailed.messages import (
     Job,
     Reached,
     Ready,
-    Started,
     read_job,
     read_problem,
     send,
@@ -55,8 +54,10 @@ def main(folder: Path, pipe: int) -> None:
     use_one_thread()
     job = read_job(folder)
     problem = None if job.conformance else read_problem(folder)
-    found = leaks(Path(job.planted), job.port) if job.jailed else []
+    found = leaks(Path(job.planted), job.port) if job.planted else []
     confined = confine(job.memory, job.cpu_seconds, may_write=job.conformance)
+    if job.planted and calls_are_open():
+        found.append("system calls that are none of its business")
     send(pipe, Ready(leaks=found, confined=confined))
     if found:
         return
@@ -64,7 +65,7 @@ def main(folder: Path, pipe: int) -> None:
         if problem is None:
             _check(folder, job, pipe)
         else:
-            _train(_method(folder, job, problem), problem.k, pipe)
+            _train(_method(folder, job, problem), problem.k, job.steps, pipe)
     except Exception as error:
         reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         send(pipe, Final(status="failed", reason=reason[:MAX_REASON], steps=0))
@@ -94,9 +95,10 @@ def _for_small_problems(entry: MethodEntry, settings: Mapping[str, Any]) -> dict
     return {name: value for name, value in settings.items() if name != "max_steps"} | points
 
 
-def _train(method: Method, k: int, pipe: int) -> None:
-    send(pipe, Started(num_steps=method.num_steps))
+def _train(method: Method, k: int, budget: int, pipe: int) -> None:
     last = method.num_steps
+    if last > max(1, budget):  # a formula is one step
+        raise InputError(f"it wants {last} steps, its declared budget has {budget}")
 
     def observe(steps: int, seconds: float) -> None:
         nonlocal last

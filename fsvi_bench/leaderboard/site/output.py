@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import is_file, require_writable_directory, write_atomically
-from fsvi_bench.leaderboard.entry import read_bounded
+from fsvi_bench.files import is_file, read_bounded, require_writable_directory, write_atomically
 
 MANIFEST = "site-files.json"
 FORMAT = "fsvi-site/1"

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard.entry import read_bounded
+from fsvi_bench.files import read_bounded
 from fsvi_bench.leaderboard.site.output import built_files
 
 HOST = "127.0.0.1"
