@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +44,7 @@ def submit(
     from fsvi_bench.cli.leaderboard import local_verification
     from fsvi_bench.errors import InputError
     from fsvi_bench.leaderboard.board import read_entries, read_placed_entry, require_identity
-    from fsvi_bench.leaderboard.submitting import Draft, as_name, write_entry
+    from fsvi_bench.leaderboard.submitting import Draft, write_entry
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.running.settings import parse_setting
 
@@ -64,7 +65,7 @@ def submit(
             "family": family, "link": link, "notes": notes, "method": its,
             "settings": dict(map(parse_setting, settings or ())), "budget": {"steps": steps, "seconds": seconds},
         }  # fmt: skip
-        entry = write_entry(Draft(name or as_name(f"{words}-{family}"), content, source), root, replace)
+        entry = write_entry(Draft(name or _name(f"{words}-{family}"), content, source), root, replace)
     folder = root / "entries" / entry.name
     passed = _tried(entry, verification, root)
     stdout.print(str(folder), soft_wrap=True)
@@ -87,18 +88,26 @@ def _method(spec: str) -> tuple[dict[str, str], bytes | None, str]:
     return {"file": Path(path).name, "class": cls}, read_bounded(Path(path).resolve(), SOURCE_BYTES), cls
 
 
+def _name(text: str) -> str:
+    """A folder's name from a method's: `MyMethod-full` -> `my-method-full`."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text)
+    return re.sub(r"[^a-z0-9]+", "-", parted.lower()).strip("-")[:63] or "entry"
+
+
 def _tried(entry: Entry, verification: Verification, root: Path) -> bool:
     """Conformance, and two official tasks; whether both came to a posterior."""
     from fsvi_bench.cli.console import stderr
     from fsvi_bench.cli.progress import RichProgress
-    from fsvi_bench.leaderboard.submitting import require_conformance, trial_places
+    from fsvi_bench.leaderboard.ranked_tasks import Place
+    from fsvi_bench.leaderboard.submitting import require_conformance
     from fsvi_bench.leaderboard.verifying import verify
     from fsvi_bench.running.executors.choice import make_executor
 
     if checks := require_conformance(entry, verification):
         stderr.print(f"{entry.name} keeps {checks} rules")
+    first = [Place("official", dataset, 0) for dataset in verification.edition.datasets[:2]]
     with RichProgress() as progress:
-        result = verify(entry, verification, root, make_executor("local", 1), progress, trial_places(verification))
+        result = verify(entry, verification, root, make_executor("local", 1), progress, first)
     for cell in result.cells:
         said = cell.reason if cell.scores is None else f"KL {cell.scores.kl:.6g}, box {cell.scores.predictive_kl_box}"
         stderr.print(f"{cell.place.name}: {cell.status}, {said}, {cell.seconds:.1f} s")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -133,7 +134,7 @@ def read_placed_entry(folder: Path) -> tuple[Entry, Path]:
 
 def _folders(entries: Path) -> Iterator[Path]:
     with os.scandir(entries) as found:
-        names = [each.name for each, _ in zip(found, range(MOST_ENTRIES + 1), strict=False)]
+        names = [each.name for each in islice(found, MOST_ENTRIES + 1)]
     if len(names) > MOST_ENTRIES:
         raise InputError(f"{entries} holds more than {MOST_ENTRIES} folders, more than a board can have; remove some")
     shown = (entries / name for name in sorted(names) if not name.startswith("."))

@@ -30,11 +30,10 @@ def _ascii_twins() -> Mapping[str, str]:
 
     plain = string.ascii_letters + string.digits
     twins = {
-        c: [each["c"] for each in alike if each["c"] in plain]
-        for c, alike in confusables_data.items()
-        if c not in plain
+        character: min((each["c"] for each in alike if each["c"] in plain), default="")
+        for character, alike in confusables_data.items()
     }
-    return {character: min(found) for character, found in twins.items() if found}
+    return {character: twin for character, twin in twins.items() if twin and character not in plain}
 
 
 @cache
@@ -70,29 +69,33 @@ def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:
     Syntax trees are compared, without comments and docstrings. One's own source may stand for several entries, of other
     families or settings.
     """
-    own = _tree(entry.source)
-    for name, source in _built_in_sources().items() if own else ():
+    own, manifest = _code(entry), entry.manifest
+    for name, source in _built_in_sources().items() if entry.source is not None else ():
         if _tree(source) == own:
             raise InputError(f"the source of {entry.name} is that of the built-in method '{name}'; enter that method")
     for other in others:
-        if (own, entry.method if own is None else "") != (_tree(other.source), other.method if own is None else ""):
+        its = other.manifest
+        if _code(other) != own:
             continue
-        if own is not None and other.manifest.owner != entry.manifest.owner:
-            raise InputError(f"the source of {entry.name} is that of {other.name}, by {other.manifest.owner}")
-        if _run(other) == _run(entry):
+        if entry.source is not None and its.owner != manifest.owner:
+            raise InputError(
+                f"the source of {entry.name} is that of {other.name}, by {its.owner}; enter your own"
+            )
+        if (its.family, its.settings) == (manifest.family, manifest.settings):
             raise InputError(f"{entry.name} is {other.name} again: the same method, family and settings; remove one")
 
 
-def _tree(source: bytes | None) -> str | None:
+def _code(entry: Entry) -> str:
+    """Names what an entry runs: a built-in method by its name, a source by what it says."""
+    return entry.method if entry.source is None else _tree(entry.source)
+
+
+def _tree(source: bytes) -> str:
     """Names a source by its syntax tree; one that is no Python, by its bytes."""
     try:
-        return None if source is None else tree_sha256(source)
+        return tree_sha256(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return hashlib.sha256(source or b"").hexdigest()
-
-
-def _run(entry: Entry) -> tuple[object, ...]:
-    return entry.manifest.family, entry.manifest.settings
+        return hashlib.sha256(source).hexdigest()
 
 
 @cache

@@ -115,23 +115,20 @@ def _with_real_targets(official: FrozenTask, raw: RawData, number: int, stream: 
     order = stream("rows").permutation(len(raw.y))
     train, test = np.split(order, [round(TRAINING_SHARE * len(order))])
     X, y = raw.X[train], raw.y[train]
-    deviation = X.std(0)
-    moments = {
-        "input_mean": X.mean(0),
-        "input_std": np.where(deviation > 0, deviation, 1.0),
-        "target_mean": y.mean(),
-        "target_std": y.std(),
-    }
-    standardised = (X - moments["input_mean"]) / moments["input_std"]
-    tensors: dict[str, Any] = {name: torch.as_tensor(value) for name, value in moments.items()}
-    tensors |= {name: _moved(getattr(official, name), stream(name)) for name in PERTURBED}
+    mean, deviation = X.mean(0), X.std(0)
+    scale = np.where(deviation > 0, deviation, 1.0)
+    moved: dict[str, Any] = {name: _moved(getattr(official, name), stream(name)) for name in PERTURBED}
     drawn = replace(
         official,
         split=number,
-        inducing_points=torch.from_numpy(_inducing_points(standardised, official, stream("inducing points"))),
+        inducing_points=torch.from_numpy(_inducing_points((X - mean) / scale, official, stream("inducing points"))),
+        input_mean=torch.as_tensor(mean),
+        input_std=torch.as_tensor(scale),
+        target_mean=torch.as_tensor(y.mean()),
+        target_std=torch.as_tensor(y.std()),
         train_index=torch.from_numpy(train),
         test_index=torch.from_numpy(test),
-        **tensors,
+        **moved,
     )
     return bind(drawn, raw)
 

@@ -5,7 +5,6 @@ The folder appears whole, or not at all.
 
 from __future__ import annotations
 
-import re
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -29,7 +28,6 @@ from fsvi_bench.leaderboard.entry import (
 )
 from fsvi_bench.leaderboard.jailed.messages import RunFailed
 from fsvi_bench.leaderboard.jailed.run import check_entry
-from fsvi_bench.leaderboard.ranked_tasks import Place
 from fsvi_bench.leaderboard.verifying import Verification, find_method
 
 
@@ -45,12 +43,6 @@ class Draft:
     name: str
     content: Mapping[str, Any]
     source: bytes | None = None
-
-
-def as_name(text: str) -> str:
-    """A folder's name from a method's: `MyMethod-full` -> `my-method-full`."""
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text)
-    return re.sub(r"[^a-z0-9]+", "-", parted.lower()).strip("-")[:63] or "entry"
 
 
 def write_entry(draft: Draft, root: Path, replace: bool = False) -> Entry:
@@ -84,7 +76,7 @@ def write_entry(draft: Draft, root: Path, replace: bool = False) -> Entry:
 
 
 def require_conformance(entry: Entry, verification: Verification) -> int:
-    """Raises InputError if the method breaks a rule, with what to mend; returns how many checks it passed.
+    """Raises InputError if the method breaks a rule, with what to mend; returns how many it kept.
 
     A built-in method is checked by this project's own tests.
     """
@@ -92,17 +84,6 @@ def require_conformance(entry: Entry, verification: Verification) -> int:
     if entry.source is None:
         return 0
     try:
-        found = check_entry(entry, method, verification.jail, verification.limits)
+        return check_entry(entry, method, verification.jail, verification.limits)
     except RunFailed as error:
-        raise InputError(f"{entry.name} cannot be checked: {error}; mend its source, and submit it again") from error
-    if failed := [check for check in found if check.status == "failed"]:
-        raise InputError(
-            f"{entry.name} breaks {len(failed)} of {len(found)} rules, first '{failed[0].check}': {failed[0].message}; "
-            "fsvi-bench methods check shows them all"
-        )
-    return sum(check.status == "ok" for check in found)
-
-
-def trial_places(verification: Verification) -> list[Place]:
-    """Two official tasks: the first split of the first two data sets."""
-    return [Place("official", dataset, 0) for dataset in verification.edition.datasets[:2]]
+        raise InputError(f"{entry.name}: {error}; fsvi-bench methods check shows all, mend its source") from error

@@ -8,7 +8,6 @@ result is whole, so that the same command goes on where an earlier one stopped.
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import signal
 import time
@@ -28,7 +27,7 @@ from fsvi_bench.leaderboard.edition import Edition, Secret
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry, Strict
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.messages import RunFailed
-from fsvi_bench.leaderboard.jailed.run import Limits, Method, Run, Snapshot, run_entry
+from fsvi_bench.leaderboard.jailed.run import Limits, Method, Run, Snapshot, quotable, run_entry
 from fsvi_bench.leaderboard.ranked_tasks import EditionTask, Place, make_task, runs, training_seed
 from fsvi_bench.leaderboard.result import (
     RESULT_BYTES,
@@ -41,13 +40,12 @@ from fsvi_bench.leaderboard.result import (
     parse_json,
 )
 from fsvi_bench.maths.blr import mean_field_optimum_kl
-from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.methods.registry import load_installed
 from fsvi_bench.running.executors.base import Executor
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.scoring.predictive import map_predictive_kl, predictive_kl
-from fsvi_bench.scoring.scores import not_a_number, score
+from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
 from fsvi_bench.tasks.task import Task
 
 VERIFYING = ".verifying"  #: unfinished verifications, beneath the leaderboard's folder
@@ -227,7 +225,7 @@ def _judged(run: Run, task: Task) -> dict[str, Any]:
             scores = score(run.snapshots[-1].posterior, task)
             waypoints = tuple(_waypoint(each, task) for each in run.snapshots)
     except InputError as error:  # numbers so large that they overflow
-        return own | {"status": "diverged", "reason": str(error)}
+        return own | {"status": "diverged", "reason": quotable(str(error), 300)}
     except Exception as error:
         return own | {"status": "failed", "reason": f"its posterior cannot be scored: {type(error).__name__}"}
     if names := not_a_number(scores):
@@ -237,12 +235,11 @@ def _judged(run: Run, task: Task) -> dict[str, Any]:
 
 def _waypoint(reached: Snapshot, task: Task) -> Waypoint:
     q = reached.posterior
-    kl = gaussian_kl_to_precision(q.mean, q.covariance_tril(), *task.truth.posterior).total
-    box = predictive_kl(q, task, task.Phi_box)
+    kl, box = trace_scores(q, task, mixtures=False).kl, predictive_kl(q, task, task.Phi_box)
     return Waypoint(
         steps=reached.steps,
         seconds=reached.seconds,
-        kl=math.inf if q.singular else float(kl),
+        kl=kl,
         predictive_kl_box=None if box is None else float(box.mean()),
     )
 

@@ -82,7 +82,7 @@ def test_the_environment_tells_nothing(task, monkeypatch):
 
 def test_it_has_the_training_rows_and_nothing_of_the_test_rows(task):
     found = run(source("import os; raise RuntimeError(str(sorted(os.listdir(os.path.dirname(__file__)))))"), task)
-    assert found.reason == "RuntimeError: [’job.json’, ’method_of_entry.py’, ’problem.safetensors’]"
+    assert found.reason == "RuntimeError: [’job.json’, ’method_of_entry.py’, ’problem.pickle’]"
 
 
 HOPELESS = {

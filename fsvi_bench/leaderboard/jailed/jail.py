@@ -29,10 +29,13 @@ NOBODY = 65534
 SCRATCH = 2**24  #: bytes that libraries may write as they are imported; later no file can be made
 MOST_TASKS = 512  #: processes and threads of a run, where a cgroup counts them
 _SYSTEM = ("/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")  # links into /usr, mostly
-_AS_THEY_ARE = ("/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu")  # what libraries look up
+#: Bubblewrap's, but for what each run is shown; the last three are what libraries look up.
 _OPTIONS = f"""
 --unshare-all --die-with-parent --new-session --cap-drop ALL --uid {NOBODY} --gid {NOBODY} --chdir /
 --proc /proc --ro-bind /proc/sys /proc/sys --dev /dev --size {SCRATCH} --tmpfs /tmp
+--ro-bind-try /etc/ld.so.cache /etc/ld.so.cache
+--ro-bind-try /etc/alternatives /etc/alternatives
+--ro-bind-try /sys/devices/system/cpu /sys/devices/system/cpu
 """.split()
 _LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "safetensors", "pytorch_lightning", "gpytorch", "pyseccomp")
 #: How libraries choose their kernels: it moves last digits, and tells nothing.
@@ -114,8 +117,6 @@ def _options(shown: dict[Path, Path]) -> list[str]:
     words = [*_OPTIONS]
     for link in map(Path, _SYSTEM):
         words += ["--symlink", str(link.readlink()), str(link)] if link.is_symlink() else []
-    for name in _AS_THEY_ARE:
-        words += ["--ro-bind-try", name, name]
     hidden = [path for path in _never_shown() if path not in shown and any(map(path.is_relative_to, shown))]
     for path in sorted([*shown, *hidden], key=lambda path: len(path.parts)):
         words += ["--tmpfs", str(path)] if path in hidden else ["--ro-bind", str(shown[path]), str(path)]

@@ -25,14 +25,13 @@ from fsvi_bench.leaderboard.entry import Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail, environment
 from fsvi_bench.leaderboard.jailed.messages import (
     MAX_POSTERIORS,
-    Checked,
-    Final,
+    MAX_REASON,
     Job,
     Message,
     Reached,
-    Reader,
     Ready,
     RunFailed,
+    take_messages,
     write_job,
 )
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
@@ -40,7 +39,8 @@ from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.task import Task
 
 START_SECONDS = 180.0  #: until `ready`: to import libraries and read the problem, before the entry's code runs
-CONFORMANCE_SECONDS, MOST_CHECKS = 300.0, 100
+CONFORMANCE_SECONDS = 300.0
+_ENDLESS = "a conversation ends with a message that ends the job, or an exception"
 GRACE_SECONDS = 5.0  #: on top of what the budget allows: to import the entry's file and to write posteriors
 _TAIL, _PIECE = 2000, 2**16  #: bytes that are looked at of its stderr, and read at a time of its messages
 
@@ -98,22 +98,19 @@ def run_entry(entry: Entry, method: Method, task: Task, seed: int, jail: Jail, l
             if isinstance(message, Ready):
                 isolation = "none" if jail.bwrap is None else f"{jail.words}, {quotable(message.confined, 100)}"
                 continue
-            if not isinstance(message, Reached | Final):
-                raise RunFailed(f"it sent '{message.event}' out of turn")
-            final = isinstance(message, Final)
-            if isinstance(message, Final) and message.status != "ok":
+            if message.status == "diverged" or message.status == "failed":
                 return Run(message.status, quotable(message.reason or "", 300), seconds, tuple(snapshots), isolation)
-            if final and snapshots and last == message.steps:
+            if message.status == "ok" and last == message.steps:
                 snapshots.pop()  # the last look on the way saw the same q, a moment earlier
             elif not last < message.steps <= max(1, entry.manifest.budget.steps):  # a formula is one step
                 raise RunFailed(f"it sent a posterior after {message.steps} steps, out of turn")
             last = message.steps
             snapshots.append(Snapshot(last, seconds, _posterior(file, task.k, entry.manifest.family)))
-            if final:
+            if message.status == "ok":
                 return Run("ok", None, seconds, tuple(snapshots), isolation)
             if len(snapshots) == MAX_POSTERIORS:
                 raise RunFailed(f"it sent more than the {MAX_POSTERIORS} posteriors that it was asked for")
-    raise AssertionError("a conversation ends with its final message or an exception")
+    raise AssertionError(_ENDLESS)
 
 
 def _posterior(file: bytes, k: int, family: Family) -> Posterior:
@@ -127,24 +124,20 @@ def _posterior(file: bytes, k: int, family: Family) -> Posterior:
     return posterior
 
 
-def check_entry(entry: Entry, method: Method, jail: Jail, limits: Limits) -> list[Checked]:
-    """Holds an entry's method to what every method must do, in the jail.
+def check_entry(entry: Entry, method: Method, jail: Jail, limits: Limits) -> int:
+    """Holds an entry's method to what every method must do, in the jail; returns how many rules it kept.
 
     Raises:
-        RunFailed, InputError: as `run_entry`.
+        RunFailed: it broke one, or as `run_entry`.
+        InputError: as `run_entry`.
     """
-    found: list[Checked] = []
     with _conversation(entry, method, None, 0, jail, limits) as heard:
         for _, message, _ in heard:
-            if isinstance(message, Checked) and len(found) < MOST_CHECKS:
-                found.append(message)
-            elif isinstance(message, Final) and message.reason is None:
-                break
-            elif isinstance(message, Final):
-                raise RunFailed(quotable(message.reason or "", 300))
-            elif not isinstance(message, Ready):
-                raise RunFailed(f"it sent '{message.event}' out of turn")
-    return found
+            if isinstance(message, Reached):
+                if message.status == "ok":
+                    return message.steps
+                raise RunFailed(quotable(message.reason or "", MAX_REASON))
+    raise AssertionError(_ENDLESS)
 
 
 @contextlib.contextmanager
@@ -162,7 +155,6 @@ def _conversation(
         planted.write_text("planted")
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         job = Job(
-            conformance=task is None,
             method=method.place,
             family=entry.manifest.family,
             settings=dict(method.settings),
@@ -179,8 +171,8 @@ def _conversation(
         arguments = ["-m", "fsvi_bench.leaderboard.jailed.worker", str(folder)]
         errors = stack.enter_context(tempfile.TemporaryFile())
         process, pipe = _start(jail.command(folder, arguments, limits.memory, stage), errors, stack)
-        reader = Reader(8 * (task.k**2 + 3 * task.k) + 4096 if task else 0)
-        yield _messages(process, pipe, errors, reader, allowed)
+        largest_file = 8 * (task.k**2 + 3 * task.k) + 4096 if task else 0
+        yield _messages(process, pipe, errors, largest_file, allowed)
 
 
 def _start(command: list[str], errors: IO[bytes], stack: contextlib.ExitStack) -> tuple[subprocess.Popen[bytes], int]:
@@ -217,7 +209,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _messages(
-    process: subprocess.Popen[bytes], pipe: int, errors: IO[bytes], reader: Reader, allowed: float
+    process: subprocess.Popen[bytes], pipe: int, errors: IO[bytes], largest_file: int, allowed: float
 ) -> Iterator[tuple[float, Message, bytes]]:
     """What comes through the pipe, from `ready` on and with the seconds since then.
 
@@ -226,6 +218,7 @@ def _messages(
         InputError: the limit or the process's end before it; the jail does not hold.
     """
     ready: float | None = None
+    received = bytearray()
     deadline, what = time.monotonic() + START_SECONDS, f"it was not done within {allowed:.0f} s"
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
@@ -235,12 +228,13 @@ def _messages(
         if not (piece := os.read(pipe, _PIECE)):
             what = f"{_ending(process)} before it had sent its posterior"
             break
-        for message, file in reader.feed(piece):
+        received += piece
+        for message, file in take_messages(received, largest_file):
             now = time.monotonic()
             if (ready is None) != isinstance(message, Ready):
                 raise RunFailed(f"it sent '{message.event}' out of turn")
             if isinstance(message, Ready):
-                _require_closed(message)
+                _require_no_leaks(message.leaks)
                 ready, deadline = now, now + allowed
             yield now - (ready or now), message, file
     if ready is not None:
@@ -249,9 +243,9 @@ def _messages(
                      "mend bubblewrap, or wait for a less busy machine")  # fmt: skip
 
 
-def _require_closed(ready: Ready) -> None:
-    if ready.leaks:
-        reached = quotable(" and ".join(dict.fromkeys(ready.leaks)), 200)
+def _require_no_leaks(leaks: list[str]) -> None:
+    if leaks:
+        reached = quotable(" and ".join(dict.fromkeys(leaks)), 200)
         raise InputError(f"the jail does not hold: code in it could reach {reached}; is `bwrap` bubblewrap? "
                          "Nothing of the entry was run")  # fmt: skip
 

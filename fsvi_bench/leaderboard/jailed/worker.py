@@ -18,17 +18,13 @@ from fsvi_bench.conformance.subject import MEASUREMENT_POINTS
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.jailed.confinement import calls_are_open, confine, end_with_parent, leaks
 from fsvi_bench.leaderboard.jailed.messages import (
-    MAX_MESSAGE,
     MAX_POSTERIORS,
     MAX_REASON,
     SOURCE_FILE,
-    Checked,
-    Final,
     Job,
     Reached,
     Ready,
     read_job,
-    read_problem,
     send,
 )
 from fsvi_bench.methods.base import Method
@@ -52,10 +48,9 @@ def main(folder: Path, pipe: int) -> None:
     """Does the job of a folder; whatever the method raises is sent as its failure."""
     end_with_parent()
     use_one_thread()
-    job = read_job(folder)
-    problem = None if job.conformance else read_problem(folder)
+    job, problem = read_job(folder)
     found = leaks(Path(job.planted), job.port) if job.planted else []
-    confined = confine(job.memory, job.cpu_seconds, may_write=job.conformance)
+    confined = confine(job.memory, job.cpu_seconds, may_write=problem is None)
     if job.planted and calls_are_open():
         found.append("system calls that are none of its business")
     send(pipe, Ready(leaks=found, confined=confined))
@@ -68,7 +63,7 @@ def main(folder: Path, pipe: int) -> None:
             _train(_method(folder, job, problem), problem.k, job.steps, pipe)
     except Exception as error:
         reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        send(pipe, Final(status="failed", reason=reason[:MAX_REASON], steps=0))
+        send(pipe, Reached(status="failed", reason=reason[:MAX_REASON], steps=0))
 
 
 def _method(folder: Path, job: Job, problem: TrainingData) -> Method:
@@ -80,13 +75,13 @@ def _method(folder: Path, job: Job, problem: TrainingData) -> Method:
 
 
 def _check(folder: Path, job: Job, pipe: int) -> None:
-    """Conformance, with the entry's family and settings; the final message says that all checks were made."""
+    """Conformance, with the entry's family and settings."""
     entry = load_method(f"{folder / SOURCE_FILE}{job.method}")
-    report = check_method([Subject(entry, job.family, _for_small_problems(entry, job.settings))])
-    for finding in report.findings:
-        words = {"check": finding.check, "family": finding.family, "status": finding.status}
-        send(pipe, Checked(**words, message=finding.message[:MAX_MESSAGE]))  # type: ignore[arg-type]
-    send(pipe, Final(status="ok" if report.ok else "failed", reason=None, steps=0))
+    findings = check_method([Subject(entry, job.family, _for_small_problems(entry, job.settings))]).findings
+    if failed := [finding for finding in findings if finding.status == "failed"]:
+        first = f"the first '{failed[0].check}': {failed[0].message}"
+        raise InputError(f"it breaks {len(failed)} of {len(findings)} rules, {first}")
+    send(pipe, Reached(status="ok", steps=sum(finding.status == "ok" for finding in findings)))
 
 
 def _for_small_problems(entry: MethodEntry, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,19 +100,18 @@ def _train(method: Method, k: int, budget: int, pipe: int) -> None:
         last = steps or last
         q = _posterior(method)
         if (defect(q, k) or divergence(q)) is None:
-            send(pipe, Reached(steps=steps), posterior_file(q))
+            send(pipe, Reached(status="under way", steps=steps), posterior_file(q))
 
     # A formula has nothing to show before its one step.
     at = looks(method.num_steps) if method.trains else []
     train(method, "cpu", observe if at else None, at)
     q = _posterior(method)
-    if (reason := defect(q, k)) is not None:
-        reason = f"the posterior is not one over the weights: {reason}"
-        send(pipe, Final(status="failed", reason=reason[:MAX_REASON], steps=last))
-    elif (reason := method.divergences()[0] or divergence(q)) is not None:
-        send(pipe, Final(status="diverged", reason=reason[:MAX_REASON], steps=last))
+    if (fault := defect(q, k)) is not None:
+        raise InputError(f"the posterior is not one over the weights: {fault}")
+    if (reason := method.divergences()[0] or divergence(q)) is not None:
+        send(pipe, Reached(status="diverged", reason=reason[:MAX_REASON], steps=last))
     else:
-        send(pipe, Final(status="ok", reason=None, steps=last), posterior_file(q))
+        send(pipe, Reached(status="ok", steps=last), posterior_file(q))
 
 
 def _posterior(method: Method) -> Posterior:
