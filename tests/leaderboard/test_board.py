@@ -101,6 +101,13 @@ def without_some_runs(root, keys):
     sign(result_path(root, "v2", "first"), keys / "lab")
 
 
+def with_runs_of_another_edition(root, keys):
+    both = result(entry("first"), edition(["diabetes", "yacht"]), ones)
+    whole = result(entry("first"), edition(["diabetes"]), ones)
+    write_result(result_path(root, "v2", "first"), whole.model_copy(update={"cells": both.cells}))
+    sign(result_path(root, "v2", "first"), keys / "lab")
+
+
 def without_a_jail(root, keys):
     write_result(
         result_path(root, "v2", "first"), result(entry("first"), edition(["diabetes"]), ones, isolation="none")
@@ -134,6 +141,7 @@ def absent(root, keys):
         (of_another_scoring_version, "scoring version"),
         (of_an_earlier_entry, "earlier version of the entry"),
         (without_some_runs, "lacks 1 of 10 runs"),
+        (with_runs_of_another_edition, "lacks 0 of 10 runs, and has 10 others"),
         (without_a_jail, "without a jail"),
         (garbage, "signer|read"),
         (link, "no file"),
@@ -152,6 +160,12 @@ def test_a_result_that_does_not_hold_is_stale_and_never_ranked(signed, keys, spo
 
 def test_a_board_of_ones_own_needs_no_signatures(tmp_path):
     assert stale(make_board(tmp_path, {"first": ones}, edition(["diabetes"]))) is None
+
+
+def test_signers_that_cannot_be_read_do_not_make_a_board_ones_own(signed):
+    (signed / ALLOWED_SIGNERS).unlink()
+    (signed / ALLOWED_SIGNERS).symlink_to(signed / "nowhere")
+    assert stale(signed) == "no allowed signer signed its result"
 
 
 def test_an_edition_may_allow_results_without_a_jail(tmp_path):

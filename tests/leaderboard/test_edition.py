@@ -96,6 +96,19 @@ def test_an_edition_is_called_as_its_folder(tmp_path):
         read_edition(tmp_path, "v3")
 
 
+def test_the_latest_edition_is_by_number(tmp_path):
+    with pytest.raises(InputError, match="leaderboard init"):
+        read_edition(tmp_path)
+    for name in ("v9", "v10", "v2"):
+        write_edition(tmp_path, edition().model_copy(update={"name": name}))
+    assert read_edition(tmp_path).name == "v10"
+
+
+def test_a_data_set_without_official_tasks_is_refused():
+    with pytest.raises(InputError, match="'nowhere' has no official tasks"):
+        places(edition(["nowhere"]))
+
+
 def test_every_purpose_has_a_stream_of_its_own():
     seeds = {SECRET.seed(*purpose) for purpose in [("a",), ("b",), ("a", "b"), ("a", 1), ("a", 2)]}
     assert len(seeds | {Secret(b"\1" * 32).seed("a")}) == 6

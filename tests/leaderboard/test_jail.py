@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 from dataclasses import replace
@@ -10,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.jailed import confinement
 from fsvi_bench.leaderboard.jailed import jail as jails
 from fsvi_bench.leaderboard.jailed.jail import Jail, find_jail, require_jail
+from fsvi_bench.leaderboard.jailed.messages import PROBLEM_FILE, Job, read_job, write_job
 from fsvi_bench.leaderboard.jailed.run import RunFailed
+from fsvi_bench.leaderboard.ranked_tasks import Place, make_task
 from fsvi_bench.tasks.official import load_task
+from tests.leaderboard.boards import SECRET, edition
 from tests.leaderboard.jailing import run, source, working_jail
 
 pytestmark = pytest.mark.slow(seconds=8)
@@ -83,6 +88,41 @@ def test_the_environment_tells_nothing(task, monkeypatch):
 def test_it_has_the_training_rows_and_nothing_of_the_test_rows(task):
     found = run(source("import os; raise RuntimeError(str(sorted(os.listdir(os.path.dirname(__file__)))))"), task)
     assert found.reason == "RuntimeError: [’job.json’, ’method_of_entry.py’, ’problem.pickle’]"
+
+
+def test_its_problem_holds_no_more_than_it_shows(tmp_path):
+    """A tensor that is a view of another would take the whole of it along, test targets of the model for one."""
+    made = make_task(Place("ranked", "diabetes", 4), edition(), SECRET).task
+    job = Job(method=":M", family="full", settings={}, steps=1, seed=0, memory=1, cpu_seconds=1, planted=None, port=1)
+    write_job(tmp_path, job, source(), made)
+    found, problem = read_job(tmp_path)
+    assert found == job
+    tensors = [problem.X, problem.y, problem.Phi, problem.low, problem.high, *problem.feature_map.tensors.values()]
+    assert all(each.untyped_storage().nbytes() == each.nbytes for each in tensors)
+    assert problem.y.equal(made.y[None])
+    assert made.y_test.numpy().tobytes()[:80] not in (tmp_path / PROBLEM_FILE).read_bytes()
+
+
+def test_a_strict_umask_of_the_verifier_is_no_hindrance(task):
+    before = os.umask(0o077)
+    try:
+        assert run(source(), task).status == "ok"
+    finally:
+        os.umask(before)
+
+
+def test_what_it_says_in_the_end_is_quoted_and_however_long_it_is(task):
+    code = source("import os\nos.write(2, b'x' * 2**20)\nos.write(2, b'\\x1b[2J<b>last words')\nos._exit(3)")
+    with pytest.raises(RunFailed) as error:
+        run(code, task)
+    assert str(error.value).startswith("it ended with status 3 before it had sent its posterior; its last words: ")
+    assert "\x1b" not in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+def test_calls_are_open_outside():
+    """What a jailed process asks once its filter should be there; one without a filter runs nothing of an entry."""
+    assert confinement.calls_are_open()
 
 
 HOPELESS = {

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.ranked_tasks import Place, places
 from fsvi_bench.leaderboard.result import read_result, result_path
+from fsvi_bench.leaderboard.submitting import require_conformance
 from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, find_method, verify
 from fsvi_bench.running.executors.local import LocalExecutor
 from fsvi_bench.running.progress import Silent
@@ -97,6 +99,37 @@ def test_to_fail_is_a_result(tmp_path):
     greedy = built_in("rand-a", settings={"max_steps": 10_000})
     found = run(greedy, tmp_path, SOME[:1])
     assert found.cells[0].reason == "it wants 10000 steps, its declared budget has 100"
+
+
+@pytest.mark.slow(seconds=20)
+def test_a_run_that_is_cut_short_says_how_long_it_took(tmp_path):
+    found = run(entry("ends", source("import os; os._exit(3)"), settings={}), tmp_path, SOME[:1])
+    assert found.cells[0].status == "failed"
+    assert found.cells[0].seconds > 0
+    assert found.isolation == "bubblewrap, rlimit"
+
+
+def test_two_verifications_of_one_entry_do_not_mix(tmp_path):
+    with (
+        verifying._locked(tmp_path / "kept"),
+        pytest.raises(InputError, match="another process verifies this entry"),
+        verifying._locked(tmp_path / "kept"),
+    ):
+        pass
+    with verifying._locked(tmp_path / "kept"):
+        pass
+
+
+def test_nobody_without_the_secret_can_lay_runs_where_they_are_taken_for_done():
+    named = {verifying._identity(built_in(), replace(verification(Jail(None)), secret=each), {})
+             for each in (SECRET, Secret(b"\1" * 32), None)}  # fmt: skip
+    assert len(named) == 3
+
+
+@pytest.mark.slow(seconds=30)
+def test_a_method_that_breaks_a_rule_is_told_which(tmp_path):
+    with pytest.raises(InputError, match=r"it breaks \d+ of \d+ rules, the first .trains.*division by zero"):
+        require_conformance(entry("failing", source("1 / 0"), settings={}), verification())
 
 
 BY_HEART = """
@@ -194,6 +227,16 @@ def test_submitting_a_built_in_method_writes_nothing_that_does_not_hold(cli, boa
         assert (status, match in err) == (2, True)
     assert cli("submit", "exact")[0] == 2
     assert list((board / "entries").iterdir()) == []
+
+
+def test_an_entry_is_written_and_verified_in_its_place_alone(cli, board):
+    words = ["--root", board, "--author", "Ada", "--owner", "ada"]
+    status, _, err = cli("submit", "exact", "--name", "../../elsewhere", *words)
+    assert (status, "cannot be an entry's name" in err) == (2, True)
+    assert not (board.parent / "elsewhere").exists()
+    stray = write_entry(board / "attic", entry("mine")).rename(board / "mine")
+    status, _, err = cli("verify", stray)
+    assert (status, "in no leaderboard" in err) == (2, True)
 
 
 def test_an_entry_that_is_there_stays_unless_replaced(board):
