@@ -114,7 +114,7 @@ def run_entry(entry: Entry, method: Method, task: Task, seed: int, jail: Jail, l
             snapshots.append(Snapshot(message.steps, seconds, _posterior(file, task.k, entry.manifest.family)))
             if isinstance(message, Final):
                 return Run("ok", None, seconds, tuple(snapshots), isolation)
-            if len(snapshots) == MAX_POSTERIORS:
+            if len(snapshots) > MAX_POSTERIORS:
                 raise RunFailed(f"it sent more than the {MAX_POSTERIORS} posteriors that it was asked for")
         else:
             raise RunFailed(f"it sent '{message.event}' out of turn")
