@@ -47,7 +47,7 @@ def edition(datasets=("diabetes",), status="closed", seeds=1, **more):
     )
 
 
-def manifest(title="A title", family="full", method=None, owner="ada", settings=None, **more):
+def manifest(title="A title", family="full", method=None, owner="ada", settings=None, steps=100, **more):
     return Manifest(
         title=title,
         authors=["Ada Lovelace"],
@@ -56,7 +56,7 @@ def manifest(title="A title", family="full", method=None, owner="ada", settings=
         family=family,
         method=method or BuiltIn(name="rand-a", version="0.2.0"),
         settings=settings or {},
-        budget=Budget(steps=100, seconds=30.0),
+        budget=Budget(steps=steps, seconds=30.0),
         **more,
     )
 

@@ -16,6 +16,7 @@ from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.edition import Secret, write_edition
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
+from fsvi_bench.leaderboard.jailed.messages import MAX_POSTERIORS
 from fsvi_bench.leaderboard.ranked_tasks import Place, places
 from fsvi_bench.leaderboard.result import read_result, result_path
 from fsvi_bench.leaderboard.submitting import require_conformance
@@ -57,14 +58,14 @@ def test_the_exact_posterior_is_exact_on_every_kind_of_task(tmp_path):
 
 @pytest.mark.slow(seconds=30)
 def test_two_verifications_agree_to_the_digit_and_anyone_can_repeat_them(tmp_path):
-    each = built_in("rand-a", settings={"max_steps": 40, "M": 10})
+    each = built_in("rand-a", settings={"max_steps": 1000, "M": 10}, steps=1000)
     first, again = run(each, tmp_path / "one"), run(each, tmp_path / "two")
     published = Verification(DIABETES, Secret(bytes.fromhex(DIABETES.secret)), working_jail())
     third = run(each, tmp_path / "three", its=published)
     for other in (again, third):
         assert [cell.scores for cell in other.cells] == [cell.scores for cell in first.cells]
         assert [cell.task.sha256 for cell in other.cells] == [cell.task.sha256 for cell in first.cells]
-    assert len(first.cells[0].waypoints) > 3
+    assert len(first.cells[0].waypoints) == MAX_POSTERIORS  # every look on the way, the last of them the end
     assert first.cells[0].waypoints[-1].kl == pytest.approx(first.cells[0].scores.kl)
 
 

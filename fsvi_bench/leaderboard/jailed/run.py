@@ -108,7 +108,7 @@ def run_entry(entry: Entry, method: Method, task: Task, seed: int, jail: Jail, l
             snapshots.append(Snapshot(last, seconds, _posterior(file, task.k, entry.manifest.family)))
             if message.status == "ok":
                 return Run("ok", None, seconds, tuple(snapshots), isolation)
-            if len(snapshots) == MAX_POSTERIORS:
+            if len(snapshots) > MAX_POSTERIORS:
                 raise RunFailed(f"it sent more than the {MAX_POSTERIORS} posteriors that it was asked for")
     raise AssertionError(_ENDLESS)
 
