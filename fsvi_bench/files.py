@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ import re
 import stat
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,26 @@ def read_bounded(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise InputError(f"{path} has more than {limit:,} bytes, the most that it may have; shorten it")
     return content
+
+
+@contextlib.contextmanager
+def locked_directory(folder: Path, what: str) -> Iterator[None]:
+    """Makes a folder and keeps other processes out that ask in this way; the system lets go of it however one ends.
+
+    Raises:
+        InputError: another is in it; the folder cannot be made.
+    """
+    require_writable_directory(folder, what, "choose another or free space")
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"another process is at work in the {what} {folder}; wait until it is done") from error
+        yield
+    finally:
+        os.close(held)
 
 
 def sha256_of_file(path: Path) -> str:

@@ -22,16 +22,8 @@ from pydantic import Field, model_validator
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import read_bounded, sha256_of_json, write_atomically
-from fsvi_bench.leaderboard.entry import (
-    DEVELOPMENT_DATASETS,
-    ENTRIES,
-    Name,
-    Sha256,
-    Strict,
-    checked,
-    parse_toml,
-    toml_text,
-)
+from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS, ENTRIES, Name, Sha256
+from fsvi_bench.strict import Strict, checked, parse_toml, toml_text
 
 EDITIONS, EDITION_FILE = "editions", "edition.toml"
 SECRET_BYTES = 32

@@ -8,22 +8,21 @@ into strict types; no code of theirs is run.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Literal, get_args
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from fsvi_bench.errors import InputError, invalid_field, plain, quoted
+from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.files import is_directory, read_bounded, sha256_of_json
 from fsvi_bench.posteriors.base import Family
+from fsvi_bench.strict import Strict, parse_toml
 
 ENTRIES, ENTRY_FILE = "entries", "entry.toml"
 ENTRY_BYTES, SOURCE_BYTES = 2**16, 2**20
@@ -65,15 +64,6 @@ def _spdx(licence: str) -> str:
         return canonicalize_license_expression(licence)
     except InvalidLicenseExpression as error:
         raise ValueError("expected an SPDX expression such as MIT or Apache-2.0, or LicenseRef-Name") from error
-
-
-class Strict(BaseModel):
-    """What a stranger's file may hold: these fields, of these types, and nothing else."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="strings")
-
-
-Model = TypeVar("Model", bound=Strict)
 
 
 class BuiltIn(Strict):
@@ -176,40 +166,3 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         InputError: it is no TOML, or not a manifest.
     """
     return parse_toml(Manifest, content, path)
-
-
-def parse_toml(model: type[Model], content: bytes, path: Path) -> Model:
-    """A stranger's TOML file as what it should hold.
-
-    Raises:
-        InputError: it is no TOML, or holds something else.
-    """
-    try:
-        values = tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:  # TOML, UTF-8, a number of 5,000 digits, lists within lists
-        raise InputError(f"{path} is not TOML: {plain(str(error))}; mend the file") from error
-    return checked(model, values, path)
-
-
-def checked(model: type[Model], values: Any, where: object) -> Model:
-    """Raises InputError, which says which field is wrong, if the values are not the model's."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        raise InputError(f"{where}: {invalid_field(error)}; mend that field") from error
-
-
-def toml_text(model: Strict) -> str:
-    """A model as its TOML file, which writes strings, finite numbers, truth values and lists as JSON does."""
-    top: list[str] = []
-    tables: list[str] = []
-    for name, value in model.model_dump(mode="json", by_alias=True, exclude_defaults=True).items():
-        if isinstance(value, dict):
-            tables += ["", f"[{name}]", *(_line(*each) for each in value.items())]
-        else:
-            top.append(_line(name, value))
-    return "\n".join([*top, *tables]) + "\n"
-
-
-def _line(name: str, value: Any) -> str:
-    return f"{name} = {json.dumps(value, ensure_ascii=False)}"

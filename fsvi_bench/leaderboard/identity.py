@@ -78,9 +78,7 @@ def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:
         if _code(other) != own:
             continue
         if entry.source is not None and its.owner != manifest.owner:
-            raise InputError(
-                f"the source of {entry.name} is that of {other.name}, by {its.owner}; enter your own"
-            )
+            raise InputError(f"the source of {entry.name} is that of {other.name}, by {its.owner}; enter your own")
         if (its.family, its.settings) == (manifest.family, manifest.settings):
             raise InputError(f"{entry.name} is {other.name} again: the same method, family and settings; remove one")
 

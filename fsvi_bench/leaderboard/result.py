@@ -10,13 +10,13 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.files import json_in_lines, read_bounded, write_atomically
-from fsvi_bench.leaderboard.entry import Model, Name, Sha256, Strict, Text
+from fsvi_bench.leaderboard.entry import Name, Sha256, Text
 from fsvi_bench.leaderboard.ranked_tasks import TASKS, Kind, Place
 from fsvi_bench.scoring.scores import Scores
+from fsvi_bench.strict import Strict, parse_json
 
 RESULTS = "results"
 RESULT_BYTES = 16 * 2**20
@@ -148,14 +148,6 @@ def read_result(path: Path) -> Result:
         InputError: there is none, or it is not `fsvi-result/1`.
     """
     return parse_json(Result, read_bounded(path, RESULT_BYTES), path)
-
-
-def parse_json(model: type[Model], content: bytes, path: Path) -> Model:
-    """Raises InputError if a file's content is not the model's."""
-    try:
-        return model.model_validate_json(content)
-    except ValidationError as error:
-        raise InputError(f"{path} cannot be read: {invalid_field(error)}; verify the entry again") from error
 
 
 def write_result(path: Path, result: Result) -> None:

@@ -21,14 +21,13 @@ from fsvi_bench.leaderboard.entry import (
     Entry,
     Manifest,
     SourceFile,
-    checked,
     read_entry,
     require_name,
-    toml_text,
 )
 from fsvi_bench.leaderboard.jailed.messages import RunFailed
 from fsvi_bench.leaderboard.jailed.run import check_entry
 from fsvi_bench.leaderboard.verifying import Verification, find_method
+from fsvi_bench.strict import checked, toml_text
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ result is whole, so that the same command goes on where an earlier one stopped.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +20,9 @@ from packaging.version import Version
 
 import fsvi_bench
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import read_bounded, require_writable_directory, sha256_of_json, write_atomically
+from fsvi_bench.files import locked_directory, read_bounded, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, Secret
-from fsvi_bench.leaderboard.entry import BuiltIn, Entry, Strict
+from fsvi_bench.leaderboard.entry import BuiltIn, Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.messages import RunFailed
 from fsvi_bench.leaderboard.jailed.run import Limits, Method, Run, Snapshot, quotable, run_entry
@@ -37,7 +35,6 @@ from fsvi_bench.leaderboard.result import (
     ShortScores,
     TaskFacts,
     Waypoint,
-    parse_json,
 )
 from fsvi_bench.maths.blr import mean_field_optimum_kl
 from fsvi_bench.methods.registry import load_installed
@@ -46,6 +43,7 @@ from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.scoring.predictive import map_predictive_kl, predictive_kl
 from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
+from fsvi_bench.strict import Strict, parse_json
 from fsvi_bench.tasks.task import Task
 
 VERIFYING = ".verifying"  #: unfinished verifications, beneath the leaderboard's folder
@@ -98,9 +96,10 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
     method, edition = find_method(entry), verification.edition
     named = [each for each in runs(edition) if only is None or each[0] in only]
     trials = [_Trial(verification, entry, method, place, seed) for place, seed in named]
-    facts = _provenance()
-    folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification, facts)}"
-    with _locked(folder):
+    facts = provenance("cpu", 0, datetime.now(UTC))
+    lasting = {name: value for name, value in facts.items() if name not in ("device", "seeds", "started")}
+    folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification, lasting)}"
+    with locked_directory(folder, "folder of finished runs"):
         done = {trial.file: kept for trial in trials if (kept := _kept(folder / trial.file))}
         missing = [trial for trial in trials if trial.file not in done]
         progress.start(entry.name, len(missing))
@@ -118,7 +117,7 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
         entry_sha256=entry.sha256,
         scoring_version=SCORING_VERSION,
         isolation=" and ".join(sorted({each.isolation for each in done.values()} - {""})) or verification.jail.words,
-        provenance=facts,
+        provenance=lasting | {"started": facts["started"]},
         cells=tuple(done[trial.file].cell for trial in trials),
     )
 
@@ -144,36 +143,15 @@ def find_method(entry: Entry) -> Method:
     return Method(f"{cls.__module__}:{cls.__qualname__}", options)
 
 
-def _identity(entry: Entry, verification: Verification, facts: Mapping[str, Any]) -> str:
+def _identity(entry: Entry, verification: Verification, versions: Mapping[str, Any]) -> str:
     """Names everything that decides a cell's numbers, so that none is taken up by another verification.
 
     It comes from the secret, where there is one: nobody else can lay runs there that would be taken for done.
     """
-    lasting = {name: value for name, value in facts.items() if name != "started"}
-    own = [entry.sha256, verification.edition.sha256, SCORING_VERSION, verification.jail.words, lasting]
+    limits = vars(verification.limits)
+    own = [entry.sha256, verification.edition.sha256, SCORING_VERSION, verification.jail.words, limits, versions]
     secret = verification.secret or Secret(b"")
     return f"{secret.seed('kept', sha256_of_json(own)):016x}"
-
-
-def _provenance() -> dict[str, Any]:
-    facts = provenance("cpu", 0, datetime.now(UTC))
-    return {name: value for name, value in facts.items() if name not in ("seeds", "device")}
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Raises InputError if another process works in the folder; the system lets go of it however that one ends."""
-    require_writable_directory(folder, "folder of unfinished runs", "make it so")
-    folder.mkdir(parents=True, exist_ok=True)
-    held = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"another process verifies this entry ({folder}); wait until it is done") from error
-        yield
-    finally:
-        os.close(held)
 
 
 def _kept(path: Path) -> _Done | None:

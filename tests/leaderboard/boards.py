@@ -15,7 +15,6 @@ from fsvi_bench.leaderboard.entry import (
     Entry,
     Manifest,
     SourceFile,
-    toml_text,
 )
 from fsvi_bench.leaderboard.ranked_tasks import places
 from fsvi_bench.leaderboard.result import (
@@ -28,6 +27,7 @@ from fsvi_bench.leaderboard.result import (
     result_path,
     write_result,
 )
+from fsvi_bench.strict import toml_text
 
 KEY = bytes(range(32))
 SECRET = Secret(KEY)

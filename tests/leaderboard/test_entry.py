@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard.entry import ENTRY_FILE, parse_manifest, read_entry, toml_text
+from fsvi_bench.leaderboard.entry import ENTRY_FILE, parse_manifest, read_entry
+from fsvi_bench.strict import toml_text
 from tests.leaderboard.boards import entry, manifest, write_entry
 
 TEXT = toml_text(manifest(notes="one\ntwo", settings={"lr": 0.1, "wide": True, "mode": "é"}, link="https://a.org/b"))

@@ -11,12 +11,14 @@ from dataclasses import replace
 import pytest
 
 from fsvi_bench.errors import InputError
+from fsvi_bench.files import locked_directory
 from fsvi_bench.leaderboard import verifying
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.edition import Secret, write_edition
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
 from fsvi_bench.leaderboard.jailed.messages import MAX_POSTERIORS
+from fsvi_bench.leaderboard.jailed.run import Limits
 from fsvi_bench.leaderboard.ranked_tasks import Place, places
 from fsvi_bench.leaderboard.result import read_result, result_path
 from fsvi_bench.leaderboard.submitting import require_conformance
@@ -112,12 +114,12 @@ def test_a_run_that_is_cut_short_says_how_long_it_took(tmp_path):
 
 def test_two_verifications_of_one_entry_do_not_mix(tmp_path):
     with (
-        verifying._locked(tmp_path / "kept"),
-        pytest.raises(InputError, match="another process verifies this entry"),
-        verifying._locked(tmp_path / "kept"),
+        locked_directory(tmp_path / "kept", "folder"),
+        pytest.raises(InputError, match="another process is at work"),
+        locked_directory(tmp_path / "kept", "folder"),
     ):
         pass
-    with verifying._locked(tmp_path / "kept"):
+    with locked_directory(tmp_path / "kept", "folder"):
         pass
 
 
@@ -131,6 +133,12 @@ def test_nobody_without_the_secret_can_lay_runs_where_they_are_taken_for_done():
 def test_a_method_that_breaks_a_rule_is_told_which(tmp_path):
     with pytest.raises(InputError, match=r"it breaks \d+ of \d+ rules, the first .trains.*division by zero"):
         require_conformance(entry("failing", source("1 / 0"), settings={}), verification())
+
+
+def test_runs_that_ended_at_a_limit_are_not_taken_up_under_another():
+    given = verification(Jail(None))
+    named = [verifying._identity(built_in(), replace(given, limits=Limits(seconds=each)), {}) for each in (60, 3600)]
+    assert named[0] != named[1]
 
 
 BY_HEART = """

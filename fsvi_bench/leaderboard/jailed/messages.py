@@ -16,10 +16,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fsvi_bench.leaderboard.entry import PythonName, Setting, Strict
+from fsvi_bench.leaderboard.entry import PythonName, Setting
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import resource_dir
+from fsvi_bench.strict import Strict
 from fsvi_bench.tasks.task import Task
 
 JOB_FILE, PROBLEM_FILE, SOURCE_FILE = "job.json", "problem.pickle", "method_of_entry.py"
