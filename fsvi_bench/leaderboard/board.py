@@ -86,7 +86,7 @@ def read_board(root: Path, edition: str | None = None) -> Board:
     if not names or not is_directory(root / ENTRIES):
         raise InputError(f"{root} holds no leaderboard (entries/ and editions/); make one: fsvi-bench leaderboard init")
     read = read_edition(root, edition or names[-1])
-    expected, signed = places(read), is_file(root / ALLOWED_SIGNERS)
+    expected, signed = places(read), os.path.lexists(root / ALLOWED_SIGNERS)
     entries, refused = read_entries(root)
     standings = [_standing(entry, root, read, expected, signed) for entry in entries]
     # Of two entries that may not stand side by side, the one that has a result was there first.
@@ -139,6 +139,8 @@ def _standing(entry: Entry, root: Path, edition: Edition, expected: list[Place],
     except ValidationError as error:
         return Standing(entry, None, None, f"its result cannot be read ({invalid_field(error)})")
     stale = _why_stale(result, entry, edition, expected)
+    if result.text() != content:  # doubled keys, numbers out of range: what another reader would read otherwise
+        stale = "its result is not as `verify` wrote it"
     if signed and who is None:
         stale = "no allowed signer signed its result"
     return Standing(entry, None if stale else result, who, stale)

@@ -18,6 +18,9 @@ from fsvi_bench.sources import tree_sha256
 
 PACKAGE = Path(fsvi_bench.__file__).parent
 RESERVED = ("exact", "exact posterior", "the exact posterior", "map", "prior", "reference")
+_WITH = ("", " full", " full covariance", " ffg", " factorised", " bernoulli", " spike slab")  #: reserved names, and these
+_LETTERS = {"Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Sm", "Sc"}  #: no marks, spaces, punctuation, ornaments
+_FILLERS = "\u115f\u1160"  #: letters that are not seen
 
 
 #: Letters and digits of ASCII that stand for each other.
@@ -41,7 +44,7 @@ def _ascii_twins() -> Mapping[str, str]:
 def skeleton(title: str) -> str:
     """What a title looks like: equal skeletons are titles that a reader may take for one another."""
     decomposed = unicodedata.normalize("NFKD", title)
-    letters = [each for each in decomposed if unicodedata.category(each)[0] in "LNS"]  # no marks, spaces, punctuation
+    letters = [each for each in decomposed if unicodedata.category(each) in _LETTERS and each not in _FILLERS]
     twins = "".join(_ascii_twins().get(each, each) for each in letters)
     return twins.casefold().translate(_ALIKE).replace("rn", "m").replace("vv", "w")
 
@@ -53,13 +56,13 @@ def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
         raise InputError(f"the title {quoted(entry.manifest.title)} looks blank; give one of letters or digits")
     if not isinstance(entry.manifest.method, BuiltIn):
         for reserved in (*RESERVED, *_built_in_sources()):
-            if skeleton(reserved) in (own, skeleton(entry.name)):
+            if {skeleton(reserved + more) for more in _WITH} & {own, skeleton(entry.name)}:
                 raise InputError(
                     f"the title or name of {entry.name} looks like '{reserved}', a reserved name; change it"
                 )
     for other in others:
-        if skeleton(other.manifest.title) == own:
-            raise InputError(f"the title of {entry.name} looks like that of {other.name}; choose another title")
+        if {skeleton(other.manifest.title), skeleton(other.name)} & {own, skeleton(entry.name)}:
+            raise InputError(f"the title or name of {entry.name} looks like that of {other.name}; choose another")
 
 
 def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:
@@ -75,12 +78,13 @@ def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:
     for other in others:
         if (own, entry.method if own is None else "") != (_tree(other.source), other.method if own is None else ""):
             continue
-        if own is not None and other.manifest.owner != entry.manifest.owner:
+        if own is not None and other.manifest.owner.lower() != entry.manifest.owner.lower():
             raise InputError(f"the source of {entry.name} is that of {other.name}, by {other.manifest.owner}")
         if _run(other) == _run(entry):
             raise InputError(f"{entry.name} is {other.name} again: the same method, family and settings; remove one")
 
 
+@cache
 def _tree(source: bytes | None) -> str | None:
     """Names a source by its syntax tree; one that is no Python, by its bytes."""
     try:
