@@ -97,12 +97,10 @@ def test_a_title_of_any_script_is_taken(title):
 
 @pytest.mark.parametrize(
     "title",
-    ["Exactʼ", "Exact®", "Exact´", "E.x.a.c.t", "Exact, full covariance", "exact FFG", "RANDA? rand-a full", "Ехасt — full"],
+    ["Exactʼ", "Exact®", "Exact´", "E.x.a.c.t", "Exact, full covariance", "exact FFG", "Rand-A Full", "Ехасt — full"],
     ids=ascii,
 )
 def test_a_reserved_name_with_ornaments_is_refused(title):
-    if "?" in title:
-        title = title.partition("? ")[2]
     with pytest.raises(InputError, match="reserved"):
         require_own_title(entry("mine", SOURCE, title=title), [])
 
