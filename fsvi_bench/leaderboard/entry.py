@@ -47,7 +47,11 @@ _REORDERING = re.compile("[\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")  # Un
 
 
 def _no_hook(name: str) -> str:
-    if name.lower() in ("conftest.py", "sitecustomize.py", "usercustomize.py", "setup.py") or name.startswith("test_") or name.endswith("_test.py"):
+    if (
+        name.lower() in ("conftest.py", "sitecustomize.py", "usercustomize.py", "setup.py")
+        or name.startswith("test_")
+        or name.endswith("_test.py")
+    ):
         raise ValueError("expected another name: tools import files of this one by themselves")
     return name
 
@@ -65,7 +69,12 @@ PythonName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,4}\.\d{1,4}$")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Setting = bool | Annotated[int, Field(ge=-(2**63), lt=2**63)] | Number | Annotated[str, Field(max_length=200, pattern=r"^\P{C}*$")]
+Setting = (
+    bool
+    | Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    | Number
+    | Annotated[str, Field(max_length=200, pattern=r"^[^<>\p{C}]*$")]
+)
 
 
 def _spdx(licence: str) -> str:

@@ -18,7 +18,15 @@ from fsvi_bench.sources import tree_sha256
 
 PACKAGE = Path(fsvi_bench.__file__).parent
 RESERVED = ("exact", "exact posterior", "the exact posterior", "map", "prior", "reference")
-_WITH = ("", " full", " full covariance", " ffg", " factorised", " bernoulli", " spike slab")  #: reserved names, and these
+_WITH = (
+    "",
+    " full",
+    " full covariance",
+    " ffg",
+    " factorised",
+    " bernoulli",
+    " spike slab",
+)  #: reserved names, and these
 _LETTERS = {"Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Sm", "Sc"}  #: no marks, spaces, punctuation, ornaments
 _FILLERS = "\u115f\u1160"  #: letters that are not seen
 

@@ -40,6 +40,7 @@ def order(root):
 def test_jitter_on_one_data_set_gains_nothing_on_any(tmp_path):
     """An exact posterior made worse on one data set stands beside the exact one at best, and below it where it shows."""
     for level, gained in ((1e-6, 0.0), (0.5, -1.0)):
+
         def jittered(place, seed, level=level):
             return level if place.dataset == "yacht" else 0.0
 
@@ -70,7 +71,9 @@ def test_ten_clones_may_change_the_order_of_two_others(tmp_path):
     after = make_board(tmp_path / "after", {**entries, **clones}, edition(DATASETS))
     assert [name for name in order(before) if "clone" not in name] == ["uneven", "steady"]
     assert [name for name in order(after) if "clone" not in name] == ["steady", "uneven"]
-    scores = [{line.name: line.scores for line in rank_track(read_board(root), "full").lines} for root in (before, after)]
+    scores = [
+        {line.name: line.scores for line in rank_track(read_board(root), "full").lines} for root in (before, after)
+    ]
     assert all(scores[1][name] == scores[0][name] for name in entries)
 
 
@@ -90,7 +93,9 @@ def test_a_title_that_is_not_seen_or_paints_over_others_is_refused(title):
         entry("mine", SOURCE, title=title)
 
 
-@pytest.mark.parametrize("title", ["A" + "\u0301" * 4, "Điện tử Việt", "हिन्दी", "変分推論 2", "VI & MCMC: «β»", "ТЕОРИЯ"], ids=ascii)
+@pytest.mark.parametrize(
+    "title", ["A" + "\u0301" * 4, "Điện tử Việt", "हिन्दी", "変分推論 2", "VI & MCMC: «β»", "ТЕОРИЯ"], ids=ascii
+)
 def test_a_title_of_any_script_is_taken(title):
     require_own_title(entry("mine", SOURCE, title=title), [entry("other", SOURCE, title="Other")])
 
@@ -148,11 +153,13 @@ def test_what_is_not_caught_is_known(copy):
 )  # fmt: skip
 def test_a_source_that_readers_would_misread_is_refused(tmp_path, source):
     folder = write_entry(tmp_path, entry("mine", source))
-    with pytest.raises(InputError, match="encoding|reorders"):
+    with pytest.raises(InputError, match=r"encoding|reorders"):
         read_entry(folder)
 
 
-@pytest.mark.parametrize("name", ["conftest.py", "Conftest.py", "test_mine.py", "mine_test.py", "setup.py", "__init__.py"])
+@pytest.mark.parametrize(
+    "name", ["conftest.py", "Conftest.py", "test_mine.py", "mine_test.py", "setup.py", "__init__.py"]
+)
 def test_a_source_that_tools_import_by_its_name_is_refused(tmp_path, name):
     folder = write_entry(tmp_path, entry("mine", SOURCE))
     (folder / "method.py").rename(folder / name)
