@@ -167,9 +167,12 @@ def _signed_result(path: Path, root: Path) -> tuple[Result, str | None]:
     if os.path.lexists(root / ALLOWED_SIGNERS) and (who := signer(path, content, root)) is None:
         raise _Stale("no allowed signer signed its result")
     try:
-        return Result.model_validate_json(content), who
+        result = Result.model_validate_json(content)
     except ValidationError as error:
         raise _Stale(f"its result cannot be read ({invalid_field(error)})") from error
+    if result.text() != content:  # doubled keys, numbers out of range: what another reader would read otherwise
+        raise _Stale("its result is not as `verify` wrote it")
+    return result, who
 
 
 def _why_stale(result: Result, entry: Entry, edition: Edition, wanted: set[tuple[Place, int]]) -> str | None:

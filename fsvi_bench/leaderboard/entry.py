@@ -8,8 +8,10 @@ into strict types; no code of theirs is run.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
+import tokenize
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -25,26 +27,34 @@ from fsvi_bench.posteriors.base import Family
 from fsvi_bench.strict import Strict, parse_toml
 
 ENTRIES, ENTRY_FILE = "entries", "entry.toml"
-ENTRY_BYTES, SOURCE_BYTES = 2**16, 2**20
+ENTRY_BYTES, SOURCE_BYTES = 2**16, 2**17  # parsing larger sources would take a reader of boards minutes
+MOST_DOTS = 1000  #: a key of 30,000 parts takes `tomllib` minutes
 DEVELOPMENT_DATASETS = ("boston", "concrete")  #: the ones to tune on; they are shown, and ranks leave them out
 
 Track = Literal["full", "ffg", "singular"]
 TRACKS: tuple[Track, ...] = get_args(Track)
 
 _NAME = r"[a-z0-9][a-z0-9-]{0,62}"
-#: No markup, no double quotes, no control or formatting characters; letters of any script.
-_NO_MARKUP = r"[^<>\"`\\\p{C}\p{Zl}\p{Zp}]"
-_NOT_BLANK = r"[^<>\"`\\\p{C}\p{Z}\p{M}]"
+#: No markup, no double quotes, nothing that is not seen (control and formatting characters, fillers); letters of any
+#: script, with as many marks as languages put on one, so that no title paints over its neighbours.
+_UNSEEN = r"<>\"`\\\p{C}\p{DI}\p{M}\x{2800}\x{1D159}"
+_SEEN = rf"[^{_UNSEEN}\p{{Z}}]\p{{M}}{{0,4}}"
+_SEEN_OR_SPACE = rf"[^{_UNSEEN}\p{{Zl}}\p{{Zp}}]\p{{M}}{{0,4}}"
+_REORDERING = re.compile("[\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")  # Unicode's bidirectional controls
 
 
 def _no_hook(name: str) -> str:
-    if name.lower() in ("conftest.py", "sitecustomize.py", "usercustomize.py", "setup.py") or name.startswith("test_"):
+    if (
+        name.lower() in ("conftest.py", "sitecustomize.py", "usercustomize.py", "setup.py")
+        or name.startswith("test_")
+        or name.endswith("_test.py")
+    ):
         raise ValueError("expected another name: tools import files of this one by themselves")
     return name
 
 
 Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
-Line = Annotated[str, Field(pattern=rf"^{_NOT_BLANK}{_NO_MARKUP}{{0,199}}$")]
+Line = Annotated[str, Field(max_length=200, pattern=rf"^{_SEEN}(?:{_SEEN_OR_SPACE})*$")]
 Text = Annotated[str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$")]
 Link = Annotated[
     str, Field(max_length=300, pattern=r"^https://[A-Za-z0-9.-]+(?::\d{1,5})?(?:/[A-Za-z0-9._~/?#=&%+@:,;-]*)?$")
@@ -56,7 +66,12 @@ PythonName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,4}\.\d{1,4}$")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Setting = bool | Annotated[int, Field(ge=-(2**63), lt=2**63)] | Number | Annotated[str, Field(max_length=200)]
+Setting = (
+    bool
+    | Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    | Number
+    | Annotated[str, Field(max_length=200, pattern=r"^[^<>\p{C}]*$")]
+)
 
 
 def _spdx(licence: str) -> str:
@@ -146,11 +161,24 @@ def read_entry(folder: Path) -> Entry:
     if others:
         raise InputError(f"{folder} holds {quoted(min(others))}, expected only {' and '.join(sorted(own))}")
     source = None if isinstance(method, BuiltIn) else read_bounded(folder / method.file, SOURCE_BYTES)
+    require_readable(source or b"", folder)
+    return Entry(folder.name, manifest, source)
+
+
+def require_readable(source: bytes, folder: Path) -> None:
+    """Raises InputError of a source that Python reads otherwise than people do: by another encoding (PEP 263), or with
+    characters that reorder what is shown."""
     try:
-        (source or b"").decode()
+        encoding = tokenize.detect_encoding(io.BytesIO(source).readline)[0]
+        text = source.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"the source of {folder} is not UTF-8 (byte {error.start}); save it as such") from error
-    return Entry(folder.name, manifest, source)
+    except SyntaxError:
+        encoding, text = "unknown", ""
+    if encoding not in ("utf-8", "utf-8-sig"):
+        raise InputError(f"the source of {folder} declares an encoding, {quoted(encoding)}, expected utf-8; remove it")
+    if found := _REORDERING.search(text):
+        raise InputError(f"the source of {folder} holds {quoted(found[0])}, which reorders what readers see; escape it")
 
 
 def require_name(name: str) -> None:
@@ -165,4 +193,6 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
     Raises:
         InputError: it is no TOML, or not a manifest.
     """
+    if content.count(b".") > MOST_DOTS:
+        raise InputError(f"{path} has more than {MOST_DOTS} dots; shorten its notes")
     return parse_toml(Manifest, content, path)

@@ -19,6 +19,10 @@ from fsvi_bench.sources import tree_sha256
 PACKAGE = Path(fsvi_bench.__file__).parent
 _EXACT = {"exact", "exact posterior", "the exact posterior"}
 RESERVED = {*_EXACT, "map", "prior", "reference"}
+#: Reserved names with what tables say beside them are reserved too.
+_WITH = ("", "full", "full covariance", "ffg", "factorised", "bernoulli", "spike slab")
+_LETTERS = {"Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Sm", "Sc"}  #: no marks, spaces, punctuation, ornaments
+_FILLERS = "\u115f\u1160"  #: letters that are not seen
 #: Letters and digits of ASCII that stand for each other.
 _ALIKE = str.maketrans({"1": "l", "i": "l", "|": "l", "0": "o"})
 
@@ -40,7 +44,7 @@ def _ascii_twins() -> Mapping[str, str]:
 def skeleton(title: str) -> str:
     """What a title looks like: equal skeletons are titles that a reader may take for one another."""
     decomposed = unicodedata.normalize("NFKD", title)
-    letters = [each for each in decomposed if unicodedata.category(each)[0] in "LNS"]  # no marks, spaces, punctuation
+    letters = [each for each in decomposed if unicodedata.category(each) in _LETTERS and each not in _FILLERS]
     twins = "".join(_ascii_twins().get(each, each) for each in letters)
     return twins.casefold().translate(_ALIKE).replace("rn", "m").replace("vv", "w")
 
@@ -56,11 +60,11 @@ def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
     method = entry.method if isinstance(entry.manifest.method, BuiltIn) else None
     own = _EXACT if method == "exact" else {method}
     for reserved in sorted({*RESERVED, *_built_in_sources()} - own):
-        if skeleton(reserved) in (title, skeleton(entry.name)):
+        if {skeleton(f"{reserved} {more}") for more in _WITH} & {title, skeleton(entry.name)}:
             raise InputError(f"the title or name of {entry.name} looks like '{reserved}', a reserved name; change it")
     for other in others:
-        if skeleton(other.manifest.title) == title:
-            raise InputError(f"the title of {entry.name} looks like that of {other.name}; choose another title")
+        if {skeleton(other.manifest.title), skeleton(other.name)} & {title, skeleton(entry.name)}:
+            raise InputError(f"the title or name of {entry.name} looks like that of {other.name}; choose another")
 
 
 def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:
@@ -77,7 +81,7 @@ def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:
         its = other.manifest
         if _code(other) != own:
             continue
-        if entry.source is not None and its.owner != manifest.owner:
+        if entry.source is not None and its.owner.lower() != manifest.owner.lower():
             raise InputError(f"the source of {entry.name} is that of {other.name}, by {its.owner}; enter your own")
         if (its.family, its.settings) == (manifest.family, manifest.settings):
             raise InputError(f"{entry.name} is {other.name} again: the same method, family and settings; remove one")
@@ -88,6 +92,7 @@ def _code(entry: Entry) -> str:
     return entry.method if entry.source is None else _tree(entry.source)
 
 
+@cache
 def _tree(source: bytes) -> str:
     """Names a source by its syntax tree; one that is no Python, by its bytes."""
     try:

@@ -24,8 +24,8 @@ SCORING_VERSION = 1  #: raised by every change that moves a ranked score; earlie
 
 Count = Annotated[int, Field(ge=0, lt=2**60)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-#: Infinity, in JSON a word, where q is singular; no score of ours is −Infinity or NaN.
-Nats = Annotated[float, BeforeValidator(lambda value: math.inf if value == "Infinity" else value), Field(ge=-1e300)]
+#: Infinity, in JSON a word, where q is singular; below 0 by no more than rounding, and never NaN.
+Nats = Annotated[float, BeforeValidator(lambda value: math.inf if value == "Infinity" else value), Field(ge=-1e-3)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 

@@ -63,7 +63,7 @@ def test_titles_without_letters_are_refused(title):
 
 
 def test_a_title_like_another_entrys_is_refused():
-    with pytest.raises(InputError, match="looks like that of first"):
+    with pytest.raises(InputError, match="looks like that of first; choose another"):
         require_own_title(entry("second", SOURCE, title="My methοd"), [entry("first", SOURCE, title="My method")])
 
 

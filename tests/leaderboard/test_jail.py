@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import stat
-import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +18,10 @@ from fsvi_bench.leaderboard.jailed import confinement
 from fsvi_bench.leaderboard.jailed import jail as jails
 from fsvi_bench.leaderboard.jailed.jail import Jail, find_jail, require_jail
 from fsvi_bench.leaderboard.jailed.messages import PROBLEM_FILE, Job, read_job, write_job
-from fsvi_bench.leaderboard.jailed.run import RunFailed
+from fsvi_bench.leaderboard.jailed.run import Limits, Method, RunFailed, check_entry
 from fsvi_bench.leaderboard.ranked_tasks import Place, make_task
 from fsvi_bench.tasks.official import load_task
-from tests.leaderboard.boards import SECRET, edition
+from tests.leaderboard.boards import SECRET, edition, entry
 from tests.leaderboard.jailing import run, source, working_jail
 
 pytestmark = pytest.mark.slow(seconds=8)
@@ -57,6 +60,17 @@ TRIES = {
     "a longer limit": "import resource as r; r.setrlimit(r.RLIMIT_CPU, (10**6, 10**6))",
     "debugging": "import ctypes; assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0",
     "a namespace": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
+    "a look into the jail's own environment": "assert b'TOKEN' in open('/proc/1/environ', 'rb').read()",
+    "results": f"open({str(Path(jails.__file__).parents[3] / 'leaderboard' / 'editions' / 'v2' / 'edition.toml')!r})",
+    "a list of data sets": f"import os; os.listdir({str(Path(jails.__file__).parents[3] / 'datasets')!r})",
+    "the raw data": f"import os; os.listdir({os.environ.get('FSVI_BENCH_DATA', '/nonexistent')!r})",
+    "more than its own processes": "import os; assert sum(name.isdigit() for name in os.listdir('/proc')) > 4",
+    "a link out": "import os; os.symlink('/etc/passwd', '/tmp/link')",
+    "a FIFO": "import os; os.mkfifo('/tmp/fifo')",
+    "a thousand open pipes": "import os; [os.pipe() for _ in range(1000)]",
+    "an address": "import socket; socket.create_connection(('1.1.1.1', 53), timeout=1)",
+    "another user": "import os; os.setuid(0)",
+    "a priority": "import os; os.nice(-5)",
     "a mount": "import ctypes; assert ctypes.CDLL(None).mount(b'x', b'/tmp', b'tmpfs', 0, 0) == 0",
 }
 
@@ -133,6 +147,14 @@ HOPELESS = {
     "recurses": source("import sys; sys.setrecursionlimit(10**9); f = lambda n: f(n + 1); f(0)"),
     "ends its process": source("import os; os._exit(0)"),
     "closes its pipes": source("import os, time; os.closerange(0, 200); time.sleep(999)"),
+    "loops as it ends": source(before="import atexit\n", body="class Late:\n    def __del__(self):\n        while True: pass\nself.late = Late(); del self.late"),
+    "loops in posterior()": source().replace(b"    def solve", b"    def posterior(self):\n        while True: pass\n\n    def solve"),
+    "raises what cannot be said": source("class E(Exception):\n    def __str__(self): raise SystemExit\nraise E"),
+    "exits": source("raise SystemExit(0)"),
+    "prints to stderr without end": source("import os\nwhile True: os.write(2, b'x' * 2**20)"),
+    "starts threads without end": source("import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(999,)).start()"),
+    "allocates by mapping": source("import mmap\nx = [mmap.mmap(-1, 2**28) for _ in range(100)]\nfor each in x: each[:] = bytes(2**28)"),
+    "returns what a pickle would run": source("class R:\n    def __reduce__(self): return exit, (0,)\nreturn R()"),
     "sends rubbish": source("import os\nfor fd in range(3, 50):\n    try: os.write(fd, b'rubbish' * 10)\n    except OSError: pass\nimport time; time.sleep(999)"),
     "sends without end": source("import os\nwhile True:\n    for fd in range(3, 50):\n        try: os.write(fd, b'\\0' * 8 + b'x' * 2**20)\n        except OSError: pass"),
     "is no Python": b"class M(:",
@@ -141,6 +163,63 @@ HOPELESS = {
                                             b"__import__('fsvi_bench').FactorisedGaussian(mean, torch.ones_like(mean))"),
     "has another size": source().replace(b"torch.zeros_like(problem.Phi[:, 0])", b"torch.zeros(1, 3, dtype=torch.float64)"),
 }  # fmt: skip
+
+
+#: What the entry's code says in the worker's name, all at once -> what the verifier makes of it.
+FORGED = {
+    "a second start": ("Ready(leaks=[], confined='x')", "'ready' out of turn"),
+    "a leak of its own": ("Ready(leaks=['x'], confined='x')", "'ready' out of turn"),
+    "more steps than declared": ("Reached(status='under way', steps=10**9)", "after 1000000000 steps, out of turn"),
+    "steps beyond its own": ("Reached(status='ok', steps=10**6)", "after 1000000 steps, out of turn"),
+    "negative steps": (
+        "Reached.model_construct(event='reached', status='ok', reason=None, steps=-1)",
+        "no worker of ours sends",
+    ),
+    "seconds of its own": (
+        'type(\'\', (), {\'model_dump_json\': lambda self: \'{"event":"reached","status":"ok","reason":null,"steps":1,"seconds":-5.0}\'})()',
+        "no worker of ours sends",
+    ),
+    "NaN for steps": (
+        "Reached.model_construct(event='reached', status='ok', reason=None, steps=float('nan'))",
+        "no worker of ours sends",
+    ),
+    "another event": (
+        "type('', (), {'model_dump_json': lambda self: '{\"event\":\"checked\"}'})()",
+        "no worker of ours sends",
+    ),
+    "no posterior": ("Reached(status='ok', steps=1)", "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("message", "why"), FORGED.values(), ids=FORGED)
+def test_a_message_forged_in_the_process_is_not_believed(task, message, why):
+    """The entry's code has the process to itself, our modules and the pipe included: the last argument names it."""
+    body = f"""
+    import sys, time
+    from fsvi_bench.leaderboard.jailed.messages import Reached, Ready, send
+    send(int(sys.argv[2]), {message})
+    time.sleep(999)
+    """
+    with pytest.raises(RunFailed, match=why):
+        run(source(body), task)
+
+
+def test_modules_of_ours_that_it_changes_are_changed_in_its_process_alone(task):
+    """Checks that it switches off there are made again here."""
+    body = """
+    import __main__ as worker
+    worker.defect = worker.divergence = lambda *a: None
+    worker.posterior_file = lambda q: b'\\xff' * 100
+    """
+    with pytest.raises(RunFailed, match="cannot be read"):
+        run(source(body), task)
+
+
+def test_a_reason_is_told_on_one_line_without_markup(task):
+    found = run(source("raise RuntimeError('<b>\\n\\x1b[2J' + chr(0x202e) + 'x' * 5000)"), task)
+    assert found.reason.isprintable()
+    assert "<" not in found.reason
+    assert len(found.reason) <= 303
 
 
 @pytest.mark.parametrize("code", HOPELESS.values(), ids=HOPELESS)
@@ -154,7 +233,7 @@ def test_hopeless_code_fails_within_its_limits(task, code):
     assert found.reason
 
 
-def test_what_runs_on_after_its_end_ends_with_the_jail(task):
+def test_what_runs_on_after_its_end_ends_with_the_jail(task, here):
     """Threads, `atexit` and `__del__` have no time after the final message."""
     before = """
     import atexit, threading, time
@@ -167,14 +246,25 @@ def test_what_runs_on_after_its_end_ends_with_the_jail(task):
         source("import threading, time; threading.Thread(target=time.sleep, args=(999,)).start()", before), task
     )
     assert found.status == "ok"
-    running = subprocess.run(
-        ["pgrep", "-f", "leaderboard.jailed.worker"], capture_output=True, text=True
-    ).stdout.split()
-    assert all(Path(f"/proc/{pid}").exists() is False or _age(pid) < 120 for pid in running)
+    assert left_behind(here) == []
 
 
-def _age(pid):
-    return float(subprocess.run(["ps", "-o", "etimes=", "-p", pid], capture_output=True, text=True).stdout or 0)
+def left_behind(folder):
+    """Processes whose command line names the folder that this test's runs have their own in."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path.parent.name] if str(folder).encode() in path.read_bytes() else []
+    return found
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """A folder of this test's own in which runs make theirs; everybody may enter it."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
 
 
 def test_ten_gigabytes_of_output_fill_nothing(task):
@@ -226,3 +316,42 @@ def test_the_jail_is_never_started_as_root(monkeypatch, tmp_path):
     assert command[0] == "unshare"
     assert "setpriv --reuid=65534" in next(word for word in command if "setpriv" in word)
     assert command.index("bwrap") > command.index("unshare")
+
+
+def test_a_slow_entry_takes_nothing_from_an_honest_one_beside_it(task, here):
+    """Two runs at once: threads of the one, memory and its end are its own; what is behind it in the queue is run."""
+    hog = source(
+        "import threading, time\nfor _ in range(300):\n    threading.Thread(target=time.sleep, args=(99,)).start()\ntime.sleep(99)"
+    )
+    with ThreadPoolExecutor(2) as pool:
+        slow, honest = pool.submit(run, hog, task, seconds=20.0), pool.submit(run, source(), task, seconds=60.0)
+        assert honest.result().status == "ok"
+        with contextlib.suppress(RunFailed):  # or its threads ended it earlier
+            assert slow.result().status == "failed"
+    assert run(source(), task, seconds=60.0).status == "ok"
+    assert left_behind(here) == []
+
+
+FILLING = """
+import os
+class M(Method):
+    made, wrote = [], 0
+    try:
+        for number in range(100_000):
+            with open(f"/tmp/{number}", "wb") as stream:
+                wrote += stream.write(bytes(2**16))
+            made.append(number)
+    except OSError:
+        pass
+    raise RuntimeError(f"{len(made)} files, {wrote} bytes")
+"""
+
+
+def test_files_that_checks_may_write_are_few_bytes_and_stay_in_the_jail(task):
+    """Conformance alone writes at all; its scratch folder holds 16 MiB, and goes with the jail."""
+    code = source().split(b"class M")[0] + FILLING.encode()
+    with pytest.raises(RunFailed, match="files") as error:
+        check_entry(entry("hostile", code), Method(":M", {}), working_jail(), Limits(memory=2 * 2**30))
+    files, written = map(int, re.findall(r"\d+", str(error.value))[:2])
+    assert 0 < files < 300
+    assert written <= 2**24 + 2**16
