@@ -126,7 +126,7 @@ def test_a_strict_umask_of_the_verifier_is_no_hindrance(task):
 
 
 def test_what_it_says_in_the_end_is_quoted_and_however_long_it_is(task):
-    code = source("import os\nos.write(2, b'x' * 2**20)\nos.write(2, b'\\x1b[2J<b>last words')\nos._exit(3)")
+    code = source("import os\nos.write(2, b'x' * 2**19)\nos.write(2, b'\\x1b[2J<b>last words')\nos._exit(3)")
     with pytest.raises(RunFailed) as error:
         run(code, task)
     assert str(error.value).startswith("it ended with status 3 before it had sent its posterior; its last words: ")
