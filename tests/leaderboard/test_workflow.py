@@ -7,12 +7,16 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-CI = Path(__file__).parents[2] / "leaderboard" / "ci"
+ROOT = Path(__file__).parents[2]
+CI = ROOT / "leaderboard" / "ci"
 TEXT = (CI / "verify.yml").read_text()
 WORKFLOW = yaml.safe_load(TEXT)
 STEPS = WORKFLOW["jobs"]["check"]["steps"]
@@ -31,13 +35,48 @@ def test_it_starts_on_pull_requests_to_entries_and_can_write_nothing():
 def test_everything_that_judges_is_of_the_base_commit_and_pinned():
     assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"]) for step in STEPS if "uses" in step)
     assert STEPS[0]["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
-    assert "--require-hashes -r leaderboard/ci/requirements.txt" in COMMANDS
+    assert "--require-hashes --only-binary :all: -r leaderboard/ci/requirements.txt" in COMMANDS
     assert "../trusted/leaderboard/ci/changed.py" in COMMANDS
     install = next(step for step in STEPS if "pip install" in step.get("run", ""))
     assert install["working-directory"] == "trusted"
-    pins = (CI / "requirements.txt").read_text()
-    assert len(re.findall(r"(?m)^[a-z0-9._-]+==", pins, re.IGNORECASE)) > 30
-    assert not re.search(r"index-url|://", pins)
+    installs = [line for line in COMMANDS.splitlines() if "pip install" in line]
+    assert [line.split("install ")[1] for line in installs if "--require-hashes" not in line] == [
+        "--quiet --no-deps --no-build-isolation ."
+    ]
+
+
+def locked():
+    """name: version of requirements.txt, each line of which pins one package and names its files' hashes."""
+    text = re.sub(r"(?m)^#.*\n", "", (CI / "requirements.txt").read_text()).replace("\\\n", "")
+    lines = [line.split() for line in text.splitlines()]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", pin) for pin, *_ in lines)  # no local version, no address
+    for _, *hashes in lines:
+        assert hashes
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for word in hashes)
+    pins = dict(pin.split("==") for pin, *_ in lines)
+    assert len(pins) == len(lines)
+    return pins
+
+
+def test_the_lock_is_what_the_verifier_needs_and_no_more():
+    """Its own requirements and its build backend, at the versions of constraints.txt; and what torch takes beside them."""
+    pins, project = locked(), tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    for requirement in map(Requirement, needed):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+    extras = project["project"]["optional-dependencies"]
+    own = {canonicalize_name(Requirement(words).name) for words in needed}
+    tools = {
+        canonicalize_name(Requirement(words).name) for words in [*extras["dev"], *extras["cluster"], *extras["export"]]
+    }
+    assert not (tools - own - {"mpmath"}) & set(pins)  # mpmath is sympy's, which torch needs
+    lines = re.findall(r"(?m)^([A-Za-z0-9._-]+)==(\S+)", (ROOT / "constraints.txt").read_text())
+    elsewhere = {canonicalize_name(name): version for name, version in lines}
+    assert {name: elsewhere[name] for name in pins if name in elsewhere} == {
+        name: version for name, version in pins.items() if name in elsewhere
+    }
+    unconstrained = {name for name in pins if name not in elsewhere}
+    assert all(re.match(r"cuda-|nvidia-|triton$|setuptools$", name) for name in unconstrained), unconstrained
 
 
 def test_nothing_from_outside_is_pasted_into_a_shell_and_no_token_stays_behind():

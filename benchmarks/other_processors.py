@@ -1,6 +1,6 @@
-"""How far the same training ends elsewhere on another machine's arithmetic: what a re-run must tolerate.
+"""How far apart the same training ends on two processors, and whether portable kernels bring it to the same digits.
 
-    python benchmarks/rerun_tolerance.py TASK... [--steps 2000]
+    python benchmarks/other_processors.py TASK... [--steps 2000]
 
 Trains each method on each task file as a cell of seed 0 would be, once per arithmetic: that of this processor, and those
 of others, as far as libraries can be told to take their kernels (ATen's, MKL's and OpenBLAS's own switches). Prints, per
@@ -33,15 +33,14 @@ covariances. RANDA full, concrete split 11, seed 0, the whole protocol:
 | Intel Xeon (AVX-512) | MKL_CBWR=AVX2 | 28.1759 |
 | Intel Xeon (AVX-512) | MKL_CBWR=COMPATIBLE | 28.7772 |
 
-Of the other entries of the leaderboard, those with factorised or singular posteriors but for FIXEDA came out again on the
-Intel Xeon, where their files were made on the AMD EPYC, to 4.6e-10 or better in the score that they are
-ranked by, RANDA by natural gradients with full covariances to 3.5e-8 (five official cells of each, of which those of boston, concrete, energy,
-wine and yacht had been made on the EPYC; `leaderboard/verified`).
+Of the entries of an earlier leaderboard, those with factorised or singular posteriors but for FIXEDA came out again on
+the Intel Xeon, where their files were made on the AMD EPYC, to 4.6e-10 or better in the score that they were ranked by,
+RANDA by natural gradients with full covariances to 3.5e-8 (five official cells of each, of which those of boston, concrete,
+energy, wine and yacht had been made on the EPYC).
 
 The column "compatible" is the same on the Intel Xeon in every digit that was printed there again (the same 300 steps of
 rand-a, rand-a-ngd, gaussian-dropout, and fixed-a by L-BFGS, which amplifies most). So this is the arithmetic of the
-protocol `leaderboard-v1` and of re-runs (`fsvi_bench.arithmetic`). The default tolerance of 1e-4 (`verification.TOLERANCE`) leaves room for other versions of
-libraries.
+protocol `official` and of `verify` (`fsvi_bench.arithmetic`).
 """
 
 from __future__ import annotations
