@@ -69,7 +69,8 @@ def submit(
     folder = root / "entries" / entry.name
     passed = _tried(entry, verification, root)
     stdout.print(str(folder), soft_wrap=True)
-    stderr.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}")
+    secret = " --secret FILE" if verification.edition.status == "open" else ""
+    stderr.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}{secret}", soft_wrap=True)
     return 0 if passed else 1
 
 
@@ -101,6 +102,7 @@ def _tried(entry: Entry, verification: Verification, root: Path) -> bool:
     from fsvi_bench.leaderboard.ranked_tasks import Place
     from fsvi_bench.leaderboard.submitting import require_conformance
     from fsvi_bench.leaderboard.verifying import verify
+    from fsvi_bench.presenting.tables import in_words
     from fsvi_bench.running.executors.choice import make_executor
 
     if checks := require_conformance(entry, verification):
@@ -109,6 +111,7 @@ def _tried(entry: Entry, verification: Verification, root: Path) -> bool:
     with RichProgress() as progress:
         result = verify(entry, verification, root, make_executor("local", 1), progress, first)
     for cell in result.cells:
-        said = cell.reason if cell.scores is None else f"KL {cell.scores.kl:.6g}, box {cell.scores.predictive_kl_box}"
+        box = None if cell.scores is None else in_words(cell.scores.predictive_kl_box)
+        said = cell.reason if cell.scores is None else f"KL {in_words(cell.scores.kl)}, over the input box {box}"
         stderr.print(f"{cell.place.name}: {cell.status}, {said}, {cell.seconds:.1f} s")
     return all(cell.status == "ok" for cell in result.cells)

@@ -38,7 +38,7 @@ def verify(
     use_kernels("portable")  # before anything that imports torch
     from dataclasses import replace
 
-    from fsvi_bench.cli.console import print_json
+    from fsvi_bench.cli.console import print_json, stderr
     from fsvi_bench.errors import InputError
     from fsvi_bench.leaderboard.board import read_placed_entry
     from fsvi_bench.leaderboard.edition import read_secret
@@ -50,15 +50,24 @@ def verify(
         raise InputError(f"there is no key {key}; name the private key's file with --key")
     chosen = make_executor(executor, workers, ray_address)
     results: list[Result] = []
-    for entry, root in map(read_placed_entry, entries):
-        local = local_verification(root, edition, without_isolation, data_dir)
-        limits = replace(local.limits, seconds=max_seconds)
-        its = replace(local, secret=read_secret(local.edition, secret), limits=limits)
-        results.append(_verified(entry, root, its, chosen, key))
+    for folder in entries:
+        try:
+            entry, root = read_placed_entry(folder)
+            local = local_verification(root, edition, without_isolation, data_dir)
+            limits = replace(local.limits, seconds=max_seconds)
+            its = replace(local, secret=read_secret(local.edition, secret), limits=limits)
+            results.append(_verified(entry, root, its, chosen, key))
+        except InputError as error:
+            if len(entries) == 1:
+                raise
+            stderr.print(f"fsvi-bench: {error}", soft_wrap=True)  # a broken entry does not hold up those behind it
+            continue
         if not json:
             _show(results[-1])
     if json:
         print_json(results)
+    if len(results) < len(entries):
+        return 2
     return 0 if all(cell.status == "ok" for result in results for cell in result.cells) else 1
 
 

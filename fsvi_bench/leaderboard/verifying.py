@@ -202,13 +202,13 @@ def _judged(run: Run, task: Task) -> dict[str, Any]:
         with _time_limit(SCORING_SECONDS):
             scores = score(run.snapshots[-1].posterior, task)
             waypoints = tuple(_waypoint(each, task) for each in run.snapshots)
+        if names := not_a_number(scores):
+            return own | {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
+        return own | {"scores": ShortScores.of(scores), "waypoints": waypoints}
     except InputError as error:  # numbers so large that they overflow
         return own | {"status": "diverged", "reason": quotable(str(error), 300)}
     except Exception as error:
         return own | {"status": "failed", "reason": f"its posterior cannot be scored: {type(error).__name__}"}
-    if names := not_a_number(scores):
-        return own | {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
-    return own | {"scores": ShortScores.of(scores), "waypoints": waypoints}
 
 
 def _waypoint(reached: Snapshot, task: Task) -> Waypoint:
