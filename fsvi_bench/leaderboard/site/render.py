@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,17 @@ def asset_files() -> dict[str, bytes]:
 
 
 @pass_context
-def _table(context: Context, name: str, rows: Iterable[Any], label: str, **attributes: str) -> Markup:
-    """A table of `words.yaml`: a row for each `row`, of which every column is an expression; `*` is every data set."""
+def _table(context: Context, name: str, rows: Collection[Any], label: str, **attributes: str) -> Markup:
+    """A table of `words.yaml`: a row for each `row` of `rows`, every column an expression; `*` is every data set."""
     spec, shared = WORDS["tables"][name], context.get_all()
     datasets = shared["edition"].datasets
     columns = dict(_columns(spec["columns"], datasets))
     expression = _expression(", ".join(columns.values()))
-    found = Table(title="", columns=(*columns,), rows=tuple(_cells(expression({**shared, "row": row})) for row in rows))
+    found = Table(
+        title="",
+        columns=(*columns,),
+        rows=tuple(_cells(expression({**shared, "row": row, "rows": rows})) for row in rows),
+    )
     groups = {each: group for group, of in spec.get("groups", {}).items() for each, _ in _columns(of, datasets)}
     content = found.html(WORDS["meanings"], reference=WORDS["map"], form=shown, groups=groups, by=spec.get("by", ""))
     return Markup(shared["cells"].framed(label, content, {"class": "results"} | attributes))
