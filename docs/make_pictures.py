@@ -3,8 +3,8 @@
     python docs/make_pictures.py RESULTS docs/exact.png
     python docs/make_pictures.py leaderboard/site/index.html docs/leaderboard.png
 
-The records are those of `fsvi-bench run --dataset yacht --dataset boston ...`; the toy problem is drawn afresh. The page
-is that of `fsvi-bench leaderboard build`, as headless Chromium shows it.
+The records are those of `fsvi-bench run --dataset yacht --dataset boston ...`; the toy problem is drawn afresh.
+The page is that of `fsvi-bench leaderboard build`, as headless Chromium shows it.
 """
 
 from __future__ import annotations
