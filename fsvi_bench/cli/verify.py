@@ -91,17 +91,20 @@ def _verified(entry: Entry, root: Path, verification: Verification, executor: Ex
 
 def _show(result: Result) -> None:
     """Medians by data set, of ranked tasks beside official ones."""
+    import math
     from statistics import median
 
     from fsvi_bench.cli.console import stdout
-    from fsvi_bench.leaderboard.ranking import score_of
     from fsvi_bench.presenting.tables import Table
 
     rows: list[tuple[str | float | None, ...]] = []
     for dataset in dict.fromkeys(cell.dataset for cell in result.cells):
         here = [cell for cell in result.cells if cell.dataset == dataset]
         ranked, official = ([cell for cell in here if cell.kind == kind] for kind in ("ranked", "official"))
-        scores = [median(score_of(cell, "kl") for cell in each) if each else None for each in (ranked, official)]
+        scores = [
+            median(cell.scores.kl if cell.scores else math.inf for cell in each) if each else None
+            for each in (ranked, official)
+        ]
         finished = sum(cell.status == "ok" for cell in ranked)
         rows.append((dataset, f"{finished} of {len(ranked)}", *scores))
     columns = ("data set", "ranked runs finished", "KL, ranked", "KL, official")

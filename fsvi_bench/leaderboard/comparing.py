@@ -9,7 +9,9 @@ tested by Wilcoxon's signed-rank test of these means, the data set being the uni
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +19,8 @@ from jaxtyping import Float
 
 from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.ranked_tasks import TRAINING_SHARE
-from fsvi_bench.leaderboard.ranking import HEADLINES, TIE, Score, score_frame
-from fsvi_bench.statistics.resampled_t import corrected_interval, paired_differences
+from fsvi_bench.leaderboard.ranking import ACROSS, HEADLINES, TIE, Score, run_frame, score_frame
+from fsvi_bench.statistics.resampled_t import half_width, paired_differences
 from fsvi_bench.statistics.wilcoxon import signed_rank_test
 
 BOUND = 1.0  #: of a run's log10 ratio
@@ -33,7 +35,7 @@ class Difference:
     a: float
     b: float
     log_ratio: float  #: mean over runs of log10(a/b), each within ±`BOUND`: below 0, a is the nearer
-    interval: tuple[float, float] | None  #: Nadeau and Bengio's 95 %, since the tasks share rows
+    interval: tuple[float, float]  #: Nadeau and Bengio's 95 %, since the tasks share rows
 
 
 @dataclass(frozen=True)
@@ -45,32 +47,32 @@ class Comparison:
     p_value: float  #: two-sided, over the data sets that count
 
 
-def common_score(a: Standing, b: Standing) -> Score:
-    """The headline of the track that both are in; across tracks the predictive KL, which every posterior has."""
-    return HEADLINES[a.track] if a.track == b.track else "predictive_kl_box"
+def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
+    """By the headline of the track that both are in; across tracks by the score that every posterior has."""
+    score = HEADLINES[a.track] if a.track == b.track else ACROSS
+    scores = score_frame(run_frame([a, b]), score)
+    (ratios,) = paired(scores, a.name, board.edition.datasets)
+    medians: Any = scores.groupby("dataset").median().T.to_dict()
+    differences = tuple(
+        Difference(name, medians[name][a.name], medians[name][b.name], ratio, (low, high))
+        for name, (ratio, low, high) in zip(board.edition.datasets, ratios.tolist(), strict=True)
+    )
+    return Comparison(score, differences, p_value(board, ratios))
 
 
-def comparison(board: Board, a: Standing, b: Standing, score: Score | None = None) -> Comparison:
-    """By a score, or by the one that both have."""
-    score = score or common_score(a, b)
-    return comparisons(board, score_frame([a, b], score), a.name, score)[b.name]
+def p_value(board: Board, ratios: Float[np.ndarray, "D 3"]) -> float:
+    """Of two entries' log ratios, over the data sets that count."""
+    counts = [name in board.edition.ranked_datasets for name in board.edition.datasets]
+    return signed_rank_test(ratios[counts, 0])
 
 
-def comparisons(board: Board, scores: pd.DataFrame, a: str, score: Score) -> dict[str, Comparison]:
-    """One entry beside each other one of a frame of `score_frame`, by name."""
-    ratios = log_ratios(scores[a], scores.drop(columns=a))
-    means = ratios.groupby(["dataset", "number"]).mean()
-    medians = scores.groupby("dataset").median()
-    by_dataset = {name: (medians.loc[name].to_dict(), means.loc[name].to_numpy()) for name in board.edition.datasets}
-    found = {}
-    for place, b in enumerate(ratios):
-        differences = tuple(
-            Difference(name, median[a], median[b], *_mean(mean[:, place]))
-            for name, (median, mean) in by_dataset.items()
-        )
-        counted = [each.log_ratio for each in differences if each.dataset in board.edition.ranked_datasets]
-        found[str(b)] = Comparison(score, differences, signed_rank_test(counted))
-    return found
+def paired(scores: pd.DataFrame, a: str, datasets: Sequence[str]) -> Float[np.ndarray, "B D 3"]:
+    """One entry beside each of the B others of `score_frame`: the log ratio on each data set, and its interval."""
+    ratios = log_ratios(scores[a], scores.drop(columns=a)).groupby(["dataset", "number"]).mean()
+    by_task = [ratios.loc[name].to_numpy().T for name in datasets]  # [B, tasks] each
+    means = np.stack([tasks.mean(1) for tasks in by_task], 1)
+    half = np.stack([half_width(tasks, TEST_TRAIN_RATIO) for tasks in by_task], 1)
+    return np.stack([means, (means - half).clip(-BOUND), (means + half).clip(max=BOUND)], 2)
 
 
 def log_ratios(a: pd.Series[float], others: pd.DataFrame) -> pd.DataFrame:
@@ -78,8 +80,3 @@ def log_ratios(a: pd.Series[float], others: pd.DataFrame) -> pd.DataFrame:
     log_a, logs = (np.log10(np.maximum(scores.to_numpy(), TIE)) for scores in (a.to_frame(), others))
     ratios = paired_differences(np.broadcast_to(log_a, logs.shape), logs).clip(-BOUND, BOUND)
     return pd.DataFrame(ratios, others.index, others.columns)
-
-
-def _mean(ratios: Float[np.ndarray, " tasks"]) -> tuple[float, tuple[float, float] | None]:
-    mean, low, high = corrected_interval(ratios, TEST_TRAIN_RATIO)
-    return mean, None if low is None or high is None else (max(low, -BOUND), min(high, BOUND))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,8 +12,12 @@ from hypothesis import strategies as st
 
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.comparing import comparison
-from fsvi_bench.leaderboard.ranking import TIE, rank_across, rank_track, tied_ranks
-from tests.leaderboard.boards import make_board
+from fsvi_bench.leaderboard.ranked_tasks import places
+from fsvi_bench.leaderboard.ranking import TIE, rank_across, rank_track
+from fsvi_bench.statistics.ranks import tied_ranks
+from fsvi_bench.statistics.resampled_t import corrected_interval
+from fsvi_bench.statistics.wilcoxon import signed_rank_test
+from tests.leaderboard.boards import DATASETS, edition, make_board
 
 
 def naive_ranks(scores):
@@ -42,12 +47,12 @@ def naive_ranks(scores):
     ],
 )
 def test_ties(scores, ranks):
-    assert tied_ranks(np.array(scores)).tolist() == ranks
+    assert tied_ranks(np.array(scores), TIE).tolist() == ranks
 
 
 @given(st.lists(st.floats(0, 0.1) | st.just(math.inf), min_size=1, max_size=12))
 def test_ranks_are_those_of_a_naive_twin(scores):
-    assert tied_ranks(np.array(scores)).tolist() == naive_ranks(scores)
+    assert tied_ranks(np.array(scores), TIE).tolist() == naive_ranks(scores)
 
 
 def ranks(root, track="full"):
@@ -144,3 +149,47 @@ def test_two_entries_are_compared_by_bounded_log_ratios(tmp_path):
     assert {each.log_ratio for each in against.differences} == {-1.0}
     swapped = comparison(board, b, a)
     assert [each.log_ratio for each in swapped.differences] == pytest.approx([-expected] * 5)
+
+
+def test_a_pairs_numbers_are_those_of_a_naive_twin(tmp_path):
+    """The mean over tasks of a bounded log ratio, its corrected t interval, cut off at the bounds, and Wilcoxon's p."""
+    rng = np.random.default_rng(0)
+    a, b = ({(d, n): float(10 ** rng.normal()) for d in DATASETS for n in range(5)} for _ in range(2))
+
+    def kl(scores):
+        return lambda place, seed: scores.get((place.dataset, place.number), 1.0)
+
+    board = read_board(make_board(tmp_path, {"a": kl(a), "b": kl(b)}))
+    found = comparison(board, *board.standings)
+    counted = []
+    for each in found.differences:
+        ratios = [max(-1.0, min(1.0, math.log10(a[each.dataset, n] / b[each.dataset, n]))) for n in range(5)]
+        mean, low, high = corrected_interval(ratios, 0.25)
+        assert each.log_ratio == pytest.approx(mean, rel=1e-12)
+        assert each.interval == pytest.approx((max(low, -1), min(high, 1)), rel=1e-12)
+        assert each.a == sorted(a[each.dataset, n] for n in range(5))[2]
+        counted += [mean] if each.dataset != "boston" else []
+    assert found.p_value == signed_rank_test(counted)
+
+
+def test_ranks_over_everything_are_those_of_a_naive_twin(tmp_path):
+    """Within each ranked task and seed, then averaged over these, then over the data sets that count."""
+    of, rng = edition(DATASETS, seeds=2), np.random.default_rng(1)
+    table = {name: {} for name in "abcd"}
+    for name in table:
+        for place in places(of):
+            for seed in range(2):
+                table[name][place, seed] = float(rng.uniform(0, 0.05)) if rng.random() > 0.1 else None
+    kls = {name: partial(lambda scores, place, seed: scores[place, seed], scores) for name, scores in table.items()}
+    means = {name: [] for name in table}
+    for dataset in ("diabetes", "yacht", "wine", "energy"):
+        runs = [
+            naive_ranks([math.inf if table[name][place, seed] is None else table[name][place, seed] for name in table])
+            for place in places(of)
+            if (place.kind, place.dataset) == ("ranked", dataset)
+            for seed in range(2)
+        ]
+        for name, column in zip(table, zip(*runs, strict=True), strict=True):
+            means[name].append(sum(column) / len(column))
+    found = ranks(make_board(tmp_path, kls, of))
+    assert found == pytest.approx({name: sum(rows) / 4 for name, rows in means.items()}, rel=1e-12)

@@ -26,8 +26,9 @@ from fsvi_bench.leaderboard.site import output
 from fsvi_bench.leaderboard.site.build import build_site, site_files
 from fsvi_bench.leaderboard.site.output import MANIFEST, write_site
 from fsvi_bench.leaderboard.site.pages import Site, positions
+from fsvi_bench.leaderboard.site.render import WORDS, visible
 from fsvi_bench.leaderboard.site.serve import make_server
-from fsvi_bench.leaderboard.site.words import digits, full, interval, signed, visible
+from fsvi_bench.presenting.plots import digits
 from tests.leaderboard.boards import KEY, edition, make_board
 from tests.leaderboard.sites import DATASETS, PAGES, Page, save_board
 
@@ -63,14 +64,15 @@ def test_the_numbers_are_the_tables_own(site, pages):
     for table in site.tables.values():
         for line in table.lines:
             medians = [line.medians[name] for name in ("predictive_kl_box", "nlpd_gap", "median_variance_ratio")]
-            assert {full(value) for value in (line.mean_rank, line.seconds, *line.scores.values(), *medians)} <= shown
+            numbers = (line.mean_rank, line.seconds, *line.scores.values(), *medians)
+            assert {str(value).replace("inf", "Infinity") for value in numbers} <= shown
 
 
 def test_the_first_page_says_who_is_ranked_and_what_is_not(pages):
     page = pages["index.html"].words
     for words in (
         "boston dev", "14/15", "The MAP, a point mass", "0 draws failed their certificate", KEY.hex(),
-        "fresh not verified yet fsvi-bench verify entries/fresh --edition v2", "broken : cannot read entry.toml",
+        "fresh ada · full not verified yet fsvi-bench verify entries/fresh --edition v2", "broken : cannot read entry.toml",
         "a board of one’s own",
     ):  # fmt: skip
         assert words in page
@@ -92,7 +94,7 @@ def test_a_method_page_tells_what_it_is_who_ran_it_and_how_to_make_it_again(page
     page = pages["methods/far.html"]
     for words in (
         "Ada Lovelace", "MIT", "name = \"far\"", "100 steps and 30 seconds", "Tuned on boston. Slow.", "bubblewrap, rlimit, seccomp",
-        "nobody: the board is one’s own", "a processor", "diverged : KL is not a number", "3 of 3", "official 4",
+        "unsigned: the board is one’s own", "a processor", "diverged : KL is not a number", "3 of 3", "official 4",
         "10 % 100", "by the code’s own count", "'''<b>bold</b> & more'''",
         "run --method entries/far/method.py:M --family full --dataset boston --dataset wine --dataset yacht "
         "--dataset energy --splits 0-4 --set name=far",
@@ -108,7 +110,7 @@ def test_a_data_sets_page_has_its_card_tasks_and_entries(site, pages):
     page = pages["datasets/boston.html"].words
     for words in (
         "Harrison, D. and Rubinfeld",
-        "dev",
+        "A data set to tune on: ranks leave it out",
         "drawn from the model",
         "0.500 0.200 0.300",
         "The MAP, a point mass",
@@ -144,24 +146,29 @@ def test_json_holds_what_the_pages_show(site, root, files):
 
 
 def test_pairs_are_compared_by_python(site, files):
-    by_name = {each.name: each for each in site.shown}
-    for a in by_name.values():
+    """The earlier of two has the pair, and each entry the medians of both scores."""
+    waiting = list(site.shown.values())
+    assert len(waiting) == 5
+    while waiting:
+        a = waiting.pop(0)
         script = files[f"data/{a.name}.js"].decode()
         found = json.loads(script.removeprefix("fsviBenchCompared(").removesuffix(");\n"))
-        assert found["name"] == a.name
-        assert found["beside"].keys() == by_name.keys() - {a.name}
-        for name, beside in found["beside"].items():
-            expected = comparison(site.board, a, by_name[name])
-            assert beside["p"] == digits(expected.p_value, 2)
-            assert beside["rows"] == [
-                [each.dataset, digits(each.a), digits(each.b), signed(each.log_ratio), interval(each.interval)]
-                for each in expected.differences
-            ]
+        assert (found["name"], found["track"]) == (a.name, a.track)
+        assert found["beside"].keys() == {b.name for b in waiting}
+        for b in waiting:
+            expected = comparison(site.board, a, b)
+            key = "same" if a.track == b.track else "other"
+            assert found[key]["score"] == WORDS["scores"][expected.score]
+            assert [text for text, _ in found[key]["medians"]] == [digits(each.a) for each in expected.differences]
+            p, *numbers = found["beside"][b.name]
+            assert p == digits(expected.p_value, 2)
+            rows = [[each.log_ratio, *each.interval] for each in expected.differences]
+            assert numbers == pytest.approx([100 * number for row in rows for number in row], abs=0.5 + 1e-9)
 
 
 def hostile(site):
     """A stranger's texts wherever one could stand, past what entries and results are checked for."""
-    plain = next(each for each in site.shown if each.name == "far")
+    plain = site.shown["far"]
     method = SourceFile.model_construct(file=HOSTILE, class_=HOSTILE)
     words = dict.fromkeys(("title", "owner", "licence", "notes"), HOSTILE)
     lists = {"authors": [HOSTILE], "settings": {HOSTILE: HOSTILE}, "link": "javascript:alert(3)", "method": method}

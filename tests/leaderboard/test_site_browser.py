@@ -14,7 +14,7 @@ from fsvi_bench.leaderboard.site.build import build_site
 from fsvi_bench.leaderboard.site.pages import Site, first_page
 from fsvi_bench.leaderboard.site.render import asset_files
 from fsvi_bench.leaderboard.site.serve import address, make_server
-from fsvi_bench.leaderboard.site.words import digits, signed
+from fsvi_bench.presenting.plots import digits
 from tests.leaderboard.boards import edition, make_board
 from tests.leaderboard.sites import PAGES, kls, save_board
 from tests.requirements import skip_or_fail
@@ -68,6 +68,12 @@ def visit(browser, site):
         context.close()
     assert complaints == []
     assert [url for url in requests if not url.startswith(tuple(roots))] == []
+
+
+def hundredths(number):
+    """A log ratio as the page writes it."""
+    text = f"{number:+.2f}".replace("-", "−")
+    return "0.00" if float(text.replace("−", "-")) == 0 else text
 
 
 def column(page, heading):
@@ -168,7 +174,7 @@ def test_a_comparison_is_chosen_by_lists_or_address_and_leads_nowhere_else(visit
         "rows => rows.map(row => [...row.cells].map(c => c.textContent))"
     )
     assert [row[:4] for row in shown] == [
-        [each.dataset, digits(each.a), digits(each.b), signed(each.log_ratio)] for each in expected.differences
+        [each.dataset, digits(each.a), digits(each.b), hundredths(each.log_ratio)] for each in expected.differences
     ]
     assert f"p = {digits(expected.p_value, 2)} (Wilcoxon)" in page.locator("#said").inner_text()
     page.locator("#b").select_option("dropout")

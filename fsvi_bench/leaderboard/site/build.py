@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
-from math import isnan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic_core import to_json
 
-from fsvi_bench.leaderboard.board import Board, Standing, read_board
-from fsvi_bench.leaderboard.comparing import Comparison, comparisons
-from fsvi_bench.leaderboard.ranking import HEADLINES, Line, score_frame
+from fsvi_bench.leaderboard.board import Board, read_board
+from fsvi_bench.leaderboard.comparing import p_value, paired
+from fsvi_bench.leaderboard.ranking import ACROSS, HEADLINES, run_frame, score_frame
 from fsvi_bench.leaderboard.site.output import write_site
 from fsvi_bench.leaderboard.site.pages import Site, compare_page, dataset_page, first_page, method_page
-from fsvi_bench.leaderboard.site.render import asset_files
-from fsvi_bench.leaderboard.site.words import SCORES, digits, interval, signed
+from fsvi_bench.leaderboard.site.render import WORDS, asset_files
+from fsvi_bench.presenting.plots import digits
 
 SITE = "site"  #: folder beneath a leaderboard's, unless another is named
 
@@ -45,52 +44,42 @@ def site_files(site: Site) -> Iterator[tuple[str, bytes]]:
         yield f"methods/{standing.name}.html", method_page(site, standing)
     for name, found in _pairs(site):
         # A script, since a page that was opened from disk may not fetch files.
-        yield f"data/{name}.js", b"fsviBenchCompared(" + to_json({"name": name, "beside": found}) + b");\n"
+        yield f"data/{name}.js", b"fsviBenchCompared(" + to_json(found) + b");\n"
 
 
 def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each entry beside every other, by the score that both have, in the words of the page."""
-    frames = {score: score_frame(site.shown, score) for score in HEADLINES.values()} if site.shown else {}
-    for a in site.shown:
-        own, across = HEADLINES[a.track], HEADLINES["singular"]
-        same = [each.name for each in site.shown if each.track == a.track]
-        others = [a.name, *(each.name for each in site.shown if each.track != a.track)]
-        found = comparisons(site.board, frames[own][same], a.name, own)
-        found |= comparisons(site.board, frames[across][others], a.name, across)
-        yield a.name, {name: _in_words(found[name]) for name in sorted(found)}
+    """Each entry's medians, and what it is beside every later one: p, then log ratios and intervals in hundredths.
 
-
-def _in_words(comparison: Comparison) -> dict[str, Any]:
-    rows = [
-        (each.dataset, digits(each.a), digits(each.b), signed(each.log_ratio), interval(each.interval))
-        for each in comparison.differences
-    ]
-    return {"score": SCORES[comparison.score], "p": digits(comparison.p_value, 2), "rows": rows}
+    The earlier of two has the pair, which takes half the room: seen from the later one, signs are the other way round.
+    """
+    runs, datasets = run_frame([*site.shown.values()]), site.board.edition.datasets
+    frames = {score: score_frame(runs, score) for score in {*HEADLINES.values()}}
+    medians = {score: frame.groupby("dataset").median() for score, frame in frames.items()}
+    waiting = [*site.shown.values()]
+    while waiting:
+        a = waiting.pop(0)
+        found: dict[str, Any] = {"name": a.name, "track": a.track, "beside": {}}
+        for key, score in (("same", HEADLINES[a.track]), ("other", ACROSS)):
+            words = [(digits(median), median) for median in medians[score].loc[datasets, a.name]]
+            found[key] = {"score": WORDS["scores"][score], "medians": words}
+            names = [b.name for b in waiting if (b.track == a.track) == (key == "same")]
+            pairs = paired(frames[score][[a.name, *names]], a.name, datasets) if names else ()
+            for name, pair in zip(names, pairs, strict=True):
+                hundredths = np.rint(100 * pair).astype(int).ravel().tolist()
+                found["beside"][name] = [digits(p_value(site.board, pair), 2), *hundredths]
+        yield a.name, found
 
 
 def _leaderboard_json(site: Site) -> bytes:
-    """Everything that the pages show: infinity is the word, and null what does not apply."""
+    """Everything that the pages show: infinity and NaN are the words."""
     document = {
         "format": "fsvi-leaderboard/2",
         "edition": site.board.edition,
-        "tables": {
-            key: {"score": table.score, "ranked": table.ranked, "lines": [_line(line) for line in table.lines]}
-            for key, table in site.tables.items()
-        },
-        "entries": [_entry(each) for each in site.board.standings],
+        "tables": site.tables,
+        "entries": [
+            {"name": each.name, "sha256": each.entry.sha256, **vars(each.entry), **vars(each), "entry": None}
+            for each in site.board.standings
+        ],
         "refused": site.board.refused,
     }
     return to_json(document, inf_nan_mode="strings", by_alias=True, indent=1) + b"\n"
-
-
-def _line(line: Line) -> dict[str, Any]:
-    own = {field.name: getattr(line, field.name) for field in fields(Line) if field.name != "standing"}
-    medians = {name: None if isnan(value) else value for name, value in line.medians.items()}
-    return {"name": line.name, **own, "medians": medians}
-
-
-def _entry(standing: Standing) -> dict[str, Any]:
-    entry = standing.entry
-    source = None if entry.source is None else entry.source.decode()
-    facts = {"manifest": entry.manifest, "sha256": entry.sha256, "source": source}
-    return {"name": entry.name, **facts, "signer": standing.signer, "stale": standing.stale, "result": standing.result}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,22 +13,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from fsvi_bench.files import is_file
 from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.entry import TRACKS, SourceFile
 from fsvi_bench.leaderboard.ranked_tasks import OFFICIAL_SPLITS, TASKS, WITH_REAL_TARGETS, Place
 from fsvi_bench.leaderboard.ranking import HEADLINES, Line, Score, Table, rank_across, rank_track
-from fsvi_bench.leaderboard.result import TaskFacts, Waypoint
+from fsvi_bench.leaderboard.result import Cell, TaskFacts, Waypoint
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
-from fsvi_bench.leaderboard.site.curves import curves, headline
-from fsvi_bench.leaderboard.site.render import inline, render
+from fsvi_bench.leaderboard.site.render import WORDS, render
 from fsvi_bench.presenting.figures import NO_LOGARITHM
+from fsvi_bench.presenting.plots import FigureSpec
+from fsvi_bench.presenting.report.appearance import figure_style, inline_svg, look
 from fsvi_bench.running.settings import setting_words
-from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.card import Card, card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 
 FRACTIONS = (0.01, 0.1, 1.0)  #: of a run's steps
+PANEL = 2.35  #: inches
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,20 +48,38 @@ class Site:
         tables |= {"across": rank_across(board), "across-test": rank_across(board, "predictive_kl_test")}
         return Site(board, is_file(root / ALLOWED_SIGNERS), tables)
 
-    @property
-    def shown(self) -> list[Standing]:
-        """The entries that have a result."""
-        return [each for each in self.board.standings if each.result is not None]
+    @cached_property
+    def shown(self) -> dict[str, Standing]:
+        """The entries that have a result, by name."""
+        return {each.name: each for each in self.board.standings if each.result is not None}
 
     @cached_property
     def tasks(self) -> dict[Place, TaskFacts]:
         """The edition's tasks, which are the same for all entries; none before there is a result."""
-        cells = self.shown[0].result.cells if self.shown and self.shown[0].result else ()
-        return {cell.place: cell.task for cell in cells}
+        return {
+            cell.place: cell.task
+            for each in [*self.shown.values()][:1]
+            for kind in ("ranked", "official")
+            for cell in each.cells(kind)
+        }
 
-    def lines(self, name: str) -> dict[str, Line]:
-        """An entry's lines, by table."""
-        return {key: line for key, table in self.tables.items() for line in table.lines if line.name == name}
+    @property
+    def point_mass(self) -> Line:
+        """The MAP, a point mass at the exact mean, as a line of the singular track: medians over ranked tasks."""
+
+        def over(inputs: str, *datasets: str) -> float:
+            tasks = [task for place, task in self.tasks.items() if place.kind == "ranked" and place.dataset in datasets]
+            return median(getattr(task, f"map_predictive_kl_{inputs}") for task in tasks)
+
+        edition = self.board.edition
+        scores = {name: over("box", name) for name in edition.datasets}
+        medians = {f"predictive_kl_{inputs}": over(inputs, *edition.ranked_datasets) for inputs in ("test", "box")}
+        return Line(WORDS["map"], 0, math.nan, None, None, {}, scores, medians, math.nan, 0, 0, None)
+
+    def lines(self, key: str) -> list[Line]:
+        """A table's lines; in the singular track the MAP's before them, which a posterior should beat."""
+        lines = self.tables[key].lines
+        return [self.point_mass, *lines] if lines and key == "singular" else lines
 
     def verify_command(self, name: str) -> str:
         """What makes an entry's result, or makes it anew."""
@@ -66,73 +87,81 @@ class Site:
         words += ["--secret", "FILE"] if self.board.edition.status == "open" else []
         return shlex.join([*words, *(["--key", "FILE"] if self.signed else [])])
 
+    def page(self, template: str, depth: int, **context: Any) -> bytes:
+        """A page of a template."""
+        return render(template, depth, site=self, board=self.board, edition=self.board.edition, **context)
+
 
 def first_page(site: Site) -> bytes:
     """The tables, what has no result that counts, and the edition."""
-    edition = site.board.edition
-    return render(
-        "index.html.j2",
-        0,
-        site,
-        tables={key: table for key, table in site.tables.items() if table.lines},
-        point_mass=_point_mass(site),
-        stale=[each for each in site.board.standings if each.result is None],
-        redrawn=sum(task.redrawn for place, task in site.tasks.items() if place.kind == "ranked"),
-        tasks=TASKS,
-        cards={name: load_card(name) for name in edition.datasets if name in card_names()},
-    )
+    redrawn = sum(task.redrawn for place, task in site.tasks.items() if place.kind == "ranked")
+    return site.page("index.html.j2", 0, redrawn=redrawn, per_dataset=TASKS, card=_card)
 
 
-def _point_mass(site: Site) -> dict[str, Any]:
-    """The MAP's predictive KLs as a line of the singular track has them: medians over ranked tasks."""
-
-    def over(datasets: Sequence[str], inputs: str) -> float:
-        tasks = [task for place, task in site.tasks.items() if place.kind == "ranked" and place.dataset in datasets]
-        return median(getattr(task, f"map_predictive_kl_{inputs}") for task in tasks)
-
-    if not site.tasks:
-        return {}
-    edition = site.board.edition
-    by_dataset = {name: over([name], "box") for name in edition.datasets}
-    return {"scores": by_dataset, **{inputs: over(edition.ranked_datasets, inputs) for inputs in ("test", "box")}}
+def _card(dataset: str) -> Card | None:
+    return load_card(dataset) if dataset in card_names() else None
 
 
 def method_page(site: Site, standing: Standing) -> bytes:
     """What an entry is, what the verifier found, and the commands that make it again."""
+    tables = site.tables.items()
     score = HEADLINES[standing.track]
-    drawn = curves(standing, score)
-    return render(
+    course = _course(standing, score)
+    return site.page(
         "method.html.j2",
         1,
-        site,
         standing=standing,
-        entry=standing.entry,
-        manifest=standing.entry.manifest,
-        lines=site.lines(standing.name),
+        lines={key: line for key, table in tables for line in table.lines if line.name == standing.name},
         score=score,
-        curves=None if drawn is None else inline(drawn, "course"),
-        along=_along(site, standing, score),
+        curves=_curves(course, standing),
+        along=_along(course[course["dataset"].isin(site.board.edition.ranked_datasets)]),
         commands=[site.verify_command(standing.name), _run_command(site, standing)],
     )
 
 
-def _along(site: Site, standing: Standing, score: Score) -> list[dict[Hashable, float]]:
-    """After a part of a run's steps, by the code's own count: medians over the ranked runs that have waypoints."""
-    found = [
-        (fraction, point.steps, point.seconds, headline(point, cell, score))
+def _course(standing: Standing, score: Score) -> pd.DataFrame:
+    """The headline of the ranked runs at their waypoints; infinite where it has none."""
+    rows = [
+        (
+            cell.dataset,
+            f"{cell.dataset} {cell.number} {cell.seed}",
+            point.steps,
+            point.seconds,
+            _headline(point, cell, score),
+        )
         for cell in standing.cells("ranked")
-        if cell.dataset in site.board.edition.ranked_datasets and cell.waypoints
-        for fraction in FRACTIONS
-        for point in [_last_within(cell.waypoints, fraction)]
+        for point in cell.waypoints
     ]
-    frame = pd.DataFrame(found, columns=["fraction", "steps", "seconds", "score"])
-    return frame.groupby("fraction", as_index=False).median().to_dict("records")
+    return pd.DataFrame(rows, columns=["dataset", "run", "steps", "seconds", "score"]).fillna(math.inf)
 
 
-def _last_within(waypoints: Sequence[Waypoint], fraction: float) -> Waypoint:
-    """The last waypoint within a part of the steps, or the first there is."""
-    within = [point for point in waypoints if point.steps <= fraction * waypoints[-1].steps]
-    return [waypoints[0], *within][-1]
+def _headline(point: Waypoint, cell: Cell, score: Score) -> float | None:
+    return point.kl - cell.task.ffg_floor if score == "kl_above_floor" else getattr(point, score)
+
+
+def _curves(course: pd.DataFrame, standing: Standing) -> Markup | None:
+    """A panel per data set, a line per ranked run; None of a method that has no way, such as a closed form.
+
+    A start at 0 steps, and what is infinite or 0 but for rounding, has no place on logarithmic axes.
+    """
+    frame = course[(course["steps"] > 0) & (course["score"] > NO_LOGARITHM) & (course["score"] < math.inf)]
+    if frame["steps"].nunique() < 2:
+        return None
+    spec = FigureSpec(**WORDS["course"], width=PANEL * min(WORDS["course"]["columns"], frame["dataset"].nunique()))
+    with figure_style():
+        figure = spec.of({"runs": frame.assign(colour=look(standing.entry.method).light)})
+    return inline_svg(figure, "course")
+
+
+def _along(course: pd.DataFrame) -> list[Any]:
+    """After a part of a run's steps, by the code's own count: medians over the runs, of the last waypoint within."""
+    last, first = course.groupby("run")["steps"].transform("max"), ~course["run"].duplicated()
+    parts = [
+        course[first | (course["steps"] <= fraction * last)].groupby("run").last().assign(fraction=fraction)
+        for fraction in FRACTIONS
+    ]
+    medians = pd.concat(parts).groupby("fraction")[["steps", "seconds", "score"]].median()
+    return [*medians.itertuples()]
 
 
 def _run_command(site: Site, standing: Standing) -> str:
@@ -146,20 +175,18 @@ def _run_command(site: Site, standing: Standing) -> str:
 
 def dataset_page(site: Site, dataset: str) -> bytes:
     """A data set's card, its tasks, and the entries of each track, the nearest first."""
-    tables = {
-        track: sorted(site.tables[track].lines, key=lambda line: (line.scores[dataset], line.name)) for track in TRACKS
-    }
-    return render(
+    rivals = {}
+    for track in TRACKS:
+        lines = sorted(site.lines(track), key=lambda line: (line.scores[dataset], line.name))
+        rivals[track] = [*zip(lines, positions([line.scores[dataset] for line in lines]), strict=True)]
+    return site.page(
         "dataset.html.j2",
         1,
-        site,
         dataset=dataset,
-        card=load_card(dataset) if dataset in card_names() else None,
-        tasks={place: task for place, task in site.tasks.items() if place.dataset == dataset},
+        card=_card(dataset),
+        tasks=[(place, task) for place, task in site.tasks.items() if place.dataset == dataset],
         with_real_targets=WITH_REAL_TARGETS,
-        tables={track: lines for track, lines in tables.items() if lines},
-        places={track: positions([line.scores[dataset] for line in lines]) for track, lines in tables.items()},
-        point_mass=_point_mass(site),
+        rivals={track: rows for track, rows in rivals.items() if rows},
         headlines=HEADLINES,
     )
 
@@ -173,4 +200,4 @@ def positions(scores: Sequence[float]) -> list[float]:
 
 def compare_page(site: Site) -> bytes:
     """Two entries side by side; the page's script shows what `data/<name>.js` has of them."""
-    return render("compare.html.j2", 0, site)
+    return site.page("compare.html.j2", 0)

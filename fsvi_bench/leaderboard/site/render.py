@@ -1,57 +1,42 @@
-"""Templates of the report's kit, under a policy by which nothing but the site's own files is run or drawn."""
+"""Templates and tables of the kit, under a policy by which nothing but the site's own files is run or drawn."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jinja2 import Environment
+from jinja2 import Environment, Undefined, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
-from fsvi_bench.leaderboard.board import Standing
-from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS, BuiltIn
-from fsvi_bench.leaderboard.site import words
+from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS
 from fsvi_bench.presenting.figures import ASSETS as SHARED
-from fsvi_bench.presenting.figures import figure_bytes
-from fsvi_bench.presenting.report.appearance import colour_variable, look, svg_for_page
+from fsvi_bench.presenting.plots import digits
+from fsvi_bench.presenting.report.appearance import colour_variable, look
 from fsvi_bench.presenting.report.page import environment
-
-if TYPE_CHECKING:
-    from fsvi_bench.leaderboard.site.pages import Site
+from fsvi_bench.presenting.tables import Cell, Table, Written
+from fsvi_bench.resources import read_yaml
 
 ASSETS = Path(__file__).parent / "assets"
-FILTERS = ("digits", "fixed", "full", "sentence", "signed")
 SCRIPTS = (SHARED / "page.js", ASSETS / "site.js", ASSETS / "compare.js")
+WORDS: dict[str, Any] = read_yaml(ASSETS / "words.yaml")  # type: ignore[assignment]
 
 
-def render(template: str, depth: int, site: Site, **context: Any) -> bytes:
+def render(template: str, depth: int, **context: Any) -> bytes:
     """A page; `depth` is how many folders below the first page it lies."""
-    shared = {"root": "../" * depth, "site": site, "board": site.board, "edition": site.board.edition}
-    return (_environment().get_template(template).render(shared, **context).rstrip() + "\n").encode()
+    return (_environment().get_template(template).render(context, root="../" * depth).rstrip() + "\n").encode()
 
 
 @cache
 def _environment() -> Environment:
     found = environment(ASSETS, SHARED)
-    found.finalize = words.visible
-    found.globals.update(titles=words.TABLES, scores=words.SCORES, development=DEVELOPMENT_DATASETS)
-    found.globals.update(method_name=method_name, colour=colour)
-    found.filters.update({name: getattr(words, name) for name in FILTERS})
+    found.finalize = visible
+    found.globals.update(WORDS, table=_table, written=_written, look=look, variable=colour_variable)
+    found.filters.update(digits=digits, interval=interval)
+    found.globals["cells"] = found.get_template("cells.html.j2").module
     return found
-
-
-def method_name(standing: Standing) -> str:
-    """What decides an entry's marker and colour: its built-in method, or its class."""
-    method = standing.entry.manifest.method
-    return method.name if isinstance(method, BuiltIn) else method.class_
-
-
-def colour(standing: Standing) -> str:
-    """The custom property of its colour."""
-    return f"var(--{colour_variable(look(method_name(standing)))})"
 
 
 def asset_files() -> dict[str, bytes]:
@@ -61,12 +46,67 @@ def asset_files() -> dict[str, bytes]:
     return {"assets/style.css": style.encode()} | {f"assets/{path.name}": path.read_bytes() for path in SCRIPTS}
 
 
-def inline(figure: Figure, name: str) -> Markup:
-    """A figure as part of a page. Its styles become attributes, since the policy lets no page style itself."""
+@pass_context
+def _table(context: Context, name: str, rows: Collection[Any], label: str, **attributes: str) -> Markup:
+    """A table of `words.yaml`: a row for each `row` of `rows`, every column an expression; `*` is every data set."""
+    spec, shared = WORDS["tables"][name], context.get_all()
+    datasets = shared["edition"].datasets
+    columns = dict(_columns(spec["columns"], datasets))
+    expression = _expression(", ".join(columns.values()))
+    found = Table(
+        title="",
+        columns=(*columns,),
+        rows=tuple(_cells(expression({**shared, "row": row, "rows": rows})) for row in rows),
+    )
+    groups = {each: group for group, of in spec.get("groups", {}).items() for each, _ in _columns(of, datasets)}
+    content = found.html(WORDS["meanings"], reference=WORDS["map"], form=shown, groups=groups, by=spec.get("by", ""))
+    return Markup(shared["cells"].framed(label, content, {"class": "results"} | attributes))
 
-    def attributes(style: re.Match[str]) -> str:
-        return re.sub(r"\s*([\w-]+):\s*([^;]+);?", r' \1="\2"', style[1])
 
-    svg = svg_for_page(figure_bytes(figure, name, "svg").decode())
-    sized = svg.replace("<svg ", f'<svg width="{96 * figure.get_figwidth():.0f}" ', 1)
-    return Markup(re.sub(r' style="([^"]*)"', attributes, sized))
+def _columns(columns: Mapping[str, str], datasets: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Headings and expressions; in that of `*`, `dataset` stands for the name of each data set in turn."""
+    for heading, of in columns.items():
+        if heading == "*":
+            yield from ((_heading(each), of.replace("dataset", repr(each))) for each in datasets)
+        else:
+            yield heading, of
+
+
+@cache
+def _expression(text: str) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+    found: Any = _environment().compile_expression(f"({text},)")
+    return found  # type: ignore[no-any-return]
+
+
+def _cells(values: Sequence[Any]) -> tuple[Cell, ...]:
+    """Strangers' words made visible; what is not there is None."""
+    return tuple(None if isinstance(value, Undefined) else visible(value) for value in values)
+
+
+def _written(value: Any, text: str) -> Written:
+    """A cell that is sorted by its value."""
+    return Written(None if isinstance(value, Undefined) else visible(value), text)
+
+
+def _heading(dataset: str) -> str:
+    return f"{dataset} (dev)" if dataset in DEVELOPMENT_DATASETS else dataset
+
+
+def shown(value: str | float | None) -> str:
+    """A cell of a table: a number as `digits`, an integer in full."""
+    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else digits(value)
+
+
+def interval(ends: Sequence[float] | None) -> str:
+    """`1.20 to 3.40`."""
+    return "–" if ends is None else " to ".join(map(digits, ends))
+
+
+def visible(value: Any) -> Any:
+    """A stranger's text with what cannot be seen, or turns others around, spelled out: U+202E as `\\u202e`.
+
+    Every value that stands in a page goes through here before it is escaped.
+    """
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in value)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.figures import ASSETS, write_figure
+from fsvi_bench.presenting.figures import ASSETS, figure_bytes, write_figure
 from fsvi_bench.resources import read_yaml
 
 #: Colours of a figure on light ground; the page's style sheet has their dark counterparts by the same names.
@@ -99,3 +99,14 @@ def svg_for_page(svg: str) -> str:
     variables = {colour: variable for variable, colour in {**GROUND, **colour_variables(dark=False)}.items()}
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{variables[m[0]]})" if m[0] in variables else m[0], svg)
     return re.sub(r">\s+<", "><", re.sub(r"\n\s*", " ", svg)).strip()
+
+
+def inline_svg(figure: Figure, name: str) -> Markup:
+    """A figure as part of a page whose policy lets no element have a style: its styles become attributes."""
+
+    def attributes(style: re.Match[str]) -> str:
+        return re.sub(r"\s*([\w-]+):\s*([^;]+);?", r' \1="\2"', style[1])
+
+    svg = svg_for_page(figure_bytes(figure, name, "svg").decode())
+    sized = svg.replace("<svg ", f'<svg width="{96 * figure.get_figwidth():.0f}" ', 1)
+    return Markup(re.sub(r' style="([^"]*)"', attributes, sized))

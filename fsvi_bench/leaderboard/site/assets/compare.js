@@ -1,12 +1,14 @@
 "use strict";
-// What the build computed of an entry beside all others; it comes as a script, since a page from disk may not fetch files.
+// What the build computed of an entry; it comes as a script, since a page from disk may not fetch files.
 const fsviBenchFound = new Map();
-const fsviBenchCompared = ({ name, beside }) => fsviBenchFound.set(name, beside);
+const fsviBenchCompared = (found) => fsviBenchFound.set(found.name, found);
 
 (() => {
   const [first, second] = ["a", "b"].map((id) => document.getElementById(id));
   const said = document.getElementById("said");
   const compared = document.getElementById("compared");
+  const headings = compared?.querySelectorAll("thead button");
+  const rows = [...(compared?.querySelectorAll("tbody tr") ?? [])]; // as they were before anybody sorted them
   const waiting = new Map();
 
   const load = (name) => {
@@ -22,19 +24,31 @@ const fsviBenchCompared = ({ name, beside }) => fsviBenchFound.set(name, beside)
     return waiting.get(name);
   };
 
-  const draw = ({ rows }) => {
-    for (const select of [first, second]) {
-      document.getElementById(`name-${select.id}`).textContent = select.selectedOptions[0].textContent;
-    }
-    const body = compared.querySelector("tbody");
-    body.replaceChildren();
-    for (const [dataset, ...numbers] of rows) {
-      const row = body.insertRow();
-      const heading = Object.assign(document.createElement("th"), { scope: "row" });
-      heading.append(Object.assign(document.createElement("a"), { href: `datasets/${dataset}.html`, textContent: dataset }));
-      row.append(heading);
-      for (const number of numbers) Object.assign(row.insertCell(), { className: "n", textContent: number });
-    }
+  const signed = (hundredths) => `${hundredths > 0 ? "+" : hundredths < 0 ? "−" : ""}${Math.abs(hundredths / 100).toFixed(2)}`;
+
+  // The earlier of two has the pair: from the later one's side, signs are the other way round.
+  const pair = (a, b) => {
+    const [p, ...numbers] = a.beside[b.name] ?? b.beside[a.name];
+    const rows = Array.from({ length: numbers.length / 3 }, (_, row) => numbers.slice(3 * row, 3 * row + 3));
+    return [p, a.beside[b.name] ? rows : rows.map(([ratio, low, high]) => [-ratio, -high, -low])];
+  };
+
+  const write = (cell, text, key) => {
+    cell.textContent = text;
+    cell.dataset.v = key;
+  };
+
+  const draw = (a, b) => {
+    const [p, ratios] = pair(a, b);
+    const kind = a.track === b.track ? "same" : "other";
+    [first, second].forEach((select, column) => { headings[column + 1].textContent = select.selectedOptions[0].textContent; });
+    ratios.forEach(([ratio, low, high], place) => {
+      const [, ...cells] = rows[place].cells;
+      [a, b].forEach((each, column) => write(cells[column], ...each[kind].medians[place]));
+      write(cells[2], signed(ratio), ratio);
+      write(cells[3], `${signed(low)} to ${signed(high)}`, low);
+    });
+    said.textContent = `By ${a[kind].score}. Over data sets: p = ${p} (Wilcoxon).`;
   };
 
   const show = async () => {
@@ -45,10 +59,9 @@ const fsviBenchCompared = ({ name, beside }) => fsviBenchFound.set(name, beside)
       return;
     }
     try {
-      const found = (await load(a))[b];
+      const found = await Promise.all([a, b].map(load));
       if (a !== first.value || b !== second.value) return;
-      draw(found);
-      said.textContent = `By ${found.score}. Over data sets: p = ${found.p} (Wilcoxon).`;
+      draw(...found);
       compared.hidden = false;
     } catch (error) {
       said.textContent = `${error.message}.`;
