@@ -6,7 +6,7 @@ import math
 from html.parser import HTMLParser
 
 from fsvi_bench.leaderboard.edition import write_edition
-from fsvi_bench.leaderboard.entry import ENTRIES
+from fsvi_bench.leaderboard.entry import ENTRIES, BuiltIn
 from fsvi_bench.leaderboard.result import Waypoint, result_path, write_result
 from tests.leaderboard.boards import edition, entry, result, write_entry
 
@@ -45,7 +45,7 @@ def save_board(root, of=None, order=1):
     of = of or edition(DATASETS)
     write_edition(root, of)
     made = [
-        (entry("exact-full", family="full"), kls(1e-12)),
+        (entry("exact-full", family="full", method=BuiltIn(name="exact", version="0.2.0"), settings={}), kls(1e-12)),
         (entry("near", family="full"), kls(3.0)),
         (entry("far", SOURCE, family="full", notes="Tuned on boston.\nSlow."), kls(50.0, [("ranked", "yacht", 1)])),
         (entry("factors", family="ffg"), kls(2.0)),

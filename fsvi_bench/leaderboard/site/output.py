@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import is_file, read_bounded, require_writable_directory, write_atomically
+from fsvi_bench.files import read_bounded, require_writable_directory, write_atomically
 
 MANIFEST = "site-files.json"
 FORMAT = "fsvi-site/1"
@@ -20,10 +19,9 @@ MANIFEST_BYTES = 2**24
 def write_site(folder: Path, files: Mapping[str, bytes]) -> list[str]:
     """Writes files by their paths within a folder; removes those of an earlier build that are not among them.
 
-    All are written beside their places first, so that a full disk leaves the earlier site as it was; then each takes
-    its place at once, so that a reader never sees half a file. Which files are a build's is kept in `site-files.json`:
-    what else lies in the folder is left alone. While files take their places it names the old and the new ones, so that
-    a build that is cut short there can be made again.
+    Each takes its place at once, so that a reader never sees half a file. Which files are a build's is kept in
+    `site-files.json`: what else lies in the folder is left alone. Until the end it names the old and the new ones, so
+    that a build that is cut short can be made again.
 
     Raises:
         InputError: the folder cannot be written, or a link, or a file that is no build's, stands in the way.
@@ -31,23 +29,14 @@ def write_site(folder: Path, files: Mapping[str, bytes]) -> list[str]:
     require_writable_directory(folder, "site folder", "choose another with --out")
     earlier, names = built_files(folder), {*files, MANIFEST}
     _require_ours(folder, names, earlier)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as temporary:
-            for name, content in files.items():
-                path = Path(temporary) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            write_atomically(folder / MANIFEST, _manifest(earlier | names))
-            for name in files:
-                _swap(Path(temporary) / name, folder / name)
-        for name in sorted(earlier - names):
-            with contextlib.suppress(OSError):
-                (folder / name).unlink()
-                (folder / name).parent.rmdir()  # only if nothing is left in it
-        write_atomically(folder / MANIFEST, _manifest(names))
-    except OSError as error:
-        raise InputError(f"cannot write the site in {folder}: {error.strerror}; choose another with --out") from error
+    write_atomically(folder / MANIFEST, _manifest(earlier | names))
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    for name in sorted(earlier - names):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
+            (folder / name).parent.rmdir()  # only if nothing is left in it
+    write_atomically(folder / MANIFEST, _manifest(names))
     return sorted(names)
 
 
@@ -84,12 +73,3 @@ def _require_ours(folder: Path, names: Iterable[str], earlier: set[str]) -> None
 
 def _manifest(names: set[str]) -> bytes:
     return (json.dumps({"format": FORMAT, "files": sorted(names)}, indent=1) + "\n").encode()
-
-
-def _swap(new: Path, place: Path) -> None:
-    """A file that stays as it was is not touched."""
-    with contextlib.suppress(OSError):
-        if is_file(place) and not place.is_symlink() and place.read_bytes() == new.read_bytes():
-            return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    new.replace(place)
