@@ -142,7 +142,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
                 raise InputError(f"{path} is no plain file; put one in its place")
             content = stream.read(limit + 1)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; expected a plain file, not a link") from error
+        raise InputError(f"cannot read {path}: {error.strerror}; expected a plain file that may be read") from error
     if len(content) > limit:
         raise InputError(f"{path} has more than {limit:,} bytes, the most that it may have; shorten it")
     return content

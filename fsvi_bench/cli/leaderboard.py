@@ -43,6 +43,10 @@ def init(
     root: Root = Path("leaderboard"),
     edition: Annotated[str, typer.Option("--edition", help="Its name.")] = "v1",
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="May be repeated. Default: all nine.")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=20, help="Of each entry on each ranked task.")] = 1,
+    allow_without_isolation: Annotated[
+        bool, typer.Option("--allow-without-isolation", help="Rank what `verify --without-isolation` makes, too.")
+    ] = False,
 ) -> int:
     """Make a leaderboard of your own, or a further edition of one, with a fresh secret."""
     from fsvi_bench.cli.console import stderr, stdout
@@ -54,7 +58,8 @@ def init(
     for name in names:
         if not official_splits(name):
             raise InputError(f"'{name}' has no official tasks; choose among {', '.join(DATASETS)}")
-    made = make_board(root, edition, names, secret)
+    more = {"seeds": seeds, "allow_without_isolation": allow_without_isolation}
+    made = make_board(root, edition, names, secret, **more)
     stdout.print(str(root / "editions" / made.name), soft_wrap=True)
     stderr.print(f"{secret} holds its secret, which its ranked tasks come from: keep it, and keep it out of git")
     return 0
@@ -91,7 +96,8 @@ def build(
         board, files = build_site(root, out, edition)
     for each in board.standings:
         if each.stale is not None:
-            stderr.print(f"{each.name} has no result that counts: {each.stale}", soft_wrap=True)
+            renewed = f"fsvi-bench verify {root / 'entries' / each.name}"
+            stderr.print(f"{each.name} has no result that counts: {each.stale}; renew it: {renewed}", soft_wrap=True)
     for refused in board.refused:
         stderr.print(f"{refused.name} is not shown: {refused.problem}", soft_wrap=True)
     stderr.print(f"{len(files)} files; open the first in a browser, or: fsvi-bench leaderboard serve --site {out}")
@@ -139,9 +145,12 @@ def compare(
     from pydantic_core import from_json, to_json
 
     from fsvi_bench.cli.console import print_json, stdout
+    from fsvi_bench.errors import InputError
     from fsvi_bench.leaderboard.board import read_board
     from fsvi_bench.leaderboard.comparing import comparison
 
+    if a == b:
+        raise InputError(f"{a} beside itself says nothing; name two entries")
     board = read_board(root, edition)
     first, second = (_with_result(board, name) for name in (a, b))
     found = comparison(board, first, second)

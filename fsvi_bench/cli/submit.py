@@ -53,6 +53,7 @@ def submit(
         entry, root = read_placed_entry(Path(method))
         verification = local_verification(root, edition, without_isolation, data_dir)
         require_identity(entry, read_entries(root)[0])
+        _conforms(entry, verification)
     else:
         if not author or owner is None:
             raise InputError(
@@ -65,12 +66,15 @@ def submit(
             "family": family, "link": link, "notes": notes, "method": its,
             "settings": dict(map(parse_setting, settings or ())), "budget": {"steps": steps, "seconds": seconds},
         }  # fmt: skip
-        entry = write_entry(Draft(name or _name(f"{words}-{family}"), content, source), root, replace)
+        draft = Draft(name or _name(f"{words}-{family}"), content, source)
+        entry = write_entry(draft, root, replace, lambda made: _conforms(made, verification))
     folder = root / "entries" / entry.name
     passed = _tried(entry, verification, root)
     stdout.print(str(folder), soft_wrap=True)
     secret = " --secret FILE" if verification.edition.status == "open" else ""
     stderr.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}{secret}", soft_wrap=True)
+    if not passed:
+        stderr.print("a trial failed; mend the method and submit it again with --replace, or remove the entry")
     return 0 if passed else 1
 
 
@@ -95,18 +99,23 @@ def _name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", parted.lower()).strip("-")[:63] or "entry"
 
 
+def _conforms(entry: Entry, verification: Verification) -> None:
+    from fsvi_bench.cli.console import stderr
+    from fsvi_bench.leaderboard.submitting import require_conformance
+
+    if checks := require_conformance(entry, verification):
+        stderr.print(f"{entry.name} keeps {checks} rules")
+
+
 def _tried(entry: Entry, verification: Verification, root: Path) -> bool:
-    """Conformance, and two official tasks; whether both came to a posterior."""
+    """Runs two official tasks; whether both came to a posterior."""
     from fsvi_bench.cli.console import stderr
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.leaderboard.ranked_tasks import Place
-    from fsvi_bench.leaderboard.submitting import require_conformance
     from fsvi_bench.leaderboard.verifying import verify
     from fsvi_bench.presenting.tables import in_words
     from fsvi_bench.running.executors.choice import make_executor
 
-    if checks := require_conformance(entry, verification):
-        stderr.print(f"{entry.name} keeps {checks} rules")
     first = [Place("official", dataset, 0) for dataset in verification.edition.datasets[:2]]
     with RichProgress() as progress:
         result = verify(entry, verification, root, make_executor("local", 1), progress, first)

@@ -39,15 +39,14 @@ def verify(
     from dataclasses import replace
 
     from fsvi_bench.cli.console import print_json, stderr
-    from fsvi_bench.errors import InputError
+    from fsvi_bench.errors import InputError, TaskRefused
     from fsvi_bench.leaderboard.board import read_placed_entry
     from fsvi_bench.leaderboard.edition import read_secret
+    from fsvi_bench.leaderboard.signing import require_key
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.running.executors.choice import make_executor
 
     use_one_thread()
-    if key is not None and not key.is_file():
-        raise InputError(f"there is no key {key}; name the private key's file with --key")
     chosen = make_executor(executor, workers, ray_address)
     results: list[Result] = []
     for folder in entries:
@@ -56,8 +55,9 @@ def verify(
             local = local_verification(root, edition, without_isolation, data_dir)
             limits = replace(local.limits, seconds=max_seconds)
             its = replace(local, secret=read_secret(local.edition, secret), limits=limits)
+            require_key(key, root)  # before hours of work, not after
             results.append(_verified(entry, root, its, chosen, key))
-        except InputError as error:
+        except (InputError, TaskRefused) as error:
             if len(entries) == 1:
                 raise
             stderr.print(f"fsvi-bench: {error}", soft_wrap=True)  # a broken entry does not hold up those behind it
@@ -76,15 +76,12 @@ def _verified(entry: Entry, root: Path, verification: Verification, executor: Ex
     from fsvi_bench.cli.console import stderr
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.leaderboard.result import result_path, write_result
-    from fsvi_bench.leaderboard.signing import sign
     from fsvi_bench.leaderboard.verifying import verify
 
     with RichProgress() as progress:
         result = verify(entry, verification, root, executor, progress)
     path = result_path(root, result.edition, result.entry)
-    write_result(path, result)
-    if key is not None:
-        sign(path, key)
+    write_result(path, result, key)
     stderr.print(f"{path}{'' if key else ', unsigned'}", soft_wrap=True)
     return result
 

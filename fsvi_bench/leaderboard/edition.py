@@ -15,7 +15,7 @@ import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -126,20 +126,25 @@ def read_secret(edition: Edition, path: Path | None) -> Secret:
     return secret
 
 
-def make_board(root: Path, name: str, datasets: list[str], secret: Path) -> Edition:
+def make_board(root: Path, name: str, datasets: list[str], secret: Path, **more: Any) -> Edition:
     """Makes a leaderboard of one's own, or a further edition of one that is there, with a secret of its own.
+
+    Args:
+        more: the edition's other fields.
 
     Raises:
         InputError: the edition or the secret's file exists, a name is not one, or a place cannot be written.
     """
     drawn = Secret(secrets.token_bytes(SECRET_BYTES))
     values = {"name": name, "protocol": PROTOCOL, "datasets": datasets, "status": "open", "secret_sha256": drawn.sha256}
-    edition = checked(Edition, values, "the edition")
+    edition = checked(Edition, values | more, "the edition")
     if (root / EDITIONS / name).exists():
         raise InputError(f"{root / EDITIONS / name} exists; choose another name with --edition")
     _write_secret(secret, drawn)
     write_edition(root, edition)
     (root / ENTRIES).mkdir(exist_ok=True)
+    if not (root / ".gitignore").exists():
+        write_atomically(root / ".gitignore", b".verifying/\nsite/\n")
     return edition
 
 

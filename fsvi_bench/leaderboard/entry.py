@@ -82,7 +82,7 @@ def _spdx(licence: str) -> str:
 
 
 class BuiltIn(Strict):
-    """A method of this package, and the least version of the package that has it as the entry means it."""
+    """A method of this package, and the oldest version of the package in which it is the method meant."""
 
     name: Name
     version: Version

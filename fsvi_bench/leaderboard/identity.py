@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import string
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -19,8 +19,7 @@ from fsvi_bench.sources import tree_sha256
 PACKAGE = Path(fsvi_bench.__file__).parent
 _EXACT = {"exact", "exact posterior", "the exact posterior"}
 RESERVED = {*_EXACT, "map", "prior", "reference"}
-#: Reserved names with what tables say beside them are reserved too.
-_WITH = ("", "full", "full covariance", "ffg", "factorised", "bernoulli", "spike slab")
+_AS_WHOLE = {"prior", "reference"}  #: other methods' names begin with these
 _LETTERS = {"Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Sm", "Sc"}  #: no marks, spaces, punctuation, ornaments
 _FILLERS = "\u115f\u1160"  #: letters that are not seen
 #: Letters and digits of ASCII that stand for each other.
@@ -28,16 +27,13 @@ _ALIKE = str.maketrans({"1": "l", "i": "l", "|": "l", "0": "o"})
 
 
 @cache
-def _ascii_twins() -> Mapping[str, str]:
-    """Character -> the letter or digit of ASCII that it looks like (Unicode's confusables, UTS 39)."""
+def _twins() -> Mapping[str, str]:
+    """Character -> the one that stands for all that look like it (Unicode's confusables, UTS 39): ASCII's, if any."""
     from confusable_homoglyphs.confusables import confusables_data
 
-    plain = string.ascii_letters + string.digits
-    twins = {
-        character: min((each["c"] for each in alike if each["c"] in plain), default="")
-        for character, alike in confusables_data.items()
-    }
-    return {character: twin for character, twin in twins.items() if twin and character not in plain}
+    plain = {*string.ascii_letters, *string.digits}
+    alike = {character: {character, *(each["c"] for each in found)} for character, found in confusables_data.items()}
+    return {character: min(found & plain or found) for character, found in alike.items() if character not in plain}
 
 
 @cache
@@ -45,26 +41,34 @@ def skeleton(title: str) -> str:
     """What a title looks like: equal skeletons are titles that a reader may take for one another."""
     decomposed = unicodedata.normalize("NFKD", title)
     letters = [each for each in decomposed if unicodedata.category(each) in _LETTERS and each not in _FILLERS]
-    twins = "".join(_ascii_twins().get(each, each) for each in letters)
+    twins = "".join(_twins().get(each, each) for each in letters)
     return twins.casefold().translate(_ALIKE).replace("rn", "m").replace("vv", "w")
 
 
 def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
-    """Raises InputError if a title looks blank, like a reserved one, or like another entry's.
+    """Raises InputError if a title looks blank, like another entry's, or begins like a reserved one: "Exact, tuned".
 
-    An entry of a built-in method may bear that method's name.
+    An entry of a built-in method may bear that method's name, and begin with another's.
     """
     title = skeleton(entry.manifest.title)
     if not title:
         raise InputError(f"the title {quoted(entry.manifest.title)} looks blank; give one of letters or digits")
-    method = entry.method if isinstance(entry.manifest.method, BuiltIn) else None
-    own = _EXACT if method == "exact" else {method}
+    built_in = isinstance(entry.manifest.method, BuiltIn)
+    own = _EXACT if built_in and entry.method == "exact" else {entry.method} if built_in else set[str]()
+    begun = {*_beginnings(entry.manifest.title, " "), *_beginnings(entry.name, "-")}
     for reserved in sorted({*RESERVED, *_built_in_sources()} - own):
-        if {skeleton(f"{reserved} {more}") for more in _WITH} & {title, skeleton(entry.name)}:
+        whole = reserved in _AS_WHOLE or (built_in and reserved not in RESERVED)
+        if skeleton(reserved) in ({title, skeleton(entry.name)} if whole else begun):
             raise InputError(f"the title or name of {entry.name} looks like '{reserved}', a reserved name; change it")
     for other in others:
         if {skeleton(other.manifest.title), skeleton(other.name)} & {title, skeleton(entry.name)}:
             raise InputError(f"the title or name of {entry.name} looks like that of {other.name}; choose another")
+
+
+def _beginnings(text: str, between: str) -> Iterator[str]:
+    """How the first words of a text look: of one, of two, and so on."""
+    words = text.split(between)
+    return (skeleton(" ".join(words[: place + 1])) for place in range(len(words)))
 
 
 def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from fsvi_bench.leaderboard.board import Board, Standing
@@ -24,7 +25,7 @@ from fsvi_bench.statistics.ranks import critical_difference, tied_ranks
 TIE = 0.01  #: nats above a tie group's smallest score
 RESAMPLES = 1000
 FEWEST_DATASETS = 3  #: for intervals: fewer have next to no resamples that differ
-OUTLYING = 3.0  #: interquartile ranges beyond the other entries (Tukey's outer fence)
+OUTLYING = 1.0  #: log10: ten times
 FLAT = 1e-3  #: nats added to both sides of a log ratio: below it, differences do not matter
 
 #: What a table is ranked by.
@@ -96,18 +97,17 @@ def rank_across(board: Board, score: Score = ACROSS) -> Table:
 
 def _table(board: Board, standings: list[Standing], track: Track | None, score: Score) -> Table:
     edition = board.edition
-    lines = []
-    if standings:
-        lines = _lines(run_frame(standings), score, edition.ranked_datasets, f"{edition.name} {track or score}")
+    stream = derived_generator("leaderboard", f"{edition.name} {track or score}")
+    lines = _lines(run_frame(standings), score, edition.ranked_datasets, stream) if standings else []
     return Table(track, score, edition.datasets, edition.ranked_datasets, lines)
 
 
-def _lines(runs: pd.DataFrame, score: Score, ranked: Sequence[str], stream: str) -> list[Line]:
+def _lines(runs: pd.DataFrame, score: Score, ranked: Sequence[str], stream: np.random.Generator) -> list[Line]:
     """By mean rank."""
     scores = score_frame(runs, score)
     ranks = scores.apply(lambda run: pd.Series(tied_ranks(run.to_numpy(), TIE), run.index), axis=1)
-    by_run = {name: ranks.loc[name].to_numpy().T for name in ranked}
-    bootstrap = bootstrap_run_ranks(by_run, derived_generator("leaderboard", stream), RESAMPLES)
+    by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task are no further tasks
+    bootstrap = bootstrap_run_ranks({name: by_task.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
     enough = len(ranked) >= FEWEST_DATASETS
     intervals = bootstrap.intervals()
     groups = tie_groups(bootstrap, least=critical_difference(scores.shape[1], len(ranked)))
@@ -145,14 +145,10 @@ def _beside(runs: pd.DataFrame) -> dict[str, Any]:
 def outliers(runs: pd.DataFrame, score: Score) -> dict[str, float]:
     """Entries whose official scores are better than their ranked ones beyond what others show, as log10 ratios.
 
-    The official tasks are public: a method that knows them by heart shines there. Told is the median over data sets of
-    log10(ranked/official), of entries beyond Tukey's outer fence of the others.
+    The official tasks are public: a method that knows them by heart shines there. An entry's gain is the median over
+    data sets of log10(ranked/official); what stands out is more than ten times the median gain of the others.
     """
     ranked, official = (score_frame(runs, score, kind).groupby("dataset").median() for kind in ("ranked", "official"))
-    gains = (ranked + FLAT).map(math.log10).sub((official + FLAT).map(math.log10)).median()
-    found = {}
-    for name, gain in gains.items():
-        lower, upper = gains.drop(name).quantile([0.25, 0.75])
-        if len(gains) >= 4 and gain > upper + OUTLYING * max(upper - lower, 0.1):
-            found[str(name)] = float(gain)
-    return found
+    logs = [(scores.clip(lower=0) + FLAT).map(math.log10) for scores in (ranked, official)]
+    gains = logs[0].sub(logs[1]).median()
+    return {str(name): float(gain) for name, gain in gains.items() if gain > gains.drop(name).median() + OUTLYING}

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fsvi_bench.files import json_in_lines, read_bounded, write_atomically
+from fsvi_bench.files import json_in_lines, read_bounded, replace_together
 from fsvi_bench.leaderboard.entry import Name, Sha256, Text
 from fsvi_bench.leaderboard.ranked_tasks import TASKS, Kind, Place
+from fsvi_bench.leaderboard.signing import sign, signature_path
 from fsvi_bench.scoring.scores import Scores
 from fsvi_bench.strict import Strict, parse_json
 
@@ -150,11 +151,11 @@ def read_result(path: Path) -> Result:
     return parse_json(Result, read_bounded(path, RESULT_BYTES), path)
 
 
-def write_result(path: Path, result: Result) -> None:
-    """Writes a result; an earlier signature does not fit it any more and goes.
+def write_result(path: Path, result: Result, key: Path | None = None) -> None:
+    """Writes a result, with its signature by a private key; an earlier signature does not fit it any more and goes.
 
     Raises:
-        InputError: the place cannot be written.
+        InputError: the key cannot be used, or the place cannot be written.
     """
-    path.with_name(f"{path.name}.sig").unlink(missing_ok=True)
-    write_atomically(path, result.text())
+    signature = None if key is None else sign(result.text(), key)
+    replace_together(path.parent, {signature_path(path).name: signature}, path.name, result.text())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from fsvi_bench.errors import InputError, plain
-from fsvi_bench.files import read_bounded
+from fsvi_bench.files import is_file, read_bounded
 
 NAMESPACE = "fsvi-bench-result"  #: a signature made for anything else, such as a commit, does not hold here
 ALLOWED_SIGNERS = "allowed_signers"  #: in the leaderboard's folder; see ssh-keygen(1)
@@ -19,20 +21,32 @@ def signature_path(result: Path) -> Path:
     return result.with_name(f"{result.name}.sig")
 
 
-def sign(result: Path, key: Path) -> Path:
-    """Signs a result's file with a private key; with a passphrase, ssh-keygen asks for it or for an agent.
-
-    Returns:
-        The signature's path.
+def sign(content: bytes, key: Path) -> bytes:
+    """A signature by a private key; of one with a passphrase, ssh-keygen asks for it or for an agent.
 
     Raises:
         InputError: the key cannot be used, or ssh-keygen is not there.
     """
-    signature_path(result).unlink(missing_ok=True)
-    done = _ssh_keygen(["sign", "-f", str(key), "-n", NAMESPACE, str(result)], b"")
+    if not is_file(key):
+        raise InputError(f"there is no key {key}; name the private key's file with --key")
+    done = _ssh_keygen(["sign", "-f", str(key), "-n", NAMESPACE], content)
     if done.returncode:
-        raise InputError(f"cannot sign {result} with {key}: {plain(done.stderr.decode(errors='replace'))}")
-    return signature_path(result)
+        raise InputError(f"cannot sign with {key}: {plain(done.stderr.decode(errors='replace'))}")
+    return done.stdout
+
+
+def require_key(key: Path | None, root: Path) -> None:
+    """Raises InputError if a leaderboard would not count what is signed with this key, or what is not signed at all."""
+    signed = os.path.lexists(root / ALLOWED_SIGNERS)
+    if key is None:
+        if signed:
+            raise InputError(f"{root} counts signed results only; sign with --key FILE, or remove {ALLOWED_SIGNERS}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        probe = Path(folder) / "probe"
+        signature_path(probe).write_bytes(sign(b"probe", key))
+        if signed and signer(probe, b"probe", root) is None:
+            raise InputError(f"{key} is no key of {root / ALLOWED_SIGNERS}; add its public half, or sign with another")
 
 
 def signer(result: Path, content: bytes, root: Path) -> str | None:

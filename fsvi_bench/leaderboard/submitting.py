@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,12 @@ class Draft:
     source: bytes | None = None
 
 
-def write_entry(draft: Draft, root: Path, replace: bool = False) -> Entry:
-    """Writes `root/entries/<name>/`, read as a verifier would.
+def write_entry(draft: Draft, root: Path, replace: bool, check: Callable[[Entry], object]) -> Entry:
+    """Writes `root/entries/<name>/`, read as a verifier would, once it passes a further check.
 
     Raises:
-        InputError: a field is not what the format takes, the entry may not stand beside the others, or the folder
-            exists and `replace` is not given.
+        InputError: a field is not what the format takes, the entry may not stand beside the others, the folder exists
+            and `replace` is not given, or `check` raises it.
     """
     require_name(draft.name)
     entries = root / ENTRIES
@@ -66,6 +66,7 @@ def write_entry(draft: Draft, root: Path, replace: bool = False) -> Entry:
             write_atomically(made / manifest.method.file, draft.source or b"")
         entry = read_entry(made)
         require_identity(entry, read_entries(root)[0])
+        check(entry)
         if folder.exists():
             folder.rename(workshop / "earlier")
         made.rename(folder)

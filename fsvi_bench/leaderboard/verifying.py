@@ -1,8 +1,8 @@
 """`fsvi-bench verify`: runs an entry on every task of an edition, in the jail, and scores what it comes to.
 
 Nothing that the entry says is a number of the board: tasks and seeds come from the edition's secret, posteriors are
-scored here, seconds are measured here. Each finished run is kept beneath the leaderboard's `.verifying/` until the
-result is whole, so that the same command goes on where an earlier one stopped.
+scored here, seconds are measured here. Each finished run is kept beneath the leaderboard's `.verifying/`, so that the
+same command goes on where an earlier one stopped; runs that failed are tried again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from packaging.version import Version
 
 import fsvi_bench
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.files import locked_directory, read_bounded, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, Secret
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
@@ -37,7 +37,7 @@ from fsvi_bench.leaderboard.result import (
     Waypoint,
 )
 from fsvi_bench.maths.blr import mean_field_optimum_kl
-from fsvi_bench.methods.registry import load_installed
+from fsvi_bench.methods.registry import built_in_names, load_installed
 from fsvi_bench.running.executors.base import Executor
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
@@ -131,6 +131,8 @@ def find_method(entry: Entry) -> Method:
     method, manifest = entry.manifest.method, entry.manifest
     if not isinstance(method, BuiltIn):
         return Method(f":{method.class_}", manifest.settings)
+    if method.name not in built_in_names():  # an installed package's method is entered by its source
+        raise unknown_name("built-in method", method.name, built_in_names())
     if Version(method.version) > Version(fsvi_bench.__version__):
         raise InputError(
             f"{entry.name} is of fsvi-bench {method.version}, this is {fsvi_bench.__version__}; install that version"
@@ -155,11 +157,12 @@ def _identity(entry: Entry, verification: Verification, versions: Mapping[str, A
 
 
 def _kept(path: Path) -> _Done | None:
-    """A run that an interrupted verification had finished; None if there is none that can be read."""
+    """A run that an earlier verification had finished; None if there is none, or if it failed: that is tried again."""
     try:
-        return parse_json(_Done, read_bounded(path, RESULT_BYTES), path)
+        kept = parse_json(_Done, read_bounded(path, RESULT_BYTES), path)
     except InputError:
         return None
+    return None if kept.cell.status == "failed" else kept
 
 
 def _attempt(trial: _Trial) -> _Done:

@@ -27,6 +27,7 @@ from fsvi_bench.leaderboard.result import (
     result_path,
     write_result,
 )
+from fsvi_bench.leaderboard.signing import sign, signature_path
 from fsvi_bench.strict import toml_text
 
 KEY = bytes(range(32))
@@ -126,6 +127,10 @@ def result(each: Entry, of: Edition, kl=lambda place, seed: 1.0, **changes) -> R
         "cells": tuple(cells),
     }
     return Result(**facts | changes)
+
+
+def sign_file(path, key):
+    signature_path(path).write_bytes(sign(path.read_bytes(), key))
 
 
 def make_board(root: Path, kls, of: Edition | None = None, **more) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +16,8 @@ from fsvi_bench.leaderboard import result as results
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.ranking import rank_track
 from fsvi_bench.leaderboard.result import SCORING_VERSION, read_result, result_path, write_result
-from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, sign, signature_path, signer
-from tests.leaderboard.boards import edition, entry, make_board, result, write_entry
+from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, require_key, signature_path, signer
+from tests.leaderboard.boards import edition, entry, make_board, result, sign_file, write_entry
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +43,7 @@ def signed(tmp_path, keys):
     root = make_board(tmp_path, {"first": ones, "second": twos}, edition(["diabetes"]))
     (root / ALLOWED_SIGNERS).write_text(f'lab namespaces="fsvi-bench-result" {(keys / "lab.pub").read_text()}')
     for name in ("first", "second"):
-        sign(result_path(root, "v2", name), keys / "lab")
+        sign_file(result_path(root, "v2", name), keys / "lab")
     return root
 
 
@@ -66,7 +67,7 @@ def unsigned(root, keys):
 
 
 def by_a_stranger(root, keys):
-    sign(result_path(root, "v2", "first"), keys / "stranger")
+    sign_file(result_path(root, "v2", "first"), keys / "stranger")
 
 
 def for_another_purpose(root, keys):
@@ -82,13 +83,13 @@ def of_another_entry(root, keys):
 
 def of_another_edition(root, keys):
     write_result(result_path(root, "v2", "first"), result(entry("first"), edition(["yacht"]), ones))
-    sign(result_path(root, "v2", "first"), keys / "lab")
+    sign_file(result_path(root, "v2", "first"), keys / "lab")
 
 
 def of_another_scoring_version(root, keys):
     old = result(entry("first"), edition(["diabetes"]), ones, scoring_version=SCORING_VERSION + 1)
     write_result(result_path(root, "v2", "first"), old)
-    sign(result_path(root, "v2", "first"), keys / "lab")
+    sign_file(result_path(root, "v2", "first"), keys / "lab")
 
 
 def of_an_earlier_entry(root, keys):
@@ -98,21 +99,21 @@ def of_an_earlier_entry(root, keys):
 def without_some_runs(root, keys):
     whole = result(entry("first"), edition(["diabetes"]), ones)
     write_result(result_path(root, "v2", "first"), whole.model_copy(update={"cells": whole.cells[1:]}))
-    sign(result_path(root, "v2", "first"), keys / "lab")
+    sign_file(result_path(root, "v2", "first"), keys / "lab")
 
 
 def with_runs_of_another_edition(root, keys):
     both = result(entry("first"), edition(["diabetes", "yacht"]), ones)
     whole = result(entry("first"), edition(["diabetes"]), ones)
     write_result(result_path(root, "v2", "first"), whole.model_copy(update={"cells": both.cells}))
-    sign(result_path(root, "v2", "first"), keys / "lab")
+    sign_file(result_path(root, "v2", "first"), keys / "lab")
 
 
 def without_a_jail(root, keys):
     write_result(
         result_path(root, "v2", "first"), result(entry("first"), edition(["diabetes"]), ones, isolation="none")
     )
-    sign(result_path(root, "v2", "first"), keys / "lab")
+    sign_file(result_path(root, "v2", "first"), keys / "lab")
 
 
 def garbage(root, keys):
@@ -209,6 +210,30 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
     write_result(tmp_path / "r.json", whole)
     assert read_result(tmp_path / "r.json") == whole
     assert read_result(tmp_path / "r.json").text() == whole.text()
+
+
+@pytest.mark.parametrize(
+    ("key", "match"),
+    [
+        ("lab", None),
+        ("stranger", "is no key of"),
+        (None, "counts signed results only"),
+        ("nothing", "there is no key"),
+    ],
+)
+def test_a_key_that_will_not_count_is_found_out_before_the_work(signed, keys, key, match):
+    with nullcontext() if match is None else pytest.raises(InputError, match=match):
+        require_key(key and keys / key, signed)
+
+
+def test_a_result_is_written_with_its_signature(signed, keys):
+    path = result_path(signed, "v2", "first")
+    write_result(path, result(entry("first"), edition(["diabetes"]), twos), keys / "lab")
+    assert signer(path, path.read_bytes(), signed) == "lab"
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="there is no key"):
+        write_result(path, result(entry("first"), edition(["diabetes"]), ones), keys / "nothing")
+    assert (path.read_bytes(), signer(path, before, signed)) == (before, "lab")
 
 
 def test_writing_a_result_removes_the_signature_that_fits_it_no_more(signed):

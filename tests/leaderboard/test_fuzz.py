@@ -16,8 +16,8 @@ from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.entry import ENTRY_FILE, Entry, Manifest, SourceFile, parse_manifest, read_entry
 from fsvi_bench.leaderboard.ranking import rank_track
 from fsvi_bench.leaderboard.result import Result, read_result, result_path
-from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, sign
-from tests.leaderboard.boards import edition, entry, make_board, result, write_entry
+from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
+from tests.leaderboard.boards import edition, entry, make_board, result, sign_file, write_entry
 from tests.leaderboard.test_board import keys  # noqa: F401 - a fixture
 
 QUICK, ENTRIES, RESULTS = 300, 10_000, 2000
@@ -141,7 +141,7 @@ def boards(tmp_path, keys):  # noqa: F811
     """A board that asks for signatures and one that does not, with one result each, and the result's text."""
     roots = [make_board(tmp_path / name, {"first": lambda place, seed: 1.0}, DIABETES) for name in ("signed", "own")]
     (roots[0] / ALLOWED_SIGNERS).write_text(f'lab namespaces="fsvi-bench-result" {(keys / "lab.pub").read_text()}')
-    sign(result_path(roots[0], "v2", "first"), keys / "lab")
+    sign_file(result_path(roots[0], "v2", "first"), keys / "lab")
     assert all(rank_track(read_board(root), "full").lines for root in roots)
     return roots, result_path(roots[0], "v2", "first").read_bytes()
 

@@ -25,6 +25,7 @@ REFORMATTED = b"class M:  # copied\n    x = (1)\n"
         ("a-b", "A B"),
         ("ﬁt", "fit"),
         ("café", "cafe"),
+        ("ΠΛ", "ПΛ"),  # Greek and Cyrillic
     ],
 )
 def test_confusable_titles_look_alike(one, other):
@@ -36,10 +37,16 @@ def test_other_titles_do_not(one, other):
     assert skeleton(one) != skeleton(other)
 
 
-@pytest.mark.parametrize("title", ["Exact", "ΕΧΑСТ", "the exact posterior", "rand-a", "Rand A", "SSGE", "MAP"])
+@pytest.mark.parametrize("title", ["Exact", "ΕΧΑСТ", "the exact posterior", "rand-a", "Rand A", "SSGE", "MAP",
+                                   "Exact GP", "Exact posterior, v2", "RANDA (tuned)", "MAP estimate"])  # fmt: skip
 def test_reserved_titles_are_refused(title):
     with pytest.raises(InputError, match="reserved"):
         require_own_title(entry("mine", SOURCE, title=title), [])
+
+
+@pytest.mark.parametrize("title", ["Exactly sparse VI", "Prior networks", "Mapped flows", "My exact method"])
+def test_titles_that_go_on_otherwise_are_not(title):
+    require_own_title(entry("mine", SOURCE, title=title), [])
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,19 @@ def test_control_groups_are_used_where_systemd_offers_them(monkeypatch, tmp_path
     assert replace(found, cgroup=True).words == "bubblewrap, cgroup"
 
 
+def test_systemd_run_finds_its_bus_and_the_entry_does_not(monkeypatch, tmp_path):
+    """A stand-in for a desktop's `systemd-run`, which needs the bus of its user."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    program = tmp_path / "systemd-run"
+    program.write_text('#!/bin/sh\n[ -n "$XDG_RUNTIME_DIR" ]\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert jails._has_scopes.__wrapped__()
+    assert jails.environment()["XDG_RUNTIME_DIR"] == "/run/user/1000"
+    command = Jail("bwrap", True).command(tmp_path, ["-c", "pass"], 2**30, tmp_path)
+    assert command[command.index("XDG_RUNTIME_DIR") - 1] == "--unsetenv"
+
+
 def test_the_jail_is_never_started_as_root(monkeypatch, tmp_path):
     monkeypatch.setattr(jails.os, "geteuid", lambda: 0)
     command = Jail("bwrap").command(tmp_path, ["-c", "pass"], 2**30, tmp_path)

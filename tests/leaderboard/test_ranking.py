@@ -71,16 +71,35 @@ def test_the_exact_posterior_is_ranked_first_and_jitter_gains_nothing(tmp_path):
     assert found == {"exactly": 1.5, "jittered": 1.5, "other": 3.0}
 
 
-def test_official_answers_by_heart_gain_nothing_and_are_flagged(tmp_path):
+@pytest.mark.parametrize(("honest", "dishonest"), [(4, 1), (3, 2), (1, 1)])
+def test_official_answers_by_heart_gain_nothing_and_are_flagged(tmp_path, honest, dishonest):
     def by_heart(place, seed):
         return 0.0 if place.kind == "official" else 200.0
 
-    others = {f"m{i}": kl(10.0 * (i + 1)) for i in range(4)}
-    board = read_board(make_board(tmp_path, {**others, "by-heart": by_heart}))
+    others = {f"m{i}": kl(10.0 * (i + 1)) for i in range(honest)}
+    cheats = {f"by-heart-{i}": by_heart for i in range(dishonest)}
+    board = read_board(make_board(tmp_path, {**others, **cheats}))
     lines = {line.name: line for line in rank_track(board, "full").lines}
-    assert lines["by-heart"].place == 5
-    assert lines["by-heart"].suspicion == pytest.approx(math.log10(200.001 / 0.001))
+    for name in cheats:
+        assert lines[name].place == honest + 1
+        assert lines[name].suspicion == pytest.approx(math.log10(200.001 / 0.001))
     assert all(lines[name].suspicion is None for name in others)
+
+
+def test_scores_below_their_floor_do_not_stop_a_board(tmp_path):
+    board = read_board(make_board(tmp_path, {"below": kl(-1e-3), "other": kl(1.0)}))
+    assert [line.name for line in rank_track(board, "full").lines] == ["below", "other"]
+
+
+def test_further_seeds_of_a_task_narrow_no_interval(tmp_path):
+    """The same scores with each of three seeds say no more than with one."""
+    values = lambda shift: lambda place, seed: 1.0 + (place.number + shift) % 3 + len(place.dataset) % 2  # noqa: E731
+    entries = {"a": values(0), "b": values(1), "c": values(2)}
+    found = [
+        rank_track(read_board(make_board(tmp_path / str(seeds), entries, edition(DATASETS, seeds=seeds))), "full").lines
+        for seeds in (1, 3)
+    ]
+    assert [line.interval for line in found[0]] == [line.interval for line in found[1]]
 
 
 def test_what_diverges_on_a_ranked_task_is_last_there(tmp_path):

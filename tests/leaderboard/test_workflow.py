@@ -23,8 +23,8 @@ STEPS = WORKFLOW["jobs"]["check"]["steps"]
 COMMANDS = "\n".join(step.get("run", "") for step in STEPS)
 
 
-def test_it_starts_on_pull_requests_to_entries_and_can_write_nothing():
-    assert WORKFLOW[True] == {"pull_request": {"paths": ["leaderboard/entries/**"]}}  # YAML 1.1 reads `on` as true
+def test_it_starts_on_pull_requests_to_the_board_and_can_write_nothing():
+    assert WORKFLOW[True] == {"pull_request": {"paths": ["leaderboard/**"]}}  # YAML 1.1 reads `on` as true
     assert WORKFLOW["permissions"] == {"contents": "read"}
     assert [*WORKFLOW["jobs"]] == ["check"]
     assert "permissions" not in WORKFLOW["jobs"]["check"]

@@ -40,6 +40,7 @@ _OPTIONS = f"""
 _LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "safetensors", "pytorch_lightning", "gpytorch", "pyseccomp")
 #: How libraries choose their kernels: it moves last digits, and tells nothing.
 _NUMERICS = (*PORTABLE, "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE")
+_BUS = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")  #: where `systemd-run --user` finds systemd; unset in the jail
 _SCOPE = ["systemd-run", "--quiet", "--scope", f"--property=TasksMax={MOST_TASKS}"]
 _SCOPE += [] if os.geteuid() == 0 else ["--user"]
 #: Mounts each pair of folders (from, to), then runs what follows `--` as `nobody`.
@@ -107,14 +108,14 @@ def require_jail() -> Jail:
 def environment() -> dict[str, str]:
     """All that the process gets of an environment; nobody's keys are in it."""
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
-    numerics = {name: os.environ[name] for name in _NUMERICS if name in os.environ}
+    given = {name: os.environ[name] for name in (*_NUMERICS, *_BUS) if name in os.environ}
     fixed = {"HOME": "/tmp", "USER": "nobody", "LANG": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-    return {**fixed, **threads, **numerics, "PYTHONPATH": os.pathsep.join(map(str, _import_path()))}
+    return {**fixed, **threads, **given, "PYTHONPATH": os.pathsep.join(map(str, _import_path()))}
 
 
 def _options(shown: dict[Path, Path]) -> list[str]:
     """Bubblewrap's: what is seen where; the outer folder is mounted before the inner."""
-    words = [*_OPTIONS]
+    words = [*_OPTIONS, *(word for name in _BUS for word in ("--unsetenv", name))]
     for link in map(Path, _SYSTEM):
         words += ["--symlink", str(link.readlink()), str(link)] if link.is_symlink() else []
     hidden = [path for path in _never_shown() if path not in shown and any(map(path.is_relative_to, shown))]
@@ -170,6 +171,7 @@ def _import_path() -> list[Path]:
 def _has_scopes() -> bool:
     """Whether systemd makes control groups for us."""
     try:
-        return subprocess.run([*_SCOPE, "--", "true"], capture_output=True, timeout=10, check=False).returncode == 0
+        asked = [*_SCOPE, "--", "true"]
+        return subprocess.run(asked, env=environment(), capture_output=True, timeout=10, check=False).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False

@@ -52,7 +52,7 @@ def main(folder: Path, pipe: int) -> None:
     found = leaks(Path(job.planted), job.port) if job.planted else []
     confined = confine(job.memory, job.cpu_seconds, may_write=problem is None)
     if job.planted and calls_are_open():
-        found.append("system calls that are none of its business")
+        found.append("all system calls (libseccomp is needed: install libseccomp2)")
     send(pipe, Ready(leaks=found, confined=confined))
     if found:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from fsvi_bench.files import is_file
 from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.entry import TRACKS, SourceFile
 from fsvi_bench.leaderboard.ranked_tasks import OFFICIAL_SPLITS, TASKS, WITH_REAL_TARGETS, Place
@@ -46,7 +46,7 @@ class Site:
     def of(board: Board, root: Path) -> Site:
         tables: dict[str, Table] = {track: rank_track(board, track) for track in TRACKS}
         tables |= {"across": rank_across(board), "across-test": rank_across(board, "predictive_kl_test")}
-        return Site(board, is_file(root / ALLOWED_SIGNERS), tables)
+        return Site(board, os.path.lexists(root / ALLOWED_SIGNERS), tables)
 
     @cached_property
     def shown(self) -> dict[str, Standing]:
