@@ -93,7 +93,9 @@ def _for_small_problems(entry: MethodEntry, settings: Mapping[str, Any]) -> dict
 def _train(method: Method, k: int, budget: int, pipe: int) -> None:
     last = method.num_steps
     if last > max(1, budget):  # a formula is one step
-        raise InputError(f"it wants {last} steps, its declared budget has {budget}")
+        raise InputError(
+            f"it takes {last} steps and its budget declares {budget}; raise --steps, or lower max_steps (--set)"
+        )
 
     def observe(steps: int, seconds: float) -> None:
         nonlocal last
