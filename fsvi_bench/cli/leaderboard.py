@@ -193,4 +193,6 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Table:
     ]
     title = f"{found.score}: medians over ranked runs; mean of log10({a}/{b}), each run within ±1. Over data sets: p = "
     columns = ("data set", a, b, "log ratio", "95 % interval")
-    return tables.Table(title=f"{title}{found.p_value:.3g} (Wilcoxon)", columns=columns, rows=tuple(rows))
+    return tables.Table(
+        title=f"{title}{tables.in_words(found.p_value, 3)} (Wilcoxon)", columns=columns, rows=tuple(rows)
+    )

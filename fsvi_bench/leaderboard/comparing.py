@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.ranked_tasks import TRAINING_SHARE
-from fsvi_bench.leaderboard.ranking import ACROSS, HEADLINES, TIE, Score, run_frame, score_frame
+from fsvi_bench.leaderboard.ranking import ACROSS, FEWEST_DATASETS, HEADLINES, TIE, Score, run_frame, score_frame
 from fsvi_bench.statistics.resampled_t import half_width, paired_differences
 from fsvi_bench.statistics.wilcoxon import signed_rank_test
 
@@ -44,7 +44,7 @@ class Comparison:
 
     score: Score
     differences: tuple[Difference, ...]
-    p_value: float  #: two-sided, over the data sets that count
+    p_value: float | None  #: two-sided, over the data sets that count; None if they are fewer than three
 
 
 def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
@@ -60,10 +60,10 @@ def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
     return Comparison(score, differences, p_value(board, ratios))
 
 
-def p_value(board: Board, ratios: Float[np.ndarray, "D 3"]) -> float:
-    """Of two entries' log ratios, over the data sets that count."""
+def p_value(board: Board, ratios: Float[np.ndarray, "D 3"]) -> float | None:
+    """Of two entries' log ratios, over the data sets that count; None if they are fewer than `FEWEST_DATASETS`."""
     counts = [name in board.edition.ranked_datasets for name in board.edition.datasets]
-    return signed_rank_test(ratios[counts, 0])
+    return signed_rank_test(ratios[counts, 0]) if sum(counts) >= FEWEST_DATASETS else None
 
 
 def paired(scores: pd.DataFrame, a: str, datasets: Sequence[str]) -> Float[np.ndarray, "B D 3"]:
