@@ -82,6 +82,7 @@ class _Done(Strict):
 
     cell: Cell
     isolation: str  #: empty if it was cut short
+    provenance: dict[str, Any]  #: of the process that ran it, on whatever machine
 
 
 def verify(entry: Entry, verification: Verification, root: Path, executor: Executor, progress: Progress,
@@ -96,9 +97,7 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
     method, edition = find_method(entry), verification.edition
     named = [each for each in runs(edition) if only is None or each[0] in only]
     trials = [_Trial(verification, entry, method, place, seed) for place, seed in named]
-    facts = provenance("cpu", 0, datetime.now(UTC))
-    lasting = {name: value for name, value in facts.items() if name not in ("device", "seeds", "started")}
-    folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification, lasting)}"
+    folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification)}"
     with locked_directory(folder, "folder of finished runs"):
         done = {trial.file: kept for trial in trials if (kept := _kept(folder / trial.file))}
         missing = [trial for trial in trials if trial.file not in done]
@@ -117,7 +116,7 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
         entry_sha256=entry.sha256,
         scoring_version=SCORING_VERSION,
         isolation=" and ".join(sorted({each.isolation for each in done.values()} - {""})) or verification.jail.words,
-        provenance=lasting | {"started": facts["started"]},
+        provenance=_of_all([each.provenance for each in done.values()]),
         cells=tuple(done[trial.file].cell for trial in trials),
     )
 
@@ -145,12 +144,27 @@ def find_method(entry: Entry) -> Method:
     return Method(f"{cls.__module__}:{cls.__qualname__}", options)
 
 
-def _identity(entry: Entry, verification: Verification, versions: Mapping[str, Any]) -> str:
+def _here() -> dict[str, Any]:
+    """What this process computes with."""
+    facts = provenance("cpu", 0, datetime.now(UTC))
+    return {name: value for name, value in facts.items() if name not in ("device", "seeds")}
+
+
+def _of_all(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The provenance of several runs: what differs is listed, and they started when the first of them did."""
+    found = {name: sorted({each[name] for each in facts}, key=str) for name in facts[0]}
+    return {
+        name: values[0] if name == "started" or len(values) == 1 else " and ".join(map(str, values))
+        for name, values in found.items()
+    }
+
+
+def _identity(entry: Entry, verification: Verification) -> str:
     """Names everything that decides a cell's numbers, so that none is taken up by another verification.
 
     It comes from the secret, where there is one: nobody else can lay runs there that would be taken for done.
     """
-    limits = vars(verification.limits)
+    limits, versions = vars(verification.limits), _here() | {"started": None}
     own = [entry.sha256, verification.edition.sha256, SCORING_VERSION, verification.jail.words, limits, versions]
     secret = verification.secret or Secret(b"")
     return f"{secret.seed('kept', sha256_of_json(own)):016x}"
@@ -178,7 +192,7 @@ def _attempt(trial: _Trial) -> _Done:
     except RunFailed as error:
         found = {"status": "failed", "reason": str(error), "seconds": time.monotonic() - started}
     where: dict[str, Any] = {"kind": place.kind, "dataset": place.dataset, "number": place.number, "seed": trial.seed}
-    return _Done(cell=Cell(**where, task=_facts(made), **found), isolation=isolation)
+    return _Done(cell=Cell(**where, task=_facts(made), **found), isolation=isolation, provenance=_here())
 
 
 def _facts(made: EditionTask) -> TaskFacts:

@@ -71,6 +71,11 @@ def test_two_verifications_agree_to_the_digit_and_anyone_can_repeat_them(tmp_pat
     assert first.cells[0].waypoints[-1].kl == pytest.approx(first.cells[0].scores.kl)
 
 
+def test_runs_of_several_machines_name_them_all():
+    facts = [{"hardware": "EPYC", "threads": 1, "started": "b"}, {"hardware": "Xeon", "threads": 1, "started": "a"}]
+    assert verifying._of_all(facts) == {"hardware": "EPYC and Xeon", "threads": 1, "started": "a"}
+
+
 @pytest.mark.slow(seconds=30)
 def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
     each = built_in()
@@ -128,7 +133,7 @@ def test_two_verifications_of_one_entry_do_not_mix(tmp_path):
 
 
 def test_nobody_without_the_secret_can_lay_runs_where_they_are_taken_for_done():
-    named = {verifying._identity(built_in(), replace(verification(Jail(None)), secret=each), {})
+    named = {verifying._identity(built_in(), replace(verification(Jail(None)), secret=each))
              for each in (SECRET, Secret(b"\1" * 32), None)}  # fmt: skip
     assert len(named) == 3
 
@@ -141,7 +146,7 @@ def test_a_method_that_breaks_a_rule_is_told_which(tmp_path):
 
 def test_runs_that_ended_at_a_limit_are_not_taken_up_under_another():
     given = verification(Jail(None))
-    named = [verifying._identity(built_in(), replace(given, limits=Limits(seconds=each)), {}) for each in (60, 3600)]
+    named = [verifying._identity(built_in(), replace(given, limits=Limits(seconds=each))) for each in (60, 3600)]
     assert named[0] != named[1]
 
 
