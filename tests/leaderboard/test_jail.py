@@ -316,8 +316,12 @@ def test_systemd_run_finds_its_bus_and_the_entry_does_not(monkeypatch, tmp_path)
     program = tmp_path / "systemd-run"
     program.write_text('#!/bin/sh\n[ -n "$XDG_RUNTIME_DIR" ]\n')
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    given = jails.environment
+    monkeypatch.setattr(jails, "environment", lambda: given() | {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert jails._has_scopes.__wrapped__()
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert not jails._has_scopes.__wrapped__()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
     assert jails.environment()["XDG_RUNTIME_DIR"] == "/run/user/1000"
     command = Jail("bwrap", True).command(tmp_path, ["-c", "pass"], 2**30, tmp_path)
     assert command[command.index("XDG_RUNTIME_DIR") - 1] == "--unsetenv"

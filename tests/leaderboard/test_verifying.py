@@ -110,7 +110,7 @@ def test_to_fail_is_a_result(tmp_path):
     assert (found.cells[0].status, found.cells[0].reason) == ("failed", "ZeroDivisionError: division by zero")
     greedy = built_in("rand-a", settings={"max_steps": 10_000})
     found = run(greedy, tmp_path, SOME[:1])
-    assert found.cells[0].reason.startswith("it takes 10000 steps, its budget declares 100; raise --steps")
+    assert found.cells[0].reason.startswith("it takes 10000 steps and its budget declares 100; raise --steps")
 
 
 @pytest.mark.slow(seconds=20)
