@@ -1,9 +1,9 @@
 """How long a leaderboard's site of many entries takes to build, to show, to sort and to filter.
 
-    python benchmarks/site.py [FOLDER] [--entries 500] [--splits 20]
+    python benchmarks/site.py [FOLDER] [--entries 500] [--whole]
 
-Builds the site of synthetic entries (those of the tests: run it from the repository's root) on eight data sets, all in
-one track, and opens its first page from disk in headless Chromium at 1280 pixels.
+Builds the first page of synthetic entries (those of the tests: run it from the repository's root) on eight data sets,
+all in one track, or the whole site, and opens the first page from disk in headless Chromium at 1280 pixels.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from playwright.sync_api import Page, sync_playwright
 
+from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.site.build import site_files
-from fsvi_bench.leaderboard.site.material import make_material
 from fsvi_bench.leaderboard.site.output import write_site
-from tests.leaderboard.boards import entry, references
+from fsvi_bench.leaderboard.site.pages import Site, first_page
+from fsvi_bench.leaderboard.site.render import asset_files
+from tests.leaderboard.boards import edition, make_board
+from tests.leaderboard.sites import kls
 
 DATASETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht")
 REPEATS = 5
@@ -46,21 +49,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--entries", type=int, default=500)
-    parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--whole", action="store_true")
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="site-"))
-    table = references(dict.fromkeys(DATASETS, arguments.splits))
-    entries = [entry(f"entry-{i:03d}", table, words={"title": f"Method number {i}"}) for i in range(arguments.entries)]
+    root = Path(tempfile.mkdtemp(prefix="board-"))
+    make_board(root, {f"entry-{i:03d}": kls(1 + i / 100) for i in range(arguments.entries)}, edition(list(DATASETS)))
     start = time.perf_counter()
-    material = make_material(entries, [], table)
+    site = Site.of(read_board(root), root)
     ranked = time.perf_counter()
-    names = write_site(folder, site_files(material))
-    written = time.perf_counter()
-    size = sum((folder / name).stat().st_size for name in names)
+    files = dict(site_files(site)) if arguments.whole else {**asset_files(), "index.html": first_page(site)}
+    write_site(folder, files)
+    written, size = time.perf_counter(), sum(map(len, files.values()))
     print(
-        f"{len(entries)} entries: tables {ranked - start:.1f} s, {len(names)} files {written - ranked:.1f} s, {size / 1e6:.0f} MB"
+        f"{arguments.entries} entries: read and ranked {ranked - start:.1f} s, {len(files)} files {written - ranked:.1f} s, "
+        f"{size / 1e6:.0f} MB; the first page {len(files['index.html']) / 1e6:.2f} MB, in {folder}"
     )
-    print(f"first page {(folder / 'index.html').stat().st_size / 1e6:.2f} MB, in {folder}")
     look_at(folder)
 
 
@@ -76,10 +79,9 @@ def look_at(folder: Path) -> None:
         show("first contentful paint", [paint for paint, _ in views])
         show("whole page loaded", [load for _, load in views])
         for table in ("full", "across"):
-            page.evaluate(f"document.getElementById('tab-{table}').click()")
             columns = (1, 2, 5, 8, 5)
             show(f"sort, {table}", [page.evaluate(TIMED, SORT.format(table=table, column=place)) for place in columns])
-            texts = ("number 4", "entry-3", "nobody", "a", "")
+            texts = ("entry-4", "entry-3", "nobody", "a", "")
             show(f"filter, {table}", [page.evaluate(TIMED, FILTER.format(text=text)) for text in texts])
         chromium.close()
 

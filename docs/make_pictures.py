@@ -1,8 +1,10 @@
-"""Draws the README's first picture from a folder of records.
+"""Draws the README's first picture from a folder of records, and photographs the leaderboard's first page.
 
     python docs/make_pictures.py RESULTS docs/exact.png
+    python docs/make_pictures.py leaderboard/site/index.html docs/leaderboard.png
 
 The records are those of `fsvi-bench run --dataset yacht --dataset boston ...`; the toy problem is drawn afresh.
+The page is that of `fsvi-bench leaderboard build`, as headless Chromium shows it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import bind_task
 
 TOY_SPLIT = 1
+CHROMIUM = "/usr/bin/chromium"
 OF_CURVES = {"frame": "curves", "by": "name", "x": "x"}
 FIGURE = FigureSpec(
     height=3.4,
@@ -62,6 +65,9 @@ def main() -> None:
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     folder, picture = map(Path, sys.argv[1:])
+    if folder.suffix == ".html":
+        photograph(folder, picture)
+        return
     records = [Record.model_validate_json(path.read_bytes()) for path in sorted(folder.rglob("record.json"))]
     if not records:
         sys.exit(f"{folder} holds no record; name the --out of a run")
@@ -78,6 +84,18 @@ def main() -> None:
     means = kls.groupby(["place", "dataset"])["kl"].agg(["mean", "sem"]).reset_index()
     means = means.assign(low=means["mean"] - means["sem"], high=means["mean"] + means["sem"])
     FIGURE.of({"curves": curves, "data": data, "cells": kls, "means": means}).savefig(picture, dpi=160)
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """The upper part of a page, in a browser as wide as the leaderboard's widest table."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        view = chromium.new_page(viewport={"width": 1500, "height": 1200})
+        view.goto(page.resolve().as_uri())
+        view.screenshot(path=str(picture))
+        chromium.close()
 
 
 def kl_by_dataset(records: Sequence[Record]) -> pd.DataFrame:

@@ -4,8 +4,8 @@ torch's libraries choose their kernels by the processor, and these sum in differ
 digit is nothing to a score, but 15,000 steps of descent, or a line search, may amplify it to several per cent. With
 portable kernels a line search has ended on the same 16 digits on an AMD EPYC and an Intel Xeon, 11 % apart without
 (benchmarks/README.md says what was measured, and what it costs). They are for what must come out again elsewhere: a
-protocol that says so (`arithmetic: portable`), and the re-runs of `verify`. NumPy's and SciPy's own kernels are left
-alone: no built-in method trains with linear algebra of theirs.
+protocol that says so (`arithmetic: portable`), and the runs of `submit` and `verify`. NumPy's and SciPy's own kernels
+are left alone: no built-in method trains with linear algebra of theirs.
 """
 
 from __future__ import annotations

@@ -92,7 +92,11 @@ def invalid_field(error: ValidationError) -> str:
     """The first thing that pydantic found wrong: which field, what was got, what expected."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"]) or "the document"
-    return f"{field} is {plain(repr(first['input']), 60)}, {plain_demands(first['msg'])}"
+    try:
+        got = plain(repr(first["input"]), 60)
+    except RecursionError:
+        got = "nested too deeply"
+    return f"{field} is {got}, {plain_demands(first['msg'])}"
 
 
 def quoted(text: str) -> str:

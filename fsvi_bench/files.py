@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,44 @@ def require_writable_directory(path: Path, what: str, mend: str) -> None:
             pass
     except OSError as error:
         raise InputError(f"{what} {path} is not writable: {existing}: {error.strerror}; {mend}") from error
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """A plain file's content; no link is followed, and nothing that could block is waited for.
+
+    Raises:
+        InputError: it is no plain file, has more than `limit` bytes, or cannot be read.
+    """
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise InputError(f"{path} is no plain file; put one in its place")
+            content = stream.read(limit + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; expected a plain file that may be read") from error
+    if len(content) > limit:
+        raise InputError(f"{path} has more than {limit:,} bytes, the most that it may have; shorten it")
+    return content
+
+
+@contextlib.contextmanager
+def locked_directory(folder: Path, what: str) -> Iterator[None]:
+    """Makes a folder and keeps other processes out that ask in this way; the system lets go of it however one ends.
+
+    Raises:
+        InputError: another is in it; the folder cannot be made.
+    """
+    require_writable_directory(folder, what, "choose another or free space")
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"another process is at work in the {what} {folder}; wait until it is done") from error
+        yield
+    finally:
+        os.close(held)
 
 
 def sha256_of_file(path: Path) -> str:

@@ -58,6 +58,15 @@ def reached(roots: Iterable[str | bytes], leaving_out: Iterable[str] = ()) -> di
     return {name: module.sha256 for name, module in found.items()}
 
 
+def tree_sha256(source: bytes) -> str:
+    """SHA-256 of a text's syntax tree alone, whatever it imports.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: it is no Python, or nested too deeply.
+    """
+    return _module(source).sha256
+
+
 @cache
 def package_sha256() -> str:
     """SHA-256 over the text of every module of the package: whether two machines have the same."""

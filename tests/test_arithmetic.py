@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from fsvi_bench.arithmetic import KERNELS_VARIABLE, PORTABLE, arithmetic, kernels_of_protocol, use_kernels
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard.rerun.jail import environment
+from fsvi_bench.leaderboard.jailed.jail import environment
 from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.grid import decisive_sha256
 from fsvi_bench.running.plan import Protocol, load_protocol, protocol_names
@@ -105,7 +105,7 @@ def test_a_protocol_asks_as_its_model_says():
     """The command reads the one line of the file itself, since the model's module imports torch."""
     asked = {name: kernels_of_protocol(name) for name in protocol_names()}
     assert asked == {name: load_protocol(name).arithmetic for name in protocol_names()}
-    assert {name for name, kernels in asked.items() if kernels == "portable"} == {"leaderboard-v1"}
+    assert {name for name, kernels in asked.items() if kernels == "portable"} == {"official"}
     assert {kernels_of_protocol(name) for name in (None, "", "none-such", "..")} == {"own"}
     with pytest.raises(ValidationError, match="arithmetic"):
         Protocol.model_validate({"summary": "s", "arithmetic": "fast"})
@@ -118,7 +118,7 @@ def test_records_of_other_kernels_are_other_cells(monkeypatch):
     assert decisive_sha256("a" * 64) != own
 
 
-def test_a_re_run_in_the_jail_takes_the_verifiers_kernels(monkeypatch):
+def test_a_run_in_the_jail_takes_the_verifiers_kernels(monkeypatch):
     for name, value in PORTABLE.items():
         monkeypatch.setenv(name, value)
     made = environment()
@@ -146,7 +146,7 @@ def test_without_switches_libraries_choose():
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(
     ("protocol", "workers", "kernels"),
-    [("leaderboard-v1", "1", "COMPATIBLE"), ("leaderboard-v1", "2", "COMPATIBLE"), ("quick", "1", "OFF")],
+    [("official", "1", "COMPATIBLE"), ("official", "2", "COMPATIBLE"), ("quick", "1", "OFF")],
 )
 def test_the_command_and_its_workers_take_what_the_protocol_asks_for_and_records_say_so(
     tmp_path, protocol, workers, kernels
@@ -168,18 +168,19 @@ def test_the_command_and_its_workers_take_what_the_protocol_asks_for_and_records
 @pytest.mark.slow
 @pytest.mark.usefixtures("bare")
 def test_a_command_chooses_before_torch_is_imported(tmp_path):
-    """A re-run's children inherit what `verify` takes; scoring alone keeps the processor's own."""
+    """The jailed processes inherit it."""
     code = (
-        "import sys, fsvi_bench.cli.verify as v, fsvi_bench.arithmetic as a\n"
+        "import sys, fsvi_bench.cli.app as app, fsvi_bench.arithmetic as a\n"
         "assert 'torch' not in sys.modules\n"
-        "try: v.verify([], **dict.fromkeys(['seed', 'all_in', 'save', 'tolerance', 'max_seconds']), rerun=int(sys.argv[1]))\n"
-        "except Exception as error: print(type(error).__name__, a.arithmetic())"
+        "try: app.main(sys.argv[1:])\n"
+        "except SystemExit as end: print(end.code, a.arithmetic())"
     )
+    absent = str(tmp_path / "absent")
     told = [
-        subprocess.run([sys.executable, "-c", code, count], check=True, capture_output=True, text=True).stdout.strip()
-        for count in ("0", "1")
+        subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True, text=True).stdout.strip()
+        for words in (["verify", absent], ["submit", "exact"], ["score", "--task", absent, "--posterior", absent])
     ]
-    assert told == ["InputError {}", f"InputError {dict(PORTABLE)}"]
+    assert told == [f"2 {dict(PORTABLE)}", f"2 {dict(PORTABLE)}", "2 {}"]
 
 
 @pytest.mark.slow
@@ -188,7 +189,7 @@ def test_a_command_chooses_before_torch_is_imported(tmp_path):
 def test_a_line_search_ends_on_the_digits_of_other_processors():
     """As on an Intel Xeon (torch 2.13.0). With own kernels an AMD EPYC and a Xeon had ended 11 % (full) and 2 % (ffg) apart."""
     task = ROOT / "datasets" / "yacht" / "tasks" / "v1" / "split-00.safetensors"
-    command = [sys.executable, str(ROOT / "benchmarks" / "rerun_tolerance.py"), str(task)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "other_processors.py"), str(task)]
     lines = subprocess.run(
         [*command, "--steps", "300", "--method", "fixed-a", "--here"],
         check=True, capture_output=True, text=True, env={**os.environ, **PORTABLE},

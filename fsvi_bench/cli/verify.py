@@ -2,208 +2,108 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fsvi_bench.arithmetic import use_kernels
+from fsvi_bench.cli.leaderboard import EditionName, WithoutIsolation, local_verification
 from fsvi_bench.cli.options import AsJson, DataDir, Workers
 
 if TYPE_CHECKING:
-    from fsvi_bench.leaderboard.rerun import RerunSettings
-    from fsvi_bench.leaderboard.verifying import Refused, Unverified, Verified
-    from fsvi_bench.running.progress import Progress
-    from fsvi_bench.tasks.official import TaskSet
-
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", min=0, help="Which cells are run again and which withheld tasks are drawn; default: fresh."),
-]
+    from fsvi_bench.leaderboard.entry import Entry
+    from fsvi_bench.leaderboard.result import Result
+    from fsvi_bench.leaderboard.verifying import Verification
+    from fsvi_bench.running.executors.base import Executor
 
 
 def verify(
-    submissions: Annotated[list[Path] | None, typer.Argument(help="Folders of submissions.")] = None,
-    rerun: Annotated[
-        int, typer.Option("--rerun", min=0, help="Train the submitted source on so many official and withheld tasks.")
-    ] = 0,
-    seed: Seed = None,
-    all_in: Annotated[
-        Path | None, typer.Option("--all", metavar="ROOT", help="Verify ROOT/submissions/*, write ROOT/verified.")
-    ] = None,
-    again: Annotated[bool, typer.Option("--again", help="With --all: verify anew what is verified already.")] = False,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            "--save",
-            metavar="DIR",
-            help="Write DIR/<name>.json. Default: verified/ beside the submissions/ that the folder lies in.",
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance",
-            help="With --rerun: how far a score may be off, relative. Default: 0.0001, the widest that is ranked.",
-        ),
-    ] = None,
-    max_seconds: Annotated[
-        float | None,
-        typer.Option("--max-seconds", help="With --rerun: of one run, whatever its budget says. Default: 3600."),
-    ] = None,
-    without_isolation: Annotated[
-        bool,
-        typer.Option(
-            "--without-isolation",
-            help="With --rerun: go on without a jail where bubblewrap does not work. What is run so is not ranked.",
-        ),
-    ] = False,
+    entries: Annotated[list[Path], typer.Argument(help="Folders of entries: LEADERBOARD/entries/NAME.")],
+    edition: EditionName = None,
+    secret: Annotated[Path | None, typer.Option("--secret", help="File of the edition's secret; a closed edition needs none.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="SSH private key that signs the results.")] = None,
+    max_seconds: Annotated[float, typer.Option("--max-seconds", min=1, help="Of one run, whatever its budget says.")] = 3600.0,
+    without_isolation: WithoutIsolation = False,
+    executor: Annotated[str, typer.Option("--executor", help="local or ray.")] = "local",
+    ray_address: Annotated[str | None, typer.Option("--ray-address", help="With ray: the cluster's address.")] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
     json: AsJson = False,
-) -> int:
-    """Score every cell of a submission again and refuse a claim that differs; with --rerun, run its source too.
+) -> int:  # fmt: skip
+    """Run entries on every task of an edition, in a jail, score them, and write LEADERBOARD/results/EDITION/NAME.json.
 
-    Without --rerun no submitted code is run. Its posteriors may still be anybody's: what is only scored has no rank.
+    The same command goes on where it was interrupted.
     """
-    use_kernels("portable" if rerun else "own")  # before anything that imports torch
+    use_kernels("portable")  # before anything that imports torch
+    from dataclasses import replace
+
     from fsvi_bench.cli.console import print_json, stderr
-    from fsvi_bench.cli.progress import RichProgress
-    from fsvi_bench.errors import InputError, plain
-    from fsvi_bench.leaderboard.protocol import protocol_tasks
-    from fsvi_bench.leaderboard.verification import VERIFIED
-    from fsvi_bench.leaderboard.verifying import (
-        Refused,
-        Verified,
-        keep,
-        require_isolation_works,
-        require_writable_shelf,
-        verify_all,
-    )
-    from fsvi_bench.running.executors import available_cores, use_one_thread
-
-    if (all_in is None) == (not submissions):
-        raise InputError("name folders of submissions, or a leaderboard's folder with --all; one of the two")
-    if all_in is not None and save is not None:
-        raise InputError("--save has no meaning with --all, which writes ROOT/verified; drop it")
-    settings = _settings(rerun, seed, tolerance, max_seconds, without_isolation)
-    if settings is not None:
-        require_isolation_works(settings)
-    use_one_thread()
-    tasks, processes = protocol_tasks(data_dir), workers or available_cores()
-    hidden = [] if data_dir is None else [data_dir]
-    for shelf in dict.fromkeys(_shelf(folder, save) for folder in submissions or []):
-        if shelf is not None:
-            require_writable_shelf(shelf)
-    found: list[Verified | Refused | Unverified] = []
-    with RichProgress() as progress:
-        if settings is not None:
-            progress.note(f"seed {settings.seed}: --seed {settings.seed} draws the same cells and tasks again")
-        if all_in is not None:
-            each_one = verify_all(all_in, tasks, settings, processes, progress, again=again, hidden=hidden)
-        else:
-            each_one = _named(submissions or [], tasks, settings, processes, progress, hidden)
-        for each in each_one:
-            found.append(each)
-            if not isinstance(each, Verified):
-                continue
-            if not json:
-                _show(each)
-            if all_in is None and (shelf := _shelf(each.submission.folder, save)) is not None:
-                place = shelf / f"{each.submission.manifest.name}.json"
-                stderr.print(keep(each.verification, place)[1], soft_wrap=True)
-    if json:
-        print_json([each.verification for each in found if isinstance(each, Verified)])
-    for each in found:
-        if not isinstance(each, Verified):
-            outcome = "refused" if isinstance(each, Refused) else f"{each.folder} is not verified"
-            stderr.print(f"{outcome}: {plain(each.reason, 2000)}", style="red")
-    holding = sum(isinstance(each, Verified) for each in found)
-    if all_in is not None:
-        stderr.print(f"{holding} of {len(found)} submissions hold; verifications in {all_in / VERIFIED}")
-    return 1 if holding < len(found) else 0
-
-
-def _named(
-    folders: list[Path],
-    tasks: TaskSet,
-    settings: RerunSettings | None,
-    workers: int,
-    progress: Progress,
-    hidden: list[Path],
-) -> Iterator[Verified | Refused | Unverified]:
-    """Each folder in turn; of several, one that is refused costs the others nothing."""
     from fsvi_bench.errors import InputError, TaskRefused
-    from fsvi_bench.leaderboard.submission import SubmissionRefused
-    from fsvi_bench.leaderboard.verifying import Refused, Unverified, Verified, read, verify_submission
+    from fsvi_bench.leaderboard.board import read_placed_entry
+    from fsvi_bench.leaderboard.edition import read_secret
+    from fsvi_bench.leaderboard.signing import require_key
+    from fsvi_bench.running.executors import use_one_thread
+    from fsvi_bench.running.executors.choice import make_executor
 
-    for folder in folders:
+    use_one_thread()
+    chosen = make_executor(executor, workers, ray_address)
+    results: list[Result] = []
+    for folder in entries:
         try:
-            submission = read(folder, tasks)
-            verification = verify_submission(submission, tasks, settings, workers, progress, hidden=hidden)
+            entry, root = read_placed_entry(folder)
+            local = local_verification(root, edition, without_isolation, data_dir)
+            limits = replace(local.limits, seconds=max_seconds)
+            its = replace(local, secret=read_secret(local.edition, secret), limits=limits)
+            require_key(key, root)  # before hours of work, not after
+            results.append(_verified(entry, root, its, chosen, key))
         except (InputError, TaskRefused) as error:
-            if len(folders) == 1:
+            if len(entries) == 1:
                 raise
-            kind = Refused if isinstance(error, SubmissionRefused) else Unverified
-            yield kind(folder, str(error))
-        else:
-            yield Verified(submission, verification)
+            stderr.print(f"fsvi-bench: {error}", soft_wrap=True)  # a broken entry does not hold up those behind it
+            continue
+        if not json:
+            _show(results[-1])
+    if json:
+        print_json(results)
+    if len(results) < len(entries):
+        return 2
+    return 0 if all(cell.status == "ok" for result in results for cell in result.cells) else 1
 
 
-def _shelf(submission: Path, save: Path | None) -> Path | None:
-    """The folder that a submission's verification belongs in, if there is one."""
-    from fsvi_bench.leaderboard.verification import VERIFIED
-    from fsvi_bench.leaderboard.verifying import SUBMISSIONS
+def _verified(entry: Entry, root: Path, verification: Verification, executor: Executor, key: Path | None) -> Result:
+    """The result, written and signed."""
+    from fsvi_bench.cli.console import stderr
+    from fsvi_bench.cli.progress import RichProgress
+    from fsvi_bench.leaderboard.result import result_path, write_result
+    from fsvi_bench.leaderboard.verifying import verify
 
-    beside = submission.absolute().parent
-    return save or (beside.parent / VERIFIED if beside.name == SUBMISSIONS else None)
-
-
-def _settings(
-    count: int, seed: int | None, tolerance: float | None, max_seconds: float | None, without_isolation: bool
-) -> RerunSettings | None:
-    from fsvi_bench.errors import InputError
-
-    if not count:
-        if without_isolation or any(value is not None for value in (seed, tolerance, max_seconds)):
-            raise InputError("--seed, --tolerance, --max-seconds and --without-isolation need --rerun; add it")
-        return None
-    import secrets
-
-    from fsvi_bench.leaderboard.rerun import RerunSettings
-
-    seed = secrets.randbits(63) if seed is None else seed
-    settings = RerunSettings(count=count, seed=seed, require_isolation=not without_isolation)
-    if tolerance is not None:
-        settings = replace(settings, tolerance=tolerance)
-    return settings if max_seconds is None else replace(settings, max_seconds=max_seconds)
+    with RichProgress() as progress:
+        result = verify(entry, verification, root, executor, progress)
+    path = result_path(root, result.edition, result.entry)
+    write_result(path, result, key)
+    stderr.print(f"{path}{'' if key else ', unsigned'}", soft_wrap=True)
+    return result
 
 
-def _show(verified: Verified) -> None:
+def _show(result: Result) -> None:
+    """Medians by data set, of ranked tasks beside official ones."""
+    import math
+    from statistics import median
+
     from fsvi_bench.cli.console import stdout
-    from fsvi_bench.leaderboard.verifying import dataset_means, score_name
+    from fsvi_bench.presenting.tables import Table
 
-    manifest, verification = verified.submission.manifest, verified.verification
-    counts = Counter(cell.status for cell in verification.cells)
-    cells = ", ".join(f"{count} {status}" for status, count in counts.items())
-    label = verification.label + (" (verified before)" if verified.kept else "")
-    stdout.print(f"{manifest.name}: track {manifest.track}, {cells}, every claim holds; {label}")
-    floor = ", the family's floor included" if manifest.track == "ffg" else ""
-    stdout.print(f"  mean {score_name(manifest.track)} over splits (nats{floor})")
-    for dataset, mean in dataset_means(verification, manifest.track).items():
-        stdout.print(f"    {dataset:<12} {mean:>12.6g}")
-    if (again := verification.rerun) is not None:
-        for one in again.official:
-            both = (
-                " and re-run: no score"
-                if one.submitted is one.rerun is None
-                else f" {one.submitted}, re-run {one.rerun}"
-            )
-            stdout.print(f"  re-run {one.dataset} split {one.split}: submitted{both}")
-        for fresh in again.withheld:
-            score = None if fresh.scores is None else getattr(fresh.scores, score_name(manifest.track))
-            stdout.print(f"  withheld {fresh.dataset} draw {fresh.draw}: {fresh.status}, {score}")
-        stdout.print(f"  seed {again.seed}; {again.isolation}")
+    rows: list[tuple[str | float | None, ...]] = []
+    for dataset in dict.fromkeys(cell.dataset for cell in result.cells):
+        here = [cell for cell in result.cells if cell.dataset == dataset]
+        ranked, official = ([cell for cell in here if cell.kind == kind] for kind in ("ranked", "official"))
+        scores = [
+            median(cell.scores.kl if cell.scores else math.inf for cell in each) if each else None
+            for each in (ranked, official)
+        ]
+        finished = sum(cell.status == "ok" for cell in ranked)
+        rows.append((dataset, f"{finished} of {len(ranked)}", *scores))
+    columns = ("data set", "ranked runs finished", "KL, ranked", "KL, official")
+    table = Table(title=f"{result.entry}: medians; isolation: {result.isolation}", columns=columns, rows=tuple(rows))
+    stdout.print(table.terminal())

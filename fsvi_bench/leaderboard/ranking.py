@@ -1,176 +1,154 @@
-"""Ranks of entries within a track and across tracks: mean ranks over data sets, the data set being the unit.
+"""Ranks within each ranked task and seed, averaged over these, and then over data sets.
 
-What is ranked, what is only shown and why is said in `leaderboard.rows`; the statistics are `fsvi_bench.statistics`.
-Nothing here depends on the order in which entries come: they are sorted by name, and resamples are drawn by the table's
-own seed.
+Scores within `TIE` nats of a group's smallest are tied and share the mean of their ranks, so that a copy of a method
+with a little noise, or with the noise taken out, gains nothing. What diverged, failed, or has no such score is last.
+An entry's rank depends on who else is ranked; read the scores beside it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+import pandas as pd
 
-from fsvi_bench.leaderboard.entries import Entry
-from fsvi_bench.leaderboard.references import References
-from fsvi_bench.leaderboard.rows import (
-    CLOSED_FORM,
-    EXACT,
-    MAP,
-    Row,
-    by_dataset,
-    exact_row,
-    log_ratio,
-    map_row,
-    mean_over_datasets,
-    missing_datasets,
-    row_of,
-)
-from fsvi_bench.leaderboard.submission import DEVELOPMENT_DATASETS, Track
-from fsvi_bench.leaderboard.tables import HEADLINES, BudgetPoint, Label, Line, Score, Spectrum, TrackTable
+from fsvi_bench.leaderboard.board import Board, Standing
+from fsvi_bench.leaderboard.entry import Track
+from fsvi_bench.leaderboard.result import Cell, ShortScores, TaskFacts
 from fsvi_bench.seeds import derived_generator
-from fsvi_bench.statistics.bootstrap import bootstrap_ranks, tie_groups
-from fsvi_bench.statistics.ranks import critical_difference, dataset_ranks
-from fsvi_bench.statistics.resampled_t import corrected_interval
+from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks, tie_groups
+from fsvi_bench.statistics.ranks import critical_difference, tied_ranks
 
-__all__ = [
-    "EXACT", "HEADLINES", "MAP", "BudgetPoint", "Label", "Line", "Score", "Spectrum", "TrackTable", "rank_across",
-    "rank_track",
-]  # fmt: skip
-
+TIE = 0.01  #: nats above a tie group's smallest score
 RESAMPLES = 1000
-#: Fewer have next to no resamples that differ: one data set has 1, two have 3, three have 10.
-FEWEST_DATASETS = 3
+FEWEST_DATASETS = 3  #: for intervals: fewer have next to no resamples that differ
+OUTLYING = 1.0  #: log10: ten times
+FLAT = 1e-3  #: nats added to both sides of a log ratio: below it, differences do not matter
+
+#: What a table is ranked by.
+Score = Literal["kl", "kl_above_floor", "predictive_kl_box", "predictive_kl_test"]
+ACROSS: Score = "predictive_kl_box"  #: which every posterior has
+HEADLINES: dict[Track, Score] = {"full": "kl", "ffg": "kl_above_floor", "singular": ACROSS}
+DISTANCES: tuple[Score, ...] = ("kl", "kl_above_floor", "predictive_kl_box", "predictive_kl_test")
+MEDIANS = (*DISTANCES, "nlpd_gap", "smallest_variance_ratio", "median_variance_ratio", "largest_variance_ratio")
 
 
-class _Rank(NamedTuple):
-    """What a ranked row has more than the others."""
-
-    place: int
-    mean_rank: float
-    interval: tuple[float, float] | None
-    group: int | None
-    ranks: dict[str, float]
-
-
-def rank_track(entries: Iterable[Entry], references: References, track: Track) -> TrackTable:
-    """The table of one track, by its headline; the full one shows the exact posterior, too, the singular one the MAP.
-
-    Raises:
-        InputError: a score is one that no score can be.
-    """
-    own = [entry for entry in entries if entry.manifest.track == track]
-    return _table(_rows(own, references, track), references, track, HEADLINES[track])
-
-
-def rank_across(
-    entries: Iterable[Entry], references: References, score: Literal["predictive_kl_box", "predictive_kl_test"]
-) -> TrackTable:
-    """All tracks together, by a score that posteriors of every kind have.
-
-    Raises:
-        InputError: a score is one that no score can be.
-    """
-    return _table(_rows(entries, references, None), references, None, score)
-
-
-def _rows(entries: Iterable[Entry], references: References, track: Track | None) -> list[Row]:
-    """By name, with the references' own rows of a track, or of all."""
-    own = [row for row in (exact_row(references), map_row(references)) if track in (None, row.track)]
-    return sorted([row_of(entry, references) for entry in entries] + own, key=lambda row: row.name)
-
-
-@np.errstate(over="ignore", invalid="ignore")  # a method that blew up may have a KL of 1e251
-def _table(rows: Sequence[Row], references: References, track: Track | None, score: Score) -> TrackTable:
-    ranked = [row for row in rows if row.unranked is None]
-    ranks = _ranks(ranked, references, track, score)
-    ratios = {dataset: references.test_train_ratio(dataset) for dataset in references.datasets}
-    lines = [_line(row, rank, references, score, ratios) for row, rank in zip(ranked, ranks, strict=True)]
-    lines.sort(key=lambda line: (line.mean_rank, line.name))
-    others = sorted((row for row in rows if row.unranked is not None), key=lambda row: (row.order, row.name))
-    lines += [_line(row, None, references, score, ratios) for row in others]
-    counted = list(references.counted)
-    return TrackTable(track, score, list(references.datasets), counted, lines, _note(len(counted)))
-
-
-def _note(datasets: int) -> str:
-    if datasets < FEWEST_DATASETS:
-        have = "there is 1" if datasets == 1 else f"there are {datasets}"
-        return f"No intervals and no groups: they need at least {FEWEST_DATASETS} data sets, and {have} that count."
-    return (
-        f"Intervals from {datasets} data sets are narrow: of nominal 95 %, 86 to 93 % covered in simulations with "
-        "eight, less with fewer. Groups differ only where a test for all pairs at once (Nemenyi's) tells them apart."
-    )
-
-
-def _ranks(rows: Sequence[Row], references: References, track: Track | None, score: Score) -> list[_Rank]:
-    """Of rows without a missing cell. Scores that are 0 to rounding tie: their order would be the rounding's."""
-    if not rows:
-        return []
-    columns = np.maximum(np.stack([row.columns[score] for row in rows]), CLOSED_FORM)
-    scores = {dataset: columns[:, places] for dataset, places in references.counted.items()}
-    ranks = dataset_ranks(np.stack([table.mean(1) for table in scores.values()], 1))
-    mean_rank = ranks.mean(1)
-    intervals, groups = _intervals(scores, f"{references.protocol} {track or 'across tracks'} {score}")
-    return [
-        _Rank(
-            place=1 + int((mean_rank < mean_rank[m]).sum()),
-            mean_rank=float(mean_rank[m]),
-            interval=intervals[m],
-            group=groups[m],
-            ranks=dict(zip(scores, ranks[m].tolist(), strict=True)),
-        )
-        for m in range(len(rows))
+def run_frame(standings: Sequence[Standing]) -> pd.DataFrame:
+    """A row for each run of each entry: its scores, as far as it has any, and its task's facts."""
+    rows = [
+        dict(cell.task)
+        | dict(cell.scores or ())
+        | dict(cell)
+        | {"kl_above_floor": cell.kl_above_floor, "entry": each.name}
+        for each in standings
+        for cell in (each.result.cells if each.result else ())
     ]
+    columns = [*Cell.model_fields, *TaskFacts.model_fields, *ShortScores.model_fields, "kl_above_floor", "entry"]
+    return pd.DataFrame(rows, columns=columns)
 
 
-def _intervals(
-    scores: dict[str, Float[np.ndarray, "M J"]], seed: str
-) -> tuple[list[tuple[float, float] | None], list[int | None]]:
-    M = len(next(iter(scores.values())))
-    if len(scores) < FEWEST_DATASETS:
-        return [None] * M, [None] * M
-    one_seed = {dataset: table[:, :, None] for dataset, table in scores.items()}
-    bootstrap = bootstrap_ranks(one_seed, derived_generator("ranks", seed), RESAMPLES)
-    return [found and (found.low, found.high) for found in bootstrap.intervals()], tie_groups(
-        bootstrap, least=critical_difference(M, len(scores))
-    )
+def score_frame(runs: pd.DataFrame, score: str, kind: str = "ranked") -> pd.DataFrame:
+    """Entries across, runs of a kind down; infinite where a run diverged, failed or has no such score."""
+    of_kind = runs[runs["kind"] == kind].astype({score: float})
+    return of_kind.pivot(index=["dataset", "number", "seed"], columns="entry", values=score).fillna(math.inf)
 
 
-def _line(row: Row, rank: _Rank | None, references: References, score: Score, ratios: Mapping[str, float]) -> Line:
-    own = by_dataset(row.columns[score], references)
-    covered = [dataset for dataset, values in own.items() if not np.isnan(values).all()]
-    return Line(
-        entry=row.entry,
-        name=row.name,
-        title=row.title,
-        track=row.track,
-        label=row.label,
-        unranked=row.unranked,
-        place=rank and rank.place,
-        mean_rank=rank and rank.mean_rank,
-        interval=rank and rank.interval,
-        group=rank and rank.group,
-        ranks={} if rank is None else rank.ranks,
-        scores={dataset: None if np.isnan(values).any() else float(values.mean()) for dataset, values in own.items()},
-        spread={dataset: _spread(values, ratios[dataset]) for dataset, values in own.items()},
-        missing=missing_datasets(row.columns, references),
-        log_ratio=log_ratio(row, references),
-        predictive_kl_test=mean_over_datasets(row.columns["predictive_kl_test"], references),
-        predictive_kl_box=mean_over_datasets(row.columns["predictive_kl_box"], references),
-        nlpd_gap=mean_over_datasets(row.columns["nlpd_gap"], references),
-        overconfidence=row.spectrum,
-        budgets=row.budgets,
-        development_only=bool(covered) and set(covered) <= set(DEVELOPMENT_DATASETS),
-    )
+@dataclass(frozen=True, eq=False)
+class Line:
+    """An entry's line of a table. Medians are over the runs of the data sets that count."""
+
+    name: str
+    place: int  #: 1 is the best; equal mean ranks share one
+    mean_rank: float
+    interval: tuple[float, float] | None  #: 95 %, of the mean rank over other data sets and tasks
+    group: int | None  #: 1 the leading one; a family-wise test sets each apart from one before it
+    ranks: Mapping[Any, float]  #: by data set
+    scores: Mapping[Any, float]  #: medians by data set
+    medians: Mapping[Any, float]  #: of every score; those that describe a posterior are NaN where no run has one
+    seconds: float  #: median of a run, by the verifier's clock
+    finished: int
+    runs: int
+    suspicion: float | None  #: how much better it does on official tasks than on ranked ones, where it stands out
 
 
-def _spread(values: Float[np.ndarray, " J"], ratio: float) -> tuple[float, float] | None:
-    """None where a split is missing, infinite or too large to be squared, or there is only one."""
-    if bool(np.isnan(values).any()):
-        return None
-    _, low, high = corrected_interval(values, ratio)
-    return None if low is None or high is None or not math.isfinite(high - low) else (low, high)
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A track's entries by mean rank, or all tracks' together."""
+
+    track: Track | None
+    score: Score
+    datasets: list[str]  #: all that are shown
+    ranked: list[str]  #: those that ranks are made of: not the ones to tune on
+    lines: list[Line]
+
+
+def rank_track(board: Board, track: Track) -> Table:
+    """The table of a track, by its headline; every complete entry is ranked, the exact posterior too."""
+    return _table(board, board.track(track), track, HEADLINES[track])
+
+
+def rank_across(board: Board, score: Score = ACROSS) -> Table:
+    """All tracks together, by a score that every posterior has."""
+    return _table(board, [each for each in board.standings if each.result is not None], None, score)
+
+
+def _table(board: Board, standings: list[Standing], track: Track | None, score: Score) -> Table:
+    edition = board.edition
+    stream = derived_generator("leaderboard", f"{edition.name} {track or score}")
+    lines = _lines(run_frame(standings), score, edition.ranked_datasets, stream) if standings else []
+    return Table(track, score, edition.datasets, edition.ranked_datasets, lines)
+
+
+def _lines(runs: pd.DataFrame, score: Score, ranked: Sequence[str], stream: np.random.Generator) -> list[Line]:
+    """By mean rank."""
+    scores = score_frame(runs, score)
+    ranks = scores.apply(lambda run: pd.Series(tied_ranks(run.to_numpy(), TIE), run.index), axis=1)
+    by_task = ranks.groupby(["dataset", "number"]).mean()  # seeds of one task are no further tasks
+    bootstrap = bootstrap_run_ranks({name: by_task.loc[name].to_numpy().T for name in ranked}, stream, RESAMPLES)
+    enough = len(ranked) >= FEWEST_DATASETS
+    intervals = bootstrap.intervals()
+    groups = tie_groups(bootstrap, least=critical_difference(scores.shape[1], len(ranked)))
+    by_dataset, medians = ranks.groupby("dataset").mean(), scores.groupby("dataset").median()
+    counted, suspicion = runs.query("kind == 'ranked' and dataset in @ranked"), outliers(runs, score)
+    lines = [
+        Line(
+            name=str(name),
+            place=1 + int((bootstrap.mean_rank < mean_rank - 1e-9).sum()),
+            mean_rank=float(mean_rank),
+            interval=intervals[m][1:] if enough else None,  # type: ignore[index]
+            group=groups[m] if enough else None,
+            ranks=by_dataset[name].to_dict(),
+            scores=medians[name].to_dict(),
+            **_beside(counted[counted["entry"] == name]),
+            suspicion=suspicion.get(str(name)),
+        )
+        for m, (name, mean_rank) in enumerate(zip(scores, bootstrap.mean_rank, strict=True))
+    ]
+    return sorted(lines, key=lambda line: (line.mean_rank, line.name))
+
+
+def _beside(runs: pd.DataFrame) -> dict[str, Any]:
+    """What a line tells beside its ranks. Distances of runs without scores are infinite."""
+    scores: pd.DataFrame = runs[list(MEDIANS)].astype(float).fillna(dict.fromkeys(DISTANCES, math.inf))
+    finished = int((runs["status"] == "ok").sum())
+    return {
+        "medians": scores.median().to_dict(),
+        "seconds": float(runs["seconds"].median()),
+        "finished": finished,
+        "runs": len(runs),
+    }
+
+
+def outliers(runs: pd.DataFrame, score: Score) -> dict[str, float]:
+    """Entries whose official scores are better than their ranked ones beyond what others show, as log10 ratios.
+
+    The official tasks are public: a method that knows them by heart shines there. An entry's gain is the median over
+    data sets of log10(ranked/official); what stands out is more than ten times the median gain of the others.
+    """
+    ranked, official = (score_frame(runs, score, kind).groupby("dataset").median() for kind in ("ranked", "official"))
+    logs = [(scores.clip(lower=0) + FLAT).map(math.log10) for scores in (ranked, official)]
+    gains = logs[0].sub(logs[1]).median()
+    return {str(name): float(gain) for name, gain in gains.items() if gain > gains.drop(name).median() + OUTLYING}

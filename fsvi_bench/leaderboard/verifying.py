@@ -1,265 +1,255 @@
-"""Verifies submissions: one, or every one in a leaderboard's folder."""
+"""`fsvi-bench verify`: runs an entry on every task of an edition, in the jail, and scores what it comes to.
+
+Nothing that the entry says is a number of the board: tasks and seeds come from the edition's secret, posteriors are
+scored here, seconds are measured here. Each finished run is kept beneath the leaderboard's `.verifying/`, so that the
+same command goes on where an earlier one stopped; runs that failed are tried again.
+"""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+from packaging.version import Version
 
 import fsvi_bench
-from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.files import is_directory, require_writable_directory
-from fsvi_bench.leaderboard.reading import read_submission
-from fsvi_bench.leaderboard.rescoring import rescore
-from fsvi_bench.leaderboard.submission import Submission, SubmissionRefused, Track
-from fsvi_bench.leaderboard.verification import (
-    VERIFIED,
-    Rerun,
-    Verification,
-    VerifiedCell,
-    read_verification,
-    verification_path,
-    write_verification,
+from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.files import locked_directory, read_bounded, sha256_of_json, write_atomically
+from fsvi_bench.leaderboard.edition import Edition, Secret
+from fsvi_bench.leaderboard.entry import BuiltIn, Entry
+from fsvi_bench.leaderboard.jailed.jail import Jail
+from fsvi_bench.leaderboard.jailed.messages import RunFailed
+from fsvi_bench.leaderboard.jailed.run import Limits, Method, Run, Snapshot, quotable, run_entry
+from fsvi_bench.leaderboard.ranked_tasks import EditionTask, Place, make_task, runs, training_seed
+from fsvi_bench.leaderboard.result import (
+    RESULT_BYTES,
+    SCORING_VERSION,
+    Cell,
+    Result,
+    ShortScores,
+    TaskFacts,
+    Waypoint,
 )
+from fsvi_bench.maths.blr import mean_field_optimum_kl
+from fsvi_bench.methods.registry import built_in_names, load_installed
+from fsvi_bench.running.executors.base import Executor
 from fsvi_bench.running.progress import Progress
-from fsvi_bench.tasks.official import TaskSet
+from fsvi_bench.running.provenance import provenance
+from fsvi_bench.scoring.predictive import map_predictive_kl, predictive_kl
+from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
+from fsvi_bench.strict import Strict, parse_json
+from fsvi_bench.tasks.task import Task
 
-if TYPE_CHECKING:
-    from fsvi_bench.leaderboard.rerun import RerunSettings
-
-SUBMISSIONS = "submissions"
-_HIDDEN = re.compile(r"\..*")  #: what `submit` has half written, and what other programs leave behind
+VERIFYING = ".verifying"  #: unfinished verifications, beneath the leaderboard's folder
+SCORING_SECONDS = 900  #: for one posterior, whatever it is
 
 
-@dataclass(frozen=True, eq=False)
-class Verified:
-    """A submission that holds; `kept` if an earlier verification of these very files was found."""
+@dataclass(frozen=True)
+class Verification:
+    """What a verification needs beside the entry; all of it travels to the processes that do the runs."""
 
-    submission: Submission
+    edition: Edition
+    secret: Secret | None  #: official tasks need none
+    jail: Jail
+    limits: Limits = field(default_factory=Limits)
+    data_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One run: an entry on one task, with one seed."""
+
     verification: Verification
-    kept: bool = False
+    entry: Entry
+    method: Method
+    place: Place
+    seed: int  #: its number
+
+    @property
+    def file(self) -> str:
+        """Under which it is kept when it is done."""
+        return f"{self.place.kind}-{self.place.dataset}-{self.place.number:02d}-seed-{self.seed:02d}.json"
 
 
-@dataclass(frozen=True)
-class Refused:
-    """A submission that does not, and why."""
+class _Done(Strict):
+    """A finished run."""
 
-    folder: Path
-    reason: str
-
-
-@dataclass(frozen=True)
-class Unverified:
-    """A submission that was neither found to hold nor found out, and why: this machine lacks what it takes, say."""
-
-    folder: Path
-    reason: str
+    cell: Cell
+    isolation: str  #: empty if it was cut short
+    provenance: dict[str, Any]  #: of the process that ran it, on whatever machine
 
 
-def verify_submission(
-    submission: Submission,
-    tasks: TaskSet,
-    settings: RerunSettings | None,
-    workers: int,
-    progress: Progress,
-    *,
-    hidden: Sequence[Path] = (),
-) -> Verification:
-    """Scores every cell again and, with settings for it, runs the submitted source.
-
-    Args:
-        hidden: folders that submitted code must not see, such as the raw data's.
+def verify(entry: Entry, verification: Verification, root: Path, executor: Executor, progress: Progress,
+           only: Sequence[Place] | None = None) -> Result:  # fmt: skip
+    """Runs an entry on every task of an edition, or on some, and returns what came of it.
 
     Raises:
-        SubmissionRefused: a claim differs from its score, or what the source makes from the submitted files.
-        InputError: this machine lacks what it takes.
+        InputError: the method is not here, or does not take the settings; the jail does not hold; raw data are missing;
+            another process verifies the entry.
+        TaskRefused: a task of the edition cannot be made.
     """
-    cells = rescore(submission, tasks, workers)
-    again = None if settings is None else _rerun(submission, tasks, cells, settings, progress, hidden)
-    return Verification(
-        submission=submission.manifest.name,
-        submission_sha256=submission.sha256,
-        fsvi_bench=fsvi_bench.__version__,
-        cells=cells,
-        rerun=again,
+    method, edition = find_method(entry), verification.edition
+    named = [each for each in runs(edition) if only is None or each[0] in only]
+    trials = [_Trial(verification, entry, method, place, seed) for place, seed in named]
+    folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification)}"
+    with locked_directory(folder, "folder of finished runs"):
+        done = {trial.file: kept for trial in trials if (kept := _kept(folder / trial.file))}
+        missing = [trial for trial in trials if trial.file not in done]
+        progress.start(entry.name, len(missing))
+        for trial, outcome in executor.map(_attempt, missing):
+            if isinstance(outcome, Exception):
+                raise outcome
+            write_atomically(folder / trial.file, outcome.model_dump_json().encode())
+            done[trial.file] = outcome
+            progress.advance(entry.name, trial.place.name, status=outcome.cell.status)
+    return Result(
+        edition=edition.name,
+        edition_sha256=edition.sha256,
+        edition_status=edition.status,
+        entry=entry.name,
+        entry_sha256=entry.sha256,
+        scoring_version=SCORING_VERSION,
+        isolation=" and ".join(sorted({each.isolation for each in done.values()} - {""})) or verification.jail.words,
+        provenance=_of_all([each.provenance for each in done.values()]),
+        cells=tuple(done[trial.file].cell for trial in trials),
     )
 
 
-def _rerun(
-    submission: Submission,
-    tasks: TaskSet,
-    cells: tuple[VerifiedCell, ...],
-    settings: RerunSettings,
-    progress: Progress,
-    hidden: Sequence[Path],
-) -> Rerun:
-    from fsvi_bench.leaderboard.rerun import rerun  # imported by nobody who only scores
-
-    return rerun(submission, tasks, cells, settings, progress, hidden=hidden)
-
-
-def require_isolation_works(settings: RerunSettings) -> None:
-    """Before any submission is looked at: that this machine has no jail is no fault of theirs.
+def find_method(entry: Entry) -> Method:
+    """Where the entry's class is found in the jail, and its settings there; all of a built-in method's, as checked.
 
     Raises:
-        InputError: a jail is wanted, and there is none.
+        InputError: the built-in method is not here, or does not take the family or the settings.
     """
-    from fsvi_bench.leaderboard.rerun.jail import find_jail
-
-    if settings.require_isolation and find_jail().bwrap is None:
+    method, manifest = entry.manifest.method, entry.manifest
+    if not isinstance(method, BuiltIn):
+        return Method(f":{method.class_}", manifest.settings)
+    if method.name not in built_in_names():  # an installed package's method is entered by its source
+        raise unknown_name("built-in method", method.name, built_in_names())
+    if Version(method.version) > Version(fsvi_bench.__version__):
         raise InputError(
-            "submitted code is run in a jail alone, and bubblewrap, which makes it, does not work here; install it "
-            "(apt-get install bubblewrap) and allow user namespaces (docs/submitting.md), or give --without-isolation "
-            "if you trust the code: what is run so has no rank"
+            f"{entry.name} is of fsvi-bench {method.version}, this is {fsvi_bench.__version__}; install that version"
         )
+    cls = load_installed(method.name).cls
+    if manifest.family not in cls.families:
+        known = " or ".join(cls.families)
+        raise InputError(f"{entry.name}: family is {manifest.family}, which {method.name} has not; give {known}")
+    options = load_installed(method.name).options(manifest.settings).model_dump(mode="json")
+    return Method(f"{cls.__module__}:{cls.__qualname__}", options)
 
 
-def verify_all(
-    root: Path,
-    tasks: TaskSet,
-    settings: RerunSettings | None,
-    workers: int,
-    progress: Progress,
-    *,
-    again: bool = False,
-    hidden: Sequence[Path] = (),
-) -> Iterator[Verified | Refused | Unverified]:
-    """Every folder of `root/submissions`, sorted; what holds is written to `root/verified` as soon as it is known.
+def _here() -> dict[str, Any]:
+    """What this process computes with."""
+    facts = provenance("cpu", 0, datetime.now(UTC))
+    return {name: value for name, value in facts.items() if name not in ("device", "seeds")}
 
-    A verification that is there is kept if it is of these files and this version and came about as strictly as is asked
-    for, unless `again`; a stricter one of these files is kept in any case. One of a submission that is refused is
-    removed, be it that a re-run ended elsewhere, which another processor may do to an honest one; where nothing was
-    found out, it stays. A submission without a source, or without a cell that is ok, is scored alone.
 
-    Raises:
-        InputError: there is no such folder, or `verified` cannot be written.
+def _of_all(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The provenance of several runs: what differs is listed, and they started when the first of them did."""
+    found = {name: sorted({each[name] for each in facts}, key=str) for name in facts[0]}
+    return {
+        name: values[0] if name == "started" or len(values) == 1 else " and ".join(map(str, values))
+        for name, values in found.items()
+    }
+
+
+def _identity(entry: Entry, verification: Verification) -> str:
+    """Names everything that decides a cell's numbers, so that none is taken up by another verification.
+
+    It comes from the secret, where there is one: nobody else can lay runs there that would be taken for done.
     """
-    if not is_directory(root / SUBMISSIONS):
-        raise InputError(f"there is no folder {root / SUBMISSIONS}; name the leaderboard's folder, which holds it")
-    require_writable_shelf(root / VERIFIED, "mend its permissions, or name another leaderboard")
-    for folder in sorted(path for path in (root / SUBMISSIONS).iterdir() if _may_be_a_submission(path)):
-        place = verification_path(root, folder.name)
-        try:
-            submission = read(folder, tasks)
-            wanted = settings if _can_run_again(submission) else None
-            earlier = None if again else _still_good(place, submission, wanted)
-            found = earlier or verify_submission(submission, tasks, wanted, workers, progress, hidden=hidden)
-        except SubmissionRefused as error:
-            with suppress(OSError):  # a name too long for one, say
-                place.unlink(missing_ok=True)
-            yield Refused(folder, str(error))
-            continue
-        except (InputError, TaskRefused) as error:
-            yield Unverified(folder, str(error))
-            continue
-        stands = found if earlier else keep(found, place)[0]
-        yield Verified(submission, stands, kept=stands is not found or earlier is not None)
+    limits, versions = vars(verification.limits), _here() | {"started": None}
+    own = [entry.sha256, verification.edition.sha256, SCORING_VERSION, verification.jail.words, limits, versions]
+    secret = verification.secret or Secret(b"")
+    return f"{secret.seed('kept', sha256_of_json(own)):016x}"
 
 
-def _can_run_again(submission: Submission) -> bool:
-    return submission.manifest.source is not None and any(cell.status == "ok" for cell in submission.claims.cells)
-
-
-def require_writable_shelf(folder: Path, mend: str = "choose another with --save, or mend its permissions") -> None:
-    """Before hours of re-runs.
-
-    Raises:
-        InputError: no verification could be written there.
-    """
-    require_writable_directory(folder, "folder of verifications", mend)
-
-
-def read(folder: Path, tasks: TaskSet) -> Submission:
-    """A submission.
-
-    Raises:
-        SubmissionRefused: whatever is wrong with its files is its own fault.
-        InputError: the system does not give one of them out.
-    """
+def _kept(path: Path) -> _Done | None:
+    """A run that an earlier verification had finished; None if there is none, or if it failed: that is tried again."""
     try:
-        return read_submission(folder, tasks)
-    except InputError as error:
-        if isinstance(error.__cause__, OSError):
-            raise
-        raise SubmissionRefused(str(error)) from error
-
-
-def keep(verification: Verification, place: Path) -> tuple[Verification, str]:
-    """Writes a verification, unless one of these very files is there that came about more strictly.
-
-    Returns:
-        The one that lies there now, and what became of the new one, in words.
-
-    Raises:
-        InputError: the place is not writable.
-    """
-    earlier = _found(place)
-    if earlier is not None and earlier.submission_sha256 == verification.submission_sha256:
-        if earlier.rerun is not None and verification.rerun is None:
-            return earlier, f"{place} stays as it is: it is of the same files, and has a re-run"
-        if (short := _falls_short(verification.rerun, earlier.rerun)) is not None:
-            said = f"{place} stays as it is: it is of the same files, and the new one has {short}"
-            return earlier, f"{said}; save that elsewhere with --save, or remove {place.name} first"
-    write_verification(place, verification)
-    return verification, f"verification written to {place}"
-
-
-def _falls_short(rerun: Rerun | None, of: Rerun | None) -> str | None:
-    """In what a re-run is less strict than another; None if in nothing."""
-    if of is None:
+        kept = parse_json(_Done, read_bounded(path, RESULT_BYTES), path)
+    except InputError:
         return None
-    if rerun is None:
-        return "no re-run"
-    if rerun.tolerance > of.tolerance:
-        return f"a wider tolerance ({rerun.tolerance:g}, not {of.tolerance:g})"
-    if of.isolated and not rerun.isolated:
-        return "no isolation"
-    if len(rerun.official) < len(of.official):
-        return f"fewer official cells ({len(rerun.official)}, not {len(of.official)})"
-    if len(rerun.withheld) < len(of.withheld):
-        return f"fewer withheld tasks ({len(rerun.withheld)}, not {len(of.withheld)})"
-    return None
+    return None if kept.cell.status == "failed" else kept
 
 
-def _may_be_a_submission(path: Path) -> bool:
-    """Not what is hidden, nor a plain file, such as a README."""
-    return not _HIDDEN.fullmatch(path.name) and (path.is_symlink() or not path.is_file())
-
-
-def _found(place: Path) -> Verification | None:
+def _attempt(trial: _Trial) -> _Done:
+    """Makes the task, runs the entry on it, and scores the end; to fail is a result."""
+    its, place = trial.verification, trial.place
+    made = make_task(place, its.edition, its.secret, its.data_dir)
+    seed = training_seed(made, trial.seed, its.edition, its.secret)
+    started = time.monotonic()
+    isolation = ""
     try:
-        return read_verification(place)
-    except InputError:  # it is written anew
-        return None
+        run = run_entry(trial.entry, trial.method, made.task, seed, its.jail, its.limits)
+        found, isolation = _judged(run, made.task), run.isolation
+    except RunFailed as error:
+        found = {"status": "failed", "reason": str(error), "seconds": time.monotonic() - started}
+    where: dict[str, Any] = {"kind": place.kind, "dataset": place.dataset, "number": place.number, "seed": trial.seed}
+    return _Done(cell=Cell(**where, task=_facts(made), **found), isolation=isolation, provenance=_here())
 
 
-def _still_good(place: Path, submission: Submission, settings: RerunSettings | None) -> Verification | None:
-    """What is there, if it is of these files and this version and no less strict than the settings would make it."""
-    found = _found(place)
-    if found is None or (found.submission_sha256, found.fsvi_bench) != (submission.sha256, fsvi_bench.__version__):
-        return None
-    if settings is None:
-        return found
-    if (ran := found.rerun) is None or ran.tolerance > settings.tolerance:
-        return None
-    official = min(settings.count, sum(cell.status == "ok" for cell in found.cells))  # there may be no more
-    enough = len(ran.official) >= official and len(ran.withheld) >= settings.count
-    return found if enough and (ran.isolated or not settings.require_isolation) else None
+def _facts(made: EditionTask) -> TaskFacts:
+    task = made.task
+    return TaskFacts(
+        sha256=task.sha256,
+        redrawn=made.redrawn,
+        N=task.N,
+        N_test=len(task.y_test),
+        k=task.k,
+        ffg_floor=float(mean_field_optimum_kl(task.truth.posterior.precision_tril)),
+        map_predictive_kl_test=map_predictive_kl(task, task.Phi_test),
+        map_predictive_kl_box=map_predictive_kl(task, task.Phi_box),
+    )
 
 
-def score_name(track: Track) -> str:
-    """The score that a track is ranked by, before an ffg's floor is taken off."""
-    return "predictive_kl_box" if track == "singular" else "kl"
+def _judged(run: Run, task: Task) -> dict[str, Any]:
+    """Status, reason, scores, seconds and waypoints of a run, as fields of its cell."""
+    own: dict[str, Any] = {"status": run.status, "reason": run.reason, "seconds": run.seconds}
+    own["steps"] = run.snapshots[-1].steps if run.snapshots else None
+    if run.status != "ok":
+        return own
+    try:
+        with _time_limit(SCORING_SECONDS):
+            scores = score(run.snapshots[-1].posterior, task)
+            waypoints = tuple(_waypoint(each, task) for each in run.snapshots)
+        if names := not_a_number(scores):
+            return own | {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
+        return own | {"scores": ShortScores.of(scores), "waypoints": waypoints}
+    except InputError as error:  # numbers so large that they overflow
+        return own | {"status": "diverged", "reason": quotable(str(error), 300)}
+    except Exception as error:
+        return own | {"status": "failed", "reason": f"its posterior cannot be scored: {type(error).__name__}"}
 
 
-def dataset_means(verification: Verification, track: Track) -> dict[str, float]:
-    """Mean over the splits of a track's score, by data set; infinite where a cell has no score."""
-    scores: dict[str, list[float]] = {}
-    for cell in verification.cells:
-        value = None if cell.scores is None else getattr(cell.scores, score_name(track))
-        scores.setdefault(cell.dataset, []).append(math.inf if value is None else value)
-    return {dataset: math.fsum(each) / len(each) for dataset, each in scores.items()}
+def _waypoint(reached: Snapshot, task: Task) -> Waypoint:
+    q = reached.posterior
+    kl, box = trace_scores(q, task, mixtures=False).kl, predictive_kl(q, task, task.Phi_box)
+    return Waypoint(
+        steps=reached.steps,
+        seconds=reached.seconds,
+        kl=kl,
+        predictive_kl_box=None if box is None else float(box.mean()),
+    )
+
+
+@contextmanager
+def _time_limit(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError in the middle of what takes longer. Processes that do runs have nothing else to time."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError(f"more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

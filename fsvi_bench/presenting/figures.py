@@ -29,10 +29,17 @@ def write_figure(figure: Figure, stem: Path, dots_per_inch: int = DOTS_PER_INCH)
         InputError: the folder cannot be written.
     """
     paths = []
-    for kind, metadata in (("png", {}), ("svg", {"Date": None})):
-        content, path = io.BytesIO(), stem.with_name(f"{stem.name}.{kind}")
-        with style.context([STYLE, {"svg.hashsalt": stem.name}]):
-            figure.savefig(content, format=kind, dpi=dots_per_inch, metadata=metadata)
-        write_atomically(path, content.getvalue())
+    for kind in ("png", "svg"):
+        path = stem.with_name(f"{stem.name}.{kind}")
+        write_atomically(path, figure_bytes(figure, stem.name, kind, dots_per_inch))
         paths.append(path)
     return paths
+
+
+def figure_bytes(figure: Figure, name: str, kind: str, dots_per_inch: int = DOTS_PER_INCH) -> bytes:
+    """A figure as `png` or `svg`; its name salts the identifiers within an SVG."""
+    content = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {}
+    with style.context([STYLE, {"svg.hashsalt": name}]):
+        figure.savefig(content, format=kind, dpi=dots_per_inch, metadata=metadata)
+    return content.getvalue()

@@ -382,6 +382,21 @@ def readable(value: float) -> str:
     return f"{times}10{str(int(exponent)).translate(SUPERSCRIPTS)}"
 
 
+def digits(value: float | None, significant: int = 3) -> str:
+    """A score to three significant digits: `0.0123`, `12.3`, `12,345`, `3.2·10⁻⁵`, `∞`, `–`; `≈ 0` is rounding."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value) or value == 0:
+        return readable(value)
+    if abs(value) < NO_LOGARITHM:
+        return "≈ 0"
+    rounded = float(f"{value:.{significant - 1}e}")
+    if not 1e-3 <= abs(rounded) < 1e6:
+        return readable(rounded)
+    places = max(0, significant - 1 - math.floor(math.log10(abs(rounded))))
+    return f"{value:,.{places}f}".replace("-", "−")
+
+
 def _locator(axis: Axis, most: int) -> Locator:
     """At most so many ticks, between powers of ten only where few of these are in view."""
     if axis.get_scale() != "log":

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,13 @@ class Written:
 Cell = str | int | float | None | Written
 
 
+def in_words(value: str | float | None, digits: int = 4) -> str:
+    """A number to so many digits, infinity as its sign, and a dash for what does not apply."""
+    if value is None:
+        return "–"
+    return f"{value:.{digits}g}".replace("inf", "∞") if isinstance(value, float) else str(value)
+
+
 class Table(BaseModel):
     """Numbers and words; None stands for what does not apply."""
 
@@ -60,18 +67,32 @@ class Table(BaseModel):
             table.add_row(*cells, end_section=sections and (following is None or following[0] != row[0]))
         return table
 
-    def html(self, meanings: Mapping[str, str], marker: Callable[[str], str], reference: str = "") -> Markup:
-        """Head and bodies for a `<table>`, which a page's script sorts.
+    def html(
+        self,
+        meanings: Mapping[str, str],
+        marker: Callable[[str], str] = lambda name: "",
+        reference: str = "",
+        form: Callable[[str | float | None], str] = in_words,
+        groups: Mapping[str, str] = {},
+        by: str = "",
+    ) -> Markup:
+        """Head and bodies for a `<table>`, which a page's script sorts. What is `Markup` in a cell stays as it is.
 
         Args:
             meanings: heading -> what it means.
             marker: what stands before a row's name, which is its first cell.
             reference: the name of rows that stand apart, above the others.
+            form: how cells are written that are no `Written` ones.
+            groups: heading -> what stands above it, and above the headings beside it that have the same.
+            by: the heading that the rows are already sorted by.
         """
         template = Environment(loader=FileSystemLoader(ASSETS), autoescape=True, trim_blocks=True, lstrip_blocks=True)
         columns = list(zip(self.columns, self._of_words(), strict=True))
-        rows = [(name, list(map(_written, cells))) for name, *cells in self.rows]
-        context = {"meanings": meanings, "marker": marker, "reference": reference}
+        rows = [[_written(cell, form) for cell in row] for row in self.rows]
+        above = [
+            (name, len(list(same))) for name, same in groupby(self.columns, lambda heading: groups.get(heading, ""))
+        ]
+        context = {"meanings": meanings, "marker": marker, "reference": reference, "above": groups and above, "by": by}
         return Markup(template.get_template("table.html.j2").render(context, columns=columns, rows=rows))
 
     def markdown(self) -> str:
@@ -148,13 +169,6 @@ def worded(text: str, frame: pd.DataFrame) -> str:
     return re.sub(r"\{(\w*)(?::([^{}]*))?\}", value, text)
 
 
-def in_words(value: str | float | None, digits: int = 4) -> str:
-    """A number to so many digits, infinity as its sign, and a dash for what does not apply."""
-    if value is None:
-        return "–"
-    return f"{value:.{digits}g}".replace("inf", "∞") if isinstance(value, float) else str(value)
-
-
 def as_csv(tables: Sequence[Table]) -> str:
     """All tables one after the other, each under its title."""
     text = io.StringIO()
@@ -168,8 +182,8 @@ def as_csv(tables: Sequence[Table]) -> str:
     return text.getvalue()
 
 
-def _written(cell: Cell) -> Written:
-    return cell if isinstance(cell, Written) else Written(cell, in_words(cell))
+def _written(cell: Cell, form: Callable[[str | float | None], str] = in_words) -> Written:
+    return cell if isinstance(cell, Written) else Written(cell, form(cell))
 
 
 def _plain(value: Any) -> Cell:

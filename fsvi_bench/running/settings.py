@@ -16,7 +16,7 @@ FLAGS: Mapping[str, str] = {"M": "--measurement-points", "max_steps": "--max-ste
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """`key=value` of `--set`, the value read as in `submission.yaml` (a number, true, a word).
+    """`key=value` of `--set`, the value read as in YAML (a number, true, a word).
 
     Raises:
         InputError: it has no `=`, or is not YAML.

@@ -84,6 +84,31 @@ def bootstrap_ranks(
     return BootstrapRanks(mean_rank, resampled)
 
 
+def bootstrap_run_ranks(
+    ranks: Mapping[str, Float[np.ndarray, "M _"]], generator: np.random.Generator, n_resamples: int = 1000
+) -> BootstrapRanks:
+    """Mean ranks over data sets of the means over runs, where methods were ranked within each run; and resamples.
+
+    Ranks stay those within the runs: a resample draws data sets, then runs in each, and only weighs them anew, the same
+    for all methods. The draws are those of data sets by name.
+
+    Args:
+        ranks: data set -> [methods, runs].
+        generator: the only source of randomness.
+        n_resamples: R.
+    """
+    names = sorted(ranks)
+    means = np.mean([ranks[name].mean(1) for name in names], axis=0)
+    drawn = generator.integers(len(names), size=(n_resamples, len(names)))
+    totals = np.zeros((n_resamples, len(means)))
+    for d, name in enumerate(names):
+        resample, _ = np.nonzero(drawn == d)
+        runs = ranks[name].shape[1]
+        counts = draw_counts(generator, len(resample), runs, 1)
+        np.add.at(totals, resample, counts @ ranks[name].T / runs)
+    return BootstrapRanks(means, totals / len(names))
+
+
 def _validated(scores: Mapping[str, Float[np.ndarray, "M _ _"]], n_resamples: int) -> list[np.ndarray]:
     """The tables by name."""
     if not scores or n_resamples < 1:

@@ -29,6 +29,22 @@ def dataset_ranks(scores: ArrayLike) -> Float[np.ndarray, "M D"]:
     return rankdata(np.where(incomplete, np.nan, table), axis=0, nan_policy="omit")
 
 
+def tied_ranks(scores: Float[np.ndarray, " M"], tie: float) -> Float[np.ndarray, " M"]:
+    """Ranks from 1, lowest score first; a tie group holds what lies at most `tie` above its smallest score.
+
+    A group shares the mean of its ranks. No chain of near scores joins far ones.
+    """
+    order = np.argsort(scores, kind="stable")
+    ranks = np.empty(len(scores))
+    start = 0
+    for place in range(1, len(order) + 1):
+        smallest = scores[order[start]]
+        if place == len(order) or scores[order[place]] > smallest + tie:
+            ranks[order[start:place]] = (start + 1 + place) / 2
+            start = place
+    return ranks
+
+
 def critical_difference(methods: int, datasets: int, level: float = 0.95) -> float:
     """How far two of the methods' mean ranks must be apart for Nemenyi's test to separate them (Demšar 2006, §3.2.2).
 

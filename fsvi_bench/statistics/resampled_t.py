@@ -9,6 +9,7 @@ Frank's (2004) experiments, though no unbiased estimate exists.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +48,15 @@ def corrected_interval(values: ArrayLike, test_train_ratio: float, level: float 
         raise InputError("values hold Infinity and -Infinity, whose mean is not a number; leave one of them out")
     if len(row) == 1 or math.isinf(mean):
         return Interval(mean, None, None)
-    half = float(student_t.interval(level, len(row) - 1)[1]) * _standard_error(row, test_train_ratio)
+    half = float(half_width(row, test_train_ratio, level))
     return Interval(mean, mean - half, mean + half)
+
+
+def half_width(
+    rows: Float[np.ndarray, "*B J"], test_train_ratio: float, level: float = 0.95
+) -> Float[np.ndarray, "*B"]:
+    """Of `corrected_interval`, for many means of J > 1 finite scores each."""
+    return np.asarray(_quantile(level, rows.shape[-1] - 1) * _standard_error(rows, test_train_ratio))
 
 
 def corrected_paired_test(a: ArrayLike, b: ArrayLike, test_train_ratio: float) -> float:
@@ -95,11 +103,16 @@ def paired_differences(a: Float[np.ndarray, "*B"], b: Float[np.ndarray, " ..."])
         return np.where(a == b, 0.0, a - b)
 
 
-def _standard_error(row: Float[np.ndarray, " J"], ratio: float) -> float:
+@cache
+def _quantile(level: float, degrees: int) -> float:
+    """What |t| exceeds with probability 1 − level."""
+    return float(student_t.interval(level, degrees)[1])
+
+
+def _standard_error(rows: Float[np.ndarray, "*B J"], ratio: float) -> Float[np.ndarray, "*B"]:
     # Equal numbers have no spread; their rounded mean would give them one of 1e-17.
-    if (row == row[0]).all():
-        return 0.0
-    return float(row.std(ddof=1)) * math.sqrt(1 / len(row) + ratio)
+    equal = (rows == rows[..., :1]).all(-1)
+    return np.where(equal, 0.0, rows.std(axis=-1, ddof=1) * math.sqrt(1 / rows.shape[-1] + ratio))
 
 
 def _require(ratio: float, level: float = 0.5) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from fsvi_bench.conformance import Subject, check_method
-from fsvi_bench.leaderboard.verification import read_verification
+from fsvi_bench.leaderboard.board import read_board
+from fsvi_bench.leaderboard.ranking import rank_track
 from fsvi_bench.methods.registry import load_method
-from fsvi_bench.tasks.build import build_task
-from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.official import TaskSet
+from tests.leaderboard.jailing import working_jail
 
 PAGE = (Path(__file__).parents[2] / "docs" / "new-method.md").read_text()
 TEMPLATE = PAGE.split("```python\n")[1].split("```")[0]
@@ -29,7 +29,7 @@ def in_empty_folder(tmp_path, monkeypatch):
 def commands():
     """Every command of the page, without the program's name."""
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-    return [line.removeprefix("fsvi-bench ").split() for block in blocks for line in block.strip().splitlines()]
+    return [shlex.split(line)[1:] for block in blocks for line in block.strip().splitlines()]
 
 
 def test_the_template_is_short():
@@ -75,46 +75,39 @@ def test_the_template_may_take_larger_minibatches(in_empty_folder):
     ]
 
 
-@pytest.fixture
-def two_official_tasks(monkeypatch):
-    """The commands take two toy tasks, which need no raw data, for the leaderboard's."""
-    tasks = TaskSet({("toy", split): build_task(load_card("toy"), split).task for split in range(2)})
-    monkeypatch.setattr("fsvi_bench.leaderboard.protocol.protocol_tasks", lambda data_dir=None: tasks)
-    monkeypatch.setattr("fsvi_bench.tasks.official.official_splits", lambda name: [0, 1])
-    monkeypatch.setattr("fsvi_bench.tasks.official.official_tasks", lambda names, data_dir: tasks)
+def smaller(words):
+    """A command of the page on the bundled diabetes data, with fewer steps and in this one process."""
+    if words[0] == "submit" and ".py:" in words[1]:
+        assert words[words.index("--steps") + 1] == "3000"
+        return [*words, "--set", "max_steps=30"]
+    if words[0] == "verify":
+        return [*words, "--workers", "1"]
+    return ["diabetes" if word == "yacht" else word for word in words]
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("two_official_tasks")
-def test_steps_4_and_5_lead_from_a_run_to_a_site(in_empty_folder, cli):
-    """The page's commands in their order, on two toy tasks, with fewer steps and one re-run instead of two."""
+@pytest.mark.slow(seconds=300)
+def test_steps_4_and_5_lead_from_a_method_to_a_ranked_row(in_empty_folder, cli):
+    """The page's commands in their order, and as they stand there but for the data set and the number of steps."""
+    working_jail()
     found = commands()
-    (run,) = [words for words in found if "--protocol" in words]
-    place = run.index("--protocol")
-    run[place : place + 2] = ["--dataset", "toy", "--splits", "0-1", "--max-steps", "30", "--wandb", "off"]
-    submit, verify, build, serve = found[found.index(next(w for w in found if w[0] == "submit")) :]
-    submit = [*submit[: submit.index("--author")], "--author", "Ada Lovelace", *submit[submit.index("--licence") :]]
-    verify[-1] = "1"
+    *words, serve = found[next(place for place, each in enumerate(found) if each[:2] == ["leaderboard", "init"]) :]
+    assert [each[0] for each in words] == ["leaderboard", "submit", "submit", "verify", "leaderboard"]
     assert serve == ["leaderboard", "serve"]
-    for words in (run, submit, verify):
-        status, _, err = cli(*words, "--workers", 1)
+    for each in words:
+        status, out, err = cli(*smaller(each))
         assert status == 0, err
-    # The project's own references are of other tasks than the two that are planted here.
-    for words in (["leaderboard", "freeze"], build):
-        status, out, err = cli(*words)
-        assert status == 0, err
-    verified = read_verification(Path("leaderboard/verified/my-method-full.json"))
-    assert (verified.label, len(verified.cells)) == ("re-run", 2)
-    assert len(verified.rerun.official[0].waypoints) > 2
     assert out == "leaderboard/site/index.html\n"
-    assert "MyMethod" in Path(out.strip()).read_text()
+    assert "MyMethod full" in Path(out.strip()).read_text()
     assert Path("leaderboard/site/methods/my-method-full.html").is_file()
+    board = read_board(Path("leaderboard"))
+    assert [each.stale for each in board.standings] == [None, None]
+    assert [line.name for line in rank_track(board, "full").lines] == ["rand-a-ngd-full", "my-method-full"]
 
 
 @pytest.mark.data
 def test_the_pages_run_commands_are_understood(in_empty_folder, cli):
     runs = [words for words in commands() if words[0] == "run"]
-    assert len(runs) == 2
+    assert len(runs) == 1
     for words in runs:
         status, _, err = cli(*words, "--dry-run")
         assert status == 0, err

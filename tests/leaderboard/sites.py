@@ -1,76 +1,81 @@
-"""What the tests of the site share: a folder of a leaderboard with every kind of row, and pages read as a browser does."""
+"""Boards and pages for the tests of the site: entries of every track, without running anything."""
 
 from __future__ import annotations
 
+import math
 from html.parser import HTMLParser
 
-from fsvi_bench.leaderboard.references import REFERENCE_FILE, write_references
-from tests.leaderboard.boards import entry, references, save_entry
+from fsvi_bench.leaderboard.edition import write_edition
+from fsvi_bench.leaderboard.entry import ENTRIES, BuiltIn
+from fsvi_bench.leaderboard.result import Waypoint, result_path, write_result
+from tests.leaderboard.boards import edition, entry, result, write_entry
 
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>bold</b>"
-MANY = dict.fromkeys(("boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht"), 2)
-FEW = {"boston": 3, "concrete": 1, "energy": 20, "yacht": 2}
-PAGES = ("index.html", "methods/alpha.html", "datasets/boston.html", "compare.html")
+DATASETS = ["boston", "wine", "yacht", "energy"]
+PAGES = ("index.html", "methods/far.html", "methods/fresh.html", "datasets/yacht.html", "compare.html")
+SOURCE = b"class M:\n    '''<b>bold</b> & more'''\n"
+STEPS = (0, 1, 10, 100, 1000)
 
 
-def every_kind(table):
-    """Ranked in each track, re-scored only, missing a data set, diverged, a reference, not verified."""
-    return [
-        entry(
-            "alpha", table, words={"method": "rand-a", "title": "RANDA, as it is", "link": "https://example.org/a?b=c"}
-        ),
-        entry("beta", table, words={"method": "ssge", "title": "Spectral Stein"}),
-        entry("gamma", table, diverged={("yacht", 1)}, words={"title": "Diverges on yacht"}),
-        entry("delta", table, again=False, words={"title": "Only files"}),
-        entry("epsilon", table, missing=("energy",), words={"title": "Without energy"}),
-        entry(
-            "exact", table, kl=0.0, words={"method": "exact", "reference": True, "title": "Handed in to compare with"}
-        ),
-        entry("zeta", table, "ffg", kl=9.0, words={"title": "Factorised"}),
-        entry("eta", table, "bernoulli", words={"method": "bernoulli-dropout", "title": "Dropout"}),
-        entry("theta", table, verified=False, words={"title": "Just handed in"}),
+def on_the_way(found, singular=False):
+    """A result with waypoints towards each score; of a singular posterior, an infinite KL."""
+
+    def course(cell):
+        if cell.scores is None:
+            return cell
+        kl = math.inf if singular else cell.scores.kl
+        points = tuple(
+            Waypoint(steps=n, seconds=n / 100, kl=kl + 9 / (1 + n), predictive_kl_box=0.1 + 1 / (1 + n)) for n in STEPS
+        )
+        return cell.model_copy(update={"waypoints": points, "scores": cell.scores.model_copy(update={"kl": kl})})
+
+    return found.model_copy(update={"cells": tuple(map(course, found.cells))})
+
+
+def kls(level, lost=()):
+    """KLs that differ by task; None on those that were lost."""
+
+    def kl(place, seed):
+        return None if (place.kind, place.dataset, place.number) in lost else level * (1 + place.number / 10)
+
+    return kl
+
+
+def save_board(root, of=None, order=1):
+    """Entries of every kind, one that was not verified, and a folder that is no entry; written in either order."""
+    of = of or edition(DATASETS)
+    write_edition(root, of)
+    made = [
+        (entry("exact-full", family="full", method=BuiltIn(name="exact", version="0.2.0"), settings={}), kls(1e-12)),
+        (entry("near", family="full"), kls(3.0)),
+        (entry("far", SOURCE, family="full", notes="Tuned on boston.\nSlow."), kls(50.0, [("ranked", "yacht", 1)])),
+        (entry("factors", family="ffg"), kls(2.0)),
+        (entry("dropout", family="bernoulli"), kls(4.0)),
+        (entry("fresh", family="full"), None),
     ]
-
-
-def save_board(root):
-    """A leaderboard's folder with three entries and a folder that is none."""
-    table = references()
-    write_references(root / REFERENCE_FILE, table)
-    save_entry(root, "alpha", table, words={"title": "First of all", "method": "rand-a"})
-    save_entry(root, "beta", table, "ffg", kl=9.0, again=False)
-    save_entry(root, "gamma", table, "bernoulli")
-    (root / "submissions" / "broken").mkdir()
+    for each, kl in made[::order]:
+        write_entry(root, each)
+        if kl is not None:
+            found = on_the_way(result(each, of, kl), singular=each.manifest.track == "singular")
+            write_result(result_path(root, of.name, each.name), found)
+    (root / ENTRIES / "broken").mkdir()
     return root
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, in order, and the text outside of scripts."""
+    """Elements with their attributes, and the words between them."""
 
-    def __init__(self, content):
+    def __init__(self, content: bytes):
         super().__init__()
-        self.elements, self.text, self.ids = [], [], []
+        self.elements, self.text = [], []
         self.feed(content.decode())
+        self.words = " ".join(" ".join(self.text).split())
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
-        self.ids += [value for name, value in attributes if name == "id"]
 
     def handle_data(self, data):
         self.text.append(data)
 
-    def all(self, tag):
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    @property
-    def words(self):
-        return " ".join(" ".join(self.text).split())
-
-
-def heading(page, name, table="#table-full"):
-    return page.locator(f"{table} thead th", has=page.get_by_role("button", name=name, exact=True))
-
-
-def column(page, place, table="#table-full"):
-    """`data-v` of a column, from top to bottom."""
-    cells = page.locator(f"{table} tbody tr > :nth-child({place + 1})")
-    return cells.evaluate_all("cells => cells.map(cell => cell.dataset.v)")
+    def every(self, name):
+        """The values of an attribute."""
+        return [attributes[name] for _, attributes in self.elements if name in attributes]

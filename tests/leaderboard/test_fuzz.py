@@ -1,132 +1,187 @@
-"""Thousands of mutated submissions: each is refused by an InputError, or holds and says nothing but its own scores."""
+"""Mutated entries and results: refused in one sentence, or exactly what their text says; from a seed, so that what
+fails can be made again."""
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
+import copy
+import json
+import random
+import tomllib
 
 import pytest
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard import rescoring
-from fsvi_bench.leaderboard.reading import read_submission
-from fsvi_bench.leaderboard.rescoring import rescore
-from fsvi_bench.posteriors.base import KIND_OF
-from fsvi_bench.posteriors.io import posterior_file, read_posterior
-from fsvi_bench.scoring.scores import score
-from fsvi_bench.seeds import derived_generator
-from tests.leaderboard.mutations import mutate, write
-from tests.leaderboard.planted import plant_submission, planted_manifest, planted_tasks
+from fsvi_bench.files import json_in_lines
+from fsvi_bench.leaderboard.board import read_board
+from fsvi_bench.leaderboard.entry import ENTRY_FILE, Entry, Manifest, SourceFile, parse_manifest, read_entry
+from fsvi_bench.leaderboard.ranking import rank_track
+from fsvi_bench.leaderboard.result import Result, read_result, result_path
+from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
+from tests.leaderboard.boards import edition, entry, make_board, result, sign_file, write_entry
+from tests.leaderboard.test_board import keys  # noqa: F401 - a fixture
 
-PARTS, EACH, EACH_SINGULAR = 10, 1000, 200  # a mixture takes a second to score
-FAMILIES = ("full", "ffg", "bernoulli", "full", "spike-slab")  # of the parts, in turn
-SOURCE = b"raise SystemExit('this was run')\n"
+QUICK, ENTRIES, RESULTS = 300, 10_000, 2000
+DIABETES = edition(["diabetes"])
 
-
-@cache
-def tasks():
-    return planted_tasks()
-
-
-def planted_files(family, root):
-    """Contents by name of a valid submission that uses every field."""
-    manifest = planted_manifest(
-        "planted",
-        family,
-        source={"file": "method.py", "class": "Planted"},
-        hyperparameters={"lr": 0.01, "minibatch": "full", "draw": True, "seed": None, "S": 3},
-        link="https://example.org/a?b=c#d",
-        notes="Two lines.\nOf plain text: it's 'quoted'.",
-        budget={"steps": 10, "seconds": 60.0, "likelihood_rows": 100},
-    )
-    folder = plant_submission(root, tasks(), manifest, source=SOURCE)
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+#: What a value may turn into.
+ODD = [
+    None, True, False, 0, -1, 1, 2**63, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, -1e308, 5e-324, float("inf"),
+    float("-inf"), float("nan"), "", " ", "0", "1.0", "true", "Infinity", "NaN", "A title", "ada", "MIT", "é" * 50,
+    "\u202eabc", "\u3164", "a\u0301\u0301\u0301\u0301\u0301\u0301", "\U0001f600", "\x00", "\x7f", "\x1b[2J", "<script>",
+    "../../x", "x" * 5000, [], {}, [[]], [1, "a"], {"a": 1}, {"": None}, [None] * 300,
+]  # fmt: skip
+PIECES = [b"", b"\0", b"\xff", b"\n", b"\r", b'"', b"'''", b"[", b"]", b"{", b"}", b"=", b",", b":", b"#", b"\\u0000", b"\\",
+          b"1e999", b"NaN", b"nan", b"inf", b"-", b"_", b"0x", b"9" * 400, "\u202e".encode(), b"[[", b"a.b.c"]  # fmt: skip
 
 
-def strings(value):
+def mutated_bytes(content: bytes, rng: random.Random) -> bytes:
+    """One to three changes: a piece inserted, left out, doubled, moved, or a bit turned."""
+    for _ in range(rng.randint(1, 3)):
+        start = rng.randrange(len(content) + 1)
+        end = min(len(content), start + rng.choice([0, 1, 2, 8, 64]))
+        piece = content[start:end]
+        at = rng.randrange(len(content) + 1)
+        turned = bytes(each ^ 1 << rng.randrange(8) for each in piece[:1]) + piece[1:]
+        content = rng.choice([
+            content[:start] + rng.choice(PIECES) + content[end:],
+            content[:start] + content[end:],
+            content[:end] + piece + content[end:],
+            content[:at] + piece + content[at:],
+            content[:start] + turned + content[end:],
+        ])  # fmt: skip
+    return content
+
+
+def mutated(value: object, rng: random.Random) -> object:
+    """One to three changes of a tree of dicts and lists: a node deleted, doubled, swapped, of another type, or nested."""
+    value = copy.deepcopy(value)
+    for _ in range(rng.randint(1, 3)):
+        nodes = list(_nodes(value))
+        if not nodes:
+            return rng.choice(ODD)
+        (parent, key), (other, its) = rng.choice(nodes), rng.choice(nodes)
+        match rng.randrange(7):
+            case 0:
+                del parent[key]
+            case 1 if isinstance(parent, list):
+                parent.append(copy.deepcopy(parent[key]))
+            case 1:
+                name = rng.choice([f"{key}s", f"{key} ", key.upper(), its if isinstance(its, str) else "x"])
+                parent[name] = copy.deepcopy(parent[key])
+            case 2:
+                parent[key], other[its] = copy.deepcopy(other[its]), copy.deepcopy(parent[key])
+            case 3:
+                parent[key] = copy.deepcopy(other[its])
+            case 4 if isinstance(parent[key], int | float):
+                parent[key] = rng.choice([str(parent[key]), bool(parent[key]), -parent[key], parent[key] * 2])
+            case 5:
+                for _ in range(rng.choice([1, 3, 60])):
+                    parent[key] = rng.choice([[parent[key]], {"a": parent[key]}])
+            case _:
+                parent[key] = copy.deepcopy(rng.choice(ODD))
+    return value
+
+
+def _nodes(value):
+    for key, each in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        yield value, key
+        if isinstance(each, dict | list):
+            yield from _nodes(each)
+
+
+def as_toml(value: object) -> str:
+    """Any tree as inline TOML, but for null, which TOML has not."""
     if isinstance(value, dict):
-        return [text for item in value.items() for part in item for text in strings(part)]
-    if isinstance(value, list | tuple):
-        return [text for item in value for text in strings(item)]
-    return [value] if isinstance(value, str) else []
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {as_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(as_toml, value)) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps("null" if value is None else value, ensure_ascii=False)
 
 
-def verify(folder):
-    submission = read_submission(folder, tasks())
-    return submission, rescore(submission, tasks())
+def sentence(error: InputError) -> None:
+    assert len(str(error)) < 700
+    assert str(error).isprintable()
 
 
-def require_honest(submission, cells, known):
-    """The scores are those of the files, scored here once each; claims are theirs, and no text holds markup."""
-    folder, claims = submission.folder, submission.claims.cells
-    for claim, cell in zip(claims, cells, strict=True):
-        place = claim.dataset, claim.split
-        assert (cell.dataset, cell.split, cell.task_sha256) == (*place, tasks().tasks[place].sha256)
-        assert (cell.status == "ok") == (cell.scores is not None) == (claim.posterior_sha256 is not None)
-        if cell.scores is None:
+@pytest.mark.parametrize("count", [QUICK, pytest.param(ENTRIES, marks=pytest.mark.slow(seconds=60))])
+def test_a_mutated_entry_is_refused_or_is_what_it_says(tmp_path, count):
+    rng = random.Random(26)
+    first = write_entry(tmp_path, entry("first", b"class M: ...\n", notes="one\ntwo", link="https://a.org/b",
+                                        settings={"lr": 0.1, "wide": True, "mode": "é", "steps": 10}))  # fmt: skip
+    contents = [(each / ENTRY_FILE).read_bytes() for each in (first, write_entry(tmp_path, entry("second")))]
+    accepted = 0
+    for number in range(count):
+        content = rng.choice(contents)
+        if number % 2:
+            content = mutated_bytes(content, rng)
+        elif isinstance(tree := mutated(tomllib.loads(content.decode()), rng), dict):
+            content = "".join(f"{json.dumps(key)} = {as_toml(each)}\n" for key, each in tree.items()).encode()
+        try:
+            found = parse_manifest(content, tmp_path / ENTRY_FILE)
+        except InputError as error:
+            sentence(error)
             continue
-        if claim.posterior_sha256 not in known:
-            posterior = read_posterior(folder / claim.file)
-            assert posterior.kind == KIND_OF[submission.manifest.family]
-            known[claim.posterior_sha256] = score(posterior, tasks().problem(place))
-        scored = known[claim.posterior_sha256]
-        assert cell.scores == scored
-        for name in ("kl", "predictive_kl_box"):
-            claimed, value = getattr(claim, name), getattr(scored, name)
-            assert claimed == value or abs(claimed - value) <= 1e-8 + 1e-6 * abs(value)  # infinity and null alone
-    for text in strings(submission.manifest.model_dump()) + strings(submission.claims.model_dump()):
-        assert "<" not in text
-        assert ">" not in text
+        accepted += 1
+        said = tomllib.loads(content.decode())
+        kept = found.model_dump(by_alias=True, exclude_unset=True)
+        assert {**kept, "licence": ""} == {**said, "licence": ""}  # MIT for mit
+        assert Manifest.model_validate(found.model_dump(by_alias=True)) == found
+        assert not any(each in str(kept) for each in "<>\x00\x1b\x7f\u202e")
+        if accepted % 10 == 0:
+            source = b"" if isinstance(found.method, SourceFile) else None
+            again = write_entry(tmp_path / str(accepted), Entry("again", found, source))
+            assert read_entry(again).manifest == found
+    assert count // 100 < accepted < count // 2  # neither all nor nothing is looked at
 
 
 @pytest.fixture
-def scored_once(monkeypatch):
-    """A posterior that no mutation has touched is scored once; `require_honest` scores on its own."""
-    scored = {}
-
-    def once(q, problem):
-        key = posterior_file(q, problem.frozen.sha256)
-        if key not in scored:
-            scored[key] = score(q, problem)
-        return scored[key]
-
-    monkeypatch.setattr(rescoring, "score", once)
+def boards(tmp_path, keys):  # noqa: F811
+    """A board that asks for signatures and one that does not, with one result each, and the result's text."""
+    roots = [make_board(tmp_path / name, {"first": lambda place, seed: 1.0}, DIABETES) for name in ("signed", "own")]
+    (roots[0] / ALLOWED_SIGNERS).write_text(f'lab namespaces="fsvi-bench-result" {(keys / "lab.pub").read_text()}')
+    sign_file(result_path(roots[0], "v2", "first"), keys / "lab")
+    assert all(rank_track(read_board(root), "full").lines for root in roots)
+    return roots, result_path(roots[0], "v2", "first").read_bytes()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("scored_once")
-@pytest.mark.parametrize("part", range(PARTS))
-def test_mutated_submissions_are_refused_or_honest(part, tmp_path):
-    family = FAMILIES[part % len(FAMILIES)]
-    files, known, became = planted_files(family, tmp_path / "original"), {}, {}
-    each = EACH if family in ("full", "ffg") else EACH_SINGULAR
-    folder = tmp_path / "mutated" / "planted"
-    for number in range(each):
-        random = derived_generator("fuzz", part, number)
-        write(mutate(files, random), folder)
+@pytest.mark.parametrize("count", [QUICK, pytest.param(RESULTS, marks=pytest.mark.slow(seconds=90))])
+def test_a_mutated_result_is_never_shown_as_signed_nor_read_two_ways(boards, count):
+    rng = random.Random(26)
+    (signed, own), original = boards
+    accepted = 0
+    for number in range(count):
+        content = mutated_bytes(original, rng)
+        if number % 2:
+            tree = mutated(json.loads(original), rng)
+            content = json_in_lines(json.dumps(tree), 2).encode(errors="surrogatepass")
+        for root in (signed, own):
+            result_path(root, "v2", "first").write_bytes(content)
+        if content != original:
+            (standing,) = read_board(signed).standings
+            assert standing.result is None
+        (standing,) = read_board(own).standings
         try:
-            submission, cells = verify(folder)
+            found = read_result(result_path(own, "v2", "first"))
         except InputError as error:
-            sentence = str(error)
-            assert sentence.isprintable()
-            assert len(sentence) < 1500
-            became["refused"] = became.get("refused", 0) + 1
-        else:
-            require_honest(submission, cells, known)
-            became["accepted"] = became.get("accepted", 0) + 1
-    # A fuzzer that is always refused looks at the first check alone; one that is never refused mutates nothing.
-    assert became["refused"] > each / 2
-    assert became["accepted"] > each / 50
+            sentence(error)
+            assert standing.result is None
+            continue
+        if standing.result is None:
+            continue
+        accepted += 1
+        assert standing.result == found
+        assert Result.model_validate_json(found.text()) == found
+        assert found.text() == content
+        assert rank_track(read_board(own), "full").lines[0].name == "first"
+    assert accepted < count // 2
 
 
-def test_what_the_mutations_start_from_holds(tmp_path):
-    files = planted_files("full", tmp_path)
-    submission, cells = verify(tmp_path / "planted")
-    require_honest(submission, cells, {})
-    assert set(files) == {
-        "submission.yaml",
-        "cells.json",
-        "method.py",
-        *(claim.file for claim in submission.claims.cells),
-    }
-    assert Path(tmp_path / "planted" / "method.py").read_bytes() == SOURCE
+def test_a_forged_number_in_perfect_form_is_shown_where_no_signature_is_asked_for_alone(boards):
+    """On a board of one's own anyone who can write there can write numbers; with signatures nobody else can."""
+    (signed, own), _ = boards
+    forged = result(entry("first"), DIABETES, lambda place, seed: 0.0)
+    for root in (signed, own):
+        result_path(root, "v2", "first").write_bytes(forged.text())
+    assert [read_board(root).standings[0].result is None for root in (signed, own)] == [True, False]

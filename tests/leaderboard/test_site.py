@@ -1,38 +1,53 @@
-"""The site without a browser: what it says, and that nothing in it is anybody's markup."""
+"""The site without a browser: what it says, that nothing in it is anybody's markup, and what it leaves alone."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import posixpath
-import random
+import socket
+import threading
 import warnings
+from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import urldefrag
 
 import pytest
 
-from fsvi_bench.leaderboard.entries import Unreadable
-from fsvi_bench.leaderboard.site.build import site_files
-from fsvi_bench.leaderboard.site.material import make_material
-from fsvi_bench.leaderboard.submission import Source
-from tests.leaderboard.boards import entry, references, verification, verified_cells
-from tests.leaderboard.sites import HOSTILE, Page, every_kind
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.board import Refused, read_board
+from fsvi_bench.leaderboard.comparing import comparison
+from fsvi_bench.leaderboard.edition import write_edition
+from fsvi_bench.leaderboard.entry import SourceFile
+from fsvi_bench.leaderboard.result import read_result, result_path
+from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
+from fsvi_bench.leaderboard.site import output
+from fsvi_bench.leaderboard.site.build import build_site, site_files
+from fsvi_bench.leaderboard.site.output import MANIFEST, write_site
+from fsvi_bench.leaderboard.site.pages import Site, positions
+from fsvi_bench.leaderboard.site.render import WORDS, visible
+from fsvi_bench.leaderboard.site.serve import make_server
+from fsvi_bench.presenting.plots import digits
+from tests.leaderboard.boards import KEY, edition, make_board
+from tests.leaderboard.sites import DATASETS, PAGES, Page, save_board
+
+HOSTILE = "<b onclick=alert(1)>'\"&{{ 7 * 7 }}</b></script><script>alert(2)</script>\u202e\x1b[31m"
 
 
 @pytest.fixture(scope="module")
-def table():
-    return references()
+def root(tmp_path_factory):
+    return save_board(tmp_path_factory.mktemp("board"))
 
 
 @pytest.fixture(scope="module")
-def material(table):
-    return make_material(every_kind(table), [], table)
+def site(root):
+    return Site.of(read_board(root), root)
 
 
 @pytest.fixture(scope="module")
-def files(material):
-    return dict(site_files(material))
+def files(site):
+    return dict(site_files(site))
 
 
 @pytest.fixture(scope="module")
@@ -40,225 +55,326 @@ def pages(files):
     return {name: Page(content) for name, content in files.items() if name.endswith(".html")}
 
 
-def rows(page, tab):
-    """Rows of a table of the first page: name in small letters -> what stands in them."""
-    content = page.split(f'id="table-{tab}"')[1].split("</table>")[0]
-    return [Page(f"<table><tr {row}</table>".encode()).words for row in content.split("<tr ")[1:] if "data-text" in row]
+def tree(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_method_that_blew_up_breaks_no_page(table):
-    """Divergences so large that their squares, or what stands beside them on an axis, are no numbers any more."""
-    entries = [entry("plain", table), entry("huge", table, kl=1e251), entry("largest", table, kl=1.7e308)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pages = dict(site_files(make_material(entries, [], table)))
-    assert "10²⁵¹" in pages["index.html"].decode()
-    for dataset in table.datasets:
-        assert "nan" not in pages[f"datasets/{dataset}.html"].decode().lower().split()
+def test_the_numbers_are_the_tables_own(site, pages):
+    shown = set(pages["index.html"].every("data-v"))
+    for table in site.tables.values():
+        for line in table.lines:
+            medians = [line.medians[name] for name in ("predictive_kl_box", "nlpd_gap", "median_variance_ratio")]
+            numbers = (line.mean_rank, line.seconds, *line.scores.values(), *medians)
+            assert {str(value).replace("inf", "Infinity") for value in numbers} <= shown
 
 
-def test_every_row_says_what_it_is(files):
-    full = rows(files["index.html"].decode(), "full")
-    by_title = {title: row for row in full for title in TITLES if title in row}
-    assert by_title.keys() == set(TITLES)
-    for title, words in TITLES.items():
-        for word in words:
-            assert word in by_title[title], (title, word)
-    assert [row.startswith("–") for row in full] == [False] * 3 + [True] * 5  # ranked ones first
-    assert "The exact posterior closed form" in " ".join(full)
-    assert "MAP, a point mass closed form" in " ".join(rows(files["index.html"].decode(), "singular"))
-    assert len(rows(files["index.html"].decode(), "across")) == 11  # nine entries, the exact posterior and the MAP
+def test_the_first_page_says_who_is_ranked_and_what_is_not(pages):
+    page = pages["index.html"].words
+    for words in (
+        "boston dev", "14/15", "The MAP, a point mass", "0 draws failed their certificate", KEY.hex(),
+        "fresh ada · full not verified yet fsvi-bench verify entries/fresh --edition v2", "broken : cannot read entry.toml",
+        "a board of one’s own",
+    ):  # fmt: skip
+        assert words in page
+    assert "yacht dev" not in page
+    assert all(title in page for title in ("Full covariance", "Factorised", "Singular", "All, box inputs"))
 
 
-TITLES = {
-    "RANDA, as it is": ["re-run"],
-    "Spectral Stein": ["re-run"],
-    "Diverges on yacht": ["re-run", "∞"],
-    "Only files": ["re-scored only", "its source was not run again"],
-    "Without energy": ["re-run", "missing: energy", "missing"],
-    "Handed in to compare with": ["a reference, shown to compare with"],
-    "Just handed in": ["not verified", "it has not been verified"],
-}
+def test_an_open_editions_secret_is_in_no_file_and_commands_ask_for_it(tmp_path):
+    save_board(tmp_path, edition(DATASETS, status="open"))
+    (tmp_path / ALLOWED_SIGNERS).write_text("")
+    made = dict(site_files(Site.of(read_board(tmp_path), tmp_path)))
+    assert not any(KEY.hex().encode() in content for content in made.values())
+    assert "verify entries/near --edition v2 --secret FILE --key FILE" in Page(made["methods/near.html"]).words
+    assert "No entry has a result that counts yet." in Page(made["index.html"]).words  # nobody signed
+    assert "no allowed signer signed its result" in Page(made["methods/near.html"]).words
 
 
-def test_numbers_are_the_tables_own(files, material):
-    page = files["index.html"].decode()
-    for line in material.tables["full"].lines:
-        for value in line.scores.values():
-            if value is not None and math.isfinite(value):
-                assert f'data-v="{value!r}"' in page
-    assert 'data-v="Infinity"' in page
+def test_a_method_page_tells_what_it_is_who_ran_it_and_how_to_make_it_again(pages):
+    page = pages["methods/far.html"]
+    for words in (
+        "Ada Lovelace", "MIT", "name = \"far\"", "100 steps and 30 seconds", "Tuned on boston. Slow.", "bubblewrap, rlimit, seccomp",
+        "unsigned: the board is one’s own", "a processor", "diverged : KL is not a number", "3 of 3", "official 4",
+        "10 % 100", "by the code’s own count", "'''<b>bold</b> & more'''",
+        "run --method entries/far/method.py:M --family full --dataset boston --dataset wine --dataset yacht "
+        "--dataset energy --splits 0-4 --set name=far",
+    ):  # fmt: skip
+        assert words in page.words, words
+    assert sum(tag == "svg" and "width" in attributes for tag, attributes in page.elements) == 1  # the curves
+    assert "run --method rand-a --family ffg" in pages["methods/factors.html"].words
+    assert "above the floor" in pages["methods/factors.html"].words
+    assert "not verified yet" in pages["methods/fresh.html"].words
 
 
-def test_json_holds_all_that_the_pages_show(files, material):
+def test_a_data_sets_page_has_its_card_tasks_and_entries(site, pages):
+    page = pages["datasets/boston.html"].words
+    for words in (
+        "Harrison, D. and Rubinfeld",
+        "A data set to tune on: ranks leave it out",
+        "drawn from the model",
+        "0.500 0.200 0.300",
+        "The MAP, a point mass",
+    ):
+        assert words in page
+    for place, task in site.tasks.items():
+        assert task.sha256[:16] in pages[f"datasets/{place.dataset}.html"].words
+    assert all(name in page for name in ("exact-full", "near", "far", "factors", "dropout"))
+
+
+def test_scores_lie_on_a_logarithmic_axis():
+    found = positions([1e-12, 0.1, 1.0, 10.0, math.inf])
+    assert found[1:4] == pytest.approx([0.0, 0.5, 1.0])
+    assert math.isnan(found[0])
+    assert math.isnan(found[4])
+    assert positions([3.0]) == [0.0]
+
+
+def test_json_holds_what_the_pages_show(site, root, files):
     board = json.loads(files["leaderboard.json"])
-    assert [line["name"] for line in board["tables"]["full"]["lines"]] == [
-        line.name for line in material.tables["full"].lines
+    assert board["edition"]["secret"] == KEY.hex()
+    for key, table in site.tables.items():
+        found = board["tables"][key]["lines"]
+        assert [(line["name"], line["mean_rank"], line["scores"]) for line in found] == [
+            (line.name, line.mean_rank, line.scores) for line in table.lines
+        ]
+    by_name = {each["name"]: each for each in board["entries"]}
+    assert by_name["far"]["result"] == json.loads(read_result(result_path(root, "v2", "far")).text())
+    assert by_name["far"]["manifest"]["method"] == {"file": "method.py", "class": "M"}
+    assert by_name["dropout"]["result"]["cells"][0]["scores"]["kl"] == "Infinity"
+    assert by_name["fresh"]["stale"] == "not verified yet"
+    assert board["refused"][0]["name"] == "broken"
+
+
+def test_pairs_are_compared_by_python(site, files):
+    """The earlier of two has the pair, and each entry the medians of both scores."""
+    waiting = list(site.shown.values())
+    assert len(waiting) == 5
+    while waiting:
+        a = waiting.pop(0)
+        script = files[f"data/{a.name}.js"].decode()
+        found = json.loads(script.removeprefix("fsviBenchCompared(").removesuffix(");\n"))
+        assert (found["name"], found["track"]) == (a.name, a.track)
+        assert found["beside"].keys() == {b.name for b in waiting}
+        for b in waiting:
+            expected = comparison(site.board, a, b)
+            key = "same" if a.track == b.track else "other"
+            assert found[key]["score"] == WORDS["scores"][expected.score]
+            assert [text for text, _ in found[key]["medians"]] == [digits(each.a) for each in expected.differences]
+            p, *numbers = found["beside"][b.name]
+            assert p == digits(expected.p_value, 2)
+            rows = [[each.log_ratio, *each.interval] for each in expected.differences]
+            assert numbers == pytest.approx([100 * number for row in rows for number in row], abs=0.5 + 1e-9)
+
+
+def hostile(site):
+    """A stranger's texts wherever one could stand, past what entries and results are checked for."""
+    plain = site.shown["far"]
+    method = SourceFile.model_construct(file=HOSTILE, class_=HOSTILE)
+    words = dict.fromkeys(("title", "owner", "licence", "notes"), HOSTILE)
+    lists = {"authors": [HOSTILE], "settings": {HOSTILE: HOSTILE}, "link": "javascript:alert(3)", "method": method}
+    manifest = plain.entry.manifest.model_copy(update=words | lists)
+    cells = [cell.model_copy(update={"reason": HOSTILE}) for cell in plain.result.cells]
+    facts = {"isolation": HOSTILE, "provenance": {HOSTILE: HOSTILE}, "cells": tuple(cells)}
+    result = plain.result.model_copy(update=facts)
+    stranger = replace(plain, entry=replace(plain.entry, manifest=manifest, source=HOSTILE.encode()), result=result)
+    unread = replace(next(each for each in site.board.standings if each.name == "fresh"), stale=HOSTILE)
+    standings = [
+        stranger if each.name == "far" else unread if each.name == "fresh" else each for each in site.board.standings
     ]
-    gamma = next(each for each in board["entries"] if each["name"] == "gamma")
-    assert [cell["status"] for cell in gamma["cells"]].count("diverged") == 1
-    own = json.loads(files["data/alpha.json"])
-    assert own["verification"]["cells"][0]["scores"]["kl"] == material.entries[0].verification.cells[0].scores.kl
-    assert own["standings"]["full"]["place"] == material.lines["full", "alpha"].place
-    assert own["submission"]["title"] == "RANDA, as it is"
-    assert json.loads(files["data/theta.json"])["verification"] is None
-    script = files["data/eta.js"].decode()
-    assert json.loads(script.removeprefix("fsviBenchEntry(").removesuffix(");\n"))["datasets"]["yacht"]["kl"] == [
-        "Infinity",
-        "Infinity",
-    ]
+    return replace(site.board, standings=standings, refused=[Refused(HOSTILE, HOSTILE)])
 
 
-def test_a_method_page_tells_settings_re_runs_and_how_to_make_it_again(pages, material):
-    page = pages["methods/alpha.html"]
-    run = material.entries[0].verification.rerun.official[0]
-    assert "A. Author, B. Author" in page.words
-    assert {"href": "https://example.org/a?b=c", "rel": "nofollow noopener"} in page.all("a")
-    assert f"{run.rerun:.6g}"[:6] in page.words
-    for dataset, splits in (("boston", "0-2"), ("energy", "0-3"), ("yacht", "0-1")):
-        where = f"--dataset {dataset} --splits {splits}"
-        assert f"--method submissions/alpha/mine.py:Mine --family full {where} --set lr=0.01" in page.words
-    assert "draws others than the submission did under the name rand-a" in page.words
-    assert "fsvi-bench verify submissions/alpha --rerun 2" in page.words
-    assert "class Mine: pass" in page.words
-    assert "the covariance lost its rank" in pages["methods/gamma.html"].words
-    assert "There is no re-run" in pages["methods/delta.html"].words
-    assert "it has not been verified" in pages["methods/theta.html"].words
-    assert "Missing: energy." in pages["methods/epsilon.html"].words
-
-
-def test_a_data_sets_page_has_its_card_tasks_and_every_entry(pages, table):
-    page = pages["datasets/boston.html"]
-    assert "Harrison, D. and Rubinfeld" in page.words
-    assert "A development data set" in page.words
-    assert "development" not in pages["datasets/energy.html"].words
-    for task in table.tasks:
-        found = [each["title"] for each in pages[f"datasets/{task.dataset}.html"].all("code") if "title" in each]
-        assert task.task_sha256 in found
-    for title in (*TITLES, "Factorised", "Dropout", "MAP, a point mass"):
-        assert title in page.words
-
-
-def hostile_entry(table, name="alpha"):
-    """A stranger's texts wherever one could stand, past what submissions are checked for."""
-    plain = entry(name, table)
-    hyperparameters = {"lr": HOSTILE, HOSTILE: 1.0}
-    words = {
-        "title": HOSTILE, "method": HOSTILE, "authors": [HOSTILE], "licence": HOSTILE, "hardware": HOSTILE,
-        "notes": HOSTILE, "link": "javascript:alert(3)", "hyperparameters": hyperparameters,
-        "source": Source.model_construct(file=HOSTILE, class_=HOSTILE),
-    }  # fmt: skip
-    found = plain.verification
-    rerun = found.rerun.model_copy(
-        update={
-            "isolation": HOSTILE,
-            "hardware": HOSTILE,
-            "withheld": tuple(each.model_copy(update={"reason": HOSTILE}) for each in found.rerun.withheld),
-        }
-    )
-    cells = tuple(
-        cell.model_copy(update={"status": "failed", "scores": None, "reason": HOSTILE}) for cell in found.cells[:1]
-    )
-    verification = found.model_copy(update={"rerun": rerun, "cells": cells + found.cells[1:], "fsvi_bench": HOSTILE})
-    manifest = plain.manifest.model_copy(update=words)
-    return replace(plain, manifest=manifest, verification=verification, source=HOSTILE + "\u202e\x1b[31m")
-
-
-def test_strangers_texts_are_texts_everywhere(table):
-    unread = replace(entry("beta", table, verified=False), note=HOSTILE)
-    stranger = make_material([hostile_entry(table), unread], [Unreadable(HOSTILE, HOSTILE)], table)
-    plain = make_material([entry("alpha", table), entry("beta", table, verified=False)], [], table)
-    allowed = {name: set(map(str.lower, tags)) for name, tags in elements(plain).items()}
-    for name, content in site_files(stranger):
+def test_strangers_texts_are_texts_everywhere(site, root, pages):
+    board = hostile(site)
+    board.standings[0] = replace(board.standings[0], signer=HOSTILE)
+    for name, content in site_files(Site.of(board, root)):
         if not name.endswith(".html"):
             continue
         page = Page(content)
-        assert {tag for tag, _ in page.elements} <= allowed[name] | {"ul", "li", "code", "span"}, name
-        for tag, attributes in page.elements:
-            assert not any(each.startswith("on") for each in attributes), (name, tag)
-            assert not attributes.get("href", "").lower().startswith("javascript"), name
-            assert tag != "script" or attributes.get("src", "").endswith(".js"), name  # none within a page
-        assert b"<b>bold" not in content
-        assert "\u202e" not in content.decode()
-        assert "\x1b" not in content.decode()
-    source = Page(dict(site_files(stranger))["methods/alpha.html"])
-    assert HOSTILE + "\\u202e\\u001b[31m" in "".join(source.text)
-    assert "failed : " + HOSTILE in source.words
+        assert {tag for tag, _ in page.elements} <= {tag for tag, _ in pages[name].elements} | {"strong"}, name
+        assert not {attribute for _, found in page.elements for attribute in found if attribute.startswith("on")}, name
+        assert not any(target.lower().startswith("javascript") for target in page.every("href")), name
+        assert not set("\u202e\x1b") & set(content.decode()), name
+        if name in ("index.html", "methods/far.html", "compare.html"):
+            assert visible(HOSTILE) in " ".join(page.text), name
 
 
-def elements(material):
-    return {
-        name: {tag for tag, _ in Page(content).elements}
-        for name, content in site_files(material)
-        if name.endswith(".html")
-    }
-
-
-def test_every_link_leads_to_a_file_of_the_site_and_nothing_is_fetched_from_elsewhere(files, pages):
+def test_pages_run_nothing_of_their_own_and_lead_to_files_of_the_site(files, pages):
     for name, page in pages.items():
-        assert len(set(page.ids)) == len(page.ids), name
-        for tag, attributes in page.elements:
-            for key in ("href", "src"):
-                target = attributes.get(key)
-                if target is None or target == "data:,":
-                    continue
-                if target.startswith("https://"):
-                    assert (tag, attributes["rel"]) == ("a", "nofollow noopener")
-                    continue
-                path, fragment = urldefrag(target)
-                at = posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) if path else name
-                assert at in files, (name, target)
-                if fragment and "=" not in fragment:
-                    assert fragment in pages[at].ids, (name, target)
-            assert "style" not in attributes, (name, tag)  # the page's own policy would refuse it
-    style = files["assets/style.css"].decode()
-    assert "url(" not in style
-    assert "@import" not in style
-    assert b"http" not in files["assets/site.js"] + files["assets/compare.js"]
+        ids = page.every("id")
+        assert len(set(ids)) == len(ids), name
+        policies = [found["content"] for tag, found in page.elements if "http-equiv" in found]
+        assert policies == [
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
+        ]
+        assert page.every("style") == []
+        assert not any(tag == "style" or (tag == "script" and "src" not in found) for tag, found in page.elements), name
+        for target in page.every("href") + page.every("src"):
+            path, fragment = urldefrag(target)
+            if target.startswith(("data:", "https://")):
+                continue
+            there = posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) if path else name
+            assert there in files, (name, target)
+            assert not fragment or "=" in fragment or fragment in pages[there].every("id"), (name, target)
 
 
-def test_a_policy_stands_before_anything_that_it_rules(pages):
-    for page in pages.values():
-        tags = [tag for tag, _ in page.elements]
-        policy = page.all("meta")[1]
-        assert policy["http-equiv"] == "Content-Security-Policy"
-        assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy["content"]
-        assert "unsafe" not in policy["content"]
-        assert tags.index("meta") < min(tags.index("script"), tags.index("link"))
+def test_equal_folders_give_equal_files_whatever_the_order(root, tmp_path):
+    _, names = build_site(root, tmp_path / "a")
+    other = save_board(tmp_path / "other", order=-1)
+    board, _ = build_site(other, tmp_path / "b")
+    assert [each.name for each in board.refused] == ["broken"]
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    assert sorted(tree(tmp_path / "a")) == names
 
 
-def test_the_same_whatever_the_order_of_entries(table, files):
-    shuffled = every_kind(table)
-    random.Random(1).shuffle(shuffled)
-    assert dict(site_files(make_material(shuffled, [], table))) == files
+def test_a_board_without_results_and_one_with_absurd_numbers_have_pages(tmp_path):
+    save_board(tmp_path / "empty")
+    for path in (tmp_path / "empty/results").rglob("*.json"):
+        path.unlink()
+    of = edition(["boston"], status="open")  # a data set to tune on, ranked where there is no other
+    make_board(tmp_path / "absurd", {"huge": lambda *_: 1e251, "lost": lambda *_: None, "one": lambda *_: 1.0}, of)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("empty", "absurd"):
+            build_site(tmp_path / name, tmp_path / name / "site")
+    page = Page((tmp_path / "absurd/site/index.html").read_bytes()).words
+    assert "10²⁵¹" in page
+    assert "0/5" in page
+    assert "nan" not in page.split()
 
 
-def test_without_any_entry_there_is_a_site_all_the_same(table):
-    page = Page(dict(site_files(make_material([], [], table)))["index.html"])
-    assert page.words.count("There is no entry in this track yet.") == 5  # three tracks, two tables across them
-    assert "The exact posterior" in page.words
-    assert "MAP, a point mass" in page.words
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (math.nan, "–"), (math.inf, "∞"), (-math.inf, "−∞"), (0, "0"), (-1e-14, "≈ 0"), (0.01234, "0.0123"),
+     (9.996, "10.0"), (0.9999, "1.00"), (12345.6, "12,346"), (-3.25e-5, "−3.25·10⁻⁵"), (1e6, "10⁶")],
+)  # fmt: skip
+def test_numbers_have_three_digits(value, text):
+    assert digits(value) == text
 
 
-def test_the_first_tab_is_one_with_an_entry(table):
-    """The references' own rows are no reason to look at a table."""
-    text = dict(site_files(make_material([entry("zeta", table, "ffg", kl=9.0)], [], table)))["index.html"].decode()
-    assert [part[:5] for part in text.split('<section class="panel current" id="')[1:]] == ['ffg" ']
+def test_only_a_builds_own_files_go(tmp_path):
+    site = tmp_path / "site"
+    write_site(site, {"index.html": b"1", "methods/a.html": b"1", "methods/b.html": b"1"})
+    (site / "mine.txt").write_text("kept")
+    write_site(site, {"index.html": b"1", "methods/b.html": b"2"})
+    assert tree(site).keys() == {"index.html", "methods/b.html", "mine.txt", MANIFEST}
+    (site / "data").mkdir()
+    (site / "data/a.js").write_text("mine")
+    with pytest.raises(InputError, match=r"a\.js is there and was not made by `leaderboard build`; remove it"):
+        write_site(site, {"data/a.js": b"1"})
+    assert (site / "index.html").read_bytes() == b"1"
 
 
-@pytest.mark.parametrize("datasets", [("energy", "yacht"), ("energy", "yacht", "wine")])
-def test_the_first_page_tells_of_intervals_where_there_are_any(datasets):
-    few = references(dict.fromkeys(datasets, 2))
-    page = Page(dict(site_files(make_material([entry(name, few) for name in "abc"], [], few)))["index.html"])
-    there = len(datasets) == 3
-    assert ("its bar the 95 % interval of that" in page.words.replace("\xa0", " ")) is there
-    assert ("The bar is the 95 % interval" in page.words.replace("\xa0", " ")) is there
-    assert ("it has no interval yet, and no rows are told apart" in page.words) is not there
+def test_a_changed_list_of_files_removes_nothing_outside(tmp_path):
+    site, outside = tmp_path / "site", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept.txt").write_text("kept")
+    write_site(site, {"index.html": b"1"})
+    (site / "linked").symlink_to(outside)
+    names = ["index.html", MANIFEST, "../outside/kept.txt", str(outside / "kept.txt"), "linked/kept.txt", "a\0b", 7, ""]
+    (site / MANIFEST).write_text(json.dumps({"format": "fsvi-site/1", "files": names}))
+    write_site(site, {"index.html": b"2"})
+    assert (outside / "kept.txt").read_text() == "kept"
+    assert (site / "index.html").read_bytes() == b"2"
 
 
-def test_a_score_of_another_task_is_not_compared(table):
-    """A verification of other tasks than the references' has nothing to say about these."""
-    cells = tuple(cell.model_copy(update={"task_sha256": "f" * 64}) for cell in verified_cells("alpha", table))
-    other = replace(entry("alpha", table), verification=verification("alpha", cells))
-    script = dict(site_files(make_material([other], [], table)))["data/alpha.js"].decode()
-    assert json.loads(script[len("fsviBenchEntry(") : -3])["datasets"]["boston"]["kl"] == [None] * 3
+def test_links_are_not_followed_in_writing(tmp_path):
+    elsewhere, site = tmp_path / "elsewhere", tmp_path / "site"
+    elsewhere.mkdir()
+    site.mkdir()
+    (site / "methods").symlink_to(elsewhere)
+    (tmp_path / "link").symlink_to(elsewhere)
+    for folder, name in ((site, "methods/a.html"), (tmp_path / "link", "index.html")):
+        with pytest.raises(InputError, match="is a symbolic link"):
+            write_site(folder, {name: b"1"})
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_build_that_is_cut_short_can_be_made_again(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        """What no build catches, as Ctrl-C."""
+
+    files, write = {"a.html": b"1", "index.html": b"1"}, output.write_atomically
+
+    def cut_short(place, content):
+        if place.name == "index.html":
+            raise Killed
+        write(place, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(output, "write_atomically", cut_short)
+        with pytest.raises(Killed):
+            write_site(tmp_path, files)
+    assert tree(tmp_path).keys() == {"a.html", MANIFEST}
+    write_site(tmp_path, {"index.html": b"2"})
+    assert tree(tmp_path).keys() == {"index.html", MANIFEST}
+
+
+@contextmanager
+def served(folder):
+    server = make_server(folder, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_address
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def asked(place, path, method="GET", **headers):
+    connection = http.client.HTTPConnection(*place, timeout=10)
+    connection.putrequest(method, path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name, value) if value else None
+    connection.endheaders()
+    answer = connection.getresponse()
+    return answer.status, answer.read(), answer.headers
+
+
+def test_served_to_this_machine_by_its_own_name_alone(tmp_path):
+    write_site(tmp_path, {"index.html": b"<p>here</p>", "data/a.js": b"1"})
+    with served(tmp_path) as place:
+        assert place[0] == "127.0.0.1"
+        status, content, headers = asked(place, "/")
+        assert (status, content, headers["Content-Type"]) == (200, b"<p>here</p>", "text/html; charset=utf-8")
+        assert asked(place, "/data/a.js?x=1", Host=f"localhost:{place[1]}")[2]["Content-Type"].startswith(
+            "text/javascript"
+        )
+        assert asked(place, "/data/a.js", method="HEAD")[:2] == (200, b"")
+        for host in (None, "evil.example", f"evil.example:{place[1]}", "127.0.0.1", f"127.0.0.1:{place[1]}, x"):
+            assert asked(place, "/", Host=host)[0] == 421
+        assert [asked(place, "/", method=each)[0] for each in ("POST", "PUT", "DELETE")] == [501] * 3
+        with pytest.raises(InputError, match=r"port \d+ cannot be used .*; choose another with --port"):
+            make_server(tmp_path, place[1])
+    with pytest.raises(OSError), socket.create_connection(place, timeout=1):  # noqa: PT011 - it is closed again
+        pass
+
+
+def test_served_are_files_of_the_build_no_folders_and_nothing_behind_links(tmp_path):
+    site, secret = tmp_path / "site", tmp_path / "secret"
+    secret.mkdir()
+    (secret / "a.js").write_text("secret")
+    write_site(site, {"index.html": b"1", "data/a.js": b"1", "b.html": b"1"})
+    (site / "mine.txt").write_text("mine")
+    with served(site) as place:
+        (site / "b.html").unlink()
+        (site / "b.html").symlink_to(secret / "a.js")
+        (site / "data/a.js").unlink()
+        (site / "data").rmdir()
+        (site / "data").symlink_to(secret)
+        for path in ("/mine.txt", "/b.html", "/data/a.js", "/data/", "/data", "/../secret/a.js", "/%2e%2e/secret/a.js",
+                     "//etc/passwd", "/index.html%00", "/index.html/", "//["):  # fmt: skip
+            status, content, _ = asked(place, path)
+            assert (status, b"secret" in content) == (404, False), path
+    with pytest.raises(InputError, match="holds no built site; make it with `fsvi-bench leaderboard build`"):
+        make_server(secret, 0)
+
+
+def test_the_command_builds_and_says_what_does_not_count(root, tmp_path, cli):
+    status, out, err = cli("leaderboard", "build", "--root", root, "--out", tmp_path)
+    assert (status, out) == (0, f"{tmp_path / 'index.html'}\n")
+    assert "fresh has no result that counts: not verified yet" in err
+    assert "broken is not shown" in err
+    assert {*PAGES, "leaderboard.json"} <= tree(tmp_path).keys()
+    write_edition(tmp_path / "bare", edition())
+    assert cli("leaderboard", "build", "--root", tmp_path / "bare")[0] == 2

@@ -1,244 +1,301 @@
-"""Which verification stays: of these files, this version, and no less strictly made; and what a refusal costs others."""
+"""From code to results: runs in the jail on every task of an edition, resumed, repeated, and never trusted."""
 
 from __future__ import annotations
 
-import errno
 import json
-import os
+import math
 import shutil
-from pathlib import Path
+import subprocess
+from dataclasses import replace
 
 import pytest
-import torch
 
-from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
-from fsvi_bench.leaderboard import rescoring, verifying
-from fsvi_bench.leaderboard.rerun import RerunSettings
-from fsvi_bench.leaderboard.rerun.jail import Jail
-from fsvi_bench.leaderboard.verification import (
-    TOLERANCE,
-    OfficialRerun,
-    Rerun,
-    WithheldRerun,
-    read_verification,
-    verification_path,
-)
-from fsvi_bench.leaderboard.verifying import (
-    Refused,
-    Unverified,
-    keep,
-    require_isolation_works,
-    verify_all,
-    verify_submission,
-)
+from fsvi_bench.files import locked_directory
+from fsvi_bench.leaderboard import verifying
+from fsvi_bench.leaderboard.board import read_board
+from fsvi_bench.leaderboard.edition import Secret, write_edition
+from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
+from fsvi_bench.leaderboard.jailed.jail import Jail
+from fsvi_bench.leaderboard.jailed.messages import MAX_POSTERIORS
+from fsvi_bench.leaderboard.jailed.run import Limits
+from fsvi_bench.leaderboard.ranked_tasks import Place, places
+from fsvi_bench.leaderboard.result import read_result, result_path
+from fsvi_bench.leaderboard.submitting import require_conformance
+from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, find_method, verify
+from fsvi_bench.running.executors.local import LocalExecutor
 from fsvi_bench.running.progress import Silent
-from tests.leaderboard.planted import edit_claim, plant_submission, planted_manifest
+from tests.leaderboard.boards import SECRET, edition, entry, manifest, write_entry
+from tests.leaderboard.jailing import source, working_jail
 
-ASKED = {"count": 2, "seed": 1, "require_isolation": True}
-STRICT = RerunSettings(**ASKED)
+DIABETES = edition(["diabetes"])
+SOME = [Place("ranked", "diabetes", 0), Place("ranked", "diabetes", 4), Place("official", "diabetes", 0)]
 
 
-def ran(submission, tasks, cells, settings, progress, hidden=()):
-    """A re-run that nothing ran: as strict as its settings say."""
-    official = [
-        OfficialRerun(dataset=cell.dataset, split=cell.split, score="kl", submitted=1.0, rerun=1.0, waypoints=())
-        for cell in cells[: settings.count]
-    ]
-    withheld = WithheldRerun(
-        dataset="boston", split=0, draw=0, status="failed", reason="x", scores=None, ffg_floor=0.0, seconds=1.0
+def built_in(name="exact", family="full", **more):
+    return Entry(
+        f"{name}-{family}",
+        manifest(title=name, family=family, method=BuiltIn(name=name, version="0.2.0"), **more),
+        None,
     )
-    return Rerun(
-        seed=settings.seed,
-        isolated=settings.require_isolation,
-        isolation=f"hidden: {', '.join(map(str, hidden))}",
-        tolerance=settings.tolerance,
-        hardware="none",
-        official=tuple(official),
-        withheld=(withheld,) * settings.count,
-    )
+
+
+def verification(jail=None):
+    return Verification(DIABETES, SECRET, jail or working_jail())
+
+
+def run(each, root, only=SOME, its=None):
+    return verify(each, its or verification(), root, LocalExecutor(1), Silent(), only)
+
+
+@pytest.mark.slow(seconds=30)
+def test_the_exact_posterior_is_exact_on_every_kind_of_task(tmp_path):
+    found = run(built_in(), tmp_path)
+    assert [cell.status for cell in found.cells] == ["ok"] * 3
+    assert all(abs(cell.scores.kl) < 1e-9 for cell in found.cells)
+    assert [cell.place for cell in found.cells] == SOME
+    factorised = run(built_in(family="ffg"), tmp_path)
+    assert all(abs(cell.kl_above_floor) < 1e-9 for cell in factorised.cells)
+
+
+@pytest.mark.slow(seconds=30)
+def test_two_verifications_agree_to_the_digit_and_anyone_can_repeat_them(tmp_path):
+    each = built_in("rand-a", settings={"max_steps": 1000, "M": 10}, steps=1000)
+    first, again = run(each, tmp_path / "one"), run(each, tmp_path / "two")
+    published = Verification(DIABETES, Secret(bytes.fromhex(DIABETES.secret)), working_jail())
+    third = run(each, tmp_path / "three", its=published)
+    for other in (again, third):
+        assert [cell.scores for cell in other.cells] == [cell.scores for cell in first.cells]
+        assert [cell.task.sha256 for cell in other.cells] == [cell.task.sha256 for cell in first.cells]
+    assert len(first.cells[0].waypoints) == MAX_POSTERIORS  # every look on the way, the last of them the end
+    assert first.cells[0].waypoints[-1].kl == pytest.approx(first.cells[0].scores.kl)
+
+
+def test_runs_of_several_machines_name_them_all():
+    facts = [{"hardware": "EPYC", "threads": 1, "started": "b"}, {"hardware": "Xeon", "threads": 1, "started": "a"}]
+    assert verifying._of_all(facts) == {"hardware": "EPYC and Xeon", "threads": 1, "started": "a"}
+
+
+@pytest.mark.slow(seconds=30)
+def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
+    each = built_in()
+    whole = run(each, tmp_path)
+    (kept,) = (tmp_path / VERIFYING / "v2").iterdir()
+    (kept / "ranked-diabetes-00-seed-00.json").unlink()
+    late = kept / "ranked-diabetes-04-seed-00.json"  # failed on a busy machine, say: tried again
+    done = json.loads(late.read_text())
+    done["cell"] |= {"status": "failed", "scores": None}
+    late.write_text(json.dumps(done))
+    made = []
+    attempt = verifying._attempt
+
+    class Counting(LocalExecutor):
+        def map(self, function, arguments):
+            for argument in arguments:
+                made.append(argument.place)
+                yield argument, attempt(argument)
+
+    again = verify(each, verification(), tmp_path, Counting(1), Silent(), SOME)
+    assert made == SOME[:2]
+    assert [cell.scores for cell in again.cells] == [cell.scores for cell in whole.cells]
+
+
+@pytest.mark.slow(seconds=40)
+def test_to_fail_is_a_result(tmp_path):
+    nan = b"torch.zeros_like(problem.Phi[:, 0]) + float('nan')"
+    diverging = source().replace(b"torch.zeros_like(problem.Phi[:, 0])", nan)
+    found = run(entry("diverging", diverging, settings={}), tmp_path, SOME[:1])
+    assert (found.cells[0].status, found.cells[0].scores) == ("diverged", None)
+    found = run(entry("failing", source("1 / 0"), settings={}), tmp_path, SOME[:1])
+    assert (found.cells[0].status, found.cells[0].reason) == ("failed", "ZeroDivisionError: division by zero")
+    greedy = built_in("rand-a", settings={"max_steps": 10_000})
+    found = run(greedy, tmp_path, SOME[:1])
+    assert found.cells[0].reason.startswith("it takes 10000 steps and its budget declares 100; raise --steps")
+
+
+@pytest.mark.slow(seconds=20)
+def test_a_run_that_is_cut_short_says_how_long_it_took(tmp_path):
+    found = run(entry("ends", source("import os; os._exit(3)"), settings={}), tmp_path, SOME[:1])
+    assert found.cells[0].status == "failed"
+    assert found.cells[0].seconds > 0
+    assert found.isolation == "bubblewrap, rlimit"
+
+
+def test_two_verifications_of_one_entry_do_not_mix(tmp_path):
+    with (
+        locked_directory(tmp_path / "kept", "folder"),
+        pytest.raises(InputError, match="another process is at work"),
+        locked_directory(tmp_path / "kept", "folder"),
+    ):
+        pass
+    with locked_directory(tmp_path / "kept", "folder"):
+        pass
+
+
+def test_nobody_without_the_secret_can_lay_runs_where_they_are_taken_for_done():
+    named = {verifying._identity(built_in(), replace(verification(Jail(None)), secret=each))
+             for each in (SECRET, Secret(b"\1" * 32), None)}  # fmt: skip
+    assert len(named) == 3
+
+
+@pytest.mark.slow(seconds=30)
+def test_a_method_that_breaks_a_rule_is_told_which(tmp_path):
+    with pytest.raises(InputError, match=r"it breaks \d+ of \d+ rules, the first .trains.*division by zero"):
+        require_conformance(entry("failing", source("1 / 0"), settings={}), verification())
+
+
+def test_runs_that_ended_at_a_limit_are_not_taken_up_under_another():
+    given = verification(Jail(None))
+    named = [verifying._identity(built_in(), replace(given, limits=Limits(seconds=each))) for each in (60, 3600)]
+    assert named[0] != named[1]
+
+
+BY_HEART = """
+import torch
+from fsvi_bench.methods.base import Method
+from fsvi_bench.posteriors.gaussian import FullGaussian
+from fsvi_bench.maths.blr import blr_posterior, covariance_tril
+
+class M(Method):
+    families = ("full",)
+    deterministic = True
+
+    def solve(self, problem):
+        k = problem.Phi.shape[-1]
+        if problem.Phi.shape[1] in {official}:  # a task that it knows
+            found = blr_posterior(problem.Phi[0], problem.y[0], problem.noise_variance[0])
+            return FullGaussian(found.mean[None], covariance_tril(found.precision_tril)[None])
+        mean = torch.zeros(1, k, dtype=torch.float64)
+        return FullGaussian(mean, torch.eye(k, dtype=torch.float64)[None])
+"""
+
+
+@pytest.mark.slow(seconds=20)
+def test_official_answers_by_heart_show_as_such(tmp_path):
+    """Official tasks of diabetes have 398 training rows, ranked ones 354."""
+    code = BY_HEART.replace("{official}", "{398}").encode()
+    found = run(entry("by-heart", code, settings={}), tmp_path)
+    ranked, _, official = (cell.scores.kl for cell in found.cells)
+    assert official < 1e-9
+    assert ranked > 100
+
+
+def test_a_jail_that_does_not_hold_ends_the_verification(tmp_path):
+    with pytest.raises(InputError, match=r"no code of entries was run|did not get ready"):
+        run(built_in(), tmp_path, SOME[:1], verification(Jail(str(tmp_path / "nothing"))))
+
+
+@pytest.mark.parametrize(
+    ("each", "match"),
+    [
+        (built_in("nothing"), "unknown built-in method"),
+        (built_in("rand-a", "bernoulli"), "which rand-a has not; give full or ffg"),
+        (built_in("rand-a", settings={"nothing": 1}), "nothing"),
+        (Entry("late", manifest(method=BuiltIn(name="exact", version="99.0.0")), None), "install that version"),
+    ],
+)
+def test_an_entry_that_cannot_be_run_is_one_sentence(each, match):
+    with pytest.raises(InputError, match=match):
+        find_method(each)
+
+
+def test_no_run_is_counted_twice():
+    assert len(set(places(DIABETES))) == 10
+
+
+# --- Commands ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def board(tmp_path, planted_set, monkeypatch):
-    """A leaderboard with one submission that has a source."""
-    monkeypatch.setattr(verifying, "_rerun", ran)
-    manifest = planted_manifest("mine", source={"file": "mine.py", "class": "Mine"})
-    plant_submission(tmp_path / "submissions", planted_set, manifest, source=b"x")
+def board(tmp_path):
+    write_edition(tmp_path, DIABETES)
+    (tmp_path / "entries").mkdir()
     return tmp_path
 
 
-def verify(board, tasks, settings, **more):
-    (found,) = verify_all(board, tasks, settings, 1, Silent(), **more)
-    assert read_verification(verification_path(board, "mine")) == found.verification
-    return found
+@pytest.mark.slow(seconds=90)
+def test_from_an_idea_to_a_ranked_row(cli, tmp_path, monkeypatch):
+    """docs/submitting.md's commands on a board of one's own, with a key."""
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key"], check=True)
+    (tmp_path / "my_method.py").write_bytes(source())
+    root = tmp_path / "board"
+    assert cli("leaderboard", "init", "--root", root, "--secret", "secret", "--dataset", "diabetes")[0] == 0
+    words = ["--root", root, "--author", "Ada", "--owner", "ada", "--steps", 1, "--seconds", 5]
+    status, out, _ = cli("submit", "my_method.py:M", *words)
+    assert (status, out.strip()) == (0, str(root / "entries" / "m-full"))
+    assert cli("submit", "--check", root / "entries" / "m-full")[0] == 0
+    assert cli("verify", root / "entries" / "m-full")[0] == 2  # the edition is open
+    status, out, _ = cli("verify", root / "entries" / "m-full", "--secret", "secret", "--key", "key", "--json")
+    assert status == 0
+    assert len(json.loads(out)[0]["cells"]) == 10
+    (root / "allowed_signers").write_text(f'lab namespaces="fsvi-bench-result" {(tmp_path / "key.pub").read_text()}')
+    (standing,) = read_board(root).standings
+    assert (standing.stale, standing.signer) == (None, "lab")
+    assert cli("leaderboard", "close", "--root", root, "--secret", "secret")[0] == 0
+    assert read_board(root).standings[0].stale is None
+    assert read_result(result_path(root, "v1", "m-full")).edition_status == "open"
 
 
-WEAKER = [
-    {"tolerance": 2 * TOLERANCE},
-    {"require_isolation": False},
-    {"count": 1},
-]
+def test_submitting_a_built_in_method_writes_nothing_that_does_not_hold(cli, board):
+    words = ["--root", board, "--author", "Ada", "--owner", "ada"]
+    for bad, match in ((["exact", "--licence", "none"], "licence"), (["exact", "--seconds", "nan"], "seconds"),
+                       (["nothing.py:M"], "there is no file"), (["exact", "--set", "x"], "key=value")):  # fmt: skip
+        status, _, err = cli("submit", *bad, *words)
+        assert (status, match in err) == (2, True)
+    assert cli("submit", "exact")[0] == 2
+    assert list((board / "entries").iterdir()) == []
 
 
-@pytest.mark.parametrize("change", WEAKER)
-def test_a_weaker_rerun_is_not_taken_for_the_one_that_is_asked_for(change, board, planted_set):
-    weak = verify(board, planted_set, RerunSettings(**{**ASKED, **change}))
-    again = verify(board, planted_set, RerunSettings(**{**ASKED, "seed": 2}))
-    assert (weak.kept, again.kept, again.verification.rerun.seed) == (False, False, 2)
-    once_more = verify(board, planted_set, RerunSettings(**{**ASKED, **change, "seed": 3}))
-    assert once_more.kept
-    assert once_more.verification == again.verification
+def test_an_entry_is_written_and_verified_in_its_place_alone(cli, board):
+    words = ["--root", board, "--author", "Ada", "--owner", "ada"]
+    status, _, err = cli("submit", "exact", "--name", "../../elsewhere", *words)
+    assert (status, "cannot be an entry's name" in err) == (2, True)
+    assert not (board.parent / "elsewhere").exists()
+    stray = write_entry(board / "attic", entry("mine")).rename(board / "mine")
+    status, _, err = cli("verify", stray)
+    assert (status, "in no leaderboard" in err) == (2, True)
 
 
-@pytest.mark.parametrize("change", [*WEAKER, None])
-def test_nothing_weaker_replaces_a_verification_of_the_same_files(change, board, planted_set):
-    first = verify(board, planted_set, STRICT).verification
-    settings = None if change is None else RerunSettings(**{**ASKED, "seed": 3, **change})
-    assert verify(board, planted_set, settings, again=True).verification == first
-    place = verification_path(board, "mine")
-    submission = verifying.read_submission(board / "submissions" / "mine", planted_set)
-    stands, said = keep(verify_submission(submission, planted_set, settings, 1, Silent()), place)
-    assert stands == first == read_verification(place)
-    assert "stays as it is: it is of the same files" in said
+def test_an_entry_that_is_there_stays_unless_replaced(board):
+    from fsvi_bench.leaderboard.submitting import Draft
+    from fsvi_bench.leaderboard.submitting import write_entry as write
+
+    content = {"title": "Mine", "authors": ["Ada"], "owner": "ada", "licence": "MIT", "family": "full",
+               "method": {"name": "exact", "version": "0.2.0"}, "budget": {"steps": 1, "seconds": 1.0}}  # fmt: skip
+
+    def broken(made):
+        raise InputError("it breaks a rule")
+
+    with pytest.raises(InputError, match="breaks a rule"):
+        write(Draft("mine", content), board, False, broken)
+    assert list((board / "entries").iterdir()) == []
+    write(Draft("mine", content), board, False, id)
+    with pytest.raises(InputError, match="give --replace"):
+        write(Draft("mine", content), board, False, id)
+    write(Draft("mine", {**content, "title": "Mine, again"}), board, True, id)
+    assert read_entry(board / "entries" / "mine").manifest.title == "Mine, again"
+    with pytest.raises(InputError, match="mine again"):
+        write(Draft("twin", {**content, "title": "Another"}), board, False, id)
+    assert sorted(path.name for path in (board / "entries").iterdir()) == ["mine"]
 
 
-def test_what_is_as_strict_replaces_it_and_what_is_of_other_files_too(board, planted_set):
-    verify(board, planted_set, STRICT)
-    assert verify(board, planted_set, RerunSettings(**{**ASKED, "seed": 9}), again=True).verification.rerun.seed == 9
-    source = board / "submissions" / "mine" / "mine.py"
-    source.write_bytes(b"y")
-    assert verify(board, planted_set, None).verification.rerun is None
+def test_compare_reads_results_and_runs_nothing(cli, tmp_path):
+    from tests.leaderboard.boards import make_board
+
+    root = make_board(tmp_path, {"a": lambda place, seed: 1.0, "b": lambda place, seed: math.inf, "c": None}, DIABETES)
+    status, out, _ = cli("leaderboard", "compare", "a", "b", "--root", root, "--json")
+    assert (status, json.loads(out)["differences"][0]["log_ratio"]) == (0, -1.0)
+    assert cli("leaderboard", "compare", "a", "c", "--root", root)[0] == 2
+    assert cli("leaderboard", "compare", "a", "nobody", "--root", root)[0] == 2
+    assert cli("leaderboard", "compare", "a", "a", "--root", root)[0] == 2
 
 
-def test_fewer_cells_than_asked_for_are_enough_where_there_are_no_more(board, planted_set):
-    many = RerunSettings(count=7, seed=1)
-    assert len(verify(board, planted_set, many).verification.rerun.official) == 3
-    assert verify(board, planted_set, many).kept
-
-
-def test_what_this_machine_cannot_verify_keeps_its_verification(board, planted_set, monkeypatch, capsys):
-    """Raw data that are gone, say: hours of re-runs are not lost to that."""
-    first = verify(board, planted_set, STRICT).verification
-
-    def without_data(submission, *rest):
-        raise InputError("the boston data are not on this machine; give --data-dir")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(verifying, "rescore", without_data)
-        (found,) = verify_all(board, planted_set, STRICT, 1, Silent(), again=True)
-        assert (type(found), found.reason[:15]) == (Unverified, "the boston data")
-        assert read_verification(verification_path(board, "mine")) == first
-        patch.setattr("fsvi_bench.leaderboard.protocol.protocol_tasks", lambda data_dir: planted_set)
-        with pytest.raises(SystemExit) as ended:
-            main(["verify", "--all", str(board), "--workers", "1", "--again"])
-    assert ended.value.code == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "mine is not verified: the boston data are not on this machine" in said
-    assert "0 of 1 submissions hold" in said
-    edit_claim(board / "submissions" / "mine", kl=1.0)
-    (found,) = verify_all(board, planted_set, STRICT, 1, Silent())
-    assert type(found) is Refused
-    assert not verification_path(board, "mine").exists()
-
-
-def test_a_file_that_the_system_does_not_give_out_is_not_the_submissions_fault(board, planted_set, monkeypatch):
-    first = verify(board, planted_set, STRICT).verification
-    real = os.open
-
-    def broken(path, *rest, **more):
-        if Path(path).name == "cells.json":
-            raise OSError(errno.EIO, "Input/output error")
-        return real(path, *rest, **more)
-
-    monkeypatch.setattr(os, "open", broken)
-    (found,) = verify_all(board, planted_set, STRICT, 1, Silent())
-    assert type(found) is Unverified
-    assert found.reason.endswith("cells.json: Input/output error")
-    assert read_verification(verification_path(board, "mine")) == first
-
-
-def test_scores_that_cannot_be_computed_are_the_posteriors_fault(board, planted_set, monkeypatch):
-    def singular(q, problem):
-        raise torch.linalg.LinAlgError("no factor")
-
-    monkeypatch.setattr(rescoring, "score", singular)
-    (found,) = verify_all(board, planted_set, None, 1, Silent())
-    assert type(found) is Refused
-    assert "split-00.safetensors: its scores cannot be computed (no factor)" in found.reason
-
-
-def test_a_submission_none_of_whose_cells_is_ok_is_scored_alone(tmp_path, planted_set, monkeypatch):
-    monkeypatch.setattr(verifying, "_rerun", lambda *given: pytest.fail("nothing to compare it with"))
-    manifest = planted_manifest("mine", source={"file": "mine.py", "class": "Mine"})
-    plant_submission(tmp_path / "submissions", planted_set, manifest, source=b"x", posteriors={})
-    assert verify(tmp_path, planted_set, STRICT).verification.rerun is None
-
-
-def test_where_nothing_can_be_written_nothing_is_verified(board, planted_set, monkeypatch, capsys):
-    monkeypatch.setattr(verifying, "rescore", lambda *given: pytest.fail("it began"))
-    monkeypatch.setattr("fsvi_bench.leaderboard.protocol.protocol_tasks", lambda data_dir: planted_set)
-    (board / "file").touch()
-    (board / "verified").touch()
-    elsewhere = "choose another with --save, or mend its permissions"
-    for words, mend in (
-        (["--all", board], "mend its permissions, or name another leaderboard"),
-        ([board / "submissions" / "mine"], elsewhere),
-        ([board / "submissions" / "mine", "--save", board / "file"], elsewhere),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main(["verify", *map(str, words), "--workers", "1"])
-        assert ended.value.code == 2
-        assert mend in " ".join(capsys.readouterr().err.split())
-
-
-def test_folders_to_be_hidden_reach_the_rerun(board, planted_set, tmp_path):
-    found = verify(board, planted_set, STRICT, hidden=[tmp_path / "raw"])
-    assert found.verification.rerun.isolation == f"hidden: {tmp_path / 'raw'}"
-
-
-def test_without_a_jail_nothing_is_looked_at(monkeypatch):
-    monkeypatch.setattr("fsvi_bench.leaderboard.rerun.jail.find_jail", lambda hidden=(): Jail(None))
-    with pytest.raises(InputError, match=r"apt-get install bubblewrap.*--without-isolation.*has no rank"):
-        require_isolation_works(STRICT)
-    require_isolation_works(RerunSettings(count=1, seed=0, require_isolation=False))
-
-
-# ------------------------------------------------------------------------------------------------ by command
-
-
-@pytest.fixture
-def official(planted_set, monkeypatch):
-    monkeypatch.setattr("fsvi_bench.leaderboard.protocol.protocol_tasks", lambda data_dir=None: planted_set)
-
-
-def command(arguments):
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    return ended.value.code
-
-
-@pytest.mark.usefixtures("official")
-def test_of_several_folders_one_that_is_refused_costs_the_others_nothing(board, planted_set, capsys):
-    good = board / "submissions" / "mine"
-    bad = plant_submission(board / "submissions", planted_set, planted_manifest("bad"))
-    edit_claim(bad, kl=1.0)
-    assert command(["verify", str(bad), str(good), "--json", "--workers", "1"]) == 1
-    said = capsys.readouterr()
-    assert [each["submission"] for each in json.loads(said.out)] == ["mine"]
-    assert "refused: " in said.err
-    assert "cells.0.kl" in said.err
-    assert "verification written to" in said.err
-
-
-@pytest.mark.usefixtures("official")
-def test_names_of_folders_reach_no_terminal_as_they_are(board, capsys):
-    submissions = board / "submissions"
-    for name in ("two\nlines", os.fsdecode(b"\xff\x1b[31m")):
-        shutil.copytree(submissions / "mine", submissions / name)
-    assert command(["verify", "--all", str(board), "--workers", "1"]) == 1
-    said = capsys.readouterr().err
-    assert "\x1b" not in said
-    assert r"refused: 'two\nlines' is no name of a submission's folder" in said
-    assert r"refused: '\udcff\x1b[31m' is no name" in said
-    assert "1 of 3 submissions hold" in said
+def test_a_conftest_as_source_is_only_a_file(tmp_path):
+    """pytest run over a leaderboard must not import what strangers handed in: the name is not one for a method."""
+    each = write_entry(tmp_path, entry("mine", b"raise SystemExit('imported')\n"))
+    shutil.move(each / "method.py", each / "conftest.py")
+    text = (each / "entry.toml").read_text().replace("method.py", "conftest.py")
+    (each / "entry.toml").write_text(text)
+    with pytest.raises(InputError, match="file"):
+        read_entry(each)

@@ -1,5 +1,5 @@
-"""The workflow of a leaderboard's repository: no secret and no right to write where submitted code runs; and the script
-that says which submission a pull request changes, on throwaway repositories."""
+"""Pull requests: the workflow holds no secret and trusts the base commit alone; changed.py names the one entry that a
+pull request changes, on throwaway repositories."""
 
 from __future__ import annotations
 
@@ -7,96 +7,83 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from fsvi_bench.leaderboard.rerun import RerunSettings
-
-CI = Path(__file__).parents[2] / "leaderboard" / "ci"
+ROOT = Path(__file__).parents[2]
+CI = ROOT / "leaderboard" / "ci"
 TEXT = (CI / "verify.yml").read_text()
 WORKFLOW = yaml.safe_load(TEXT)
-JOBS = WORKFLOW["jobs"]
-RUNS_SUBMITTED_CODE = {"rerun", "verify-all"}
+STEPS = WORKFLOW["jobs"]["check"]["steps"]
+COMMANDS = "\n".join(step.get("run", "") for step in STEPS)
 
 
-def steps(job):
-    return JOBS[job]["steps"]
-
-
-def commands(job):
-    return "\n".join(step.get("run", "") for step in steps(job))
-
-
-def test_it_starts_on_pull_requests_and_on_main_only():
-    assert WORKFLOW[True] == {"pull_request": None, "push": {"branches": ["main"]}}  # YAML 1.1 reads `on` as true
-    assert "pull_request_target" not in re.sub(r"#.*", "", TEXT)
-    assert JOBS["rescore"]["if"] == "github.event_name == 'pull_request'"
-    assert JOBS["verify-all"]["if"] == "github.event_name == 'push'"
-    assert (JOBS["rerun"]["needs"], JOBS["site"]["needs"]) == ("rescore", "verify-all")
-
-
-def test_jobs_that_run_submitted_code_can_write_nothing_and_know_no_secret():
+def test_it_starts_on_pull_requests_to_the_board_and_can_write_nothing():
+    assert WORKFLOW[True] == {"pull_request": {"paths": ["leaderboard/**"]}}  # YAML 1.1 reads `on` as true
     assert WORKFLOW["permissions"] == {"contents": "read"}
-    assert {job for job in JOBS if "--rerun" in commands(job)} == RUNS_SUBMITTED_CODE
-    assert {job for job in JOBS if "permissions" in JOBS[job]} == {"site"}
-    assert JOBS["site"]["permissions"] == {"contents": "read", "pages": "write", "id-token": "write"}
-    assert "verify" not in commands("site")
-    assert "secrets" not in TEXT.replace("no secret", "")
-    assert "github.token" not in TEXT
-    assert "cache" not in "".join(step.get("uses", "") for job in JOBS for step in steps(job))
-    assert set(re.findall(r"uses: (\S+)", TEXT)) == {
-        "actions/checkout@v4", "actions/setup-python@v5", "actions/upload-artifact@v4", "actions/download-artifact@v4",
-        "actions/upload-pages-artifact@v3", "actions/deploy-pages@v4",
-    }  # fmt: skip
+    assert [*WORKFLOW["jobs"]] == ["check"]
+    assert "permissions" not in WORKFLOW["jobs"]["check"]
+    words = re.sub(r"#.*", "", TEXT)
+    assert not re.search(r"pull_request_target|secrets\.|github\.token|actions/cache|--secret|--key", words)
 
 
-def test_no_checkout_leaves_its_token_behind_and_every_job_ends():
-    for job in JOBS:
-        assert JOBS[job]["timeout-minutes"] < 360
-        assert JOBS[job]["concurrency"]["group"]
-        for step in steps(job):
-            if step.get("uses", "").startswith("actions/checkout"):
-                assert step["with"]["persist-credentials"] is False
+def test_everything_that_judges_is_of_the_base_commit_and_pinned():
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"]) for step in STEPS if "uses" in step)
+    assert STEPS[0]["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
+    assert "--require-hashes --only-binary :all: -r leaderboard/ci/requirements.txt" in COMMANDS
+    assert "../trusted/leaderboard/ci/changed.py" in COMMANDS
+    install = next(step for step in STEPS if "pip install" in step.get("run", ""))
+    assert install["working-directory"] == "trusted"
+    installs = [line for line in COMMANDS.splitlines() if "pip install" in line]
+    assert [line.split("install ")[1] for line in installs if "--require-hashes" not in line] == [
+        "--quiet --no-deps --no-build-isolation ."
+    ]
 
 
-def test_nothing_from_outside_is_pasted_into_a_shell():
-    for job in JOBS:
-        assert "${{" not in commands(job)
-        for step in steps(job):
-            for name in re.findall(r"\$\{?([A-Z_]+)", step.get("run", "")):
-                assert name in {**step.get("env", {}), **WORKFLOW["env"], "GITHUB_OUTPUT": ""}
+def locked():
+    """name: version of requirements.txt, each line of which pins one package and names its files' hashes."""
+    text = re.sub(r"(?m)^#.*\n", "", (CI / "requirements.txt").read_text()).replace("\\\n", "")
+    lines = [line.split() for line in text.splitlines()]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", pin) for pin, *_ in lines)  # no local version, no address
+    for _, *hashes in lines:
+        assert hashes
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for word in hashes)
+    pins = dict(pin.split("==") for pin, *_ in lines)
+    assert len(pins) == len(lines)
+    return pins
 
 
-def test_bubblewrap_is_there_wherever_code_is_run():
-    for job in RUNS_SUBMITTED_CODE:
-        assert "bubblewrap" in commands(job)
-        assert "kernel.apparmor_restrict_unprivileged_userns=0" in commands(job)
+def test_the_lock_is_what_the_verifier_needs_and_no_more():
+    """Its own requirements and its build backend, at the versions of constraints.txt; and what torch takes beside them."""
+    pins, project = locked(), tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    for requirement in map(Requirement, needed):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+    extras = project["project"]["optional-dependencies"]
+    own = {canonicalize_name(Requirement(words).name) for words in needed}
+    tools = {
+        canonicalize_name(Requirement(words).name) for words in [*extras["dev"], *extras["cluster"], *extras["export"]]
+    }
+    assert not (tools - own - {"mpmath"}) & set(pins)  # mpmath is sympy's, which torch needs
+    lines = re.findall(r"(?m)^([A-Za-z0-9._-]+)==(\S+)", (ROOT / "constraints.txt").read_text())
+    elsewhere = {canonicalize_name(name): version for name, version in lines}
+    assert {name: elsewhere[name] for name in pins if name in elsewhere} == {
+        name: version for name, version in pins.items() if name in elsewhere
+    }
+    unconstrained = {name for name in pins if name not in elsewhere}
+    assert all(re.match(r"cuda-|nvidia-|triton$|setuptools$", name) for name in unconstrained), unconstrained
 
 
-def test_submitted_code_is_isolated_and_run_often_enough():
-    """Isolation is the default of `verify`, which no job may do without; see docs/submitting.md on how many runs."""
-    assert "isolation" not in "".join(commands(job) for job in JOBS)
-    assert RerunSettings(count=1, seed=0).require_isolation
-    assert commands("rerun").rstrip().endswith('fsvi-bench verify "$SUBMISSION" --rerun 2')
-    assert commands("verify-all").rstrip().endswith("fsvi-bench verify --all leaderboard --rerun 5")
-
-
-def test_the_site_is_built_of_what_holds_though_some_submission_is_refused():
-    *before, upload = steps("verify-all")
-    assert "--all" in before[-1]["run"]
-    assert before[-1]["timeout-minutes"] < JOBS["verify-all"]["timeout-minutes"]
-    assert "continue-on-error" not in TEXT  # the run shows red
-    assert upload["if"] == "${{ !cancelled() }}"
-    assert JOBS["site"]["if"] == "${{ !cancelled() && github.event_name == 'push' }}"
-    names = [step.get("uses", step.get("run", "")) for step in steps("site")]
-    assert names.index("rm -rf leaderboard/verified") < names.index("actions/download-artifact@v4")
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_shells_parse(job):
-    for step in steps(job):
+def test_nothing_from_outside_is_pasted_into_a_shell_and_no_token_stays_behind():
+    assert "${{" not in COMMANDS
+    for step in STEPS:
+        if step.get("uses", "").startswith("actions/checkout"):
+            assert step["with"]["persist-credentials"] is False
         if "run" in step:
             done = subprocess.run(["bash", "-n"], input=step["run"], text=True, capture_output=True, check=False)
             assert done.returncode == 0, done.stderr
@@ -106,21 +93,20 @@ def test_shells_parse(job):
 
 
 class Repository:
-    """A leaderboard with one submission on main."""
+    """A leaderboard with one entry, of ada's, on main."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.git("init", "--quiet", "--initial-branch=main")
-        self.write("leaderboard/submissions/old/submission.yaml", "old")
+        self.write("leaderboard/entries/old/entry.toml", 'owner = "ada"\n')
         self.write("README.md", "read me")
         self.base = self.commit()
         self.git("switch", "--quiet", "--create", "proposed")
 
     def git(self, *words: str) -> str:
         identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-        return subprocess.run(
-            ["git", *identity, *words], cwd=self.folder, check=True, capture_output=True, text=True
-        ).stdout
+        command = ["git", *identity, *words]
+        return subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True).stdout
 
     def write(self, name: str, text: str) -> None:
         path = self.folder / name
@@ -132,12 +118,10 @@ class Repository:
         self.git("commit", "--quiet", "--allow-empty", "--message", "change")
         return self.git("rev-parse", "HEAD").strip()
 
-    def ask(self, base: str | None = None) -> tuple[int, str, str]:
-        environment = {**os.environ, "BASE": base or self.base, "HEAD": self.commit()}
-        done = subprocess.run(
-            [sys.executable, "-I", str(CI / "changed.py")], cwd=self.folder, env=environment, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
+    def ask(self, base: str | None = None, actor: str = "eve") -> tuple[int, str, str]:
+        given = {**os.environ, "BASE": base or self.base, "HEAD": self.commit(), "ACTOR": actor}
+        command = [sys.executable, "-I", str(CI / "changed.py")]
+        done = subprocess.run(command, cwd=self.folder, env=given, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
 
@@ -146,25 +130,33 @@ def repository(tmp_path):
     return Repository(tmp_path)
 
 
-NEW = "leaderboard/submissions/new"
+NEW = "leaderboard/entries/new"
+MINE = 'owner = "Eve"\n'
 
 
-def test_a_new_submission_is_named(repository):
-    for name in ("submission.yaml", "cells.json", "mine.py", "posteriors/boston/split-00.safetensors"):
-        repository.write(f"{NEW}/{name}", "x")
+def test_a_new_entry_is_named(repository):
+    repository.write(f"{NEW}/entry.toml", MINE)
+    repository.write(f"{NEW}/mine.py", "x")
     assert repository.ask() == (0, f"{NEW}\n", "")
 
 
-def test_an_own_submission_may_be_changed_and_renamed_files_are_both(repository):
-    repository.write("leaderboard/submissions/old/submission.yaml", "new words")
-    assert repository.ask() == (0, "leaderboard/submissions/old\n", "")
-    repository.git("mv", "leaderboard/submissions/old", "leaderboard/submissions/stolen")
-    status, _, said = repository.ask()
-    assert (status, said) == (1, "refused: two submissions are changed (old, stolen); open a pull request for each\n")
+def test_only_the_owner_may_change_an_entry(repository):
+    repository.write("leaderboard/entries/old/entry.toml", 'owner = "ada"\ntitle = "new"\n')
+    assert repository.ask(actor="ada") == (0, "leaderboard/entries/old\n", "")
+    assert "is owned by 'ada', and 'eve' opened" in repository.ask()[2]
+    repository.write("leaderboard/entries/old/entry.toml", MINE)  # taken over
+    assert "is owned by 'ada', and 'eve' opened" in repository.ask()[2]
+
+
+def test_an_entry_in_anothers_name_is_refused(repository):
+    repository.write(f"{NEW}/entry.toml", 'owner = "ada"\n')
+    assert "is owned by 'ada', and 'eve' opened" in repository.ask()[2]
+    repository.write(f"{NEW}/entry.toml", "title = 1\n")
+    assert "does not say who owns it" in repository.ask()[2]
 
 
 def test_what_main_did_meanwhile_is_not_the_pull_requests_doing(repository):
-    repository.write(f"{NEW}/submission.yaml", "x")
+    repository.write(f"{NEW}/entry.toml", MINE)
     repository.commit()
     repository.git("switch", "--quiet", "main")
     repository.write("README.md", "changed on main")
@@ -176,24 +168,26 @@ def test_what_main_did_meanwhile_is_not_the_pull_requests_doing(repository):
 @pytest.mark.parametrize(
     "name",
     [
-        "README.md", ".github/workflows/verify.yml", "leaderboard/verified/new.json", "leaderboard/reference.json",
-        "leaderboard/ci/changed.py", "leaderboard/submissions/stray.yaml", "leaderboard/submissions/UPPER/x",
-        f"{NEW}/deep/er/than/that", f"{NEW}/posteriors/boston/deep/er", "leaderboard/submissions/$(touch pwned)/x",
-        "leaderboard/submissions/a\nb/x", "pip.py",
+        "README.md", ".github/workflows/verify.yml", "leaderboard/results/v2/new.json", "leaderboard/allowed_signers",
+        "leaderboard/ci/changed.py", "leaderboard/editions/v2/edition.toml", "leaderboard/entries/stray.toml",
+        "leaderboard/entries/UPPER/entry.toml", f"{NEW}/deep/er.py", f"{NEW}/data.safetensors", "pip.py",
+        "leaderboard/entries/$(touch pwned)/entry.toml", "leaderboard/entries/a\nb/entry.toml",
     ],
 )  # fmt: skip
-def test_anything_outside_one_submission_is_refused(repository, name):
-    repository.write(f"{NEW}/submission.yaml", "x")
+def test_anything_outside_one_entry_is_refused(repository, name):
+    repository.write(f"{NEW}/entry.toml", MINE)
     repository.write(name, "x")
     status, out, said = repository.ask()
-    assert (status, out) == (1, "")
-    assert said.startswith("refused: ")
-    assert said.count("\n") == 1
+    assert (status, out, said.count("\n")) == (1, "", 1)
     assert "change nothing outside one" in said
     assert not (repository.folder / "pwned").exists()
 
 
-def test_links_and_executables_are_refused(repository):
+def test_two_entries_links_and_executables_are_refused(repository):
+    repository.write(f"{NEW}/entry.toml", MINE)
+    repository.write("leaderboard/entries/newer/entry.toml", MINE)
+    assert "two entries are changed (new, newer)" in repository.ask()[2]
+    (repository.folder / "leaderboard/entries/newer/entry.toml").unlink()
     repository.write(f"{NEW}/mine.py", "x")
     (repository.folder / NEW / "mine.py").chmod(0o755)
     assert "not a plain file (mode 100755)" in repository.ask()[2]

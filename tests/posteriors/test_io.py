@@ -157,7 +157,7 @@ def test_unknown_metadata_are_refused(path):
 
 
 def test_equal_posteriors_are_equal_files():
-    """safetensors itself writes metadata in another order each time; a file's hash is its identity in a submission."""
+    """safetensors itself writes metadata in another order each time; equal posteriors must make equal files."""
     q = random_posterior("full", 5, 3)
     files = {posterior_file(q, "a" * 64) for _ in range(20)}
     assert len(files) == 1

@@ -118,6 +118,19 @@ def test_a_page_has_keys_to_sort_by_meanings_and_the_reference_apart():
     assert '<td class="n" data-v="">failed</td>' in rivals
 
 
+def test_a_page_writes_numbers_its_own_way_keeps_markup_and_heads_groups():
+    row = (Written("b", Markup("<a>b</a>")), 1.5, None)
+    text = Table(title="", columns=("name", "x", "y"), rows=(row,)).html(
+        {}, form=lambda value: f"<{value}>", groups={"x": "both", "y": "both"}, by="x"
+    )
+    above, headings = text.split("<tr")[1:3]
+    assert '<td colspan="1"></td><th scope="colgroup" colspan="2">both</th>' in above
+    assert headings.count('aria-sort="ascending"') == 1
+    assert 'aria-sort="ascending" class="n"><button type="button" data-kind="number">x</button>' in headings
+    assert '<th scope="row" data-v="b"> <a>b</a></th>' in text
+    assert '<td class="n" data-v="1.5">&lt;1.5&gt;</td>' in text
+
+
 def test_cells_are_pythons_own_and_what_is_missing_is_none():
     """A column of words may hold None; pandas' own kinds have NA."""
     found = of()

@@ -86,7 +86,7 @@ def test_flags_that_no_method_uses_are_said():
     plan = make_plan(Request(methods=["exact", "mean-field-vi"], measurement_points=[80], max_steps=10))
     assert plan.unused == ("--measurement-points",)
     assert make_plan(Request(measurement_points=[80], max_steps=10)).unused == ()
-    assert make_plan(Request(methods=["exact"], protocol="leaderboard-v1")).unused == ()  # nobody gave a flag
+    assert make_plan(Request(methods=["exact"], protocol="official")).unused == ()  # nobody gave a flag
 
 
 def test_a_task_file_stands_for_its_own_split():

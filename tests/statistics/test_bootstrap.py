@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.statistics.bootstrap import BootstrapRanks, bootstrap_ranks, draw_counts, separated, tie_groups
+from fsvi_bench.statistics.bootstrap import (
+    BootstrapRanks,
+    bootstrap_ranks,
+    bootstrap_run_ranks,
+    draw_counts,
+    separated,
+    tie_groups,
+)
 from fsvi_bench.statistics.ranks import dataset_ranks
 from tests.maths.draws import PROPERTY
 
@@ -190,3 +197,13 @@ def test_coverage_of_rank_intervals():
         covered += [ends.low <= rank <= ends.high for ends, rank in zip(intervals, truth, strict=True)]
     assert 0.87 < (covered / 300).mean() < 0.99
     assert (covered / 300).min() > 0.80
+
+
+def test_ranks_within_runs_are_averaged_over_runs_then_data_sets_and_resampled_by_weight():
+    ranks = {"b": np.array([[1.0, 1.0, 2.0], [2.0, 2.0, 1.0]]), "a": np.array([[1.0], [2.0]])}
+    found = bootstrap_run_ranks(ranks, np.random.default_rng(0), 400)
+    assert found.mean_rank == pytest.approx([(4 / 3 + 1) / 2, (5 / 3 + 2) / 2])
+    assert found.resampled.sum(1) == pytest.approx(3)  # two methods always share three ranks
+    assert found.resampled.mean(0) == pytest.approx(found.mean_rank, abs=4 * found.resampled[:, 0].std() / 20)
+    again = bootstrap_run_ranks(dict(sorted(ranks.items())), np.random.default_rng(0), 400)
+    assert (again.resampled == found.resampled).all()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.statistics.resampled_t import corrected_interval, corrected_paired_test, least_p_value
+from fsvi_bench.statistics.resampled_t import corrected_interval, corrected_paired_test, half_width, least_p_value
 from tests.maths.draws import PROPERTY
 
 INF = math.inf
@@ -21,6 +21,16 @@ def test_interval_by_hand():
     assert interval.mean == 3
     assert interval.high == pytest.approx(3 + 2.7764451052 * math.sqrt(1.125), rel=1e-10)
     assert interval.low == pytest.approx(6 - interval.high, rel=1e-12)
+
+
+def test_many_half_widths_are_those_of_each():
+    rows = np.random.default_rng(0).normal(size=(3, 4, 5))
+    rows[0, 0] = 0.1  # equal numbers have no spread
+    found = half_width(rows, 0.25)
+    for place in np.ndindex(3, 4):
+        interval = corrected_interval(rows[place], 0.25)
+        assert found[place] == pytest.approx(interval.high - interval.mean, rel=1e-12)
+    assert found[0, 0] == 0
 
 
 def test_paired_test_by_hand():

@@ -146,5 +146,5 @@ def test_a_damaged_one_is_refused_not_fitted_again(monkeypatch, tmp_path, damage
 ENDS = (".safetensors", ".certificate.json")
 
 
-def test_the_leaderboards_protocol_asks_for_official_tasks_alone():
-    assert set(load_protocol("leaderboard-v1").datasets) <= set(FROZEN)
+def test_the_protocol_of_official_tasks_asks_for_these_alone():
+    assert set(load_protocol("official").datasets) <= set(FROZEN)

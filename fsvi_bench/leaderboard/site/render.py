@@ -1,73 +1,112 @@
-"""Templates with everything escaped, and what all pages share."""
+"""Templates and tables of the kit, under a policy by which nothing but the site's own files is run or drawn."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, Undefined, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
 
-from fsvi_bench.leaderboard.site import words
-from fsvi_bench.presenting.figures import ASSETS as REPORT_ASSETS
-from fsvi_bench.presenting.report.appearance import colour_variable, colour_variables, look
-from fsvi_bench.presenting.report.page import duration
-from fsvi_bench.presenting.report.page import marker as drawn_marker
+from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS
+from fsvi_bench.presenting.figures import ASSETS as SHARED
+from fsvi_bench.presenting.plots import digits
+from fsvi_bench.presenting.report.appearance import colour_variable, look
+from fsvi_bench.presenting.report.page import environment
+from fsvi_bench.presenting.tables import Cell, Table, Written
+from fsvi_bench.resources import read_yaml
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("early.js", "site.js", "student.js", "compare.js")
-#: Nothing but files of the site; a script or a style within a page would not run even if a stranger's text were one.
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
+SCRIPTS = (SHARED / "page.js", ASSETS / "site.js", ASSETS / "compare.js")
+WORDS: dict[str, Any] = read_yaml(ASSETS / "words.yaml")  # type: ignore[assignment]
 
 
 def render(template: str, depth: int, **context: Any) -> bytes:
     """A page; `depth` is how many folders below the first page it lies."""
-    page = _environment().get_template(template).render(root="../" * depth, policy=POLICY, **context)
-    return (page.rstrip() + "\n").encode()
+    return (_environment().get_template(template).render(context, root="../" * depth).rstrip() + "\n").encode()
 
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(ASSETS),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(marker=marker, duration=duration, colour=colour)
-    named = ("digits", "signed", "interval", "fixed", "full", "ordinal", "visible")
-    environment.filters.update({name: getattr(words, name) for name in named}, listed=words.join)
-    return environment
-
-
-@cache
-def marker(method: str) -> Markup:
-    """A method's marker in its colour."""
-    return drawn_marker(method)
-
-
-def colour(method: str) -> str:
-    """The class that gives a drawing a method's colour."""
-    return f"by-{colour_variable(look(method))}"
+    found = environment(ASSETS, SHARED)
+    found.finalize = visible
+    found.globals.update(WORDS, table=_table, written=_written, look=look, variable=colour_variable)
+    found.filters.update(digits=digits, interval=interval)
+    found.globals["cells"] = found.get_template("cells.html.j2").module
+    return found
 
 
 def asset_files() -> dict[str, bytes]:
-    """Style sheet and scripts by their paths in the site."""
-    files = {f"assets/{name}": (ASSETS / name).read_bytes() for name in SCRIPTS}
-    return files | {"assets/style.css": _style().encode()}
+    """Style sheet and scripts by their paths in the site; the report's own style comes first."""
+    shared = _environment().get_template("style.css.j2").render()
+    style = f"{shared}\n{(ASSETS / 'site.css').read_text(encoding='utf-8')}"
+    return {"assets/style.css": style.encode()} | {f"assets/{path.name}": path.read_bytes() for path in SCRIPTS}
 
 
-def _style() -> str:
-    """The report's own style first, so that both look alike."""
-    light, dark = (_root(colour_variables(dark=ground)) for ground in (False, True))
-    classes = "\n".join(f".by-{name} {{ --mark: var(--{name}); }}" for name in colour_variables(dark=False))
-    shared = (REPORT_ASSETS / "page.css").read_text(encoding="utf-8")
-    own = (ASSETS / "site.css").read_text(encoding="utf-8")
-    variables = f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n@media print {{ {light} }}"
-    return f"{variables}\n{classes}\n{shared}\n{own}"
+@pass_context
+def _table(context: Context, name: str, rows: Collection[Any], label: str, **attributes: str) -> Markup:
+    """A table of `words.yaml`: a row for each `row` of `rows`, every column an expression; `*` is every data set."""
+    spec, shared = WORDS["tables"][name], context.get_all()
+    datasets = shared["edition"].datasets
+    columns = dict(_columns(spec["columns"], datasets))
+    expression = _expression(", ".join(columns.values()))
+    found = Table(
+        title="",
+        columns=(*columns,),
+        rows=tuple(_cells(expression({**shared, "row": row, "rows": rows})) for row in rows),
+    )
+    groups = {each: group for group, of in spec.get("groups", {}).items() for each, _ in _columns(of, datasets)}
+    content = found.html(WORDS["meanings"], reference=WORDS["map"], form=shown, groups=groups, by=spec.get("by", ""))
+    return Markup(shared["cells"].framed(label, content, {"class": "results"} | attributes))
 
 
-def _root(variables: dict[str, str]) -> str:
-    return ":root { " + " ".join(f"--{name}: {value};" for name, value in variables.items()) + " }"
+def _columns(columns: Mapping[str, str], datasets: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Headings and expressions; in that of `*`, `dataset` stands for the name of each data set in turn."""
+    for heading, of in columns.items():
+        if heading == "*":
+            yield from ((_heading(each), of.replace("dataset", repr(each))) for each in datasets)
+        else:
+            yield heading, of
+
+
+@cache
+def _expression(text: str) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+    found: Any = _environment().compile_expression(f"({text},)")
+    return found  # type: ignore[no-any-return]
+
+
+def _cells(values: Sequence[Any]) -> tuple[Cell, ...]:
+    """Strangers' words made visible; what is not there is None."""
+    return tuple(None if isinstance(value, Undefined) else visible(value) for value in values)
+
+
+def _written(value: Any, text: str) -> Written:
+    """A cell that is sorted by its value."""
+    return Written(None if isinstance(value, Undefined) else visible(value), text)
+
+
+def _heading(dataset: str) -> str:
+    return f"{dataset} (dev)" if dataset in DEVELOPMENT_DATASETS else dataset
+
+
+def shown(value: str | float | None) -> str:
+    """A cell of a table: a number as `digits`, an integer in full."""
+    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else digits(value)
+
+
+def interval(ends: Sequence[float] | None) -> str:
+    """`1.20 to 3.40`."""
+    return "–" if ends is None else " to ".join(map(digits, ends))
+
+
+def visible(value: Any) -> Any:
+    """A stranger's text with what cannot be seen, or turns others around, spelled out: U+202E as `\\u202e`.
+
+    Every value that stands in a page goes through here before it is escaped.
+    """
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in value)

@@ -26,8 +26,10 @@
   }
   const toggle = document.getElementById("intervals");
   const show = () => document.getElementById("results").classList.toggle("with-intervals", toggle.checked);
-  toggle.addEventListener("change", show);
-  show();
+  if (toggle) {
+    toggle.addEventListener("change", show);
+    show();
+  }
 
   // A closed section prints as its heading alone.
   let opened = [];

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.figures import ASSETS, write_figure
+from fsvi_bench.presenting.figures import ASSETS, figure_bytes, write_figure
 from fsvi_bench.resources import read_yaml
 
 #: Colours of a figure on light ground; the page's style sheet has their dark counterparts by the same names.
@@ -85,12 +85,12 @@ def write_drawing(figure: Figure, name: str, folder: Path, description: str, sub
         InputError: the folder cannot be written.
     """
     paths = write_figure(figure, folder / name, DOTS_PER_INCH)
-    svg = Markup(_for_page(paths[1].read_text(encoding="utf-8")))  # Matplotlib has escaped the texts in it
+    svg = Markup(svg_for_page(paths[1].read_text(encoding="utf-8")))  # Matplotlib has escaped the texts in it
     width = round(96 * float(figure.get_figwidth()))
     return Drawing(svg, width, description, tuple(path.name for path in paths), subject)
 
 
-def _for_page(svg: str) -> str:
+def svg_for_page(svg: str) -> str:
     """The markup of an SVG file to stand within HTML: no style sheet, letters and colours by the page's own."""
     # Matplotlib repeats each text as a comment; names that end in numbers are those of no reference.
     removed = r"<(metadata|style)\b.*?</\1>|<!--.*?-->| id=\"[^\"]*_\d+\"|xlink:(?=href)| font-family: [^;\"]*;?"
@@ -99,3 +99,14 @@ def _for_page(svg: str) -> str:
     variables = {colour: variable for variable, colour in {**GROUND, **colour_variables(dark=False)}.items()}
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{variables[m[0]]})" if m[0] in variables else m[0], svg)
     return re.sub(r">\s+<", "><", re.sub(r"\n\s*", " ", svg)).strip()
+
+
+def inline_svg(figure: Figure, name: str) -> Markup:
+    """A figure as part of a page whose policy lets no element have a style: its styles become attributes."""
+
+    def attributes(style: re.Match[str]) -> str:
+        return re.sub(r"\s*([\w-]+):\s*([^;]+);?", r' \1="\2"', style[1])
+
+    svg = svg_for_page(figure_bytes(figure, name, "svg").decode())
+    sized = svg.replace("<svg ", f'<svg width="{96 * figure.get_figwidth():.0f}" ', 1)
+    return Markup(re.sub(r' style="([^"]*)"', attributes, sized))

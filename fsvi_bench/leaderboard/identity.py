@@ -1,0 +1,115 @@
+"""Who is who on a leaderboard: titles that cannot be mistaken for others, and sources that are not others' copies."""
+
+from __future__ import annotations
+
+import hashlib
+import string
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import fsvi_bench
+from fsvi_bench.errors import InputError, quoted
+from fsvi_bench.leaderboard.entry import BuiltIn, Entry
+from fsvi_bench.resources import read_yaml, resource_dir
+from fsvi_bench.sources import tree_sha256
+
+PACKAGE = Path(fsvi_bench.__file__).parent
+_EXACT = {"exact", "exact posterior", "the exact posterior"}
+RESERVED = {*_EXACT, "map", "prior", "reference"}
+_AS_WHOLE = {"prior", "reference"}  #: other methods' names begin with these
+_LETTERS = {"Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Sm", "Sc"}  #: no marks, spaces, punctuation, ornaments
+_FILLERS = "\u115f\u1160"  #: letters that are not seen
+#: Letters and digits of ASCII that stand for each other.
+_ALIKE = str.maketrans({"1": "l", "i": "l", "|": "l", "0": "o"})
+
+
+@cache
+def _twins() -> Mapping[str, str]:
+    """Character -> the one that stands for all that look like it (Unicode's confusables, UTS 39): ASCII's, if any."""
+    from confusable_homoglyphs.confusables import confusables_data
+
+    plain = {*string.ascii_letters, *string.digits}
+    alike = {character: {character, *(each["c"] for each in found)} for character, found in confusables_data.items()}
+    return {character: min(found & plain or found) for character, found in alike.items() if character not in plain}
+
+
+@cache
+def skeleton(title: str) -> str:
+    """What a title looks like: equal skeletons are titles that a reader may take for one another."""
+    decomposed = unicodedata.normalize("NFKD", title)
+    letters = [each for each in decomposed if unicodedata.category(each) in _LETTERS and each not in _FILLERS]
+    twins = "".join(_twins().get(each, each) for each in letters)
+    return twins.casefold().translate(_ALIKE).replace("rn", "m").replace("vv", "w")
+
+
+def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
+    """Raises InputError if a title looks blank, like another entry's, or begins like a reserved one: "Exact, tuned".
+
+    An entry of a built-in method may bear that method's name, and begin with another's.
+    """
+    title = skeleton(entry.manifest.title)
+    if not title:
+        raise InputError(f"the title {quoted(entry.manifest.title)} looks blank; give one of letters or digits")
+    built_in = isinstance(entry.manifest.method, BuiltIn)
+    own = _EXACT if built_in and entry.method == "exact" else {entry.method} if built_in else set[str]()
+    begun = {*_beginnings(entry.manifest.title, " "), *_beginnings(entry.name, "-")}
+    for reserved in sorted({*RESERVED, *_built_in_sources()} - own):
+        whole = reserved in _AS_WHOLE or (built_in and reserved not in RESERVED)
+        if skeleton(reserved) in ({title, skeleton(entry.name)} if whole else begun):
+            raise InputError(f"the title or name of {entry.name} looks like '{reserved}', a reserved name; change it")
+    for other in others:
+        if {skeleton(other.manifest.title), skeleton(other.name)} & {title, skeleton(entry.name)}:
+            raise InputError(f"the title or name of {entry.name} looks like that of {other.name}; choose another")
+
+
+def _beginnings(text: str, between: str) -> Iterator[str]:
+    """How the first words of a text look: of one, of two, and so on."""
+    words = text.split(between)
+    return (skeleton(" ".join(words[: place + 1])) for place in range(len(words)))
+
+
+def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:
+    """Raises InputError if an entry's source says the same as a built-in method's, or as another entry's.
+
+    Syntax trees are compared, without comments and docstrings. One's own source may stand for several entries, of other
+    families or settings.
+    """
+    own, manifest = _code(entry), entry.manifest
+    for name, source in _built_in_sources().items() if entry.source is not None else ():
+        if _tree(source) == own:
+            raise InputError(f"the source of {entry.name} is that of the built-in method '{name}'; enter that method")
+    for other in others:
+        its = other.manifest
+        if _code(other) != own:
+            continue
+        if entry.source is not None and its.owner.lower() != manifest.owner.lower():
+            raise InputError(f"the source of {entry.name} is that of {other.name}, by {its.owner}; enter your own")
+        if (its.family, its.settings) == (manifest.family, manifest.settings):
+            raise InputError(f"{entry.name} is {other.name} again: the same method, family and settings; remove one")
+
+
+def _code(entry: Entry) -> str:
+    """Names what an entry runs: a built-in method by its name, a source by what it says."""
+    return entry.method if entry.source is None else _tree(entry.source)
+
+
+@cache
+def _tree(source: bytes) -> str:
+    """Names a source by its syntax tree; one that is no Python, by its bytes."""
+    try:
+        return tree_sha256(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return hashlib.sha256(source).hexdigest()
+
+
+@cache
+def _built_in_sources() -> dict[str, bytes]:
+    """The text of each built-in method's file, by the method's name."""
+    found = {}
+    for path in sorted((resource_dir("conf") / "methods").glob("*.yaml")):
+        module = str(cast(dict[str, Any], read_yaml(path))["class"]).partition(":")[0]
+        found[path.stem] = (PACKAGE.parent / Path(*module.split("."))).with_suffix(".py").read_bytes()
+    return found

@@ -1,0 +1,120 @@
+"""What the process in the jail gives up for good before it runs an entry's code: memory, time, and system calls.
+
+System calls are denied but for the few that training needs (libseccomp, by pyseccomp): none makes a socket, a process,
+or a program, none signals or looks into another process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import math
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+MAX_FILE = 2**20  #: bytes of its stderr, and of files where any may be written
+MAX_THREADS, MAX_OPEN_FILES = 512, 256  #: threads of this user in all, since that is how Linux counts them
+_CLONE_THREAD, _TEMPORARY = 0x10000, 0o20000000  #: CLONE_THREAD; O_TMPFILE without O_DIRECTORY
+_ALLOWED = """
+access brk clock_getres clock_gettime clock_nanosleep close close_range dup dup2 dup3 exit exit_group faccessat
+faccessat2 fadvise64 fcntl fstat fstatfs futex futex_waitv get_mempolicy get_robust_list getcwd getdents64 getegid
+geteuid getgid getpgrp getpid getppid getrandom getrlimit getrusage gettid gettimeofday getuid ioctl lseek lstat madvise
+membarrier mincore mmap mprotect mremap munmap nanosleep newfstatat pipe2 poll ppoll pread64 preadv pselect6 read
+readlink readlinkat readv restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigtimedwait
+sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam sched_getscheduler sched_yield select
+set_robust_list set_tid_address sigaltstack stat statfs statx sysinfo time times uname write writev
+"""
+_WRITING = "open openat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 chdir fchdir fsync"
+
+
+def confine(memory: int, cpu_seconds: int, may_write: bool = False) -> str:
+    """Confines this process and its threads for good; says by what.
+
+    Args:
+        memory: bytes of address space beyond what is mapped by now, so that it means the same whatever libraries take.
+        may_write: whether small files can be made in the jail's scratch folder, as checks of conformance do.
+    """
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: MAX_FILE,
+        resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
+        resource.RLIMIT_CPU: math.ceil(time.process_time()) + cpu_seconds,
+    }
+    if linux := sys.platform == "linux":
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        limits |= {resource.RLIMIT_NPROC: MAX_THREADS, resource.RLIMIT_AS: mapped + memory}
+    for what, value in limits.items():
+        hard = resource.getrlimit(what)[1]
+        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(what, (least, least))
+    if not linux:
+        return "limits on files and time"
+    return f"{'seccomp' if _deny_system_calls(may_write) else 'no seccomp'}, {memory / 2**30:.3g} GiB of memory"
+
+
+def end_with_parent() -> None:
+    """A verifier that is killed takes its child along."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+
+
+def leaks(planted: Path, port: int) -> list[str]:
+    """What this process can reach that no jail may let it: asked from inside, before an entry's code is there.
+
+    Args:
+        planted: a file of the verifier's that anyone may read, in a folder that the jail does not show.
+        port: on which the verifier listens on its loopback.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        planted.read_bytes()
+        found.append("a file of the verifier's")
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        found.append("the network")
+    if sum(name.isdigit() for name in os.listdir("/proc")) > 4:  # noqa: PTH208 - only names are needed
+        found.append("other processes")
+    if os.geteuid() == 0:
+        found.append("the rights of root")
+    for name in ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname"):
+        with contextlib.suppress(OSError):
+            os.close(os.open(name, os.O_WRONLY))
+            found.append("/proc/sys")
+    return found
+
+
+def calls_are_open() -> bool:
+    """Whether the filter of system calls is not there: asked once it should be."""
+    try:
+        socket.socketpair()
+    except OSError:
+        return False
+    return True
+
+
+def _deny_system_calls(may_write: bool) -> bool:
+    """Whether libseccomp is there and has closed all calls but the allowed ones, in all threads."""
+    try:
+        import pyseccomp as seccomp
+
+        rules = seccomp.SyscallFilter(defaction=seccomp.ERRNO(errno.EPERM))
+    except (ImportError, OSError, RuntimeError):
+        return False
+    rules.set_attr(seccomp.Attr.CTL_TSYNC, 1)
+    for name in f"{_ALLOWED} {_WRITING if may_write else ''}".split():
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # a call that this architecture does not have
+            rules.add_rule(seccomp.ALLOW, name)
+    for name, place in (("open", 1), ("openat", 2)) if not may_write else ():  # files that are there; none is made
+        rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(place, seccomp.MASKED_EQ, os.O_CREAT | _TEMPORARY, 0))
+    # clone makes threads only. The flags of clone3 lie where no filter can look; the C library falls back to clone.
+    rules.add_rule(seccomp.ALLOW, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD, _CLONE_THREAD))
+    rules.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
+    rules.add_rule(seccomp.ALLOW, "prlimit64", seccomp.Arg(0, seccomp.EQ, 0), seccomp.Arg(2, seccomp.EQ, 0))
+    rules.load()
+    return True

@@ -1,0 +1,177 @@
+"""The jail: bubblewrap, started as an unprivileged user, with nothing in it but Python, its libraries and one job.
+
+Inside there is no network, no other process, nothing of the environment, and no file of this project's but its code:
+neither data, tasks, configuration nor a leaderboard. A verifier that runs as root drops to the user `nobody` first;
+folders that this user may not enter, such as a Python beneath /root, are mounted for it in a mount namespace of the
+run's own. See bwrap(1), unshare(1) and setpriv(1).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import fsvi_bench
+from fsvi_bench.arithmetic import PORTABLE
+from fsvi_bench.errors import InputError
+from fsvi_bench.resources import resource_dir
+from fsvi_bench.tasks.raw import DATA_VARIABLE, cache_dir
+
+NOBODY = 65534
+SCRATCH = 2**24  #: bytes that libraries may write as they are imported; later no file can be made
+MOST_TASKS = 512  #: processes and threads of a run, where a cgroup counts them
+_SYSTEM = ("/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")  # links into /usr, mostly
+#: Bubblewrap's, but for what each run is shown; the last three are what libraries look up.
+_OPTIONS = f"""
+--unshare-all --die-with-parent --new-session --cap-drop ALL --uid {NOBODY} --gid {NOBODY} --chdir /
+--proc /proc --ro-bind /proc/sys /proc/sys --dev /dev --size {SCRATCH} --tmpfs /tmp
+--ro-bind-try /etc/ld.so.cache /etc/ld.so.cache
+--ro-bind-try /etc/alternatives /etc/alternatives
+--ro-bind-try /sys/devices/system/cpu /sys/devices/system/cpu
+""".split()
+_LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "safetensors", "pytorch_lightning", "gpytorch", "pyseccomp")
+#: How libraries choose their kernels: it moves last digits, and tells nothing.
+_NUMERICS = (*PORTABLE, "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE")
+_BUS = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")  #: where `systemd-run --user` finds systemd; unset in the jail
+_SCOPE = ["systemd-run", "--quiet", "--scope", f"--property=TasksMax={MOST_TASKS}"]
+_SCOPE += [] if os.geteuid() == 0 else ["--user"]
+#: Mounts each pair of folders (from, to), then runs what follows `--` as `nobody`.
+_AS_NOBODY = """
+while [ "$1" != -- ]; do mount --rbind "$1" "$2" || exit 125; shift 2; done; shift
+exec setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs -- "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Jail:
+    """How to start a process; without bubblewrap it sees all that its user does."""
+
+    bwrap: str | None
+    cgroup: bool = False  #: systemd limits memory and processes; elsewhere the process limits itself (rlimit)
+
+    @property
+    def words(self) -> str:
+        """For the record."""
+        return "none" if self.bwrap is None else f"bubblewrap, {'cgroup' if self.cgroup else 'rlimit'}"
+
+    def command(self, folder: Path, arguments: Sequence[str], memory: int, stage: Path) -> list[str]:
+        """A command line that runs Python with these arguments; `folder` is what it may read besides. If that holds a
+        folder `datasets`, it stands in the place of the package's.
+
+        Args:
+            memory: bytes, beyond what Python and its libraries take.
+            stage: an empty folder that everybody may enter, for the mounts of a verifier that is root.
+        """
+        python = [sys.executable, "-P", "-s", "-B", *arguments]
+        if self.bwrap is None:
+            return python
+        shown = {path: path for path in [*_needed(), folder]}
+        if (own := folder / "datasets").is_dir():
+            shown[resource_dir("datasets")] = own
+        before: list[str] = []
+        if self.cgroup:  # memory that is swapped out would not count
+            before = [*_SCOPE, f"--property=MemoryMax={memory + 4 * 2**30}", "--property=MemorySwapMax=0", "--"]
+        if os.geteuid() == 0:
+            staged = {path: stage / str(place) for place, path in enumerate(shown)}
+            before += ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _AS_NOBODY, "sh"]
+            for path, mounted in staged.items():
+                mounted.mkdir()
+                before += [str(shown[path]), str(mounted)]
+            before, shown = [*before, "--"], staged
+        return [*before, self.bwrap, *_options(shown), "--", *python]
+
+
+def find_jail() -> Jail | None:
+    """The jail that this system offers, if bubblewrap is there; whether it holds, each run finds out from inside."""
+    bwrap = shutil.which("bwrap")
+    return None if sys.platform != "linux" or bwrap is None else Jail(bwrap, _has_scopes())
+
+
+def require_jail() -> Jail:
+    """Raises InputError where there is no bubblewrap."""
+    if (jail := find_jail()) is None:
+        raise InputError(
+            "there is no bubblewrap (bwrap) to keep an entry's code from this machine, so nothing was run; install it, "
+            "or give --without-isolation for code that you trust"
+        )
+    return jail
+
+
+def environment() -> dict[str, str]:
+    """All that the process gets of an environment; nobody's keys are in it."""
+    threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
+    given = {name: os.environ[name] for name in (*_NUMERICS, *_BUS) if name in os.environ}
+    fixed = {"HOME": "/tmp", "USER": "nobody", "LANG": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    return {**fixed, **threads, **given, "PYTHONPATH": os.pathsep.join(map(str, _import_path()))}
+
+
+def _options(shown: dict[Path, Path]) -> list[str]:
+    """Bubblewrap's: what is seen where; the outer folder is mounted before the inner."""
+    words = [*_OPTIONS, *(word for name in _BUS for word in ("--unsetenv", name))]
+    for link in map(Path, _SYSTEM):
+        words += ["--symlink", str(link.readlink()), str(link)] if link.is_symlink() else []
+    hidden = [path for path in _never_shown() if path not in shown and any(map(path.is_relative_to, shown))]
+    for path in sorted([*shown, *hidden], key=lambda path: len(path.parts)):
+        words += ["--tmpfs", str(path)] if path in hidden else ["--ro-bind", str(shown[path]), str(path)]
+    for closed in (*hidden, "/dev", "/"):
+        words += ["--remount-ro", str(closed)]
+    return words
+
+
+def _needed() -> list[Path]:
+    """Folders without which Python, its libraries and this package do not load."""
+    system = [path for path in map(Path, ("/usr", "/nix/store", *_SYSTEM)) if path.is_dir() and not path.is_symlink()]
+    prefixes = map(Path, (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
+    folders = [*system, *prefixes, *_library_folders(), _package()]
+    return _outermost([*folders, *(path.resolve() for path in folders)])
+
+
+def _outermost(folders: Iterable[Path]) -> list[Path]:
+    """Those that lie in no other."""
+    paths = set(folders)
+    return sorted(path for path in paths if paths.isdisjoint(path.parents))
+
+
+def _package() -> Path:
+    return Path(fsvi_bench.__file__).parent
+
+
+def _never_shown() -> list[Path]:
+    """Data, configuration and leaderboards, should they lie within a folder that is shown."""
+    named = [Path(os.environ[DATA_VARIABLE])] if os.environ.get(DATA_VARIABLE) else []
+    own = [resource_dir(name) for name in ("datasets", "conf", "leaderboard")]
+    return _outermost(path.resolve() for path in [_package() / "_bundled", *own, cache_dir(), *named] if path.is_dir())
+
+
+def _library_folders() -> list[Path]:
+    """Where libraries lie that are not in the installation itself, such as a user's own."""
+    specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
+    folders = {Path(spec.origin).parents[1] for spec in specs if spec is not None and spec.origin is not None}
+    return sorted(folders - _standard())
+
+
+def _standard() -> set[Path]:
+    return {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+
+
+def _import_path() -> list[Path]:
+    """What the other Python must be told to look into: this package's place, unless it is installed, and libraries'."""
+    return [path for path in dict.fromkeys([_package().parent, *_library_folders()]) if path not in _standard()]
+
+
+@cache
+def _has_scopes() -> bool:
+    """Whether systemd makes control groups for us."""
+    try:
+        asked = [*_SCOPE, "--", "true"]
+        return subprocess.run(asked, env=environment(), capture_output=True, timeout=10, check=False).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False

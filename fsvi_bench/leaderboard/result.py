@@ -1,0 +1,161 @@
+"""What the verifier found: one compact JSON file per entry and edition, and its signature beside it.
+
+Every number of a leaderboard stands in such a file, and none was given by an entry's authors. The signed text is the
+file itself. It names edition, entry, tasks and scoring version by their hashes, so that it cannot stand for others.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from fsvi_bench.files import json_in_lines, read_bounded, replace_together
+from fsvi_bench.leaderboard.entry import Name, Sha256, Text
+from fsvi_bench.leaderboard.ranked_tasks import TASKS, Kind, Place
+from fsvi_bench.leaderboard.signing import sign, signature_path
+from fsvi_bench.scoring.scores import Scores
+from fsvi_bench.strict import Strict, parse_json
+
+RESULTS = "results"
+RESULT_BYTES = 16 * 2**20
+SCORING_VERSION = 1  #: raised by every change that moves a ranked score; earlier results are then stale
+
+Count = Annotated[int, Field(ge=0, lt=2**60)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: Infinity, in JSON a word, where q is singular; below 0 by no more than rounding, and never NaN.
+Nats = Annotated[float, BeforeValidator(lambda value: math.inf if value == "Infinity" else value), Field(ge=-1e-3)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Waypoint(Strict):
+    """What a run had reached on its way, by the verifier's clock and the code's own count of steps."""
+
+    steps: Count
+    seconds: Seconds
+    kl: Nats
+    predictive_kl_box: Nats | None
+
+
+class ShortScores(Strict):
+    """The scores of one posterior that pages and ranks use; see `scoring.scores.Scores`."""
+
+    kl: Nats
+    kl_moment_matched: Nats
+    predictive_kl_test: Nats | None
+    predictive_kl_box: Nats | None
+    nlpd: Finite | None
+    nlpd_gap: Finite | None
+    rmse: Finite
+    smallest_variance_ratio: Finite
+    median_variance_ratio: Finite
+    largest_variance_ratio: Finite
+
+    @staticmethod
+    def of(scores: Scores) -> ShortScores:
+        spectrum = scores.overconfidence
+        ratios = {f"{name}_variance_ratio": getattr(spectrum, name) for name in ("smallest", "median", "largest")}
+        own = {name: getattr(scores, name) for name in ShortScores.model_fields if name not in ratios}
+        return ShortScores(**own, **ratios)
+
+
+class TaskFacts(Strict):
+    """A task as pages describe it, and what no posterior of a family can go below."""
+
+    sha256: Sha256
+    redrawn: Annotated[int, Field(ge=0, le=100)]  #: draws before it that failed their certificates
+    N: Count
+    N_test: Count
+    k: Count
+    ffg_floor: Finite  #: KL of the best factorised q, nats
+    map_predictive_kl_test: Finite  #: of a point mass at the exact mean, nats
+    map_predictive_kl_box: Finite
+
+
+class Cell(Strict):
+    """One run: an entry on one task with one seed."""
+
+    kind: Kind
+    dataset: Name
+    number: Annotated[int, Field(ge=0, le=99)]  #: of a ranked task, or the split of an official one
+    seed: Annotated[int, Field(ge=0, le=99)]  #: its number
+    task: TaskFacts
+    status: Literal["ok", "diverged", "failed"]
+    reason: Text | None = None
+    scores: ShortScores | None = None
+    seconds: Seconds  #: of the run, by the verifier's clock
+    steps: Count | None = None  #: by the code's own count
+    waypoints: Annotated[tuple[Waypoint, ...], Field(max_length=20)] = ()
+
+    @model_validator(mode="after")
+    def _whole(self) -> Cell:
+        if (self.status == "ok") != (self.scores is not None):
+            raise ValueError("a cell that is ok has scores, and no other has")
+        return self
+
+    @property
+    def place(self) -> Place:
+        return Place(self.kind, self.dataset, self.number)
+
+    @property
+    def kl_above_floor(self) -> float:
+        """Of a factorised posterior, nats; infinite without scores."""
+        return math.inf if self.scores is None else self.scores.kl - self.task.ffg_floor
+
+
+class Result(Strict):
+    """`results/<edition>/<entry>.json`."""
+
+    format: Literal["fsvi-result/1"] = "fsvi-result/1"
+    edition: Name
+    edition_sha256: Sha256
+    edition_status: Literal["open", "closed"]  #: closed: anyone could have known the tasks
+    entry: Name
+    entry_sha256: Sha256
+    scoring_version: Annotated[int, Field(ge=1, le=10**6)]
+    isolation: Text  #: how the code was kept from the rest of the machine; `none` if it was not
+    provenance: Annotated[dict[str, Any], Field(max_length=40)]  #: versions, kernels and hardware of the verifier
+    cells: Annotated[tuple[Cell, ...], Field(min_length=1, max_length=20_000)]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Result:
+        names = [(cell.place, cell.seed) for cell in self.cells]
+        if len(set(names)) < len(names):
+            raise ValueError("a cell stands twice")
+        if any(cell.kind == "ranked" and cell.number >= TASKS for cell in self.cells):
+            raise ValueError(f"a data set has {TASKS} ranked tasks")
+        return self
+
+    @property
+    def isolated(self) -> bool:
+        return self.isolation != "none"
+
+    def text(self) -> bytes:
+        """The file's bytes, which are what is signed: a line per cell."""
+        return json_in_lines(self.model_dump_json(), 2).encode()
+
+
+def result_path(root: Path, edition: str, entry: str) -> Path:
+    """Where a leaderboard keeps a result."""
+    return root / RESULTS / edition / f"{entry}.json"
+
+
+def read_result(path: Path) -> Result:
+    """A result as it lies there; whether it counts, `leaderboard.board` says.
+
+    Raises:
+        InputError: there is none, or it is not `fsvi-result/1`.
+    """
+    return parse_json(Result, read_bounded(path, RESULT_BYTES), path)
+
+
+def write_result(path: Path, result: Result, key: Path | None = None) -> None:
+    """Writes a result, with its signature by a private key; an earlier signature does not fit it any more and goes.
+
+    Raises:
+        InputError: the key cannot be used, or the place cannot be written.
+    """
+    signature = None if key is None else sign(result.text(), key)
+    replace_together(path.parent, {signature_path(path).name: signature}, path.name, result.text())

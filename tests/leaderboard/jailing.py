@@ -1,0 +1,46 @@
+"""Entries with code of their own, run in the jail on small tasks."""
+
+from __future__ import annotations
+
+import textwrap
+
+from fsvi_bench.leaderboard.jailed.jail import find_jail
+from fsvi_bench.leaderboard.jailed.run import Limits, Method, run_entry
+from tests.leaderboard.boards import entry
+from tests.requirements import skip_or_fail
+
+GOOD = """
+import torch
+from fsvi_bench.methods.base import Method
+from fsvi_bench.posteriors.gaussian import FullGaussian
+
+class M(Method):
+    families = ("full",)
+    deterministic = True
+
+    def solve(self, problem):
+        {body}
+        mean = torch.zeros_like(problem.Phi[:, 0])
+        return FullGaussian(mean, torch.diag_embed(torch.ones_like(mean)))
+"""
+
+
+def source(body: str = "pass", before: str = "") -> bytes:
+    """The prior, after `body` in its one method and `before` at import."""
+    text = GOOD.format(body=textwrap.indent(textwrap.dedent(body).strip(), " " * 8).strip())
+    return (textwrap.dedent(before) + text).encode()
+
+
+def working_jail():
+    """The jail, or a skip where there is none (an error where nothing may be skipped)."""
+    jail = find_jail()
+    if jail is None:
+        skip_or_fail("needs bubblewrap")
+    return jail
+
+
+def run(code: bytes, task, jail=None, seconds=20.0, memory=2 * 2**30):
+    """One run of an entry's code."""
+    each = entry("hostile", code)
+    limits = Limits(patience=0.0, seconds=seconds, memory=memory)
+    return run_entry(each, Method(":M", {}), task, 0, jail or working_jail(), limits)

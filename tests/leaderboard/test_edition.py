@@ -1,0 +1,200 @@
+"""Secrets are kept, and what is drawn from them is what docs/submitting.md says."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+
+import numpy as np
+import pytest
+import torch
+
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.leaderboard import ranked_tasks
+from fsvi_bench.leaderboard.edition import (
+    EDITION_FILE,
+    EDITIONS,
+    Edition,
+    Secret,
+    close_edition,
+    make_board,
+    read_edition,
+    read_secret,
+    write_edition,
+)
+from fsvi_bench.leaderboard.ranked_tasks import TASKS, WITH_REAL_TARGETS, Place, make_task, places, training_seed
+from fsvi_bench.tasks.official import read_official
+from fsvi_bench.tasks.task import raw_data
+from tests.leaderboard.boards import KEY, SECRET, edition
+
+
+def test_a_board_of_ones_own_has_a_secret_that_only_its_owner_reads(tmp_path):
+    made = make_board(tmp_path, "v1", ["yacht"], tmp_path / "secret")
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    assert read_secret(made, tmp_path / "secret").sha256 == made.secret_sha256
+    assert (tmp_path / "secret").read_text().strip() not in (tmp_path / EDITIONS / "v1" / EDITION_FILE).read_text()
+    with pytest.raises(InputError, match="open; name the file"):
+        read_secret(made, None)
+    with pytest.raises(InputError, match="exists"):
+        make_board(tmp_path, "v1", ["yacht"], tmp_path / "another")
+
+
+def test_a_closed_edition_publishes_its_secret_and_stays_the_same(tmp_path):
+    made = make_board(tmp_path, "v1", ["yacht"], tmp_path / "secret")
+    closed = close_edition(tmp_path, made, read_secret(made, tmp_path / "secret"))
+    assert read_edition(tmp_path, "v1") == closed
+    assert read_secret(closed, None) == read_secret(made, tmp_path / "secret")
+    assert closed.sha256 == made.sha256
+
+
+def readable(path):
+    path.chmod(0o644)
+
+
+def another(path):
+    path.write_text("00" * 32)
+
+
+def garbage(path):
+    path.write_text("not hexadecimal")
+
+
+def absent(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("spoil", [readable, another, garbage, absent], ids=lambda each: each.__name__)
+def test_a_spoilt_secret_is_refused(tmp_path, spoil):
+    made = make_board(tmp_path, "v1", ["yacht"], tmp_path / "secret")
+    spoil(tmp_path / "secret")
+    with pytest.raises(InputError, match=r"chmod 600|SHA-256 differs|hexadecimal|cannot read"):
+        read_secret(made, tmp_path / "secret")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"secret": None},
+        {"status": "open"},
+        {"secret": "00" * 32},
+        {"datasets": []},
+        {"datasets": ["yacht", "yacht"]},
+        {"seeds": 0},
+        {"name": "../v2"},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_edition_is_refused(change):
+    with pytest.raises(ValueError, match=r"\w"):
+        Edition.model_validate(edition().model_dump() | change)
+
+
+def test_an_edition_is_called_as_its_folder(tmp_path):
+    write_edition(tmp_path, edition())
+    (tmp_path / EDITIONS / "v2").rename(tmp_path / EDITIONS / "v3")
+    with pytest.raises(InputError, match="expected 'v3'"):
+        read_edition(tmp_path, "v3")
+
+
+def test_the_latest_edition_is_by_number(tmp_path):
+    with pytest.raises(InputError, match="leaderboard init"):
+        read_edition(tmp_path)
+    for name in ("v9", "v10", "v2"):
+        write_edition(tmp_path, edition().model_copy(update={"name": name}))
+    assert read_edition(tmp_path).name == "v10"
+
+
+def test_a_data_set_without_official_tasks_is_refused():
+    with pytest.raises(InputError, match="'nowhere' has no official tasks"):
+        places(edition(["nowhere"]))
+
+
+def test_every_purpose_has_a_stream_of_its_own():
+    seeds = {SECRET.seed(*purpose) for purpose in [("a",), ("b",), ("a", "b"), ("a", 1), ("a", 2)]}
+    assert len(seeds | {Secret(b"\1" * 32).seed("a")}) == 6
+
+
+@pytest.fixture(scope="module")
+def made():
+    return {number: make_task(Place("ranked", "diabetes", number), edition(), SECRET) for number in range(TASKS)}
+
+
+def test_places_are_five_ranked_and_five_official_tasks_a_data_set():
+    found = places(edition(["diabetes", "yacht"]))
+    assert len(found) == 20
+    assert sum(place.kind == "ranked" for place in found) == 10
+
+
+def test_ranked_tasks_are_drawn_as_promised(made):
+    raw = raw_data(read_official("diabetes", 0).task)
+    for number, each in made.items():
+        frozen, official = each.task.frozen, read_official("diabetes", number).task
+        train, test = frozen.train_index.numpy(), frozen.test_index.numpy()
+        assert sorted([*train, *test]) == list(range(len(raw.y)))
+        assert len(train) == round(0.8 * len(raw.y))
+        assert torch.allclose(each.task.X.mean(0), torch.zeros(10, dtype=torch.float64), atol=1e-12)
+        for name in ("lengthscales", "outputscale", "noise_variance"):
+            ratio = getattr(frozen, name) / getattr(official, name)
+            assert bool(((ratio >= 0.75) & (ratio <= 1.25)).all())
+        distinct = {tuple(row) for row in frozen.inducing_points.tolist()}
+        assert len(distinct) == frozen.k
+        assert distinct <= {tuple(row) for row in each.task.X.tolist()}
+        each.task.certificate.require_limits()
+        if number < WITH_REAL_TARGETS:
+            standardised = (raw.y[train] - raw.y[train].mean()) / raw.y[train].std()
+            np.testing.assert_allclose(each.task.y.numpy(), standardised, atol=1e-12)
+    assert len({each.task.sha256 for each in made.values()}) == TASKS
+
+
+def test_targets_of_the_model_are_calibrated():
+    """Under the model z = Lᵀ(w − m) with Λ = LLᵀ is standard normal, w being known: mean of |z|²/k is 1 over draws."""
+    squares = []
+    for number in (3, 4):
+        for key in range(20):
+            secret = Secret(bytes([key]) * 32)
+            its = Edition(
+                name="v2", protocol="redrawn-tasks/1", datasets=["diabetes"], status="open", secret_sha256=secret.sha256
+            )
+            task = make_task(Place("ranked", "diabetes", number), its, secret).task
+            weights = torch.from_numpy(
+                secret.stream("task", "v2", "diabetes", number, 0, "weights").standard_normal(task.k)
+            )
+            posterior = task.truth.posterior
+            squares.append(float(((posterior.precision_tril.mT @ (weights - posterior.mean)) ** 2).mean()))
+    # The mean of 40 · k squares: standard deviation √(2/(40 k)).
+    assert abs(np.mean(squares) - 1) < 4 * np.sqrt(2 / (40 * task.k))
+
+
+def test_the_same_secret_makes_the_same_task_and_another_makes_another(made):
+    again = make_task(Place("ranked", "diabetes", 0), edition(), SECRET)
+    assert again.task.sha256 == made[0].task.sha256
+    assert again.task.y.equal(made[0].task.y)
+    other = Secret(b"\7" * 32)
+    assert make_task(Place("ranked", "diabetes", 0), edition(), other).task.sha256 != again.task.sha256
+
+
+def test_seeds_do_not_depend_on_the_entry(made):
+    seeds = {training_seed(each, number, edition(), SECRET) for each in made.values() for number in range(3)}
+    assert len(seeds) == 3 * TASKS
+    official = make_task(Place("official", "diabetes", 0), edition(), None)
+    assert training_seed(official, 0, edition(), None) == training_seed(official, 0, edition(), Secret(b"\1" * 32))
+
+
+def test_a_draw_that_cannot_be_certified_is_drawn_again_and_counted(monkeypatch):
+    calls = []
+
+    def refuse_twice(task):
+        calls.append(task)
+        if len(calls) < 3:
+            raise TaskRefused("no")
+        return task.certificate
+
+    monkeypatch.setattr(ranked_tasks, "certify", refuse_twice)
+    assert make_task(Place("ranked", "diabetes", 0), edition(), SECRET).redrawn == 2
+    monkeypatch.setattr(ranked_tasks, "certify", lambda task: (_ for _ in ()).throw(TaskRefused("never")))
+    with pytest.raises(TaskRefused, match="none of 20 draws"):
+        make_task(Place("ranked", "diabetes", 0), edition(), SECRET)
+
+
+def test_the_secret_of_tests_is_the_editions():
+    assert hashlib.sha256(KEY).hexdigest() == edition().secret_sha256

@@ -1,0 +1,108 @@
+"""Titles that look like others', and sources that are others'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fsvi_bench.methods.rand_a
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.entry import BuiltIn
+from fsvi_bench.leaderboard.identity import require_own_source, require_own_title, skeleton
+from tests.leaderboard.boards import entry
+
+SOURCE = b'"""Mine."""\nclass M:\n    x = 1\n'
+REFORMATTED = b"class M:  # copied\n    x = (1)\n"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Exact", "Ехасt"),
+        ("RANDA", "R A N D A"),
+        ("Modern VI", "Modem Vl"),
+        ("a-b", "A B"),
+        ("ﬁt", "fit"),
+        ("café", "cafe"),
+        ("ΠΛ", "ПΛ"),  # Greek and Cyrillic
+    ],
+)
+def test_confusable_titles_look_alike(one, other):
+    assert skeleton(one) == skeleton(other)
+
+
+@pytest.mark.parametrize(("one", "other"), [("RANDA 2", "RANDA 3"), ("full", "fall"), ("метод", "method")])
+def test_other_titles_do_not(one, other):
+    assert skeleton(one) != skeleton(other)
+
+
+@pytest.mark.parametrize("title", ["Exact", "ΕΧΑСТ", "the exact posterior", "rand-a", "Rand A", "SSGE", "MAP",
+                                   "Exact GP", "Exact posterior, v2", "RANDA (tuned)", "MAP estimate"])  # fmt: skip
+def test_reserved_titles_are_refused(title):
+    with pytest.raises(InputError, match="reserved"):
+        require_own_title(entry("mine", SOURCE, title=title), [])
+
+
+@pytest.mark.parametrize("title", ["Exactly sparse VI", "Prior networks", "Mapped flows", "My exact method"])
+def test_titles_that_go_on_otherwise_are_not(title):
+    require_own_title(entry("mine", SOURCE, title=title), [])
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "others"), [("exact", "The exact posterior", "Rand A"), ("rand-a", "RANDA", "Ехасt")]
+)
+def test_an_entry_of_a_built_in_method_may_bear_its_name_and_no_other(method, own, others):
+    its = BuiltIn(name=method, version="0.2.0")
+    require_own_title(entry("ours", title=own, method=its), [])
+    with pytest.raises(InputError, match="reserved"):
+        require_own_title(entry("ours", title=others, method=its), [])
+    with pytest.raises(InputError, match="reserved"):
+        require_own_title(entry("ssge", title=own, method=its), [])
+
+
+@pytest.mark.parametrize("title", ["---", "·", "᠎.", "'", "́"])
+def test_titles_without_letters_are_refused(title):
+    blank = entry("mine", SOURCE)
+    blank = type(blank)(blank.name, blank.manifest.model_copy(update={"title": title}), blank.source)
+    with pytest.raises(InputError, match="blank"):
+        require_own_title(blank, [])
+
+
+def test_a_title_like_another_entrys_is_refused():
+    with pytest.raises(InputError, match="looks like that of first; choose another"):
+        require_own_title(entry("second", SOURCE, title="My methοd"), [entry("first", SOURCE, title="My method")])
+
+
+def test_a_built_in_methods_source_is_refused():
+    source = Path(fsvi_bench.methods.rand_a.__file__).read_bytes()
+    with pytest.raises(InputError, match="built-in method 'rand-a'"):
+        require_own_source(entry("mine", b"# mine\n" + source), [])
+
+
+def test_another_owners_source_is_refused_however_it_is_written():
+    with pytest.raises(InputError, match="first, by ada"):
+        require_own_source(entry("second", REFORMATTED, owner="eve"), [entry("first", SOURCE)])
+
+
+def test_ones_own_source_may_stand_with_other_settings_or_another_family():
+    first = entry("first", SOURCE, settings={"lr": 0.1})
+    require_own_source(entry("second", REFORMATTED, settings={"lr": 0.2}), [first])
+    require_own_source(entry("second", REFORMATTED, settings={"lr": 0.1}, family="ffg"), [first])
+    with pytest.raises(InputError, match="first again"):
+        require_own_source(entry("second", REFORMATTED, settings={"lr": 0.1}), [first])
+
+
+def test_a_built_in_method_stands_once_with_its_settings():
+    first = entry("first", settings={"lr": 0.1})
+    require_own_source(entry("second", settings={"lr": 0.2}), [first])
+    require_own_source(entry("third", settings={"lr": 0.1}, method=BuiltIn(name="ssge", version="0.2.0")), [first])
+    with pytest.raises(InputError, match="first again"):
+        require_own_source(entry("second", settings={"lr": 0.1}), [first])
+
+
+@pytest.mark.parametrize("source", [b"def (", b"(" * 10_000, b"x" + b".x" * 20_000, b"\0"])
+def test_what_is_no_python_has_an_identity_all_the_same(source):
+    require_own_source(entry("second", source, owner="eve"), [entry("first", SOURCE)])
+    with pytest.raises(InputError, match="by ada"):
+        require_own_source(entry("second", source, owner="eve"), [entry("first", source)])
