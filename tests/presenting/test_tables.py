@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 
 import pandas as pd
 import pytest
-from markupsafe import Markup
-from rich.console import Console
 
-from fsvi_bench.presenting.tables import Table, TableSpec, Written, as_csv, facts, in_words, select
+from fsvi_bench.presenting.tables import Table, TableSpec, Written, as_csv, in_words, select
 
 INF = math.inf
 SCORES = pd.DataFrame(
@@ -40,12 +37,6 @@ def test_columns_stand_under_their_headings_in_the_order_given():
     assert found.rows == ((1.0, "boston", "boston"), (-INF, "yacht", "yacht"))
 
 
-def test_without_columns_all_are_shown_as_they_are_called():
-    found = of(where={"dataset": "yacht"})
-    assert found.columns == ("dataset", "split", "kl", "steps", "reason")
-    assert found.rows == (("yacht", 0, -INF, 200, "it | diverged"),)
-
-
 @pytest.mark.parametrize(
     ("where", "splits"),
     [
@@ -70,18 +61,6 @@ def test_what_matches_no_row_is_refused_unless_it_may_be_missing():
     assert select(SCORES[:0], where).empty  # a frame without rows has nothing to be wrong about
 
 
-def test_facts_are_lines_without_headings_and_sections_end_where_the_first_column_changes():
-    def shown(table):
-        console = Console(file=io.StringIO(), width=60)
-        console.print(table)
-        return [line.strip() for line in console.file.getvalue().splitlines() if line.strip()]
-
-    assert shown(facts({"noise": "0.5", "N": "10"}, "a task")) == ["a task", "noise   0.5", "N       10"]
-    parts = Table(title="", columns=("a", "b"), rows=(("x", 1), ("x", 2), ("y", 3)))
-    assert [row.end_section for row in parts.terminal(sections=True).rows] == [False, True, True]
-    assert shown(parts.terminal(caption="said"))[-1] == "said"
-
-
 WRITTEN = Table(
     title="",
     columns=("method", "settings", "kl"),
@@ -103,19 +82,6 @@ def test_the_best_is_bold_and_notes_stand_behind_numbers_wherever_a_table_is_sho
     assert numbers.justify == "right"
     assert [(str(cell), cell.style) for cell in numbers.cells][1:] == [("1.50 ± 0.20", "bold"), ("failed", "")]
     assert as_csv([WRITTEN]).splitlines()[3] == "ssge|,,1.5"
-
-
-def test_a_page_has_keys_to_sort_by_meanings_and_the_reference_apart():
-    text = WRITTEN.html({"kl": "a <distance>"}, lambda name: Markup("<i>{}</i>").format(name[0]), "exact")
-    assert '<th scope="col" aria-sort="none"><button type="button" data-kind="text">method</button></th>' in text
-    assert 'class="n"><button type="button" data-kind="number" title="a &lt;distance&gt;">kl</button>' in text
-    reference, rivals = text.split("<tbody")[1:]
-    assert '<th scope="row" data-v="exact"><i>e</i> exact</th>' in reference
-    assert '<td data-v="a=inf">a=inf <span class="variant">&lt;b&gt;</span></td>' in reference
-    assert '<td class="n" data-v="Infinity">∞</td>' in reference
-    note = '<span class="variant">± 0.20</span><small class="ci">1 to 2</small>'
-    assert f'<td class="n" data-v="1.5"><strong>1.50</strong> {note}</td>' in rivals
-    assert '<td class="n" data-v="">failed</td>' in rivals
 
 
 def test_cells_are_pythons_own_and_what_is_missing_is_none():
@@ -153,22 +119,6 @@ def test_cells_in_words(value, words):
     assert in_words(value) == words
 
 
-def test_a_number_may_have_more_digits():
-    assert in_words(1.23456789, 6) == "1.23457"
-
-
-def test_a_terminal_has_words_to_the_left_and_numbers_to_the_right():
-    console = Console(file=io.StringIO(), width=60)
-    console.print(MIXED.terminal())
-    title, head, _, *rows = [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
-    assert title == "scores"
-    assert rows[0].split() == ["boston", "12.35", "10"]
-    assert rows[1].split() == ["a|b", "-∞", "–"]
-    assert head.index("data set") == rows[0].index("boston") == rows[1].index("a|b")
-    assert len(head) == len(rows[0]) == len(rows[1]) == len(rows[2])
-    assert head.index("kl") + 2 == rows[0].index("12.35") + 5 == rows[1].index("-∞") + 2
-
-
 def test_markdown_says_which_columns_are_numbers_and_no_bar_ends_a_cell():
     assert MIXED.markdown().splitlines() == [
         "| data set | kl | n |",
@@ -194,11 +144,3 @@ def test_csv_has_every_digit_and_table_after_table_under_its_title():
         ["0.30000000000000004", "1", "x"],
     ]
     assert as_csv([]) == ""
-
-
-def test_json_has_words_for_infinities():
-    assert json.loads(MIXED.model_dump_json())["rows"] == [
-        ["boston", 12.345678, 10],
-        ["a|b", "-Infinity", None],
-        ["", "Infinity", 2],
-    ]
