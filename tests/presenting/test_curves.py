@@ -16,7 +16,7 @@ def trace(kls, nlpd=1.0, moments=None, loss=None):
 
 def lines_of(*kls):
     """Median and mean."""
-    return [line.get_ydata().tolist() for line in curves_figure([trace(each) for each in kls], "title").axes[0].lines]
+    return [[*line.get_ydata()] for line in curves_figure([trace(each) for each in kls], "title").axes[0].lines]
 
 
 def test_median_and_mean_are_those_of_the_cells_and_one_cell_is_a_line():

@@ -38,11 +38,6 @@ def words(axes):
     return {text.get_text().strip() for text in axes.texts}
 
 
-def names(axes):
-    """Beside the lines, downwards."""
-    return [label.get_text() for label in axes.get_yticklabels()]
-
-
 def points(axes):
     """(x, filled?) of each mark, downwards."""
     marks = [line for line in axes.lines if line.get_marker() not in ("None", "none")]
