@@ -2,8 +2,8 @@
 
     FSVI_BENCH_DATA=... python benchmarks/mutation.py [--only TEXT] [--json FILE]
 
-For each fault come, until one fails: the tests of its package that import its module, the package's other tests, all
-quick tests. The working tree is never touched, and the copy is made at the start, so that it may change meanwhile.
+For each fault come, until one fails: the test file of its module, those of its package that import the module, all of
+the package, all quick tests. The working tree is never touched, and the copy is made at the start, so that it may change meanwhile.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -149,6 +150,8 @@ def rounds(tree: Path, fault: Fault) -> Iterator[list[str]]:
     folder = tree / "tests" / package
     uses = re.compile(rf"{package}\.{module}\b|{package} import .*\b{module}\b")
     near = [str(path) for path in sorted(folder.glob("test_*.py")) if uses.search(path.read_text(encoding="utf-8"))]
+    if own := [path for path in near if path.endswith(f"test_{module}.py")]:
+        yield own
     if near:
         yield near
     yield [str(folder)]
@@ -157,8 +160,7 @@ def rounds(tree: Path, fault: Fault) -> Iterator[list[str]]:
 
 def first_failure(tree: Path, fault: Fault) -> str | None:
     """The test that finds a fault, None if none does."""
-    # No .pyc files: by time and size a fault may look like what it replaced.
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     for tests in rounds(tree, fault):
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
         ended = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
@@ -168,12 +170,18 @@ def first_failure(tree: Path, fault: Fault) -> str | None:
     return None
 
 
+def write(path: Path, source: str, changes: Iterator[int]) -> None:
+    """With a time of its own: a .pyc file is told by its source's size and second, which may not change otherwise."""
+    path.write_text(source, encoding="utf-8")
+    os.utime(path, (seconds := 1e9 + next(changes), seconds))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="faults whose file or text contains this")
     parser.add_argument("--json", type=Path, help="where the results go as they come")
     options = parser.parse_args()
-    results = []
+    results, changes = [], count()
     with tempfile.TemporaryDirectory() as folder:
         copy_tree(tree := Path(folder))
         for fault in (fault for fault in faults() if options.only in f"{fault.file} {fault.old}"):
@@ -181,9 +189,9 @@ def main() -> None:
             source = path.read_text(encoding="utf-8")
             if source.count(fault.old) != 1:
                 raise SystemExit(f"{fault.old!r} stands {source.count(fault.old)} times in {fault.file}, expected once")
-            path.write_text(source.replace(fault.old, fault.new), encoding="utf-8")
+            write(path, source.replace(fault.old, fault.new), changes)
             found, seconds = first_failure(tree, fault), time.monotonic() - started
-            path.write_text(source, encoding="utf-8")
+            write(path, source, changes)
             results.append({**fault._asdict(), "found_by": found, "seconds": round(seconds, 1)})
             print(f"{seconds:6.1f} s  {fault.file}: {fault.new}  {found or 'SURVIVES'}", flush=True)
             if options.json:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 from scipy.spatial.distance import cdist, pdist
 
 from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stein_score, squared_distances
@@ -109,19 +108,6 @@ def test_one_eigenfunction_is_used_when_it_has_the_share():
     assert score.abs().min() > 0
 
 
-def test_the_largest_eigenvalues_are_used():
-    """The first eigenfunction by power iteration, which finds the largest eigenvalue and knows no order."""
-    samples, h = samples_of(8, 15, 2).numpy(), 0.8
-    K = np.exp(-(cdist(samples, samples) ** 2) / (2 * h**2))
-    u = np.ones(15)
-    for _ in range(500):
-        u = K @ u / np.linalg.norm(K @ u)
-    eigenvalue = u @ K @ u
-    gradient = np.sqrt(15) / eigenvalue * np.einsum("s,is,isd->id", u, K, (samples - samples[:, None]) / h**2)
-    expected = np.sqrt(15) * u[:, None] * -gradient.mean(0)
-    close(spectral_stein_score(torch.from_numpy(samples), bandwidth=h, n_eigen=1), expected, rtol=1e-10, atol=1e-12)
-
-
 # --- What it estimates ------------------------------------------------------------------------------------------------
 
 
@@ -155,14 +141,6 @@ def test_the_bandwidth_is_the_median_distance_over_pairs(S):
     for one, h in zip(samples.numpy(), median_bandwidth(distances_of(samples)), strict=True):
         assert float(h) == pytest.approx(np.median(pdist(one)), rel=1e-12)
         assert float(h) == pytest.approx(reference.median_distance(one), rel=1e-12)
-
-
-@PROPERTY
-@given(points=st.lists(st.integers(0, 4), min_size=2, max_size=9))
-def test_the_median_is_right_with_ties(points):
-    samples = np.array(points, dtype=float)[:, None]
-    h = median_bandwidth(distances_of(torch.from_numpy(samples)))
-    assert float(h) == pytest.approx(np.median(pdist(samples)), rel=1e-14)
 
 
 @PROPERTY
