@@ -3,7 +3,7 @@
     FSVI_BENCH_DATA=... python benchmarks/mutation.py [--only TEXT] [--json FILE]
 
 For each fault come, until one fails: the test file of its module, those of its package that import the module, all of
-the package, all quick tests. The working tree is never touched, and the copy is made at the start, so that it may change meanwhile.
+the package, those of the other packages with formulas, all quick tests. The working tree is never touched, and the copy is made at the start, so that it may change meanwhile.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
+PACKAGES = ("maths", "posteriors", "methods", "scoring", "tasks")  # where faults are planted
 
 #: Under each file: what stands there, exactly once, and what is put in its place.
 FAULTS = r"""
@@ -155,6 +156,7 @@ def rounds(tree: Path, fault: Fault) -> Iterator[list[str]]:
     if near:
         yield near
     yield [str(folder)]
+    yield [str(tree / "tests" / each) for each in PACKAGES if each != package]
     yield ["tests"]
 
 
