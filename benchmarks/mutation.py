@@ -9,6 +9,7 @@ the package, those of the other packages with formulas, all quick tests. The wor
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -21,6 +22,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("maths", "posteriors", "methods", "scoring", "tasks")  # where faults are planted
@@ -162,14 +165,28 @@ def rounds(tree: Path, fault: Fault) -> Iterator[list[str]]:
 
 def first_failure(tree: Path, fault: Fault) -> str | None:
     """The test that finds a fault, None if none does."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     for tests in rounds(tree, fault):
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
-        ended = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
-        if ended.returncode:
-            found = re.search(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
-            return found[1] if found else ended.stdout[-300:] + ended.stderr[-300:]
+        if found := run_forked(tree, ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]):
+            return found
     return None
+
+
+def run_forked(tree: Path, arguments: list[str]) -> str | None:
+    """pytest in a child, which finds the libraries imported; the first test that fails."""
+    with tempfile.TemporaryFile() as output:
+        if (child := os.fork()) == 0:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+            os.chdir(tree)
+            sys.path.insert(0, str(tree))
+            os._exit(pytest.main(arguments))
+        _, status = os.waitpid(child, 0)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    if status == 0:
+        return None
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    return found[1] if found else text[-600:]
 
 
 def write(path: Path, source: str, changes: Iterator[int]) -> None:
@@ -184,6 +201,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the results go as they come")
     options = parser.parse_args()
     results, changes = [], count()
+    for library in (
+        "torch",
+        "pytorch_lightning",
+        "gpytorch",
+        "scipy.stats",
+        "sklearn",
+        "pandas",
+        "hypothesis",
+        "mpmath",
+    ):
+        importlib.import_module(library)
     with tempfile.TemporaryDirectory() as folder:
         copy_tree(tree := Path(folder))
         for fault in (fault for fault in faults() if options.only in f"{fault.file} {fault.old}"):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fsvi_bench.maths.bernoulli_dropout import (
     atom_entropy,
     bernoulli_entropy,
-    bernoulli_moments,
     bernoulli_objective,
     bernoulli_quasi_kl,
     compress_rows,
@@ -23,11 +22,9 @@ from fsvi_bench.maths.bernoulli_dropout import (
 from fsvi_bench.maths.blr import (
     blr_posterior,
     log_evidence,
-    negative_log_predictive_density,
-    predictive_variance,
     ridge,
 )
-from fsvi_bench.maths.gaussian import LOG_2PI, gaussian_kl_to_precision, gaussian_w2
+from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.task import bind_task
 from tests import reference_dropout as slow
@@ -67,22 +64,9 @@ def problem(request):
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.95])
 def test_reference_values(problem, p):
     problem, expected = problem[0], problem[1]["bernoulli_dropout"][str(p)]
-    task, truth, retain = problem.frozen, problem.truth, f64([p])
-    data = problem.Phi, problem.y, task.noise_variance
+    data, retain = (problem.Phi, problem.y, problem.frozen.noise_variance), f64([p])
     m = optimal_m(*data, retain)
-    mean, scale = bernoulli_moments(m, retain)
-    factor = torch.diag(scale)
-    variance = predictive_variance(problem.Phi_test, factor, task.noise_variance)
-    values = {
-        "optimal_m_norm": m.norm(),
-        "objective": bernoulli_objective(*data, m, retain),
-        "qkl": bernoulli_quasi_kl(m, retain, *truth.posterior),
-        "moment_matched_kl": gaussian_kl_to_precision(mean, factor, *truth.posterior).total,
-        "w2_of_moments": gaussian_w2(mean, factor, truth.posterior.mean, truth.covariance_tril),
-        "nlpd_moment_matched": negative_log_predictive_density(
-            problem.y_test, problem.Phi_test @ mean, variance, task.target_std
-        ),
-    }
+    values = {"optimal_m_norm": m.norm(), "objective": bernoulli_objective(*data, m, retain)}
     # Both sides see the features through cond(k(Z,Z)): 1e-11 is what is left of eps.
     for name, value in values.items():
         assert float(value) == pytest.approx(expected[name], rel=1e-11), name

@@ -130,16 +130,6 @@ def test_nystrom_features_equal_the_dense_inverse(seed, n, k, D):
     close(features, reference.nystrom_features(*arrays, 1e-2), atol=1e-12)  # eps · cond(K), below 1e3 with this jitter
 
 
-def test_features_of_the_inducing_points_without_jitter_are_the_cholesky_factor():
-    # k(Z,Z) = LLᵀ, so L⁻¹k(Z,Z) = Lᵀ: row i of the features is row i of L.
-    Z = f64([[0.0, 0.0], [1.0, 0.5], [-1.0, 1.0], [2.0, -1.0]])
-    lengthscales, outputscale = f64([0.7, 1.1]), f64(1.4)
-    tril = inducing_tril(Z, lengthscales, outputscale, f64(0.0))
-    features = nystrom_features(Z, Z, lengthscales, outputscale, tril)
-    close(features, tril, atol=1e-14)
-    close(features.square().sum(-1), outputscale.expand(4), atol=1e-14)  # the Nyström variance is exact at Z
-
-
 @PROPERTY
 @given(seed=seeds, n=sizes, k=sizes, D=sizes)
 def test_grid_features_equal_their_formula(seed, n, k, D):
@@ -148,9 +138,3 @@ def test_grid_features_equal_their_formula(seed, n, k, D):
     for i, j in np.ndindex(n, k):
         expected = math.exp(-0.5 * float((((x[i] - centres[j]) / lengthscales) ** 2).sum()))
         close(features[i, j], expected)
-
-
-def test_a_grid_feature_is_one_at_its_centre_whatever_the_lengthscale():
-    centres = f64([[-1.0], [0.5], [3.0]])
-    features = rbf_grid_features(centres, centres, f64([0.3]))
-    assert torch.equal(features.diagonal(), torch.ones(3, dtype=torch.float64))

@@ -9,14 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import ndtr
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.mixtures import (
     bernoulli_dropout_weights,
     mixture_cdf,
     mixture_log_density,
-    spike_and_slab_weights,
 )
 from tests.maths.draws import PROPERTY, close, f64, seeds
 from tests.maths.mixtures import MixtureProblem, enumerated_cdf, random_problem, weights_of
@@ -52,18 +50,6 @@ def test_extremes_are_right_or_said_to_be_unknown(case):
     assert (result.error.numpy()[~known] == 1).all()
     too_far = ("atoms a million noise deviations apart", "next to no noise", "slabs of all widths")
     assert known.all() == (case not in too_far)
-
-
-def test_without_switches_it_is_the_normal_distribution():
-    g = torch.Generator().manual_seed(0)
-    Phi, mean = torch.randn(9, 5, generator=g, dtype=torch.float64), torch.randn(5, generator=g, dtype=torch.float64)
-    scale = torch.rand(5, generator=g, dtype=torch.float64) + 0.1
-    deviation = (Phi.square() @ scale.square() + 0.3).sqrt()
-    z = torch.linspace(-8, 8, 9, dtype=torch.float64)
-    slab = mixture_cdf(Phi @ mean + z * deviation, Phi, spike_and_slab_weights(0.0, mean, scale), 0.3)
-    close(slab.probability, ndtr(z.numpy()), rtol=0, atol=1e-12)
-    always = mixture_cdf(Phi @ mean + z * math.sqrt(0.3), Phi, bernoulli_dropout_weights(mean, 1.0), 0.3)
-    close(always.probability, ndtr(z.numpy()), rtol=0, atol=1e-12)
 
 
 def one_input(seed=3, k=40):

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsvi_bench.maths import mixture_enumeration, tilted_inversion
 from fsvi_bench.maths.gaussian import normal_log_density
 from fsvi_bench.maths.mixtures import (
     bernoulli_dropout_weights,
@@ -165,37 +164,6 @@ def test_no_points_at_all():
 
 
 # --- How far to trust it ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("negligible", [6.0, 8.0, 16.0])
-@pytest.mark.parametrize("kind", ["one probability", "equal sizes", "slab"])
-def test_discretisation_is_bounded_as_stated(monkeypatch, negligible, kind):
-    """With a coarse grid on purpose, and no enumeration to help: the bounds hold without the factor 10."""
-    monkeypatch.setattr(tilted_inversion, "NEGLIGIBLE", negligible)
-    monkeypatch.setattr(mixture_enumeration, "TARGET", math.inf)
-    largest = 0.0
-    for seed in range(20):
-        problem = random_problem(seed, kind)._replace(noise_variance=1.0)
-        result = fast(problem)
-        known = result.imprecision < 0.1
-        error = (result.log_density - torch.from_numpy(enumerated_log_density(problem))).abs()[known]
-        assert (error <= 1.1 * result.imprecision[known]).all()
-        largest = max([largest, *error.tolist()])
-    assert largest > 1e-5 * math.exp(-negligible)  # the grid was indeed coarse
-
-
-@pytest.mark.slow
-def test_branches_left_out_count_as_error(monkeypatch):
-    """Branches pruned at a share of e⁻⁴ on purpose: the imprecision owns up to what that loses."""
-    monkeypatch.setattr(mixture_enumeration, "NEGLIGIBLE_SHARE", -4.0)
-    errors = []
-    for seed in range(30):
-        problem = random_problem(seed, "low noise")
-        result, expected = fast(problem), torch.from_numpy(enumerated_log_density(problem))
-        known = (result.imprecision < 0.5) & (expected > -1e6)
-        errors.append((expected - result.log_density)[known])
-        assert (errors[-1] <= 2 * result.imprecision[known]).all()  # |log(1 − x)| ≤ 2x up to 0.5
-    assert float(torch.cat(errors).max()) > 1e-3  # something was indeed lost
 
 
 def test_sums_that_cancel_are_flagged():

@@ -138,17 +138,6 @@ def test_a_kernel_that_is_not_positive_definite_is_an_error():
         lapack_at(evaluate, Z, *hyperparameters)
 
 
-def test_a_failed_evaluation_leaves_no_trace_in_the_next():
-    X, y, Z, *hyperparameters = draw(3, 9, 3, 2)
-    duplicated = torch.cat([Z[:1], Z[:1], Z[:1]])
-    evaluate = LapackCollapsedBound(X.numpy(), y.numpy(), 3, -1e-6)
-    before = lapack_at(evaluate, Z, *hyperparameters)
-    with pytest.raises(NotPositiveDefiniteError):
-        lapack_at(evaluate, duplicated, *hyperparameters)
-    for first, again in zip(before, lapack_at(evaluate, Z, *hyperparameters), strict=True):
-        np.testing.assert_array_equal(first, again)
-
-
 # --- Blocks and buffers ---------------------------------------------------------------------------------------------
 
 
