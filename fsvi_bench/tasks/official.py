@@ -44,7 +44,8 @@ def find_task(dataset: str, split: int, *, official: bool = True) -> CertifiedTa
         InputError: there is no such split, or the official tasks are damaged.
         TaskRefused: the certificate fails the limits of this version.
     """
-    if official and split in official_splits(dataset):
+    path = official_path(dataset)
+    if official and is_file(path) and split in splits_of(path):
         return read_official(dataset, split)
     return load_cached(load_card(dataset), split)
 
