@@ -43,8 +43,7 @@ def submit(
     from fsvi_bench.leaderboard.entry import read_entry
     from fsvi_bench.leaderboard.submitting import Draft, require_conformance, trial_places, write_entry
     from fsvi_bench.leaderboard.verifying import verify
-    from fsvi_bench.running.executors import use_one_thread
-    from fsvi_bench.running.executors.choice import make_executor
+    from fsvi_bench.running.executors import make_executor, use_one_thread
 
     use_one_thread()
     if check:

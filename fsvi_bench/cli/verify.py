@@ -43,8 +43,7 @@ def verify(
     from fsvi_bench.leaderboard.result import result_path, write_result
     from fsvi_bench.leaderboard.signing import sign
     from fsvi_bench.leaderboard.verifying import verify as verify_entry
-    from fsvi_bench.running.executors import use_one_thread
-    from fsvi_bench.running.executors.choice import make_executor
+    from fsvi_bench.running.executors import make_executor, use_one_thread
 
     use_one_thread()
     results: list[Result] = []
