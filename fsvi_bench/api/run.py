@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pandas as pd
 from pydantic import ValidationError
 
-from fsvi_bench.errors import InputError, invalid_field
+from fsvi_bench.errors import InputError, invalid_field, unknown_name
 from fsvi_bench.presenting.summary import frame_of
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
 from fsvi_bench.running.executors import RayExecutor, check_choice, make_executor, one_thread
@@ -35,10 +35,13 @@ def run(**options: Any) -> pd.DataFrame:
     Raises:
         InputError: as the command refuses them; one sentence says what to change.
     """
+    for name in options:
+        if name not in RunOptions.model_fields:
+            raise unknown_name("option", name, RunOptions.model_fields)
     try:
         asked = RunOptions.model_validate(options)
     except ValidationError as error:
-        raise InputError(f"{invalid_field(error)}; see RunOptions") from error
+        raise InputError(f"option {invalid_field(error)}") from error
     plan = plan_of(asked)
     with WandbUploads(wandb_mode(asked.wandb), asked.out) as uploads:
         result = compute(asked, plan, Silent(), uploads.log)

@@ -63,7 +63,7 @@ def takes(model: type[BaseModel]) -> Callable[[Callable[..., int]], Callable[...
 def _parameter(name: str, field: FieldInfo) -> Parameter:
     """A model's field as Typer wants it; what may be repeated is a list, and None if it is not given."""
     flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
-    least = next((each.ge for each in field.metadata if isinstance(each, Ge)), None)
+    least: Any = next((each.ge for each in field.metadata if isinstance(each, Ge)), None)
     option = typer.Option(flag, help=field.description, metavar=METAVARS.get(name), min=least)
     kind, default = field.annotation, field.default
     if get_origin(kind) in (Sequence, dict):
