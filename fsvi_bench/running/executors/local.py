@@ -82,15 +82,19 @@ def _share_out(
     context, crew = worker_context(), list[Worker]()
     calls: dict[Any, tuple[Worker, Argument, int]] = {}  # by pipe: who is at which argument, for which time
 
+    def hire() -> None:
+        crew.append(Worker(context, start_worker, dict(os.environ)))
+
     def begin(argument: Argument, attempt: int) -> None:
-        idle = [worker for worker in crew if worker.pipe not in calls]
-        if not idle:
-            crew.append(Worker(context, start_worker, dict(os.environ)))
-        worker = (idle or crew)[-1]
+        worker = next(worker for worker in crew if worker.pipe not in calls)
         calls[worker.pipe] = worker, argument, attempt
         worker.send(partial(function, argument))
 
     try:
+        first = list(islice(arguments, workers))
+        for _ in first:  # before any has an argument, for which a pipe may have no room until it is read
+            hire()
+        arguments = chain(first, arguments)
         while True:
             for argument in islice(arguments, workers - len(calls)):
                 begin(argument, 1)
@@ -103,6 +107,7 @@ def _share_out(
                 except WorkerDied as error:
                     crew.remove(worker)
                     worker.kill()
+                    hire()
                     if attempt < ATTEMPTS:
                         begin(argument, attempt + 1)
                         continue
