@@ -160,9 +160,9 @@ def test_both_a_server_out_of_reach_and_a_failure_are_told(online, made, refuse,
 
 
 def test_handing_over_raises_nothing(made, monkeypatch, tmp_path):
-    def submit(*_):
+    def send(*_):
         raise RuntimeError("cannot schedule new futures")
 
-    monkeypatch.setattr(Here, "submit", submit)
+    monkeypatch.setattr(Here, "send", send)
     uploads = log(tmp_path, [record(0)], [])
     assert (uploads.notes, uploads.kept) == ({"stopped": "RuntimeError: cannot schedule new futures"}, 0)

@@ -49,6 +49,8 @@ def sends_half_a_result(path):
     """Returns at once, or, given a path, announces 1,000 bytes to its parent, sends none and writes the path."""
     if path is None:
         return
+    while not path.with_suffix(".go").exists():  # the parent has the other result, and reads nothing for now
+        time.sleep(0.01)
     frame = sys._getframe()
     while "pipe" not in frame.f_locals:
         frame = frame.f_back
@@ -95,6 +97,7 @@ from tests.running.test_executors import sends_half_a_result
 if __name__ == "__main__":
     path = Path(sys.argv[1])
     for argument, _ in LocalExecutor(2).map(sends_half_a_result, [None, path]):
+        path.with_suffix(".go").touch()
         while not path.exists():
             time.sleep(0.01)
         time.sleep(0.5)
