@@ -89,14 +89,20 @@ def plain_demands(text: str) -> str:
 
 
 def invalid_field(error: ValidationError) -> str:
-    """The first thing that pydantic found wrong: which field, what was got, what expected."""
+    """The first thing that pydantic found wrong: which field, what was got, what expected.
+
+    What a model as a whole asks for is a sentence of ours, which names its fields.
+    """
     first = error.errors()[0]
+    demand = plain_demands(first["msg"].removeprefix("Value error, "))
+    if first["type"] == "value_error" and not first["loc"]:
+        return demand
     field = ".".join(str(part) for part in first["loc"]) or "the document"
     try:
         got = plain(repr(first["input"]), 60)
     except RecursionError:
         got = "nested too deeply"
-    return f"{field} is {got}, {plain_demands(first['msg'])}"
+    return f"{field} is {got}, {demand}"
 
 
 def quoted(text: str) -> str:

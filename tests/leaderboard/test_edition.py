@@ -146,6 +146,12 @@ def test_ranked_tasks_are_drawn_as_promised(made):
     assert len({each.task.sha256 for each in made.values()}) == TASKS
 
 
+def test_what_an_edition_asks_for_as_a_whole_is_one_sentence(tmp_path):
+    with pytest.raises(InputError, match=r"^the edition: a data set stands twice in 'datasets'; mend that field$"):
+        make_board(tmp_path, "v1", ["yacht", "yacht"], tmp_path / "secret")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_targets_of_the_model_are_calibrated():
     """Under the model z = Lᵀ(w − m) with Λ = LLᵀ is standard normal, w being known: mean of |z|²/k is 1 over draws."""
     squares = []
