@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,8 +73,16 @@ class RunFile:
 
 
 def read_run(folder: Path) -> RunFile:
-    """The one run file in a run's folder."""
+    """The one run file in a run's folder. W&B's own process writes the last of it when `finish` has returned already,
+    on a busy machine seconds later: what has no exit yet is read again."""
     (path,) = folder.glob("*.wandb")
+    deadline = time.monotonic() + 20
+    while (run := _read(folder, path)).exit_code is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return run
+
+
+def _read(folder: Path, path: Path) -> RunFile:
     run = RunFile(folder=folder)
     for record in records(path):
         kind = record.WhichOneof("record_type")
