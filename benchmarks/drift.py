@@ -19,12 +19,11 @@ from matplotlib.figure import Figure
 
 from fsvi_bench.presenting.figures import BLUE, VERMILLION
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.cell_files import load_traces
 from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
-from fsvi_bench.running.store import Store
+from fsvi_bench.running.store import Store, load_traces
 
 STYLES = {
     ("full", 80): (BLUE, "-"),

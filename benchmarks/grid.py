@@ -35,8 +35,8 @@ def measure(*arguments: str | Path) -> tuple[float, float, str]:
 
 def write_plan_and_records(folder: Path, seeds: int, records: bool) -> int:
     """A folder as a run leaves it; every record is one that was made, under another cell's name."""
-    from fsvi_bench.running.archive import read_archive
-    from fsvi_bench.running.planfile import PlannedVariant
+    from fsvi_bench.running.planfile import Variant
+    from fsvi_bench.running.store import read_archive
 
     subprocess.run([sys.executable, "-m", "fsvi_bench", *GRID, "--splits", "0", "--max-steps", "1", "--out", folder / "one"],
                    check=True, capture_output=True)  # fmt: skip
@@ -45,7 +45,7 @@ def write_plan_and_records(folder: Path, seeds: int, records: bool) -> int:
     one, all_splits = read_archive(folder / "one"), read_archive(folder / "tasks")
     template, like = one.records[0], one.plans[0].variants
     variants = tuple(
-        PlannedVariant.model_validate(
+        Variant.model_validate(
             {
                 **each.model_dump(),
                 "hyperparameters": {**each.hyperparameters, "M": 10 * (1 + place)},

@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fsvi_bench.api.fit import fit
     from fsvi_bench.api.results import results
+    from fsvi_bench.api.run import run
     from fsvi_bench.api.score import score
     from fsvi_bench.errors import Diverged, InputError, TaskRefused
     from fsvi_bench.methods.base import AdamOptions, Method, MethodOptions
@@ -76,6 +77,7 @@ HOMES = {
     "load_task": "tasks.official",
     "make_task": "tasks.own",
     "results": "api.results",
+    "run": "api.run",
     "score": "api.score",
 }
 
@@ -84,7 +86,8 @@ __all__ = [
     "FactorGaussian", "FactorisedGaussian", "FixedA", "FullGaussian", "GaussianDropout", "InputError", "MeanFieldVI",
     "MeasurementOptions", "Method", "MethodOptions", "Posterior", "RandA", "RandANgd", "SamplesPosterior", "Scores",
     "SparseVariationalDropout", "SpikeAndSlab", "SpikeSlabPosterior", "Ssge", "Task", "TaskData", "TaskRefused",
-    "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task", "results", "score",
+    "VariationalDropout", "__version__", "fit", "list_tasks", "load_task", "make_task", "results", "run",
+    "score",
 ]  # fmt: skip
 
 

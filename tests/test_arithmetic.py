@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from fsvi_bench.arithmetic import KERNELS_VARIABLE, PORTABLE, arithmetic, kernels_of_protocol, use_kernels
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.jailed.jail import environment
-from fsvi_bench.running.archive import read_archive
-from fsvi_bench.running.grid import decisive_sha256
 from fsvi_bench.running.plan import Protocol, load_protocol, protocol_names
+from fsvi_bench.running.provenance import decisive_sha256
+from fsvi_bench.running.store import read_archive
 from tests.requirements import skip_or_fail
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,6 @@ from fsvi_bench.methods.registry import find_method
 from fsvi_bench.posteriors.base import Posterior, defect, divergence
 from fsvi_bench.running.executors import one_thread
 from fsvi_bench.running.job import make_method
-from fsvi_bench.running.plan import Variant
 from fsvi_bench.running.quiet import no_word_of_unused_gpus
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.training.trainer import choose_device, train
@@ -54,17 +53,16 @@ def fit(
     seeds = (0 if entry.cls.is_deterministic(chosen) else seed,)  # as `run` has it
     # An array that is compared has no truth value; its text is as good as any other that names no family.
     family = entry.cls.checked_family(None if family is None else str(family), entry.name)
-    variant = Variant(entry, family, chosen, seeds)
     entry.cls.check(chosen, TrainingData.of(problem))
     hardware = choose_device(str(device))
     with one_thread(), no_word_of_unused_gpus():
-        trained = make_method(variant, [problem], seeds)
+        trained = make_method(entry, family, chosen, [problem], seeds)
         train(trained, hardware)
         q: Posterior = trained.cpu().posterior()[0]
     if (fault := defect(q, problem.k)) is not None:
         raise InputError(f"method {entry.name} returned what is not a posterior over the weights: {fault}; correct it")
     if (reason := trained.divergences()[0] or divergence(q)) is not None:
-        raise Diverged(f"method {entry.name} {variant.family} on {_name(problem)} diverged: {reason}")
+        raise Diverged(f"method {entry.name} {family} on {_name(problem)} diverged: {reason}")
     return q
 
 

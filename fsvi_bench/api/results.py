@@ -9,7 +9,7 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.summary import frame_of
-from fsvi_bench.running.archive import read_archive
+from fsvi_bench.running.store import read_archive
 
 
 def results(folder: str | os.PathLike[str]) -> pd.DataFrame:

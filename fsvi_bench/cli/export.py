@@ -17,7 +17,7 @@ def export(
     """Write the records and traces of a folder's plans as Parquet tables (needs pyarrow, the extra named export)."""
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.presenting.parquet import write_tables
-    from fsvi_bench.running.archive import read_archive
+    from fsvi_bench.running.store import read_archive
 
     archive = read_archive(folder)
     for path, rows in write_tables(archive, out or folder / "export"):

@@ -29,7 +29,7 @@ def report(
         from fsvi_bench.cli.console import print_json, stdout
         from fsvi_bench.presenting.report.page import write_report
         from fsvi_bench.presenting.summary import cells_of, summary_of
-        from fsvi_bench.running.archive import read_archive
+        from fsvi_bench.running.store import read_archive
 
         path = write_report(folder, folder / "report" if out is None else out)
         if json:

@@ -13,8 +13,8 @@ from fsvi_bench.cli.options import AsJson
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fsvi_bench.running.archive import Status
     from fsvi_bench.running.plan import Plan
+    from fsvi_bench.running.store import Status
     from fsvi_bench.tasks.frozen import FrozenTask
 
 COLUMNS = ("ok", "diverged", "failed", "missing")
@@ -29,7 +29,7 @@ def status(
     By the plans of its last runs; what today's sources would compute anew, `run --dry-run` says.
     """
     with no_garbage_collection():
-        from fsvi_bench.running.archive import read_status
+        from fsvi_bench.running.store import read_status
 
         show(read_status(folder), json)
     return 0
@@ -41,22 +41,20 @@ def show_planned(plan: Plan, folder: Path, rerun: str, data_dir: Path | None, js
     Raises:
         InputError: what `run` would refuse, so far as that takes neither a fit nor a download.
     """
-    from fsvi_bench.running.archive import planned_status
-    from fsvi_bench.running.grid import plan_file
     from fsvi_bench.running.prepare import known_tasks
+    from fsvi_bench.running.store import planned_status
 
     with no_garbage_collection():
         tasks, unfitted, refusals = known_tasks(plan)
         _check_missing(plan, tasks, folder, rerun, data_dir)
-        show(planned_status(plan_file(plan, tasks, refusals, "cpu"), unfitted, folder, rerun), json)
+        show(planned_status(plan.file(tasks, refusals, "cpu"), unfitted, folder, rerun), json)
     return 0
 
 
 def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], folder: Path, rerun: str, data_dir: Path | None) -> None:
     from fsvi_bench.cli.console import stderr
-    from fsvi_bench.running.archive import status_of
-    from fsvi_bench.running.grid import expand
-    from fsvi_bench.running.runner import Loader, check_settings
+    from fsvi_bench.running.runner import Problems, check_settings
+    from fsvi_bench.running.store import status_of
     from fsvi_bench.tasks.card import load_card
     from fsvi_bench.tasks.raw import is_here
 
@@ -65,8 +63,9 @@ def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], folder: Path, rerun:
     if unchecked:
         absent = f"the raw data of {', '.join(unchecked)} are not here"
         stderr.print(f"{absent}, so that no setting is held to them", style="yellow")
-    planned = expand(plan.variants, [task for task in tasks if task.dataset not in unchecked])
-    check_settings([each for each in planned if status_of(each.cell, folder, rerun) == "missing"], Loader(data_dir))
+    held = [task for task in tasks if task.dataset not in unchecked]
+    cells = [cell for cell in plan.file(held, {}, "cpu").cells() if status_of(cell, folder, rerun) == "missing"]
+    check_settings(cells, plan.methods, Problems(held, data_dir))
 
 
 def show(status: Status, json: bool) -> None:

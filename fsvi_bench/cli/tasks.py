@@ -37,7 +37,8 @@ def build(
     from fsvi_bench.errors import InputError
     from fsvi_bench.files import require_writable_directory
     from fsvi_bench.running.executors import LocalExecutor, available_cores
-    from fsvi_bench.running.plan import Plan, Request, chosen_splits
+    from fsvi_bench.running.options import Request
+    from fsvi_bench.running.plan import Plan, chosen_splits
     from fsvi_bench.running.prepare import fit_missing, require_data
     from fsvi_bench.tasks.build import load_cached
     from fsvi_bench.tasks.card import load_card
@@ -68,7 +69,7 @@ def _check(chosen: Sequence[tuple[str, int]], workers: int | None, data_dir: Pat
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.running.executors import LocalExecutor, available_cores
-    from fsvi_bench.running.refitting import refit_official
+    from fsvi_bench.running.prepare import refit_official
 
     with RichProgress() as progress:
         refits = refit_official(chosen, LocalExecutor(workers or available_cores()), data_dir, progress)

@@ -43,8 +43,7 @@ def verify(
     from fsvi_bench.leaderboard.board import read_placed_entry
     from fsvi_bench.leaderboard.edition import read_secret
     from fsvi_bench.leaderboard.signing import require_key
-    from fsvi_bench.running.executors import use_one_thread
-    from fsvi_bench.running.executors.choice import make_executor
+    from fsvi_bench.running.executors import make_executor, use_one_thread
 
     use_one_thread()
     chosen = make_executor(executor, workers, ray_address)

@@ -24,7 +24,8 @@ from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
 from fsvi_bench.presenting.tables import Frames, TableSpec, as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
-from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.options import Request
+from fsvi_bench.running.plan import make_plan
 from fsvi_bench.running.prepare import require_data
 
 Settings = TypeVar("Settings", bound=BaseModel)

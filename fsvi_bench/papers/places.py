@@ -11,11 +11,10 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
 from fsvi_bench.papers.base import Workshop
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.running.archive import read_archive
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.runner import run
-from fsvi_bench.running.store import Store
+from fsvi_bench.running.store import Store, read_archive
 
 
 class Place(NamedTuple):
@@ -51,12 +50,11 @@ class Cells:
 
 def places(plan: Plan) -> Iterator[Place]:
     """Every cell of a plan."""
-    settings = {id(variant): variant.options.model_dump(mode="json") for variant in plan.variants}
     for dataset, split in plan.splits:
         for variant in plan.variants:
-            if variant.datasets is None or dataset in variant.datasets:
+            if variant.is_for(dataset):
                 for seed in variant.seeds:
-                    yield Place(dataset, split, variant.method.name, variant.family, settings[id(variant)], seed)
+                    yield Place(dataset, split, variant.method, variant.family, variant.hyperparameters, seed)
 
 
 def run_or_find(plan: Plan, workshop: Workshop, name: str) -> Cells:

@@ -12,9 +12,8 @@ import pandas as pd
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json, write_atomically
 from fsvi_bench.presenting.summary import unnested
-from fsvi_bench.running.archive import Archive
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.cell_files import load_traces
+from fsvi_bench.running.store import Archive, load_traces
 from fsvi_bench.scoring.predictive import LEVELS
 from fsvi_bench.scoring.scores import NO_MARGINALS, Overconfidence, Scores
 from fsvi_bench.training.trace import COLUMNS as TRACE_COLUMNS

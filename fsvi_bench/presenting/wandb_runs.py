@@ -12,24 +12,24 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from filelock import FileLock
 
-from fsvi_bench.errors import in_one_line
+from fsvi_bench.errors import InputError, in_one_line
 from fsvi_bench.files import is_file, write_atomically
 from fsvi_bench.presenting.curves import curves_figure
 from fsvi_bench.presenting.parquet import record_frame, trace_rows
 from fsvi_bench.presenting.summary import STATUSES, cells_of, shared, summary_of
 from fsvi_bench.presenting.traces import curve_rows
-from fsvi_bench.running.cell import Record
-from fsvi_bench.running.cell_files import load_traces, paths_of
-from fsvi_bench.running.executors.local import give_up, shielded_start, start_worker
-from fsvi_bench.running.rows import content_sha256, row_sha256
+from fsvi_bench.running.cell import Record, content_sha256, row_sha256
+from fsvi_bench.running.executors.local import Worker, start_worker
+from fsvi_bench.running.store import load_traces, paths_of
 
 SECONDS = 240.0  #: for a run: half of them waiting for another command's, half more than W&B's limits add up to
 #: W&B's, as environment variables. What computed the results is in a run's config; what sends them is of no interest.
@@ -41,6 +41,30 @@ OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME", "WANDB_RUN_GROUP
 CONFIG = r"^(dataset|split|method|family|seed|\w+_sha256|option_.+|provenance_(?!seeds|started).+)$"  #: columns
 
 
+#: What a person is told, given the reason and the output folder.
+NOTES = {
+    "offline": "W&B did not go online ({}); its runs are kept in {}/wandb, and `wandb sync` sends them",
+    "stopped": "W&B logging stopped ({}); the records are complete in {}, and the same command again logs what is "
+    "missing",
+}
+
+
+def wandb_mode(wanted: str) -> str:
+    """`auto` is what $WANDB_MODE says, else online where a key is set up (environment or netrc), else offline.
+
+    Raises:
+        InputError: the mode is unknown.
+    """
+    from requests.utils import get_netrc_auth
+
+    if wanted not in ("auto", "online", "offline", "off"):
+        raise InputError(f"--wandb is '{wanted}', expected auto, online, offline or off")
+    told = {"online": "online", "offline": "offline", "disabled": "off"}.get(os.environ.get("WANDB_MODE", ""))
+    server = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    usual = "online" if os.environ.get("WANDB_API_KEY") or get_netrc_auth(server) else "offline"
+    return wanted if wanted != "auto" else told or usual
+
+
 class WandbUploads(AbstractContextManager["WandbUploads"]):
     """`log` takes a group of records whose cells are all done and returns at once; only an end without errors waits."""
 
@@ -50,15 +74,15 @@ class WandbUploads(AbstractContextManager["WandbUploads"]):
         self.notes: dict[str, str] = {}  #: why some are not online (`offline`) or not logged (`stopped`)
         self._calls: list[Future[dict[str, str]]] = []
         self._temporary = tempfile.TemporaryDirectory(prefix="fsvi-", ignore_cleanup_errors=True)
-        spawn, places = multiprocessing.get_context("spawn"), (folder.resolve() / "wandb", self._temporary.name)
-        self._process = ProcessPoolExecutor(1, spawn, initializer=_begin, initargs=(mode, *places))
+        self._calling = ThreadPoolExecutor(1)  # so that nobody waits for W&B's process
+        self._worker: Worker | None = None
 
     def log(self, group: Sequence[Record]) -> None:
         try:
             marker = self.folder / "wandb" / "logged" / content_sha256(group)
             if self.mode != "off" and not is_file(marker):
-                with shielded_start():
-                    self._calls.append(self._process.submit(log_once, group, self.folder, marker, self.seconds / 2))
+                self._worker = self._worker or self._start()
+                self._calls.append(self._calling.submit(self._call, group, marker))
         except Exception as error:
             self.notes.setdefault("stopped", in_one_line(error))
 
@@ -71,11 +95,22 @@ class WandbUploads(AbstractContextManager["WandbUploads"]):
         except TimeoutError:  # what is behind it would get none either
             self.notes.setdefault("stopped", f"no answer in {self.seconds:g} s")
         finally:
-            give_up(self._process)
+            if self._worker is not None:
+                self._worker.kill()
+            self._calling.shutdown(cancel_futures=True)
             self._temporary.cleanup()
 
+    def _call(self, group: Sequence[Record], marker: Path) -> dict[str, str]:
+        assert self._worker is not None
+        self._worker.send(partial(log_once, group, self.folder, marker, self.seconds / 2))
+        return self._worker.receive()
 
-def _begin(mode: str, folder: Path, temporary: str) -> None:
+    def _start(self) -> Worker:
+        places = str(self.folder.resolve() / "wandb"), self._temporary.name
+        return Worker(multiprocessing.get_context("spawn"), _begin, self.mode, *places)
+
+
+def _begin(mode: str, folder: str, temporary: str) -> None:
     """W&B's process is silent and writes nowhere else."""
     users = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_RUN}
     usual = {"PROJECT": "fsvi-bench", "DATA_DIR": f"{folder}/data", "CACHE_DIR": f"{folder}/cache"}

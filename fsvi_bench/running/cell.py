@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -27,13 +28,18 @@ class Cell(BaseModel):
     family: Family
     hyperparameters: dict[str, Any]
     seed: int
-    code_sha256: str  #: of the code that decides the result: `running.grid.decisive_sha256`
+    code_sha256: str  #: of the code that decides the result: `running.provenance.decisive_sha256`
 
     @property
     def name(self) -> str:
         """For people: data set, split, method and family, and the seed unless it is the first."""
         seed = f" seed {self.seed}" if self.seed else ""
         return f"{self.dataset} split {self.split} {self.method} {self.family}{seed}"
+
+    @cached_property
+    def row(self) -> str:
+        """The row of the result table that the cell belongs to."""
+        return row_sha256(self)
 
     @cached_property
     def key(self) -> str:
@@ -83,3 +89,15 @@ class Record(BaseModel):
 def cell_of(record: Record) -> Cell:
     """The cell that a record's own fields describe (of a record that has a task)."""
     return Cell.model_construct(**{name: getattr(record, name) for name in Cell.model_fields})
+
+
+def row_sha256(of: Cell | Record) -> str:
+    """Names the row of the result table that a cell or a record belongs to."""
+    return sha256_of_json([of.dataset, of.method, of.family, of.hyperparameters])
+
+
+def content_sha256(row: Sequence[Record]) -> str:
+    """Changes with a row's cells, and whenever one is computed again; a refused task is known by its reason."""
+    when = [str(r.provenance.get("started") if r.task_sha256 else r.reason) for r in row]
+    cells = [[r.cell, r.split, r.seed, r.status, time] for r, time in zip(row, when, strict=True)]
+    return sha256_of_json([row_sha256(row[0]), sorted(cells)])

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 from fsvi_bench.arithmetic import KERNELS_VARIABLE
 from fsvi_bench.errors import InputError
-from fsvi_bench.methods.base import Method, Optimum
-from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
+from fsvi_bench.methods.base import Method, MethodOptions, Optimum
+from fsvi_bench.methods.registry import MethodEntry
+from fsvi_bench.posteriors.base import Family, Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from fsvi_bench.running.cell import Cell, Record, Seconds
-from fsvi_bench.running.grid import code_sha256
-from fsvi_bench.running.plan import Variant
-from fsvi_bench.running.provenance import provenance
+from fsvi_bench.running.provenance import decisive_sha256, provenance
 from fsvi_bench.running.quiet import no_word_of_unused_gpus
 from fsvi_bench.scoring.scores import Scores, not_a_number, score
 from fsvi_bench.seeds import derive_seed
@@ -29,10 +28,10 @@ from fsvi_bench.training.trainer import Device, train
 
 @dataclass(frozen=True)
 class Job:
-    """Cells that one process trains side by side."""
+    """Cells that one process trains side by side: of one row of the table, on tasks of equal shapes."""
 
-    variant: Variant
-    batch: list[tuple[Task, Cell]]
+    method: MethodEntry
+    batch: Sequence[tuple[Task, Cell]]
     device: Device
 
 
@@ -84,29 +83,36 @@ def failed(job: Job, started: datetime, error: Exception, lines: str | None = No
 
 def _require_same_sources(job: Job) -> None:
     """A worker imports the sources when it starts, here or on another machine: they may not be the command's."""
-    here, planned = code_sha256(job.variant), job.batch[0][1].code_sha256
+    here, planned = decisive_sha256(job.method.code_sha256), job.batch[0][1].code_sha256
     if here != planned:
         raise InputError(
-            f"the sources of fsvi-bench or of {job.variant.method.name}, or the kernels asked for, are not those that "
+            f"the sources of fsvi-bench or of {job.method.name}, or the kernels asked for, are not those that "
             f"the run began with (hash {here[:12]}, expected {planned[:12]}): files were changed while it ran, or a "
             f"worker's machine has another version or another {KERNELS_VARIABLE}; make them the same everywhere and "
             "run again"
         )
 
 
-def make_method(variant: Variant, tasks: Sequence[Task], seeds: Sequence[int]) -> Method:
-    """A variant's method on tasks; what it draws depends on the task, the method, its family and the cell's seed."""
-    method = variant.method
+def make_method(
+    entry: MethodEntry, family: Family, options: MethodOptions, tasks: Sequence[Task], seeds: Sequence[int]
+) -> Method:
+    """A method on tasks; what it draws depends on the task, the method, its family and the cell's seed."""
     streams = [
-        derive_seed(task.frozen.sha256, method.name, variant.family, seed)
-        for task, seed in zip(tasks, seeds, strict=True)
+        derive_seed(task.frozen.sha256, entry.name, family, seed) for task, seed in zip(tasks, seeds, strict=True)
     ]
-    return method.cls(tasks, variant.family, streams, variant.options)
+    return entry.cls(tasks, family, streams, options)
+
+
+def method_of(job: Job) -> Method:
+    """The job's method on its problems."""
+    problems, cells = zip(*job.batch, strict=True)
+    options = job.method.options(cells[0].hyperparameters)
+    return make_method(job.method, cells[0].family, options, problems, [cell.seed for cell in cells])
 
 
 def _train(job: Job) -> _Trained:
     problems, cells = [problem for problem, _ in job.batch], [cell for _, cell in job.batch]
-    method = make_method(job.variant, problems, [cell.seed for cell in cells])
+    method = method_of(job)
     tracer = Tracer(method, problems) if method.trains else None
     seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
     method.cpu()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
@@ -16,6 +16,10 @@ from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
+from fsvi_bench.running.options import Request
+from fsvi_bench.running.planfile import PlanFile, PlannedTask, Variant
+from fsvi_bench.running.provenance import decisive_sha256, provenance
+from fsvi_bench.running.settings import FLAGS
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import read_certified
@@ -75,59 +79,24 @@ class Protocol(BaseModel):
         return self
 
 
-class Request(BaseModel):
-    """What was asked for; None and empty mean: as the protocol says, else the default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    datasets: Sequence[str] = ()
-    task_files: Sequence[Path] = ()
-    methods: Sequence[str] = ()
-    families: Sequence[str] = ()
-    splits: str | None = None
-    seeds: str | None = None
-    measurement_points: Sequence[int] = ()
-    max_steps: int | None = None
-    protocol: str | None = None
-    options: dict[str, Any] = {}
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A method with its family, settings and seeds; one row of the result table per data set."""
-
-    method: MethodEntry
-    family: Family
-    options: MethodOptions
-    seeds: tuple[int, ...]
-    datasets: tuple[str, ...] | None = None  #: on which it is run; None for all of the plan's
-
-    @property
-    def deterministic(self) -> bool:
-        return self.method.cls.is_deterministic(self.options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """As plain data: a class that came from a file can be found by its path in another process, not by its name."""
-        return _rebuild_variant, (self.method, self.family, self.options.model_dump(), self.seeds, self.datasets)
-
-
-def _rebuild_variant(
-    method: MethodEntry,
-    family: Family,
-    options: dict[str, Any],
-    seeds: tuple[int, ...],
-    datasets: tuple[str, ...] | None,
-) -> Variant:
-    return Variant(method, family, method.options(options), seeds, datasets)
-
-
 @dataclass(frozen=True)
 class Plan:
     """Splits to be fitted or found in the cache, tasks given as files, and what to run on each."""
 
     splits: tuple[tuple[str, int], ...]  #: (data set, split)
-    tasks: tuple[FrozenTask, ...]
-    variants: tuple[Variant, ...]
+    tasks: tuple[FrozenTask, ...] = ()
+    variants: tuple[Variant, ...] = ()
+    methods: Mapping[str, MethodEntry] = field(default_factory=dict)  #: those of the variants, by name
     unused: tuple[str, ...] = ()  #: options that no chosen method has
+
+    def file(self, tasks: Sequence[FrozenTask], refusals: Mapping[tuple[str, int], str], device: str) -> PlanFile:
+        """What is kept of the plan once its tasks are known."""
+        now = datetime.now(UTC)
+        known = [PlannedTask(dataset=t.dataset, split=t.split, task_sha256=t.sha256) for t in tasks]
+        refused = [PlannedTask(dataset=name, split=split, refused=why) for (name, split), why in refusals.items()]
+        return PlanFile(
+            written=now, tasks=(*known, *refused), variants=self.variants, provenance=provenance(device, 0, now)
+        )
 
 
 def protocol_names() -> list[str]:
@@ -161,10 +130,12 @@ def make_plan(request: Request) -> Plan:
     tasks = tuple(read_certified(path)[0] for path in request.task_files)
     splits = chosen_splits(request, protocol)
     _refuse_mixed_tasks(splits, tasks)
-    variants, unused = _variants(request, protocol)
+    names = request.methods or (method_names() if protocol.methods == "all" else protocol.methods)
+    methods = _distinct([load_method(name) for name in names])
+    variants, unused = _variants(request, protocol, methods)
     planned = {name for name, _ in splits} | {task.dataset for task in tasks}
     here = tuple(v for v in variants if v.datasets is None or planned.intersection(v.datasets))
-    return Plan(splits, tasks, here, unused)
+    return Plan(splits, tasks, here, {method.name: method for method in methods}, unused)
 
 
 def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[tuple[str, int], ...]:
@@ -202,30 +173,27 @@ def _refuse_mixed_tasks(splits: Sequence[tuple[str, int]], tasks: Sequence[Froze
         seen.add(place)
 
 
-def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...], tuple[str, ...]]:
+def _variants(
+    request: Request, protocol: Protocol, methods: Sequence[MethodEntry]
+) -> tuple[list[Variant], tuple[str, ...]]:
     """Every method with every family and setting, and the flags that none of the methods has a use for."""
-    names = request.methods or (method_names() if protocol.methods == "all" else protocol.methods)
-    methods = _distinct([load_method(name) for name in names])
     families = _families(request.families or protocol.families)
     seeds = tuple(parse_ranges(protocol.seeds if request.seeds is None else request.seeds, "seeds"))
-    points = _positive(request.measurement_points or protocol.measurement_points, "--measurement-points")
-    grids = [protocol.grid, *(each.grid for each in protocol.sub_grids)]
-    if request.max_steps is not None and "max_steps" in request.options:
-        raise InputError("the number of steps is given twice, by --max-steps and by --set max_steps; drop one of them")
-    planned_steps = None if "max_steps" in request.options else protocol.max_steps
-    max_steps = planned_steps if request.max_steps is None else request.max_steps
-    steps = _positive(() if max_steps is None else (max_steps,), "--max-steps")
+    axes = _axes(request, protocol)
     known = {name for method in methods for name in method.cls.Options.model_fields}
     _require_known(request.options, known, methods)
     if not request.methods:  # a protocol's options are meant for its own methods
-        _require_known({**protocol.options, **{name: None for grid in grids for name in grid}}, known, methods)
-    given: dict[str, tuple[str, Sequence[int]]] = {
-        "M": ("--measurement-points", points),
-        "max_steps": ("--max-steps", steps),
-    }
-    axes: dict[str, Sequence[Any]] = {name: values for name, (_, values) in given.items() if values}
+        grids = [protocol.grid, *(each.grid for each in protocol.sub_grids)]
+        _require_known([*protocol.options, *(name for grid in grids for name in grid)], known, methods)
     variants = [
-        Variant(method, family, options, (0,) if method.cls.is_deterministic(options) else seeds, datasets)
+        Variant(
+            method=method.name,
+            family=family,
+            hyperparameters=options.model_dump(mode="json"),
+            seeds=(0,) if method.cls.is_deterministic(options) else seeds,
+            code_sha256=decisive_sha256(method.code_sha256),
+            datasets=datasets,
+        )
         for method in methods
         for family in families
         if family in method.cls.families
@@ -235,7 +203,23 @@ def _variants(request: Request, protocol: Protocol) -> tuple[tuple[Variant, ...]
         own = ", ".join(dict.fromkeys(family for method in methods for family in method.cls.families))
         raise InputError(f"no chosen method has a family among {', '.join(families)}; theirs: {own}")
     asked = {"M": bool(request.measurement_points), "max_steps": request.max_steps is not None}  # not by a protocol
-    return tuple(variants), tuple(flag for name, (flag, _) in given.items() if asked[name] and name not in known)
+    return variants, tuple(FLAGS[name] for name in asked if asked[name] and name not in known)
+
+
+def _axes(request: Request, protocol: Protocol) -> dict[str, Sequence[int]]:
+    """Values of the settings that have flags of their own."""
+    if request.max_steps is not None and "max_steps" in request.options:
+        raise InputError("the number of steps is given twice, by --max-steps and by --set max_steps; drop one of them")
+    planned = None if "max_steps" in request.options else protocol.max_steps
+    steps = planned if request.max_steps is None else request.max_steps
+    given = {
+        "M": request.measurement_points or protocol.measurement_points,
+        "max_steps": () if steps is None else (steps,),
+    }
+    for name, numbers in given.items():
+        if wrong := [number for number in numbers if number < 1]:
+            raise InputError(f"{FLAGS[name]} is {wrong[0]}, expected 1 or more")
+    return {name: list(dict.fromkeys(numbers)) for name, numbers in given.items() if numbers}
 
 
 def _distinct(methods: Sequence[MethodEntry]) -> list[MethodEntry]:
@@ -285,14 +269,7 @@ def _families(names: Sequence[str]) -> tuple[Family, ...]:
     return tuple(family for family in FAMILIES if family in names)
 
 
-def _positive(numbers: Sequence[int], flag: str) -> list[int]:
-    for number in numbers:
-        if number < 1:
-            raise InputError(f"{flag} is {number}, expected 1 or more")
-    return list(dict.fromkeys(numbers))
-
-
-def _require_known(settings: dict[str, Any], known: set[str], methods: Sequence[MethodEntry]) -> None:
+def _require_known(settings: Iterable[str], known: set[str], methods: Sequence[MethodEntry]) -> None:
     for key in settings:
         if key not in known:
             chosen = ", ".join(method.name for method in methods)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import product
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -25,12 +26,12 @@ class PlannedTask(_Plain):
 
     dataset: str
     split: int
-    task_sha256: str | None
+    task_sha256: str | None = None
     refused: str | None = None
 
 
-class PlannedVariant(_Plain):
-    """A method with its family, settings and seeds."""
+class Variant(_Plain):
+    """A method with its family, settings and seeds: one row of the result table per data set."""
 
     method: str
     family: Family
@@ -55,7 +56,7 @@ class PlanFile(_Plain):
     format: Literal["fsvi-plan/1"] = "fsvi-plan/1"
     written: datetime
     tasks: tuple[PlannedTask, ...]
-    variants: tuple[PlannedVariant, ...]
+    variants: tuple[Variant, ...]
     provenance: dict[str, Any]
 
     @property
@@ -65,23 +66,26 @@ class PlanFile(_Plain):
         return sha256_of_json([asked, [variant.asked() for variant in self.variants]])[:16]
 
     def cells(self) -> Iterator[Cell]:
-        """Every cell that has a task."""
+        """Every cell that has a task, data set by data set, so that few tasks are in use at any time."""
+        by_dataset: dict[str, list[PlannedTask]] = {}
         for task in self.tasks:
-            if task.task_sha256 is not None:
-                for variant in self.variants:
-                    if not variant.is_for(task.dataset):
-                        continue
-                    for seed in variant.seeds:
-                        yield Cell.model_construct(  # all of it is validated already, and there may be 100,000
-                            task_sha256=task.task_sha256,
-                            dataset=task.dataset,
-                            split=task.split,
-                            method=variant.method,
-                            family=variant.family,
-                            hyperparameters=variant.hyperparameters,
-                            seed=seed,
-                            code_sha256=variant.code_sha256,
-                        )
+            by_dataset.setdefault(task.dataset, []).append(task)
+        for dataset, tasks in by_dataset.items():
+            variants = [variant for variant in self.variants if variant.is_for(dataset)]
+            for variant, task in product(variants, tasks):
+                if task.task_sha256 is None:
+                    continue
+                for seed in variant.seeds:
+                    yield Cell.model_construct(  # all of it is validated already, and there may be 100,000
+                        task_sha256=task.task_sha256,
+                        dataset=dataset,
+                        split=task.split,
+                        method=variant.method,
+                        family=variant.family,
+                        hyperparameters=variant.hyperparameters,
+                        seed=seed,
+                        code_sha256=variant.code_sha256,
+                    )
 
     def refused_records(self) -> list[Record]:
         """A failed record for every cell whose task was refused; without a task it has no key and is not stored."""

@@ -1,12 +1,12 @@
-"""Certified tasks for a plan: the official ones, from the cache, from files, or from fits side by side."""
+"""Certified tasks: the official ones, from the cache, from files, or from fits side by side; and fits checked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
-from fsvi_bench.errors import TaskRefused
+from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.files import require_writable_directory
 from fsvi_bench.running.executors import Executor, use_one_thread
 from fsvi_bench.running.plan import Plan
@@ -15,11 +15,14 @@ from fsvi_bench.tasks.build import build_from, cached_task_path
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import CertifiedTask, certify, save
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.official import find_task
+from fsvi_bench.tasks.official import find_task, official_splits, read_official
 from fsvi_bench.tasks.raw import CACHE_VARIABLE, RawData, cache_dir, load_raw
+from fsvi_bench.tasks.refit import Refit, compare
 from fsvi_bench.tasks.task import bind_task, raw_data
 
-Refusals = dict[tuple[str, int], str]  #: (data set, split) -> why it has no certified task
+Place = tuple[str, int]  #: (data set, split)
+Refusals = dict[Place, str]  #: why there is no certified task
+Fitted = TypeVar("Fitted")
 
 
 def prepare(
@@ -49,7 +52,7 @@ def prepare(
     return tasks, refusals
 
 
-def known_tasks(plan: Plan) -> tuple[list[FrozenTask], list[tuple[str, int]], Refusals]:
+def known_tasks(plan: Plan) -> tuple[list[FrozenTask], list[Place], Refusals]:
     """Of a plan: the tasks that are at hand, the splits still to be fitted, and what was refused. Nothing is fitted."""
     tasks, unfitted, refusals = list(plan.tasks), [], {}
     for name, split in plan.splits:
@@ -81,22 +84,15 @@ def require_data(plan: Plan, data_dir: Path | None) -> None:
 
 
 def fit_missing(
-    splits: Sequence[tuple[str, int]],
-    executor: Executor,
-    data_dir: Path | None,
-    progress: Progress,
-    *,
-    official: bool = False,
+    splits: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress, *, official: bool = False
 ) -> Refusals:
     """Fits into the cache what is not there, each split on one thread; reasons of what was refused.
 
     Args:
         official: whether what has an official task need not be fitted.
-
-    Raw data travel to the workers and tasks back from them: neither needs a folder that all machines see.
     """
     refusals: Refusals = {}
-    missing: list[tuple[str, int]] = []
+    missing: list[Place] = []
     for name, split in splits:
         try:
             if find_task(name, split, official=official) is None:
@@ -104,32 +100,74 @@ def fit_missing(
         except TaskRefused as error:
             refusals[name, split] = str(error)
     progress.start("tasks", len(missing))
-    jobs = (_Fit(name, split, load_raw(load_card(name), split, data_dir)) for name, split in missing)
-    for job, outcome in executor.on("cpu").map(_fit, jobs):
-        name, split = job.dataset, job.split
-        if isinstance(outcome, Exception):
-            own_words = isinstance(outcome, TaskRefused)
-            refusals[name, split] = str(outcome) if own_words else f"{type(outcome).__name__}: {outcome}"
+    for (name, split), fitted in _fits(_fit, missing, executor, data_dir):
+        if isinstance(fitted, str):
+            refusals[name, split] = fitted
             progress.advance("tasks", f"{name} split {split}: refused", status="failed")
-            continue
-        save(outcome, cached_task_path(load_card(name), split))
-        progress.advance("tasks", f"{name} split {split}: {_words(outcome)}")
+        else:
+            save(fitted, cached_task_path(load_card(name), split))
+            progress.advance("tasks", f"{name} split {split}: {_words(fitted)}")
     return refusals
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """One split to be fitted."""
+def refit_official(
+    places: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress
+) -> dict[Place, Refit | str]:
+    """Each official task's split fitted again and compared, or why it could not be; nothing is written.
+
+    Raises:
+        InputError: a split has no official task, or its raw data are missing or altered.
+        TaskRefused: an official task fails the limits of this version.
+    """
+    for name, split in places:
+        _require_official(name, split)
+    progress.start("refits", len(places))
+    found: dict[Place, Refit | str] = {}
+    for (name, split), compared in _fits(_refit, places, executor, data_dir):
+        found[name, split] = compared
+        progress.advance("refits", f"{name} split {split}")
+    return {place: found[place] for place in places}
+
+
+def _require_official(name: str, split: int) -> None:
+    splits = official_splits(load_card(name).name)
+    if not splits:
+        raise InputError(f"{name} has no official tasks to be compared with; name a data set that has")
+    if split not in splits:
+        raise InputError(f"{name} has no official task of split {split}; its splits: {splits[0]} to {splits[-1]}")
+    read_official(name, split)
+
+
+class _Fit(NamedTuple):
+    """One split to be fitted. Its raw data travel to the worker: neither needs a folder that all machines see."""
 
     dataset: str
     split: int
     raw: RawData
 
 
+def _fits(
+    function: Callable[[_Fit], Fitted], places: Sequence[Place], executor: Executor, data_dir: Path | None
+) -> Iterator[tuple[Place, Fitted | str]]:
+    """What a function makes of each split, as it is done, or why it makes nothing."""
+    jobs = (_Fit(name, split, load_raw(load_card(name), split, data_dir)) for name, split in places)
+    for job, outcome in executor.on("cpu").map(function, jobs):
+        if isinstance(outcome, TaskRefused):
+            outcome = str(outcome)  # type: ignore[assignment]
+        elif isinstance(outcome, Exception):
+            outcome = f"{type(outcome).__name__}: {outcome}"  # type: ignore[assignment]
+        yield (job.dataset, job.split), outcome  # type: ignore[misc]
+
+
 def _fit(job: _Fit) -> CertifiedTask:
     """Runs in a worker or here. One thread: with two, BLAS rounds otherwise."""
     use_one_thread()
     return build_from(load_card(job.dataset), job.split, job.raw)
+
+
+def _refit(job: _Fit) -> Refit:
+    """The cache is not asked: what lies there may be the frozen task itself."""
+    return compare(read_official(job.dataset, job.split), _fit(job), job.raw)
 
 
 def _words(built: CertifiedTask) -> str:

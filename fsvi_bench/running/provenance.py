@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,26 @@ import torch
 
 import fsvi_bench
 from fsvi_bench.arithmetic import arithmetic
+from fsvi_bench.files import sha256_of_json
+from fsvi_bench.sources import meaning_sha256
+
+#: By the names that records have for them.
+LIBRARIES = {
+    "torch": "torch",
+    "lightning": "pytorch-lightning",
+    "gpytorch": "gpytorch",
+    "numpy": "numpy",
+    "scipy": "scipy",
+}
+#: The module that trains and scores a cell. What else is in its package says when, where and in what form.
+TRAINS_AND_SCORES = "fsvi_bench.running.job"
+
+
+def decisive_sha256(method_sha256: str) -> str:
+    """Hash of all that decides a result beside settings: code of the method, of what trains and scores, kernels."""
+    shared = meaning_sha256(TRAINS_AND_SCORES, leaving_out=("fsvi_bench.running",))
+    asked = arithmetic()
+    return sha256_of_json([method_sha256, shared, *([asked] if asked else [])])
 
 
 @cache
@@ -32,21 +52,8 @@ def git_revision() -> str | None:
 
 
 @cache
-def _versions() -> dict[str, str | None]:
-    def installed(name: str) -> str | None:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return None
-
-    names = {
-        "torch": "torch",
-        "lightning": "pytorch-lightning",
-        "gpytorch": "gpytorch",
-        "numpy": "numpy",
-        "scipy": "scipy",
-    }
-    return {short: installed(name) for short, name in names.items()}
+def _versions() -> dict[str, str]:
+    return {name: version(library) for name, library in LIBRARIES.items()}
 
 
 @cache
@@ -82,13 +89,6 @@ def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
         "seeds": [seed],
         "started": started.isoformat(timespec="seconds"),
     }
-
-
-def machine_words(provenance: Mapping[str, Any]) -> str:
-    """What a record's machine was, kernels included: another's last digits may differ, and training amplifies them."""
-    threads, kernels = provenance.get("threads"), provenance.get("arithmetic")
-    words = [str(provenance.get("device")), f"{threads} thread{'' if threads == 1 else 's'}"]
-    return f"{provenance.get('hardware')} ({', '.join([*words, *([kernels] if kernels else [])])})"
 
 
 def processor_words(provenance: Mapping[str, Any]) -> str:

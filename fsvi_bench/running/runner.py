@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.running.cell import Cell, Record
+from fsvi_bench.methods.registry import MethodEntry
+from fsvi_bench.running.cell import Cell, Record, row_sha256
 from fsvi_bench.running.executors import Executor, LocalExecutor
-from fsvi_bench.running.grid import Planned, batches, expand, parts, plan_file
-from fsvi_bench.running.job import Job, Outcome, failed, run_job
-from fsvi_bench.running.plan import Plan, Variant
+from fsvi_bench.running.job import Job, Outcome, failed, method_of, run_job
+from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
-from fsvi_bench.running.rows import Rows, Watcher
-from fsvi_bench.running.store import Store
+from fsvi_bench.running.store import Store, group_of, read_record_of
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.training.trainer import Device
 
 Rerun = Literal["none", "failed", "diverged", "all"]
+Watcher = Callable[[Sequence[Record]], None]  #: gets all records of a data set, method, family and settings
 PROBLEMS_IN_MEMORY = 48  #: two data sets' splits; a large data set's features take some 30 MB a split
 
 
@@ -67,60 +68,74 @@ def run(
     """
     with store.locked():
         tasks, refusals = prepare(plan, resources.executor, resources.data_dir, progress)
-        planned = list(expand(plan.variants, tasks))
+        planned = plan.file(tasks, refusals, resources.device)
+        cells, refused = list(planned.cells()), planned.refused_records()
         # Whoever wants all of it again does not care what is there, be it a record or not.
-        found = {item.cell.key: None if rerun == "all" else store.load(item.cell) for item in planned}
-        missing = [item for item in planned if _is_missing(found[item.cell.key], rerun)]
-        kept = {key: record for key, record in found.items() if not _is_missing(record, rerun) and record is not None}
-        loader = Loader(resources.data_dir)
-        check_settings(missing, loader)
-        saved = plan_file(plan, tasks, refusals, resources.device)
-        store.save_plan(saved)
-        refused, computed = saved.refused_records(), {}
-        rows = Rows((item.cell for item in planned), refused, kept, watcher)
-        rows.tell_of_finished()
-        for outcome in _compute(missing, loader, resources, progress):
-            store.save(outcome.cell, outcome.record, outcome.posterior, outcome.trace, outcome.traceback)
-            computed[outcome.cell.key] = outcome.record
-            rows.add(outcome.cell, outcome.record)
+        found = {} if rerun == "all" else {cell.key: read_record_of(cell, store.root) for cell in cells}
+        records = {key: record for key, record in found.items() if record is not None and record.status != rerun}
+        missing = [cell for cell in cells if cell.key not in records]
+        problems = Problems(tasks, resources.data_dir)
+        check_settings(missing, plan.methods, problems)
+        store.save_plan(planned)
+        rows = _Rows([*records.values(), *refused], missing, watcher)
+        computed = []
+        for outcome in _compute(missing, plan.methods, problems, resources, progress):
+            store.save(*outcome)
+            computed.append(outcome.record)
+            rows.add(outcome.record)
             progress.advance("cells", outcome.cell.name, _group(outcome.cell), outcome.record.status)
-    by_key = {**kept, **computed}
-    return RunResult([by_key[item.cell.key] for item in planned] + refused, list(computed.values()), refused)
+    records |= {record.cell: record for record in computed}
+    return RunResult([*(records[cell.key] for cell in cells), *refused], computed, refused)
 
 
-def _is_missing(record: Record | None, rerun: Rerun) -> bool:
-    return record is None or rerun in ("all", record.status)
+class _Rows:
+    """Rows of the result table while a run fills them; whoever watches is told of each that is whole."""
+
+    def __init__(self, records: Iterable[Record], missing: Iterable[Cell], watcher: Watcher) -> None:
+        self._watcher, self._left = watcher, Counter(cell.row for cell in missing)
+        self._rows: dict[str, list[Record]] = defaultdict(list)
+        for record in records:
+            self._rows[row_sha256(record)].append(record)
+        for row in self._rows:
+            self._tell(row)
+
+    def add(self, record: Record) -> None:
+        """One more cell is stored."""
+        row = row_sha256(record)
+        self._rows[row].append(record)
+        self._left[row] -= 1
+        self._tell(row)
+
+    def _tell(self, row: str) -> None:
+        if not self._left[row]:
+            self._watcher(sorted(self._rows[row], key=lambda record: (record.split, record.seed)))
 
 
-class Loader:
-    """Problems of tasks, loaded when they are needed; the last few are kept."""
+class Problems:
+    """Tasks by their hashes; those with their data are loaded when they are needed, and the last few are kept."""
 
-    def __init__(self, data_dir: Path | None) -> None:
-        self._tasks: dict[str, FrozenTask] = {}
-        self._load = lru_cache(PROBLEMS_IN_MEMORY)(lambda key: bind_task(self._tasks[key], data_dir))
+    def __init__(self, tasks: Iterable[FrozenTask], data_dir: Path | None) -> None:
+        self.frozen = {task.sha256: task for task in tasks}
+        self._load = lru_cache(PROBLEMS_IN_MEMORY)(lambda sha256: bind_task(self.frozen[sha256], data_dir))
 
-    def __call__(self, task: FrozenTask) -> Task:
-        self._tasks[task.sha256] = task
-        return self._load(task.sha256)
+    def __getitem__(self, sha256: str) -> Task:
+        return self._load(sha256)
 
 
-def check_settings(missing: Sequence[Planned], loader: Loader) -> None:
+def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], problems: Problems) -> None:
     """Lets every method that checks them look at its settings beside every problem, once for all families and seeds.
 
     Raises:
         InputError: settings do not fit a problem, or its raw data are missing or not the task's.
     """
-    by_task: dict[str, tuple[FrozenTask, dict[tuple[str, str], Variant]]] = {}
-    pairs = {(id(variant), task.sha256): (variant, task) for variant, task, _ in missing}  # there may be many seeds
-    for variant, task in pairs.values():
-        own = _function(variant.method.cls.check) is not _function(Method.check)
-        if own or getattr(variant.options, "design", None) is not None:
-            settings = (variant.method.name, variant.options.model_dump_json())
-            by_task.setdefault(task.sha256, (task, {}))[1].setdefault(settings, variant)
-    for task, variants in by_task.values():
-        problem = TrainingData.of(loader(task))
-        for variant in variants.values():
-            variant.method.cls.check(variant.options, problem)
+    settings = {(cell.task_sha256, cell.method, str(cell.hyperparameters)): cell for cell in cells}
+    data = lru_cache(PROBLEMS_IN_MEMORY)(lambda sha256: TrainingData.of(problems[sha256]))
+    for cell in settings.values():
+        entry = methods[cell.method]
+        options = entry.options(cell.hyperparameters)
+        own = _function(entry.cls.check) is not _function(Method.check)
+        if own or getattr(options, "design", None) is not None:
+            entry.cls.check(options, data(cell.task_sha256))
 
 
 def _function(method: Any) -> object:
@@ -128,39 +143,58 @@ def _function(method: Any) -> object:
     return getattr(method, "__func__", method)
 
 
-def _group(cell: Cell) -> str:
-    return f"{cell.dataset} {cell.method} {cell.family}"
+def _compute(
+    cells: Iterable[Cell],
+    methods: Mapping[str, MethodEntry],
+    problems: Problems,
+    resources: Resources,
+    progress: Progress,
+) -> Iterator[Outcome]:
+    """Outcomes as jobs finish. Every batch that trains is split over the workers, which moves no result on a CPU."""
+    batches = _batches(cells, problems)
+    progress.start("cells", sum(map(len, batches)), Counter(_group(cell) for batch in batches for cell in batch))
 
+    def job(batch: Sequence[Cell]) -> Job:
+        return Job(methods[batch[0].method], [(problems[cell.task_sha256], cell) for cell in batch], resources.device)
 
-def _compute(missing: Sequence[Planned], loader: Loader, resources: Resources, progress: Progress) -> Iterator[Outcome]:
-    """Outcomes as jobs finish. Every batch is split over the workers, which moves no result on a CPU."""
-    formulas = _formulas(missing, loader)
-    executor = _executor(missing, resources, formulas)
+    trains = [not _is_deterministic(batch[0], methods) or _trains(job(batch[:1])) for batch in batches]
+    # What takes no training costs less than to send it anywhere.
+    here = resources.device == "cpu" and not any(trains)
+    executor = LocalExecutor() if here else resources.executor.on(resources.device)
     workers = executor.workers  # of a cluster, as it is now: to ask again for each batch might meet it in a bad moment
-    progress.start("cells", len(missing), Counter(_group(item.cell) for item in missing))
-    jobs = (
-        Job(part[0].variant, [(loader(task), cell) for _, task, cell in part], resources.device)
-        for batch in batches(missing)
-        for part in parts(batch, 1 if id(batch[0].variant) in formulas else workers)
-    )
-    for job, outcome in executor.map(run_job, jobs):
-        yield from failed(job, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
+    counts = (workers if each else 1 for each in trains)
+    jobs = (job(part) for batch, count in zip(batches, counts, strict=True) for part in _parts(batch, count))
+    for each, outcome in executor.map(run_job, jobs):
+        yield from failed(each, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
 
 
-def _formulas(missing: Sequence[Planned], loader: Loader) -> set[int]:
-    """Ids of the variants that draw nothing and take one step, by their own word on one problem of theirs."""
-    first = {id(item.variant): item for item in reversed(missing) if item.variant.deterministic}
-    return {key for key, item in first.items() if not _trains(item.variant, loader(item.task))}
+def _group(of: Cell | Record) -> str:
+    return " ".join(group_of(of))
 
 
-def _trains(variant: Variant, problem: Task) -> bool:
+def _batches(cells: Iterable[Cell], problems: Problems) -> list[list[Cell]]:
+    """Cells that can be trained side by side: one row of the table, features of one kind, equal shapes."""
+    groups: dict[tuple[object, ...], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        task = problems.frozen[cell.task_sha256]
+        groups[cell.row, task.features, len(task.train_index), task.inducing_points.shape].append(cell)
+    return list(groups.values())
+
+
+def _parts(batch: Sequence[Cell], count: int) -> Iterator[Sequence[Cell]]:
+    """A batch in `count` parts of nearly equal size."""
+    edges = [len(batch) * part // count for part in range(count + 1)]
+    return (batch[start:stop] for start, stop in pairwise(edges) if stop > start)
+
+
+def _is_deterministic(cell: Cell, methods: Mapping[str, MethodEntry]) -> bool:
+    entry = methods[cell.method]
+    return entry.cls.is_deterministic(entry.options(cell.hyperparameters))
+
+
+def _trains(job: Job) -> bool:
+    """Whether a method takes steps, by its own word."""
     try:
-        return variant.method.cls(problem, variant.family, [0], variant.options).trains
+        return method_of(job).trains
     except Exception:
         return True  # its job says what it raised
-
-
-def _executor(missing: Sequence[Planned], resources: Resources, formulas: Set[int]) -> Executor:
-    """What takes no training costs less than to send it anywhere."""
-    here = resources.device == "cpu" and all(id(item.variant) in formulas for item in missing)
-    return LocalExecutor() if here else resources.executor.on(resources.device)

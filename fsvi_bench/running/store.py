@@ -1,25 +1,40 @@
-"""The output folder: one folder per cell, each file whole or absent, the record last; one run at a time."""
+"""The output folder: one folder per cell, each file whole or absent, the record last; one run at a time.
+
+`Store` writes it, `read_archive` and `read_status` say what is in it, `load_*` read what lies beside a record.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from fsvi_bench.errors import InputError, plain
-from fsvi_bench.files import remove_leftovers, replace_together, require_writable_directory, write_atomically
+from fsvi_bench.files import (
+    is_directory,
+    is_file,
+    remove_leftovers,
+    replace_together,
+    require_writable_directory,
+    write_atomically,
+)
 from fsvi_bench.posteriors.base import Posterior
-from fsvi_bench.posteriors.io import posterior_file
-from fsvi_bench.running.cell import Cell, Record, cell_of
+from fsvi_bench.posteriors.io import posterior_file, read_posterior
+from fsvi_bench.running.cell import Cell, Record, cell_of, row_sha256
 from fsvi_bench.running.planfile import PlanFile
 from fsvi_bench.scoring.scores import not_a_number
-from fsvi_bench.training.trace import Trace
+from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.training.trace import Trace, read_trace
 
 TRACE_FILE, POSTERIOR_FILE, TRACEBACK_FILE = "trace.csv", "posterior.safetensors", "traceback.txt"
 RECORD_FILE = "record.json"
@@ -85,20 +100,9 @@ class Store:
         """Writes a plan unless it is the newest here and says nothing else."""
         folder = self.root / "plans"
         path = folder / f"{plan.name}.json"
-        newest = max(read_plans(self.root), key=lambda each: each.written, default=None)
-        same = newest is not None and newest.model_copy(update={"written": plan.written, "provenance": {}}) == (
-            plan.model_copy(update={"provenance": {}})
-        )
-        if not (same and path.is_file()):
+        newest = [each.model_dump(exclude={"written", "provenance"}) for each in read_plans(self.root)[-1:]]
+        if not (newest == [plan.model_dump(exclude={"written", "provenance"})] and path.is_file()):
             write_atomically(path, (plan.model_dump_json(indent=1) + "\n").encode())
-
-    def load(self, cell: Cell) -> Record | None:
-        """A cell's finished record, or None. A record is written after its posterior, so it marks the cell finished.
-
-        Raises:
-            InputError: a file lies there that is not this cell's record; it is never overwritten unseen.
-        """
-        return read_record_of(cell, self.root / cell.folder / RECORD_FILE)
 
     def save(
         self,
@@ -122,11 +126,10 @@ class Store:
         replace_together(self.root / cell.folder, others, RECORD_FILE, text)
 
 
-def read_record(path: Path) -> Record:
-    """A record's file.
+def read_record(path: Path) -> Record | None:
+    """A record's file, or None if there is no such file (any more: a run may be at work in the folder).
 
     Raises:
-        FileNotFoundError: there is none.
         InputError: it is not a record.
     """
     try:
@@ -135,28 +138,36 @@ def read_record(path: Path) -> Record:
             raise ValueError(f"{', '.join(names)} not numbers")
         return record
     except FileNotFoundError:
-        raise
+        return None
     except (OSError, ValueError) as error:
-        raise not_a_record(path, error) from error
+        raise _not_a_record(path, error) from error
 
 
-def read_record_of(cell: Cell, path: Path) -> Record | None:
-    """A cell's record, or None if there is no such file (any more: a run may be at work in the folder).
+def read_record_of(cell: Cell, root: Path) -> Record | None:
+    """A cell's finished record. It is written after the posterior, so that it marks the cell finished.
 
     Raises:
-        InputError: it is not a record, or another cell's.
+        InputError: a file lies there that is not this cell's record; it is never overwritten unseen.
     """
-    try:
-        record = read_record(path)
-    except FileNotFoundError:
-        return None
-    if record.cell != cell.key or cell_of(record).key != cell.key:
+    path = root / cell.folder / RECORD_FILE
+    record = read_record(path)
+    if record is not None and (record.cell != cell.key or cell_of(record).key != cell.key):
         raise InputError(f"{path} is the record of another cell; move it away and run again")
     return record
 
 
-def not_a_record(path: Path, error: Exception) -> InputError:
-    """The error for a file that lies where a record should."""
+def _head(path: Path) -> dict[str, str] | None:
+    """The few words of a record that a count needs, not validated beyond that; None as in `read_record`."""
+    try:
+        record = from_json(path.read_bytes())
+        return {name: str(record[name]) for name in ("cell", "dataset", "method", "family", "status")}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _not_a_record(path, error) from error
+
+
+def _not_a_record(path: Path, error: Exception) -> InputError:
     return InputError(f"{path} is not a valid record ({_why(error)}); move it away and run again")
 
 
@@ -200,3 +211,187 @@ def _read_holder(path: Path) -> str:
         return path.read_text(encoding="utf-8")[:200]
     except (OSError, UnicodeDecodeError):
         return "it did not leave its name"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The records of a folder's plans; of all that lie there, if it has no plan.
+
+    Where two plans ask for the same cell of different code or tasks, the later plan's counts.
+    """
+
+    root: Path
+    plans: list[PlanFile]
+    records: list[Record]  #: one per cell, in the plans' order; those of refused tasks at the end
+    planned: int  #: cells that the plans ask for
+    missing: int  #: of these, cells without a record yet
+    stale: int  #: records of cells that no plan asks for: of other code, kernels, settings or tasks
+
+
+class Group(NamedTuple):
+    """Cells that make one row of a table."""
+
+    dataset: str
+    method: str
+    family: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """Counts of a folder's cells by group and by what became of them (`missing` for not yet)."""
+
+    groups: dict[Group, Counter[str]]
+    stale: int = 0
+
+    @property
+    def total(self) -> Counter[str]:
+        return sum(self.groups.values(), Counter())
+
+
+def read_archive(root: Path) -> Archive:
+    """Everything that a folder's records say.
+
+    Raises:
+        InputError: there is no such folder, it holds no records and no plan, or a file in it is not what it should be.
+    """
+    plans, paths = _contents(root)
+    if not plans:
+        records = [record for record in map(read_record, paths) if record is not None]
+        return Archive(root, [], records, len(records), 0, 0)
+    cells, refused = _wanted(plans), _refused(plans)
+    records = [record for cell in cells.values() if (record := read_record_of(cell, root)) is not None]
+    known = {cell.folder for cell in cells.values()}
+    stale = sum(path.parent.relative_to(root).as_posix() not in known for path in paths)
+    planned = len(cells) + len(refused)
+    return Archive(root, plans, records + refused, planned, len(cells) - len(records), stale)
+
+
+def read_status(root: Path) -> Status:
+    """The counts alone, without the scores: a hundred thousand cells take seconds.
+
+    Raises:
+        InputError: as `read_archive`.
+    """
+    plans, paths = _contents(root)
+    heads = [head for path in paths if (head := _head(path)) is not None]
+    if not plans:
+        return Status(_count((Group(h["dataset"], h["method"], h["family"]), h["status"]) for h in heads))
+    found, cells = {head["cell"]: head["status"] for head in heads}, _wanted(plans)
+    counted = ((group_of(cell), found.get(key, "missing")) for key, cell in cells.items())
+    refused = ((group_of(record), record.status) for record in _refused(plans))
+    return Status(_count([*counted, *refused]), sum(key not in cells for key in found))
+
+
+def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Path, rerun: str = "none") -> Status:
+    """What a plan would find done in a folder, and what it would compute; nothing can be done of unfitted splits.
+
+    Args:
+        rerun: `all`, or the status of those cells that would be computed again.
+    """
+    fitted = ((group_of(cell), status_of(cell, root, rerun)) for cell in plan.cells())
+    refused = ((group_of(record), record.status) for record in plan.refused_records())
+    later = (
+        (Group(dataset, variant.method, variant.family), "missing")
+        for dataset, _ in unfitted
+        for variant in plan.variants
+        if variant.is_for(dataset)
+        for _ in variant.seeds
+    )
+    return Status(_count([*fitted, *refused, *later]))
+
+
+def status_of(cell: Cell, root: Path, rerun: str = "none") -> str:
+    """What became of a cell in a folder; `missing` too if it would be computed again, see `planned_status`."""
+    head = None if rerun == "all" else _head(root / cell.folder / RECORD_FILE)
+    return "missing" if head is None or head["status"] == rerun else head["status"]
+
+
+def group_of(of: Cell | Record) -> Group:
+    """Where it is counted."""
+    return Group(of.dataset, of.method, of.family)
+
+
+def _count(cells: Iterable[tuple[Group, str]]) -> dict[Group, Counter[str]]:
+    counts: dict[Group, Counter[str]] = {}
+    for group, status in cells:
+        counts.setdefault(group, Counter())[status] += 1
+    return counts
+
+
+def _contents(root: Path) -> tuple[list[PlanFile], list[Path]]:
+    """A folder's plans, and the paths of its records, sorted."""
+    if not is_directory(root):
+        raise InputError(f"there is no folder {root}; name the one that a run was given with --out")
+    plans, paths = read_plans(root), sorted((root / "cells").glob(f"*/*/*/{RECORD_FILE}"))
+    if not plans and not paths and (root / HOLDER_FILE).is_file():
+        raise InputError(
+            f"a run began in {root} and has no record yet: it is fitting tasks, or was killed; look again later, or "
+            "run its command again"
+        )
+    if not plans and not paths:
+        raise InputError(f"{root} holds neither records nor a plan; name the folder that a run was given with --out")
+    return plans, paths
+
+
+def _wanted(plans: list[PlanFile]) -> dict[str, Cell]:
+    """Cells by key, in the plans' order, each as its latest plan has it."""
+    if len(plans) == 1:
+        return {cell.key: cell for cell in plans[0].cells()}
+    by_name = {(cell.row, cell.split, cell.seed): cell for plan in plans for cell in plan.cells()}
+    return {cell.key: cell for cell in by_name.values()}
+
+
+def _refused(plans: list[PlanFile]) -> list[Record]:
+    """Cells without a task, each once, by the latest plan."""
+    by_name: dict[tuple[str, int, int], Record] = {}
+    for plan in plans:
+        certified = {(task.dataset, task.split) for task in plan.tasks if task.task_sha256 is not None}
+        by_name = {name: r for name, r in by_name.items() if (r.dataset, r.split) not in certified}
+        by_name |= {(row_sha256(r), r.split, r.seed): r for r in plan.refused_records()}
+    return list(by_name.values())
+
+
+def folder_of(record: Record) -> str:
+    """The folder beneath the output folder that holds a record's files."""
+    # A record was validated when it was read, and knows its cell's key: neither again, ten thousand times.
+    cell = cell_of(record)
+    cell.__dict__["key"] = record.cell
+    return cell.folder
+
+
+def paths_of(records: Iterable[Record], root: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Files of these names in the records' folders, those that are there."""
+    folders = [root.resolve() / folder_of(record) for record in records if record.task_sha256]
+    return filter(is_file, (folder / name for folder in folders for name in names))
+
+
+def load_posterior(record: Record, root: Path, task: FrozenTask) -> Posterior:
+    """The posterior that a record's scores are of.
+
+    Raises:
+        InputError: it is missing, or not a posterior of this task.
+    """
+    return read_posterior(root / folder_of(record) / POSTERIOR_FILE, task.k, task.sha256)
+
+
+def load_trace(record: Record, root: Path) -> Trace | None:
+    """A record's trace; None if its method has none, or a run is just computing the cell again.
+
+    Raises:
+        InputError: the file is not a trace.
+    """
+    if record.task_sha256 is None:
+        return None
+    try:
+        return read_trace(root / folder_of(record) / TRACE_FILE)
+    except FileNotFoundError:
+        return None
+
+
+def load_traces(records: Iterable[Record], root: Path) -> dict[str, Trace]:
+    """`record.cell` -> trace, for those that have one.
+
+    Raises:
+        InputError: a file lies there that is not a trace.
+    """
+    return {record.cell: trace for record in records if (trace := load_trace(record, root)) is not None}

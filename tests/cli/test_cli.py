@@ -26,7 +26,7 @@ def test_help_does_not_wait_for_torch():
     code = (
         "import sys\nfrom fsvi_bench.cli.app import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit as e:\n    assert e.code == 0, e.code\n"
-        "heavy = {'torch', 'pytorch_lightning', 'gpytorch', 'scipy', 'sklearn', 'wandb', 'numpy', 'matplotlib', 'pydantic'}\n"
+        "heavy = {'torch', 'pytorch_lightning', 'gpytorch', 'scipy', 'sklearn', 'wandb', 'numpy', 'matplotlib'}\n"
         "loaded = heavy & set(sys.modules)\nassert not loaded, loaded\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -37,7 +37,7 @@ def test_help_does_not_wait_for_torch():
 
 def test_results_are_read_without_lightning():
     """Whose import takes longer than a report: only what trains needs it."""
-    code = "import sys\nimport fsvi_bench.running.cell_files\nassert 'pytorch_lightning' not in sys.modules\n"
+    code = "import sys\nimport fsvi_bench.running.store\nassert 'pytorch_lightning' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

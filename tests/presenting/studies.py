@@ -10,9 +10,8 @@ import numpy as np
 
 from fsvi_bench.presenting.report.page import write_report
 from fsvi_bench.presenting.report.study import make_study
-from fsvi_bench.running.archive import Archive
 from fsvi_bench.running.cell import Cell, Record, Seconds
-from fsvi_bench.running.store import Store
+from fsvi_bench.running.store import Archive, Store
 from fsvi_bench.scoring.scores import Overconfidence, Scores
 from fsvi_bench.training.trace import Trace, TracePoint
 

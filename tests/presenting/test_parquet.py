@@ -14,9 +14,8 @@ import pytest
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.parquet import IDENTITY, WORDS, record_row, write_tables
 from fsvi_bench.presenting.summary import unnested
-from fsvi_bench.running.archive import read_archive
-from fsvi_bench.running.cell_files import load_traces
 from fsvi_bench.running.plan import Request
+from fsvi_bench.running.store import load_traces, read_archive
 from fsvi_bench.training.trace import Trace, TracePoint
 from tests.presenting import studies
 from tests.running import execute

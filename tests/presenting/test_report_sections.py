@@ -219,8 +219,8 @@ def planned_cells(line):
     for variant in plan.variants:
         for dataset, split in plan.splits:
             for seed in variant.seeds:
-                options = variant.options.model_dump(mode="json")
-                yield dataset, split, variant.method.name, variant.family, str(options), seed
+                options = variant.hyperparameters
+                yield dataset, split, variant.method, variant.family, str(options), seed
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,12 @@ from unittest import mock
 
 import pytest
 
-from fsvi_bench.cli.options import wandb_mode
 from fsvi_bench.errors import InputError, in_one_line
 from fsvi_bench.presenting import wandb_runs
 from fsvi_bench.presenting.parquet import record_frame
 from fsvi_bench.presenting.summary import shared
-from fsvi_bench.presenting.wandb_runs import SETTINGS, WandbUploads, log_once
-from fsvi_bench.running.cell_files import folder_of, load_posterior, load_traces
+from fsvi_bench.presenting.wandb_runs import SETTINGS, WandbUploads, log_once, wandb_mode
+from fsvi_bench.running.store import folder_of, load_posterior, load_traces
 from fsvi_bench.scoring.scores import score
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card

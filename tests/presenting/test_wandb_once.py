@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
 
 import pytest
 from filelock import FileLock
 
-from fsvi_bench.cli.run import WANDB_NOTES
 from fsvi_bench.presenting import wandb_runs
-from fsvi_bench.presenting.wandb_runs import WandbUploads, log_once
-from fsvi_bench.running.cell import Record
-from fsvi_bench.running.rows import content_sha256
+from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, log_once
+from fsvi_bench.running.cell import Record, content_sha256
 
 
 def record(split, started="2026-01-01T00:00:00+00:00", task="a" * 64, reason="it was not to be", method="exact"):
@@ -30,13 +27,14 @@ class Here:
     def __init__(self, *_, **__):
         pass
 
-    def submit(self, function, *arguments):
-        call = Future()
-        try:
-            call.set_result(function(*arguments))
-        except Exception as error:
-            call.set_exception(error)
-        return call
+    def send(self, call):
+        self.call = call
+
+    def receive(self):
+        return self.call()
+
+    def kill(self):
+        pass
 
 
 @pytest.fixture
@@ -51,8 +49,7 @@ def made(monkeypatch):
         runs.append((group[0].split, mode))
 
     refuse = upload.refuse = {}
-    monkeypatch.setattr(wandb_runs, "ProcessPoolExecutor", Here)
-    monkeypatch.setattr(wandb_runs, "give_up", lambda _: None)
+    monkeypatch.setattr(wandb_runs, "Worker", Here)
     monkeypatch.setattr(wandb_runs, "upload", upload)
     monkeypatch.setenv("WANDB_MODE", "offline")
     return runs
@@ -100,7 +97,7 @@ def test_what_failed_is_logged_by_the_next_run(made, refuse, tmp_path):
     refuse["offline"] = RuntimeError("not\nnow")
     failed = log(tmp_path, [record(0)], [record(1)])
     assert (failed.notes, failed.kept, made) == ({"stopped": "RuntimeError: not now"}, 0, [])
-    assert WANDB_NOTES["stopped"].format(failed.notes["stopped"], tmp_path) == (
+    assert NOTES["stopped"].format(failed.notes["stopped"], tmp_path) == (
         f"W&B logging stopped (RuntimeError: not now); the records are complete in {tmp_path}, and the same command "
         "again logs what is missing"
     )
@@ -144,7 +141,7 @@ def test_once_the_server_is_out_of_reach_all_is_kept_offline(online, made, refus
     refuse["online"] = TimeoutError("no\nserver")
     notes = log_three(tmp_path)
     assert notes == {"offline": "TimeoutError: no server"}
-    assert WANDB_NOTES["offline"].format(notes["offline"], tmp_path) == (
+    assert NOTES["offline"].format(notes["offline"], tmp_path) == (
         f"W&B did not go online (TimeoutError: no server); its runs are kept in {tmp_path}/wandb, and `wandb sync` "
         "sends them"
     )
@@ -163,9 +160,9 @@ def test_both_a_server_out_of_reach_and_a_failure_are_told(online, made, refuse,
 
 
 def test_handing_over_raises_nothing(made, monkeypatch, tmp_path):
-    def submit(*_):
+    def send(*_):
         raise RuntimeError("cannot schedule new futures")
 
-    monkeypatch.setattr(Here, "submit", submit)
+    monkeypatch.setattr(Here, "send", send)
     uploads = log(tmp_path, [record(0)], [])
     assert (uploads.notes, uploads.kept) == ({"stopped": "RuntimeError: cannot schedule new futures"}, 0)

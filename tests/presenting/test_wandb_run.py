@@ -16,7 +16,7 @@ from fsvi_bench.presenting.parquet import IDENTITY, SCORES, WORDS
 from fsvi_bench.presenting.summary import cells_of, summary_of
 from fsvi_bench.presenting.traces import MAX_SERIES, TRACED, curve_rows
 from fsvi_bench.presenting.wandb_runs import WandbUploads
-from fsvi_bench.running.cell_files import folder_of, load_traces
+from fsvi_bench.running.store import folder_of, load_traces
 from fsvi_bench.training.trace import COLUMNS, Trace
 from tests.presenting.wandb_calls import by_group, log_records
 from tests.presenting.wandb_cells import diverging, failed, of, point, trained

@@ -1,8 +1,7 @@
 """All records of a run to W&B in one call, as the command line does it row by row."""
 
-from fsvi_bench.cli.run import WANDB_NOTES
-from fsvi_bench.presenting.wandb_runs import WandbUploads
-from fsvi_bench.running.rows import row_sha256
+from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads
+from fsvi_bench.running.cell import row_sha256
 
 
 def by_group(records):
@@ -18,4 +17,4 @@ def log_records(records, mode, folder):
     with WandbUploads(mode, folder) as uploads:
         for group in by_group(records):
             uploads.log(group)
-    return [WANDB_NOTES[what].format(reason, folder) for what, reason in uploads.notes.items()]
+    return [NOTES[what].format(reason, folder) for what, reason in uploads.notes.items()]

@@ -14,10 +14,10 @@ import pytest
 
 import fsvi_bench
 from fsvi_bench.errors import InputError
-from fsvi_bench.running import grid
-from fsvi_bench.running.archive import Group, read_archive, read_status
+from fsvi_bench.running import provenance, runner
 from fsvi_bench.running.plan import Request, make_plan
-from fsvi_bench.running.store import Store, read_plans
+from fsvi_bench.running.runner import Problems
+from fsvi_bench.running.store import Group, Store, read_archive, read_plans, read_status
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify, save
@@ -61,7 +61,7 @@ def test_plans_add_up_and_the_same_command_is_the_same_plan(tmp_path):
 
 def test_records_of_earlier_code_count_nowhere(tmp_path, monkeypatch):
     execute(tmp_path)
-    monkeypatch.setattr(grid, "meaning_sha256", lambda *_, **__: "another")
+    monkeypatch.setattr(provenance, "meaning_sha256", lambda *_, **__: "another")
     execute(tmp_path, changed(TOY, splits="0-3"))
     archive = read_archive(tmp_path)
     assert (len(archive.records), archive.planned, archive.stale) == (8, 8, 8)
@@ -318,7 +318,7 @@ def test_sources_that_change_while_a_run_is_under_way_stop_it(tmp_path, monkeypa
     """A worker that imports another version would give its results the name of the first."""
     from fsvi_bench.running import job
 
-    monkeypatch.setattr(job, "code_sha256", lambda variant: "f" * 64)
+    monkeypatch.setattr(job, "decisive_sha256", lambda of_method: "f" * 64)
     with pytest.raises(InputError, match="were changed while it ran"):
         execute(tmp_path)
     assert list(tmp_path.rglob("record.json")) == []
@@ -330,12 +330,12 @@ def test_a_plan_expands_to_all_of_its_cells(tmp_path):
     )
     plan = make_plan(request)
     tasks = [load_cached(load_card("toy"), split).task for split in range(3)]
-    planned = list(grid.expand(plan.variants, tasks))
-    assert len(planned) == 3 * (2 * 2 * 4 + 2)
-    assert len({item.cell.key for item in planned}) == len(planned)
-    parts = [part for batch in grid.batches(planned) for part in grid.parts(batch, 4)]
-    assert sorted(item.cell.key for part in parts for item in part) == sorted(item.cell.key for item in planned)
-    assert all(len({id(item.variant) for item in part}) == 1 for part in parts)
+    cells = list(plan.file(tasks, {}, "cpu").cells())
+    assert len(cells) == 3 * (2 * 2 * 4 + 2)
+    assert len({cell.key for cell in cells}) == len(cells)
+    parts = [part for batch in runner._batches(cells, Problems(tasks, None)) for part in runner._parts(batch, 4)]
+    assert sorted(cell.key for part in parts for cell in part) == sorted(cell.key for cell in cells)
+    assert all(len({cell.row for cell in part}) == 1 for part in parts)
 
 
 def test_the_store_may_be_used_again_once_a_run_is_over(tmp_path):

@@ -46,13 +46,15 @@ def waits_for_ever(path):
 
 
 def sends_half_a_result(path):
-    """Returns at once, or, given a path, announces 1,000 bytes to the pool, sends none and writes the path."""
+    """Returns at once, or, given a path, announces 1,000 bytes to its parent, sends none and writes the path."""
     if path is None:
         return
+    while not path.with_suffix(".go").exists():  # the parent has the other result, and reads nothing for now
+        time.sleep(0.01)
     frame = sys._getframe()
-    while "result_queue" not in frame.f_locals:
+    while "pipe" not in frame.f_locals:
         frame = frame.f_back
-    os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 1000))
+    os.write(frame.f_locals["pipe"].fileno(), struct.pack("!i", 1000))
     path.touch()
     time.sleep(1000)
 
@@ -95,6 +97,7 @@ from tests.running.test_executors import sends_half_a_result
 if __name__ == "__main__":
     path = Path(sys.argv[1])
     for argument, _ in LocalExecutor(2).map(sends_half_a_result, [None, path]):
+        path.with_suffix(".go").touch()
         while not path.exists():
             time.sleep(0.01)
         time.sleep(0.5)
@@ -104,7 +107,7 @@ if __name__ == "__main__":
 
 
 def test_a_worker_killed_in_the_middle_of_its_result_keeps_nobody_waiting(tmp_path):
-    """The pool's thread had read a result's length and waited for the rest, and the process for that thread, for ever."""
+    """Whoever has read a result's length would wait for the rest for ever."""
     (tmp_path / "program.py").write_text(LEAVES_EARLY)
     ended = subprocess.run(
         [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "half")],
@@ -136,7 +139,7 @@ def pauses(argument):
 
 
 def test_a_worker_that_dies_while_results_are_being_written_costs_nothing(tmp_path):
-    """The pool breaks between two calls: the next argument must not be lost with it."""
+    """A worker ends between two calls: the next argument must not be lost with it."""
     arguments, got = [(tmp_path / "died", number) for number in range(8)], []
     for _, outcome in LocalExecutor(2).map(pauses, arguments):
         got.append(outcome)

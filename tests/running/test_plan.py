@@ -10,7 +10,6 @@ import pytest
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.methods.registry import load_method, method_names
-from fsvi_bench.running.grid import expand, plan_file
 from fsvi_bench.running.plan import FAMILIES, Protocol, Request, load_protocol, make_plan, protocol_names
 from fsvi_bench.running.planfile import PlanFile
 from fsvi_bench.running.settings import parse_option
@@ -41,7 +40,7 @@ def tunable(tmp_path):
 def test_by_default_every_method_and_split_of_diabetes():
     plan = make_plan(Request())
     assert plan.splits == tuple(("diabetes", split) for split in range(20))
-    planned = [(variant.method.name, variant.family) for variant in plan.variants]
+    planned = [(variant.method, variant.family) for variant in plan.variants]
     assert planned == [
         (name, family) for name in method_names() for family in FAMILIES if family in load_method(name).cls.families
     ]
@@ -51,18 +50,18 @@ def test_by_default_every_method_and_split_of_diabetes():
 
 def test_a_method_alone_is_planned_with_no_other():
     plan = make_plan(Request(methods=["exact"]))
-    assert [(variant.method.name, variant.family) for variant in plan.variants] == [("exact", "full"), ("exact", "ffg")]
+    assert [(variant.method, variant.family) for variant in plan.variants] == [("exact", "full"), ("exact", "ffg")]
 
 
 def test_a_deterministic_method_is_one_cell_whatever_the_seeds():
     plan = make_plan(Request(methods=["exact", "rand-a"], seeds="0-4"))
-    seeds = {(variant.method.name, variant.seeds) for variant in plan.variants}
+    seeds = {(variant.method, variant.seeds) for variant in plan.variants}
     assert seeds == {("exact", (0,)), ("rand-a", (0, 1, 2, 3, 4))}
 
 
 def test_seeds_and_sizes_multiply_a_method_that_has_them(tunable):
     plan = make_plan(Request(methods=[tunable, "exact"], measurement_points=[20, 80], max_steps=7, seeds="0-2"))
-    settings = [(v.method.name, v.family, v.options.model_dump(), v.seeds) for v in plan.variants]
+    settings = [(v.method, v.family, v.hyperparameters, v.seeds) for v in plan.variants]
     assert len(settings) == 4 + 2
     assert settings[0] == ("Tunable", "full", {"M": 20, "max_steps": 7, "lr": 0.01}, (0, 1, 2))
     assert settings[1][2]["M"] == 80
@@ -73,7 +72,7 @@ def test_seeds_and_sizes_multiply_a_method_that_has_them(tunable):
 def test_options_are_typed_and_unknown_ones_refused(tunable):
     options = dict([parse_option("lr=1e-3")])
     (variant, _) = make_plan(Request(methods=[tunable], options=options)).variants
-    assert variant.options.lr == 1e-3
+    assert variant.hyperparameters["lr"] == 1e-3
     with pytest.raises(InputError, match="option 'lr'"):
         make_plan(Request(methods=[tunable], options={"lr": "fast"}))
     with pytest.raises(InputError, match=r"--set lrr: none of the chosen methods \(Tunable\).*did you mean 'lr'"):
@@ -139,9 +138,9 @@ def test_the_command_line_goes_before_the_protocol():
     assert plan.splits == (("yacht", 1),)
     assert {variant.family for variant in plan.variants} == {"ffg"}
     factorised = [name for name in method_names() if "ffg" in load_method(name).cls.families]
-    assert [variant.method.name for variant in plan.variants] == factorised
+    assert [variant.method for variant in plan.variants] == factorised
     plan = make_plan(Request(protocol="quick", methods=["rand-a"], max_steps=7))
-    assert [(v.method.name, v.family, v.options.max_steps) for v in plan.variants] == [
+    assert [(v.method, v.family, v.hyperparameters["max_steps"]) for v in plan.variants] == [
         ("rand-a", "full", 7),
         ("rand-a", "ffg", 7),
     ]
@@ -170,10 +169,10 @@ def test_options_are_finite(tunable, value):
 def cells_of(**request):
     plan = make_plan(Request(protocol="burt2020", **request))
     return [
-        (name, split, variant.method.name, variant.family, variant.options.model_dump())
+        (name, split, variant.method, variant.family, variant.hyperparameters)
         for name, split in plan.splits
         for variant in plan.variants
-        if variant.datasets is None or name in variant.datasets
+        if variant.is_for(name)
     ]
 
 
@@ -217,19 +216,17 @@ def test_a_plans_file_keeps_which_variants_are_for_which_data_sets():
     plan = make_plan(Request(protocol="burt2020", datasets=["boston", "naval"], splits="0", methods=["rand-a"]))
     tasks = [read_official("boston", 0).task]
     tasks.append(replace(tasks[0], dataset="naval"))
-    kept = plan_file(plan, tasks, {}, "cpu")
-    expanded = list(expand(plan.variants, tasks))
-    assert {item.cell.key for item in expanded} == {cell.key for cell in kept.cells()}
+    kept = plan.file(tasks, {}, "cpu")
     assert [cell.dataset for cell in kept.cells()].count("naval") == 2
     assert [cell.dataset for cell in kept.cells()].count("boston") == 10
     assert PlanFile.model_validate_json(kept.model_dump_json()) == kept
-    refused = plan_file(plan, tasks[:1], {("naval", 0): "no"}, "cpu").refused_records()
+    refused = plan.file(tasks[:1], {("naval", 0): "no"}, "cpu").refused_records()
     assert len(refused) == 2
 
 
 def test_a_plan_without_sub_grids_keeps_its_name():
     """That of a file from before there were any."""
     plan = make_plan(Request(datasets=["boston"], splits="0", methods=["exact"]))
-    kept = plan_file(plan, [read_official("boston", 0).task], {}, "cpu")
+    kept = plan.file([read_official("boston", 0).task], {}, "cpu")
     before = [v.model_dump(mode="json", exclude={"code_sha256", "datasets"}) for v in kept.variants]
     assert kept.name == sha256_of_json([[["boston", 0]], before])[:16]

@@ -16,10 +16,9 @@ import pytest
 from safetensors.torch import load_file
 
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.running.executors import RayExecutor, WorkerDied, WorkersLost, make_executor, ray_connection
+from fsvi_bench.running.executors import RayExecutor, WorkerDied, WorkersLost, make_executor
 from fsvi_bench.running.executors import ray as ray_module
 from fsvi_bench.running.executors.ray import RETRIES
-from fsvi_bench.running.executors.ray_connection import Connection
 from fsvi_bench.running.plan import Request
 from fsvi_bench.training.trainer import choose_device
 from tests.running import comparable, execute
@@ -34,7 +33,7 @@ def ray_executor():
     require_ray()
     executor = make_executor("ray", 2)
     yield executor
-    executor.connection.close()
+    executor.close()
 
 
 class Unpicklable(RuntimeError):
@@ -181,7 +180,7 @@ def test_room_is_counted_in_cores_and_shares_of_gpus(monkeypatch, device, share,
     require_ray()
     monkeypatch.setattr(importlib.import_module("ray"), "nodes", lambda: NODES)
     monkeypatch.setattr(ray_module, "answers", lambda _: True)
-    executor = RayExecutor(Connection("head:1"), limit, share).on(device)
+    executor = RayExecutor("head:1", limit, share).on(device)
     assert executor.workers == workers
     assert executor.has_gpu
     assert choose_device("auto", executor.has_gpu) == "cuda"
@@ -221,8 +220,8 @@ def test_options_that_make_no_sense_are_refused(options, said):
 ADDRESSES = """
 import sys, time
 from fsvi_bench.errors import InputError
-from fsvi_bench.running.executors import make_executor, ray_connection
-ray_connection.PATIENCE = 10.0
+from fsvi_bench.running.executors import make_executor, ray
+ray.PATIENCE = 10.0
 for address in sys.argv[1:]:
     try:
         make_executor("ray", 1, address)
@@ -244,7 +243,7 @@ def test_a_wrong_address_or_token_is_said_in_a_sentence_and_in_time(ray_executor
             f"127.0.0.1:{port}",
             "ray://localhost:10001",
             "head",
-            ray_executor.connection.address,
+            ray_executor.address,
         ]
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         environment = {
@@ -271,4 +270,4 @@ def test_a_wrong_address_or_token_is_said_in_a_sentence_and_in_time(ray_executor
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install -e '.\[cluster\]'"):
-        ray_connection.connect(None, 1)
+        ray_module.connect(None, 1)

@@ -14,7 +14,7 @@ from fsvi_bench.papers.burt2020.cells import (
     title_of,
 )
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
-from fsvi_bench.running.plan import Request
+from fsvi_bench.running.options import Request
 
 DEFAULT = 80  #: what has no size, as EXACT, looks like this one
 LOWEST = 0.1  #: a KL below this is an arrow at the lower edge: with M ≥ k some methods reach 0 but for rounding

@@ -9,8 +9,8 @@ from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.burt2020.cells import frame_of, in_words, problem_of, settings_in_words, title_of
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.posteriors.base import Posterior
-from fsvi_bench.running.cell_files import load_posterior
-from fsvi_bench.running.plan import Request
+from fsvi_bench.running.options import Request
+from fsvi_bench.running.store import load_posterior
 from fsvi_bench.tasks.task import Task
 
 LIMITS = -3.4, 3.6  #: of the figure's panels, as its file has them

@@ -15,8 +15,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.report.appearance import method_place
 from fsvi_bench.presenting.summary import ROW, SCORES, cells_of, summary_of
-from fsvi_bench.running.archive import Archive, read_archive
-from fsvi_bench.running.cell_files import load_traces
+from fsvi_bench.running.store import Archive, load_traces, read_archive
 from fsvi_bench.training.trace import Trace
 
 FAMILIES: tuple[Family, ...] = get_args(Family)

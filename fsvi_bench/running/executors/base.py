@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from traceback import format_exc
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.errors import TaskRefused
 
 if TYPE_CHECKING:
     from fsvi_bench.training.trainer import Device
@@ -51,6 +53,38 @@ class Executor(Protocol):
         """
 
 
-def is_result(error: BaseException) -> bool:
-    """Whether what a call raised is its own result, or the end of everything."""
-    return isinstance(error, TaskRefused | ArithmeticError | RuntimeError) and not isinstance(error, InputError)
+# Calls and answers travel as bytes: left to themselves, multiprocessing and Ray would put every tensor into shared
+# memory, and run out of it.
+
+
+def answer(call: bytes) -> bytes:
+    """Runs in a worker: makes a pickled call, and pickles its result or what it raised."""
+    try:
+        return pickle.dumps((pickle.loads(call)(), None))
+    except BaseException as error:
+        error.add_note(format_exc())  # where in the worker it was
+        return pickle.dumps((None, _portable(error)))
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The error, or one that says the same if it does not survive pickling."""
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def read_answer(answered: bytes) -> Any:
+    """A call's result; raises what it raised."""
+    result, error = pickle.loads(answered)
+    if error is not None:
+        raise error
+    return result
+
+
+def as_result(error: Exception) -> Exception:
+    """What a call raised, if that is its own result; raises what would be every other call's too."""
+    if isinstance(error, TaskRefused | ArithmeticError | RuntimeError):
+        return error
+    raise error

@@ -16,11 +16,10 @@ from fsvi_bench.papers.burt2020.study.closeness import closeness, fresh_features
 from fsvi_bench.papers.burt2020.study.collect import collect, curve, curves_of
 from fsvi_bench.papers.places import Cells, places, run_or_find, sort_records
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
-from fsvi_bench.running.cell_files import load_posterior, load_trace
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources, run
-from fsvi_bench.running.store import Store
+from fsvi_bench.running.store import Store, load_posterior, load_trace
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import bind_task
@@ -168,7 +167,7 @@ def test_a_curve_of_which_every_cell_diverged_ends_at_infinity(ran, monkeypatch)
         for record in records
         if record.method == "rand-a" and not record.hyperparameters["kl_jitter"]
     ]
-    monkeypatch.setattr("fsvi_bench.running.cell_files.load_trace", lambda record, root: trace(10))
+    monkeypatch.setattr("fsvi_bench.running.store.load_trace", lambda record, root: trace(10))
     points = curves_of(diverged, ran[0])
     assert set(points["family"]) == {"full", "ffg"}
     assert set(points.loc[points["steps"] <= 10, "kl"]) == {5.0}

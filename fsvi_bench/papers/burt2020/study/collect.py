@@ -19,8 +19,8 @@ from fsvi_bench.papers.places import Cells, Place
 from fsvi_bench.presenting.report.appearance import method_place
 from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.cell_files import load_posterior, load_traces
 from fsvi_bench.running.provenance import processor_words
+from fsvi_bench.running.store import load_posterior, load_traces
 from fsvi_bench.training.trace import Trace
 
 HARDWARE_LENGTH = 100

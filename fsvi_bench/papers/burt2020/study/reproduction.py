@@ -29,7 +29,8 @@ from fsvi_bench.papers.places import Cells, holds_records, run_or_find
 from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
 from fsvi_bench.presenting.tables import Frames, TableSpec, as_csv
-from fsvi_bench.running.plan import Request, make_plan
+from fsvi_bench.running.options import Request
+from fsvi_bench.running.plan import make_plan
 
 PAGE = "study"  #: `study.md` and the folder `study` beside it
 PER_FIGURE = 4  #: data sets of figures 3 and 4, in alphabetic order, as in the paper
