@@ -10,23 +10,18 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from fsvi_bench.errors import InputError
 from fsvi_bench.maths.bernoulli_dropout import (
     bernoulli_objective,
     optimal_m,
 )
 from fsvi_bench.maths.bernoulli_optimum import (
-    SATURATION,
     coordinate_ascent_masks,
     optimal_retain_logits,
     optimal_retain_per_weight,
     optimal_shared_retain,
     retain_profile,
 )
-from fsvi_bench.tasks.frozen import read_task
-from fsvi_bench.tasks.task import bind_task
 from tests import reference_dropout as slow
-from tests.conftest import REFERENCE
 from tests.maths.draws import close, f64
 from tests.maths.test_bernoulli_dropout import PROPERTY, draw, draws, lengthscales, numpy
 
@@ -66,16 +61,6 @@ def test_shared_optimum_is_the_lowest_of_a_scan(seed, lengthscale, N):
     close(optimum.objective, value, rtol=1e-11, atol=1e-11)
     slope = retain_profile(*data, lengthscale).slope(optimum.logit)
     assert abs(float(slope)) < 1e-9 * (1 + optimum.logit[0])
-
-
-def test_retain_probability_tends_to_one_with_data():
-    rng = np.random.default_rng(0)
-    Phi = torch.from_numpy(rng.standard_normal((2000, 4)))
-    y = Phi @ f64([1.0, -0.5, 0.2, 0.8]) + torch.from_numpy(rng.standard_normal(2000))
-    logits = [float(optimal_shared_retain(Phi[:N], y[:N], f64(1.0)).logit) for N in (5, 20, 100, 500, 2000)]
-    assert logits == sorted(logits)
-    assert logits[0] < 5
-    assert SATURATION < logits[-1] < math.inf  # 1 − p* is 1e-100 or so, which only a logit can say
 
 
 def test_an_optimum_far_beyond_saturation_is_found():
@@ -139,36 +124,7 @@ def test_optimum_per_weight_is_where_scipy_ends_from_the_same_start(seed):
     close(optimum.retain_probability, expit(found.x[4:]), rtol=0, atol=1e-6)  # flat to √eps
 
 
-@pytest.mark.data
-def test_optima_on_a_reference_task():
-    task = read_task(REFERENCE / "tasks" / "boston-00.safetensors")
-    bound = bind_task(task)
-    data = bound.Phi, bound.y, task.noise_variance
-    shared, per_weight = optimal_shared_retain(*data), optimal_retain_per_weight(*data)
-    assert shared.logit < SATURATION  # 1 − p* = 2e-17: no longer told from p = 1 by its objective
-    for p in (0.5, 0.8, 0.95, 0.999):
-        assert shared.objective < bernoulli_objective(*data, optimal_m(*data, f64([p])), f64([p]))
-    assert per_weight.objective < shared.objective - 10
-    assert per_weight.logit.min() < 0.1  # some weights may as well be dropped
-    close(
-        per_weight.logit,
-        slow.free_form_logits(*data, per_weight.m, per_weight.retain_probability),
-        rtol=1e-7,
-        atol=1e-7,
-    )
-
-
 # --- CAVI -------------------------------------------------------------------------------------------------------------
-
-
-def test_objective_is_a_kl_to_the_enumerated_posterior_over_masks():
-    # objective + constants = KL(q ‖ π) − log Σ_ε joint, whatever q; with k = 12 that is 4096 masks.
-    Phi, y, noise, m, p = draw(0, k=12, N=20)
-    evidence, log_posterior = slow.log_restricted_evidence(*numpy(Phi, y, noise, m))
-    log_q = slow.log_masses(slow.masks(12), p.numpy())
-    kl = np.exp(log_q) @ (log_q - log_posterior)
-    constants = 10 * math.log(2 * math.pi * noise) + 6 * math.log(2 * math.pi)
-    close(bernoulli_objective(Phi, y, noise, m, p) + constants, kl - evidence, rtol=1e-11)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -194,56 +150,7 @@ def test_cavi_reaches_a_minimum_of_the_kl_to_the_enumerated_posterior(seed, k):
         assert reached < 1e-12  # one mask: mean field is no restriction
 
 
-def test_cavi_is_exact_for_orthogonal_features():
-    rng = np.random.default_rng(3)
-    Phi = torch.linalg.qr(torch.from_numpy(rng.standard_normal((10, 6)))).Q * f64([1, 2, 3, 1, 2, 3])
-    y, m, noise = torch.from_numpy(rng.standard_normal(10)), torch.from_numpy(rng.standard_normal(6)), f64(0.4)
-    logit = coordinate_ascent_masks(Phi, y, noise, m, torch.zeros(6, dtype=torch.float64), 1.4)
-    _, log_posterior = slow.log_restricted_evidence(*numpy(Phi, y, noise, m), 1.4)
-    marginals = np.exp(log_posterior) @ slow.masks(6)
-    close(logit.sigmoid(), marginals, rtol=1e-12)
-
-
-def test_no_sweep_of_cavi_raises_the_objective():
-    Phi, y, noise, m, p = draw(5, k=8, N=20)
-    logit, values = torch.logit(p), []
-    for _ in range(4):  # it has converged to rounding after that
-        values.append(float(bernoulli_objective(Phi, y, noise, m, logit.sigmoid())))
-        logit = coordinate_ascent_masks(Phi, y, noise, m, logit, max_sweeps=1)
-    assert values == sorted(values, reverse=True)
-    assert values[-1] < values[0] - 1
-
-
 def test_cavi_leaves_a_weight_of_zero_at_one_half():
     Phi, y, noise, m, p = draw(6)
     m[2] = 0.0
     assert float(coordinate_ascent_masks(Phi, y, noise, m, torch.logit(p))[2]) == 0.0
-
-
-# --- Batches and refusals ---------------------------------------------------------------------------------------------
-
-
-def test_a_batch_is_a_loop_over_its_elements():
-    problems = [draw(seed, N=20) for seed in range(5)]
-    Phi, y, noise, m, p = (torch.stack(column) for column in zip(*problems, strict=True))
-    functions = [
-        lambda Phi, y, noise, m, p: optimal_shared_retain(Phi, y, noise),
-        lambda Phi, y, noise, m, p: optimal_retain_per_weight(Phi, y, noise),
-        lambda Phi, y, noise, m, p: [coordinate_ascent_masks(Phi, y, noise, m, torch.logit(p))],
-    ]
-    for function in functions:
-        together = function(Phi, y, noise, m, p)
-        for i, alone in enumerate(problems):
-            for batched, single in zip(together, function(*alone), strict=True):
-                # Each stops by itself: no more than rounding can come from its neighbours.
-                close(batched[i], single, rtol=1e-11, atol=1e-11)
-
-
-def test_wrong_scales_are_refused():
-    Phi, y, noise = problem(0)
-    with pytest.raises(InputError, match=r"^noise variance is -1, expected a positive finite number"):
-        optimal_shared_retain(Phi, y, f64(-1.0))
-    with pytest.raises(InputError, match=r"^prior length-scale is 0, expected a positive finite number"):
-        optimal_retain_per_weight(Phi, y, noise, 0.0)
-    with pytest.raises(InputError, match=r"^noise variance is 0,"):
-        coordinate_ascent_masks(Phi, y, f64(0.0), Phi[0], Phi[0])

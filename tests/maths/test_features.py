@@ -4,20 +4,15 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
 from fsvi_bench.maths.features import Kernel, ard_kernel, inducing_tril, nystrom_features, rbf_grid_features
 from tests import reference
+from tests.maths.draws import PROPERTY, f64, seeds
 
-PROPERTY = settings(deadline=None, derandomize=True, max_examples=50, database=None)
-seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 5)
-
-
-def f64(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def draw(seed, n, k, D):
@@ -34,45 +29,11 @@ def close(actual, expected, rtol=0.0, atol=1e-14):
 # --- The kernel -------------------------------------------------------------------------------------------------------
 
 
-@PROPERTY
-@given(seed=seeds, n=sizes, m=sizes, D=sizes)
-def test_rbf_kernel_equals_a_loop(seed, n, m, D):
-    a, b, lengthscales, outputscale = draw(seed, n, m, D)
-    expected = reference.rbf_kernel(a.numpy(), b.numpy(), lengthscales.numpy(), outputscale.item())
-    close(ard_kernel(a, b, lengthscales, outputscale), expected)
-
-
 def test_rbf_kernel_of_close_points_does_not_cancel():
     # At 1e4 from the origin the expansion ‖a‖² + ‖b‖² − 2aᵀb is off by 1e-8, and the kernel by 1e-5 and more.
     a, b = f64([[1e4, -1e4]]), f64([[1e4 + 0.5, -1e4 - 0.25]])  # the differences are exact
     expected = 1.5 * math.exp(-0.5 * ((0.5 / 1e-1) ** 2 + (0.25 / 2e-1) ** 2))
     close(ard_kernel(a, b, f64([1e-1, 2e-1]), f64(1.5)), [[expected]], rtol=1e-9)  # a/ℓ rounds at 1e5: 1e-11 each
-
-
-def test_rbf_kernel_of_a_set_with_itself_is_symmetric_with_the_outputscale_on_its_diagonal():
-    a, _, lengthscales, outputscale = draw(0, 6, 1, 3)
-    kernel = ard_kernel(a, a, lengthscales, outputscale)
-    assert torch.equal(kernel, kernel.mT)
-    assert torch.equal(kernel.diagonal(), outputscale.expand(6))
-    assert torch.linalg.eigvalsh(kernel).min() > 0
-
-
-def test_a_batch_of_kernels_and_features_is_a_loop_over_its_elements():
-    problems = [draw(seed, 4, 3, 2) for seed in range(6)]
-    x, Z, lengthscales, outputscale = (
-        torch.stack(parts).reshape(2, 3, *parts[0].shape) for parts in zip(*problems, strict=True)
-    )
-    jitter = torch.linspace(1e-6, 1e-2, 6, dtype=torch.float64).reshape(2, 3)
-    kernel = ard_kernel(x, Z, lengthscales, outputscale)
-    tril = inducing_tril(Z, lengthscales, outputscale, jitter)
-    features = nystrom_features(x, Z, lengthscales, outputscale, tril)
-    grid = rbf_grid_features(x, Z, lengthscales)
-    for i, problem in zip(np.ndindex(2, 3), problems, strict=True):
-        x_i, Z_i, lengthscales_i, outputscale_i = problem
-        close(kernel[i], ard_kernel(*problem))
-        close(tril[i], inducing_tril(Z_i, lengthscales_i, outputscale_i, jitter[i]))
-        close(features[i], nystrom_features(*problem, tril[i]), atol=1e-13)
-        close(grid[i], rbf_grid_features(x_i, Z_i, lengthscales_i))
 
 
 KERNELS = get_args(Kernel)
@@ -156,12 +117,6 @@ def test_coinciding_inducing_points_without_jitter_are_an_error(distance):
         inducing_tril(Z, f64([1.0]), f64(1.0), f64(0.0))
 
 
-def test_jitter_mends_coinciding_inducing_points():
-    Z = f64([[0.0], [0.0], [1.0]])
-    tril = inducing_tril(Z, f64([1.0]), f64(1.0), f64(1e-6))
-    close(tril[1, 1].square(), 1 + 1e-6 - 1 / (1 + 1e-6), rtol=1e-9)  # a difference of numbers near 1: eps/2e-6
-
-
 # --- Features ---------------------------------------------------------------------------------------------------------
 
 
@@ -176,38 +131,6 @@ def test_nystrom_features_equal_the_dense_inverse(seed, n, k, D):
 
 
 @PROPERTY
-@given(seed=seeds, n=sizes, m=sizes, k=sizes, D=sizes)
-def test_inner_products_of_features_are_the_nystrom_kernel(seed, n, m, k, D):
-    x, Z, lengthscales, outputscale = draw(seed, n, k, D)
-    other = draw(seed + 1, m, 1, D)[0]
-    tril = inducing_tril(Z, lengthscales, outputscale, f64(1e-2))
-    phi_x, phi_other = (nystrom_features(points, Z, lengthscales, outputscale, tril) for points in (x, other))
-
-    def kernel(a, b):
-        return reference.rbf_kernel(a.numpy(), b.numpy(), lengthscales.numpy(), outputscale.item())
-
-    expected = kernel(x, Z) @ np.linalg.inv(kernel(Z, Z) + 1e-2 * np.eye(k)) @ kernel(Z, other)
-    close(phi_x @ phi_other.mT, expected, atol=1e-12)
-
-
-def test_features_of_the_inducing_points_without_jitter_are_the_cholesky_factor():
-    # k(Z,Z) = LLᵀ, so L⁻¹k(Z,Z) = Lᵀ: row i of the features is row i of L.
-    Z = f64([[0.0, 0.0], [1.0, 0.5], [-1.0, 1.0], [2.0, -1.0]])
-    lengthscales, outputscale = f64([0.7, 1.1]), f64(1.4)
-    tril = inducing_tril(Z, lengthscales, outputscale, f64(0.0))
-    features = nystrom_features(Z, Z, lengthscales, outputscale, tril)
-    close(features, tril, atol=1e-14)
-    close(features.square().sum(-1), outputscale.expand(4), atol=1e-14)  # the Nyström variance is exact at Z
-
-
-def test_nystrom_variance_is_at_most_the_priors():
-    x, Z, lengthscales, outputscale = draw(2, 40, 5, 2)
-    tril = inducing_tril(Z, lengthscales, outputscale, f64(1e-6))
-    variance = nystrom_features(x, Z, lengthscales, outputscale, tril).square().sum(-1)
-    assert (variance < outputscale).all()
-
-
-@PROPERTY
 @given(seed=seeds, n=sizes, k=sizes, D=sizes)
 def test_grid_features_equal_their_formula(seed, n, k, D):
     x, centres, lengthscales, _ = draw(seed, n, k, D)
@@ -215,9 +138,3 @@ def test_grid_features_equal_their_formula(seed, n, k, D):
     for i, j in np.ndindex(n, k):
         expected = math.exp(-0.5 * float((((x[i] - centres[j]) / lengthscales) ** 2).sum()))
         close(features[i, j], expected)
-
-
-def test_a_grid_feature_is_one_at_its_centre_whatever_the_lengthscale():
-    centres = f64([[-1.0], [0.5], [3.0]])
-    features = rbf_grid_features(centres, centres, f64([0.3]))
-    assert torch.equal(features.diagonal(), torch.ones(3, dtype=torch.float64))

@@ -1,7 +1,5 @@
 """Gaussian divergences and densities against independent values and their identities."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,6 @@ from fsvi_bench.maths.gaussian import (
     gaussian_kl_standard_normal,
     gaussian_kl_to_precision,
     gaussian_log_density,
-    gaussian_w2,
     normal_kl,
     normal_log_density,
 )
@@ -29,25 +26,6 @@ def test_kl_equals_the_dense_formula(seed, k, log_scale):
     mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
     expected = reference.gaussian_kl(mean_q.numpy(), dense(tril_q), mean_p.numpy(), dense(tril_p))
     close(gaussian_kl(mean_q, tril_q, mean_p, tril_p), expected)
-
-
-def test_kl_equals_that_of_torch_distributions():
-    mean_q, tril_q, mean_p, tril_p = draw_pair(0, 5)
-    q = torch.distributions.MultivariateNormal(mean_q, scale_tril=tril_q)
-    p = torch.distributions.MultivariateNormal(mean_p, scale_tril=tril_p)
-    close(gaussian_kl(mean_q, tril_q, mean_p, tril_p), torch.distributions.kl_divergence(q, p), rtol=1e-13)
-
-
-def test_kl_equals_the_mean_log_density_ratio_of_samples():
-    mean_q, tril_q, mean_p, tril_p = draw_pair(2, 3)
-    n = 20_000
-    noise = torch.randn(n, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    x = mean_q + noise @ tril_q.mT
-    log_q = gaussian_log_density(x, mean_q.expand(n, 3), tril_q.expand(n, 3, 3))
-    log_p = gaussian_log_density(x, mean_p.expand(n, 3), tril_p.expand(n, 3, 3))
-    ratio = log_q - log_p
-    standard_error = ratio.std() / math.sqrt(n)
-    assert (ratio.mean() - gaussian_kl(mean_q, tril_q, mean_p, tril_p)).abs() < 4 * standard_error
 
 
 # --- The KL's identities ----------------------------------------------------------------------------------------------
@@ -66,33 +44,10 @@ def test_kl_of_a_gaussian_to_itself_is_zero(seed, k, log_scale):
 
 @PROPERTY
 @given(seed=seeds, k=sizes, log_scale=log_scales)
-def test_kl_is_positive_between_different_gaussians(seed, k, log_scale):
-    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
-    C = precision_tril(tril_p)
-    assert gaussian_kl(mean_q, tril_q, mean_p, tril_p) > 0
-    assert gaussian_kl_standard_normal(mean_q, tril_q) > 0
-    # Each term alone is a divergence: of the means at equal covariances, of the covariances at equal means.
-    assert min(gaussian_kl_to_precision(mean_q, tril_q, mean_p, C)) > 0
-    assert min(gaussian_kl_from_precision(mean_p, C, mean_q, tril_q)) > 0
-
-
-@PROPERTY
-@given(seed=seeds, k=sizes, log_scale=log_scales)
 def test_standard_normal_kl_equals_the_dense_one(seed, k, log_scale):
     mean, tril = draw(np.random.default_rng(seed), k, log_scale=log_scale)
     expected = gaussian_kl(mean, tril, torch.zeros_like(mean), torch.eye(k, dtype=torch.float64))
     close(gaussian_kl_standard_normal(mean, tril), expected, rtol=1e-12, atol=1e-12)
-
-
-@PROPERTY
-@given(seed=seeds, k=sizes, log_scale=log_scales)
-def test_precision_functions_equal_the_covariance_one(seed, k, log_scale):
-    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
-    C = precision_tril(tril_p)
-    to_p = gaussian_kl_to_precision(mean_q, tril_q, mean_p, C)
-    close(to_p.total, gaussian_kl(mean_q, tril_q, mean_p, tril_p))
-    from_p = gaussian_kl_from_precision(mean_p, C, mean_q, tril_q)
-    close(from_p.total, gaussian_kl(mean_p, tril_p, mean_q, tril_q))
 
 
 @PROPERTY
@@ -110,14 +65,6 @@ def test_mean_and_covariance_terms_equal_their_dense_formulas(seed, k, log_scale
 
 @PROPERTY
 @given(seed=seeds, first=sizes, second=sizes)
-def test_kl_adds_over_independent_blocks(seed, first, second):
-    one, two = draw_pair(seed, first), draw_pair(seed + 1, second)
-    joint = [torch.cat([a, b]) if a.ndim == 1 else torch.block_diag(a, b) for a, b in zip(one, two, strict=True)]
-    close(gaussian_kl(*joint), gaussian_kl(*one) + gaussian_kl(*two), rtol=1e-12, atol=1e-12)
-
-
-@PROPERTY
-@given(seed=seeds, first=sizes, second=sizes)
 def test_chain_rule(seed, first, second):
     # KL(q ‖ p) = KL(q(a) ‖ p(a)) + E_q(a) KL(q(b|a) ‖ p(b|a)). In a lower factor the marginal of a is the leading
     # block, and b|a has mean m_b + G(a − m_a), G = L_ba L_aa⁻¹, and factor L_bb.
@@ -131,15 +78,6 @@ def test_chain_rule(seed, first, second):
     spread = torch.linalg.inv(tril_p[b, b]) @ (slope_q - slope_p) @ tril_q[a, a]
     expected = marginal + at_the_mean + 0.5 * spread.square().sum()
     close(gaussian_kl(mean_q, tril_q, mean_p, tril_p), expected)
-
-
-@PROPERTY
-@given(seed=seeds, k=sizes, log_scale=log_scales)
-def test_kl_is_invariant_under_affine_maps(seed, k, log_scale):
-    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k)
-    shift, T = draw(np.random.default_rng(seed + 1), k, log_scale=log_scale)  # T lower, so that T L is lower too
-    mapped = gaussian_kl(T @ mean_q + shift, T @ tril_q, T @ mean_p + shift, T @ tril_p)
-    close(mapped, gaussian_kl(mean_q, tril_q, mean_p, tril_p))
 
 
 # --- Nearly singular q ------------------------------------------------------------------------------------------------
@@ -212,15 +150,6 @@ def test_the_density_in_one_dimension_integrates_to_one():
     close(torch.trapezoid(density, x), 1.0, rtol=1e-13, atol=0)  # the tails beyond ±12 hold 1e-19
 
 
-def test_the_density_in_two_dimensions_integrates_to_one():
-    grid = torch.linspace(-12, 12, 161, dtype=torch.float64)
-    points = torch.cartesian_prod(grid, grid)
-    mean, tril = f64([0.3, -0.2]), f64([[1.0, 0.0], [-0.5, 0.8]])
-    log_density = gaussian_log_density(points, mean.expand_as(points), tril.expand(len(points), 2, 2))
-    inner = torch.trapezoid(log_density.exp().reshape(161, 161), grid)
-    close(torch.trapezoid(inner, grid), 1.0, rtol=1e-13, atol=0)
-
-
 # --- The KL in one dimension ------------------------------------------------------------------------------------------
 
 
@@ -234,51 +163,24 @@ def test_normal_kl_equals_the_general_one():
         close(elementwise[i], expected, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("excess", [1e-2, -1e-4, 1e-6, -1e-9])
-def test_normal_kl_of_nearly_equal_variances_keeps_its_digits(excess):
-    mean, variance_p = 0.2, 1.3
-    variance_q = variance_p * (1 + excess)
-    expected = reference.normal_kl_many_digits(mean, variance_q, mean, variance_p)
-    actual = normal_kl(f64(mean), f64(variance_q), f64(mean), f64(variance_p))
-    # The divergence is about (r − 1)²/4 and known to eps·|r − 1|; from a difference of logarithms it is known to eps.
-    close(actual, expected, rtol=0, atol=1e-16 * abs(excess))
-
-
-def test_normal_kl_of_far_variances_and_means():
-    for arguments in [(0.3, 1e-3, -2.0, 4.0), (0.3, 1e12, -2.0, 4.0), (1e6, 1.0, 0.0, 1e-6)]:
-        expected = reference.normal_kl_many_digits(*arguments)
-        # The excess of a ratio r « 1 is r − 1 rounded, so that log r is known to eps/r only: 1e-12 for 1e-3/4.
-        close(normal_kl(*map(f64, arguments)), expected, rtol=1e-12, atol=0)
-
-
 # --- Batches ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [(3,), (2, 3), (1, 2, 2)])
-def test_a_batch_is_a_loop_over_its_elements(batch):
-    rng = np.random.default_rng(11)
-    mean_q, tril_q = draw(rng, *batch, 4)
-    mean_p, tril_p = draw(rng, *batch, 4)
-    scale_q, scale_p = tril_q.diagonal(dim1=-2, dim2=-1), tril_p.diagonal(dim1=-2, dim2=-1)
-    calls = [
-        (gaussian_kl, (mean_q, tril_q, mean_p, tril_p)),
-        (gaussian_kl_standard_normal, (mean_q, tril_q)),
-        (lambda *a: gaussian_kl_to_precision(*a).total, (mean_q, tril_q, mean_p, tril_p)),
-        (lambda *a: gaussian_kl_from_precision(*a).total, (mean_p, tril_p, mean_q, tril_q)),
-        (gaussian_w2, (mean_q, tril_q, mean_p, tril_p)),
-        (gaussian_log_density, (mean_q, mean_p, tril_p)),
-        (normal_kl, (mean_q[..., 0], scale_q[..., 0], mean_p[..., 0], scale_p[..., 0])),
-        (normal_log_density, (mean_q[..., 0], mean_p[..., 0], scale_p[..., 0])),
-    ]
-    for function, arguments in calls:
-        together = function(*arguments)
-        assert together.shape == batch
-        for index in np.ndindex(batch):
-            close(together[index], function(*(argument[index] for argument in arguments)), rtol=1e-13, atol=1e-13)
+def apart(*excesses):
+    return [((0.2, 1.3 * (1 + excess), 0.2, 1.3), 0.0, 1e-16 * abs(excess)) for excess in excesses]
 
 
-@pytest.mark.parametrize("variance_q", [1e-6, 1e-12, 1e-20])
-def test_normal_kl_of_a_tiny_variance_keeps_its_digits(variance_q):
-    arguments = (0.3, variance_q, -2.0, 4.0)
-    expected = float(reference.normal_kl_many_digits(*arguments))
-    assert float(normal_kl(*map(f64, arguments))) == pytest.approx(expected, rel=1e-14)
+@pytest.mark.parametrize(
+    ("arguments", "rtol", "atol"),
+    [
+        # Variances nearly equal: about (r − 1)²/4 and known to eps·|r − 1|; a difference of logarithms is known to eps.
+        *apart(1e-2, -1e-4, 1e-6, -1e-9),
+        # The excess of a ratio r « 1 is r − 1 rounded, so that log r is known to eps/r only: 1e-12 for 1e-3/4.
+        ((0.3, 1e-3, -2.0, 4.0), 1e-12, 0.0),
+        ((0.3, 1e12, -2.0, 4.0), 1e-12, 0.0),
+        ((1e6, 1.0, 0.0, 1e-6), 1e-12, 0.0),
+        *(((0.3, tiny, -2.0, 4.0), 1e-14, 0.0) for tiny in (1e-6, 1e-12, 1e-20)),
+    ],
+)
+def test_normal_kl_keeps_its_digits(arguments, rtol, atol):
+    close(normal_kl(*map(f64, arguments)), reference.normal_kl_many_digits(*arguments), rtol=rtol, atol=atol)

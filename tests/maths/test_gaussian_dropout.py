@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 
-from fsvi_bench.errors import InputError
 from fsvi_bench.maths.bernoulli_dropout import optimal_m
 from fsvi_bench.maths.blr import blr_posterior, expected_log_likelihood
 from fsvi_bench.maths.gaussian_dropout import gaussian_dropout_kl, gaussian_dropout_optimum, gaussian_dropout_scale
@@ -65,15 +64,3 @@ def test_a_column_of_zeros_has_weight_zero():
     rest = [0, 2, 3]
     assert theta[1] == 0
     close(theta[rest], gaussian_dropout_optimum(Phi[:, rest], y, alpha[rest]), rtol=1e-12)
-
-
-@pytest.mark.parametrize("alpha", [0.0, -0.1, math.nan])
-def test_alphas_that_are_not_positive_are_refused(alpha):
-    Phi, y, noise, theta, _ = draw(5)
-    for call in (
-        lambda: gaussian_dropout_scale(theta, f64([alpha])),
-        lambda: gaussian_dropout_kl(theta, f64([alpha]), *blr_posterior(Phi, y, noise)),
-        lambda: gaussian_dropout_optimum(Phi, y, f64([alpha])),
-    ):
-        with pytest.raises(InputError, match=r"^alpha is .*, expected a positive finite number"):
-            call()

@@ -30,14 +30,14 @@ def test_a_part_of_a_batch_is_measured_as_those_problems_are(M, kind, way):
     whole = measure(Phi_A, **WAYS[way])
     for start, stop in ((0, 2), (1, 3), (2, 3)):
         part = whole.narrow(start, stop)
-        q = (mean[start:stop], factor[start:stop])
-        close(gradient(part, *q).kl, gradient(whole, mean, factor).kl[start:stop], rtol=1e-14)
-        close(gradient(part, *q).factor, gradient(whole, mean, factor).factor[start:stop], rtol=1e-13, atol=1e-13)
-        kl = gradient_diagonal(part, mean[start:stop], scale[start:stop]).kl
-        close(kl, gradient_diagonal(whole, mean, scale).kl[start:stop], rtol=1e-14)
-        close(part.project(mean[start:stop]), whole.project(mean)[start:stop], rtol=1e-13, atol=1e-13)
-        rows = part.project_rows(factor[start:stop]), whole.project_rows(factor)[start:stop]
-        close(*rows, rtol=1e-13, atol=1e-13)
+        q = mean[start:stop], factor[start:stop], scale[start:stop]
+        for of_part, of_whole in zip(results(part, *q), results(whole, mean, factor, scale), strict=True):
+            close(of_part, of_whole[start:stop], rtol=1e-13, atol=1e-13)
+
+
+def results(A, mean, factor, scale):
+    full, diagonal = gradient(A, mean, factor), gradient_diagonal(A, mean, scale)
+    return full.kl, full.factor, diagonal.kl, A.project(mean), A.project_rows(factor)
 
 
 @pytest.mark.parametrize("jitter", [0.0, 1e-3])

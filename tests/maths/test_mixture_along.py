@@ -91,11 +91,3 @@ def test_what_is_not_finite_harms_no_other():
     result = mixture_log_density_along(y, Phi, q, 0.1)
     assert result.reliable.tolist() == [[True, True], [False, False], [True, False]]
     assert torch.equal(result.log_density.isfinite(), result.reliable)
-
-
-def test_no_rows_and_no_targets():
-    q = bernoulli_dropout_weights(f64([1.0, 2.0]), 0.5)
-    none = torch.empty(0, 2, dtype=torch.float64)
-    assert mixture_log_density_along(torch.empty(0, 4, dtype=torch.float64), none, q, 0.1).log_density.shape == (0, 4)
-    empty = mixture_log_density_along(torch.empty(3, 0, dtype=torch.float64), torch.ones(3, 2).double(), q, 0.1)
-    assert empty.log_density.shape == (3, 0)

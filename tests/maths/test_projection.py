@@ -1,20 +1,14 @@
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
-from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.maths.projection import RANK_TOLERANCE, projected_kl, row_space
 from tests import reference
+from tests.maths.draws import PROPERTY, seeds, sizes
 from tests.reference import random_orthogonal, random_tril
-
-PROPERTY = settings(deadline=None, derandomize=True, max_examples=50, database=None)
-seeds = st.integers(0, 2**32 - 1)
-sizes = st.integers(1, 6)
 
 
 def draw(rng, *shape):
@@ -69,12 +63,6 @@ def test_the_rank_counts_singular_values_above_the_relative_tolerance(tolerance,
     assert row_space(Phi_A, tolerance).shape == (4, rank)
 
 
-def test_the_default_rank_tolerance_is_the_documented_one():
-    rng = np.random.default_rng(1)
-    assert row_space(with_singular_values(rng, [3.0, 3.3e-9], 3)).shape == (3, 2)
-    assert row_space(with_singular_values(rng, [3.0, 2.7e-9], 3)).shape == (3, 1)
-
-
 def test_a_singular_value_equal_to_the_tolerance_does_not_count():
     Phi_A = torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))  # powers of two: no rounding
     assert row_space(Phi_A, 0.5).shape == (2, 1)
@@ -109,40 +97,7 @@ def test_equals_the_dense_twins_for_any_rank(M, k, rank):
     close(actual, reference.functional_kl_by_pseudo_determinant(Phi_A.numpy(), *dense))
 
 
-@pytest.mark.parametrize("M", [4, 5, 30])
-def test_equals_the_weight_space_kl_when_the_rank_is_k(M):
-    Phi_A, *gaussians = draw_problem(np.random.default_rng(5), M, 4)
-    close(functional_kl(Phi_A, *gaussians), gaussian_kl(*gaussians), rtol=1e-12)
-
-
-def test_selecting_weights_gives_the_kl_of_their_marginals():
-    # Rows of the identity: Φ_A w are the first weights, whose factor is the leading block.
-    _, mean_q, tril_q, mean_p, tril_p = draw_problem(np.random.default_rng(6), 1, 5)
-    first = torch.eye(5, dtype=torch.float64)[:3]
-    expected = gaussian_kl(mean_q[:3], tril_q[:3, :3], mean_p[:3], tril_p[:3, :3])
-    close(functional_kl(first, mean_q, tril_q, mean_p, tril_p), expected, rtol=1e-12)
-
-
 # --- Identities -------------------------------------------------------------------------------------------------------
-
-
-@PROPERTY
-@given(seed=seeds, M=sizes, k=sizes)
-def test_never_decreases_when_measurement_points_are_added(seed, M, k):
-    Phi_A, *gaussians = draw_problem(np.random.default_rng(seed), M, k)
-    nested = [functional_kl(Phi_A[:m], *gaussians) for m in range(1, M + 1)]
-    nested.append(gaussian_kl(*gaussians))  # nor ever exceeds the KL between the weights
-    for smaller, larger in pairwise(nested):
-        assert smaller >= 0
-        assert larger >= smaller * (1 - 1e-10) - 1e-10  # equal once the rank is k; the tolerance is rounding
-
-
-@PROPERTY
-@given(seed=seeds, M=sizes, k=sizes)
-def test_duplicate_measurement_points_change_nothing(seed, M, k):
-    Phi_A, *gaussians = draw_problem(np.random.default_rng(seed), M, k)
-    repeated = torch.cat([Phi_A, Phi_A[:1], Phi_A])
-    close(functional_kl(repeated, *gaussians), functional_kl(Phi_A, *gaussians))
 
 
 @PROPERTY
@@ -152,14 +107,6 @@ def test_depends_on_the_row_space_only(seed, M, k):
     Phi_A, *gaussians = draw_problem(rng, M, k)
     mixed = torch.from_numpy(random_tril(rng, M, M)) @ Phi_A.flip(0)
     close(functional_kl(mixed, *gaussians), functional_kl(Phi_A, *gaussians))
-
-
-@PROPERTY
-@given(seed=seeds, M=sizes, k=sizes)
-def test_is_zero_for_equal_gaussians(seed, M, k):
-    Phi_A, mean, tril, _, _ = draw_problem(np.random.default_rng(seed), M, k)
-    # The same steps on both sides: what is left is the rounding of k triangular solves.
-    close(functional_kl(Phi_A, mean, tril, mean, tril), 0.0, atol=1e-13)
 
 
 @PROPERTY
@@ -179,17 +126,6 @@ def test_stays_finite_when_q_is_singular_off_the_row_space():
     seen = identity[:2]
     expected = 0.5 * (0.25 - 1 - np.log(0.25) + 4.0 - 1 - np.log(4.0))
     close(functional_kl(seen, zero, tril_q, zero, identity), expected, rtol=1e-14, atol=0)
-
-
-@pytest.mark.parametrize("batch", [(3,), (2, 3)])
-def test_a_batch_is_a_loop_over_its_elements(batch):
-    rng = np.random.default_rng(7)
-    V = row_space(torch.from_numpy(rng.standard_normal((3, 5))))
-    gaussians = *draw(rng, *batch, 5), *draw(rng, *batch, 5)
-    together = projected_kl(V, *gaussians)
-    assert together.shape == batch
-    for index in np.ndindex(batch):
-        close(together[index], projected_kl(V, *(part[index] for part in gaussians)), rtol=1e-13)
 
 
 @pytest.mark.parametrize("small", [1e-8, 1e-20, 1e-150])

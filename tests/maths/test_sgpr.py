@@ -5,21 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.features import inducing_tril, nystrom_features
 from fsvi_bench.maths.sgpr_lapack import BoundAndGradient, LapackCollapsedBound, NotPositiveDefiniteError
 from tests import reference
+from tests.maths.draws import PROPERTY, f64, seeds
 
-PROPERTY = settings(deadline=None, derandomize=True, max_examples=50, database=None)
-seeds = st.integers(0, 2**32 - 1)
 JITTER = 1e-4
-
-
-def f64(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def draw_data(seed, N, D):
@@ -37,10 +32,6 @@ def draw_parameters(seed, k, D):
 
 def draw(seed, N, k, D):
     return *draw_data(seed, N, D), *draw_parameters(seed, k, D)
-
-
-def as_numpy(X, y, Z, lengthscales, outputscale, noise_variance):
-    return X.numpy(), y.numpy(), Z.numpy(), lengthscales.numpy(), outputscale.item(), noise_variance.item()
 
 
 def lapack_at(evaluate, Z, lengthscales, outputscale, noise_variance):
@@ -100,14 +91,6 @@ def collapsed_bound(X, y, *parameters_and_jitter):
 
 @PROPERTY
 @given(seed=seeds, N=st.integers(1, 12), k=st.integers(1, 6), D=st.integers(1, 3))
-def test_bound_equals_the_dense_formula(seed, N, k, D):
-    problem = draw(seed, N, k, D)
-    expected = reference.titsias_bound(*as_numpy(*problem), JITTER)
-    close(collapsed_bound(*problem, JITTER), expected)
-
-
-@PROPERTY
-@given(seed=seeds, N=st.integers(1, 12), k=st.integers(1, 6), D=st.integers(1, 3))
 def test_bound_never_exceeds_the_log_evidence_of_the_exact_gp(seed, N, k, D):
     X, y, Z, *hyperparameters = draw(seed, N, k, D)
     exact = reference.gp_log_evidence(X.numpy(), y.numpy(), *(value.numpy() for value in hyperparameters))
@@ -155,17 +138,6 @@ def test_a_kernel_that_is_not_positive_definite_is_an_error():
         lapack_at(evaluate, Z, *hyperparameters)
 
 
-def test_a_failed_evaluation_leaves_no_trace_in_the_next():
-    X, y, Z, *hyperparameters = draw(3, 9, 3, 2)
-    duplicated = torch.cat([Z[:1], Z[:1], Z[:1]])
-    evaluate = LapackCollapsedBound(X.numpy(), y.numpy(), 3, -1e-6)
-    before = lapack_at(evaluate, Z, *hyperparameters)
-    with pytest.raises(NotPositiveDefiniteError):
-        lapack_at(evaluate, duplicated, *hyperparameters)
-    for first, again in zip(before, lapack_at(evaluate, Z, *hyperparameters), strict=True):
-        np.testing.assert_array_equal(first, again)
-
-
 # --- Blocks and buffers ---------------------------------------------------------------------------------------------
 
 
@@ -187,21 +159,6 @@ def test_lapack_equals_the_dense_formula_for_any_blocking(N, block, D):
     X, y, *parameters = draw(4, N, 6, D)
     evaluate = LapackCollapsedBound(X.numpy(), y.numpy(), 6, JITTER, block=block)
     close_in_every_field(lapack_at(evaluate, *parameters), bound_and_gradient_by_autograd(X, y, *parameters, JITTER))
-
-
-def test_lapack_equals_the_dense_formula_for_more_inducing_points_than_data():
-    X, y, *parameters = draw(5, 4, 9, 2)
-    evaluate = LapackCollapsedBound(X.numpy(), y.numpy(), 9, JITTER)
-    close_in_every_field(lapack_at(evaluate, *parameters), bound_and_gradient_by_autograd(X, y, *parameters, JITTER))
-
-
-def test_lapack_reads_arrays_of_any_memory_order():
-    X, y, *parameters = draw(6, 20, 5, 3)
-    expected = bound_and_gradient_by_autograd(X, y, *parameters, JITTER)
-    strided = np.repeat(y.numpy(), 2)[::2]
-    evaluate = LapackCollapsedBound(np.asfortranarray(X.numpy()), strided, 5, JITTER, block=8)
-    Z = torch.from_numpy(np.asfortranarray(parameters[0].numpy()))
-    close_in_every_field(lapack_at(evaluate, Z, *parameters[1:]), expected)
 
 
 def test_lapack_buffers_do_not_go_stale():
@@ -256,15 +213,6 @@ def bound_in_extended_precision(X, y, Z, s, variance, jitter):
     log_determinant = len(y) * np.log(2 * extended(np.pi) * variance) + 2 * np.log(np.diag(LB)).sum()
     fit = (y @ y + len(y) * s) / variance - (half**2).sum() - (A**2).sum()
     return float(-(log_determinant + fit) / 2)
-
-
-def test_lapack_leaves_its_arguments_alone():
-    X, y, *parameters = draw(9, 20, 5, 2)
-    arrays = [X.numpy(), y.numpy(), *(parameter.numpy() for parameter in parameters)]
-    copies = [array.copy() for array in arrays]
-    lapack_at(LapackCollapsedBound(X.numpy(), y.numpy(), 5, JITTER, block=8), *parameters)
-    for array, copy in zip(arrays, copies, strict=True):
-        np.testing.assert_array_equal(array, copy)
 
 
 def test_parameters_that_are_not_finite_are_said():

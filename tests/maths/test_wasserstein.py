@@ -9,7 +9,7 @@ from hypothesis import given
 
 from fsvi_bench.maths.gaussian import gaussian_w2
 from tests import reference
-from tests.maths.draws import PROPERTY, close, dense, draw, draw_pair, f64, log_scales, seeds, sizes
+from tests.maths.draws import PROPERTY, close, dense, draw_pair, f64, log_scales, seeds, sizes
 from tests.reference import random_orthogonal
 
 
@@ -23,28 +23,12 @@ def test_w2_equals_the_textbook_formula(seed, k, log_scale):
 
 @PROPERTY
 @given(seed=seeds, k=sizes, log_scale=log_scales)
-def test_w2_is_symmetric(seed, k, log_scale):
-    mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
-    forward = gaussian_w2(mean_q, tril_q, mean_p, tril_p)
-    close(gaussian_w2(mean_p, tril_p, mean_q, tril_q), forward, rtol=1e-12)
-
-
-@PROPERTY
-@given(seed=seeds, k=sizes, log_scale=log_scales)
 def test_w2_is_zero_if_and_only_if_the_gaussians_agree(seed, k, log_scale):
     mean_q, tril_q, mean_p, tril_p = draw_pair(seed, k, log_scale)
     rounding = 1e-14 * math.exp(log_scale)  # not its square root: nothing cancels
     assert gaussian_w2(mean_q, tril_q, mean_q, tril_q) < 4 * k * rounding
     assert gaussian_w2(mean_q, tril_q, mean_q, tril_p) > 1e-3
     assert gaussian_w2(mean_q, tril_q, mean_p, tril_q) > 1e-3
-
-
-@PROPERTY
-@given(seed=seeds, k=sizes, log_scale=log_scales)
-def test_w2_obeys_the_triangle_inequality(seed, k, log_scale):
-    rng = np.random.default_rng(seed)
-    a, b, c = draw(rng, k, log_scale=log_scale), draw(rng, k), draw(rng, k, log_scale=-log_scale)
-    assert gaussian_w2(*a, *c) <= gaussian_w2(*a, *b) + gaussian_w2(*b, *c) + 1e-12
 
 
 @PROPERTY

@@ -97,19 +97,6 @@ def test_adam_averages_the_iterates_of_the_tail(family):
         assert torch.equal(one, two)
 
 
-@FAMILIES
-def test_an_adam_run_does_not_depend_on_who_looks_nor_on_the_batch(family):
-    problems, Phi_A = synthetic(5, k=12), features(2, 5, 7, 12)
-    settings = {"lr": 0.03, "lr_schedule": "linear", "max_steps": 30, "averaging": 0.5}
-    whole = adam_on(problems, Phi_A, family, **settings)
-    train(whole, "cpu")
-    for b in range(5):
-        alone = adam_on(problems.only(b), Phi_A[b : b + 1].clone(), family, **settings)
-        train(alone, "cpu", lambda steps, seconds, alone=alone: alone.posterior(), range(0, 30, 6))
-        assert torch.equal(alone.posterior().mean[0], whole.posterior().mean[b])
-        assert torch.equal(alone.posterior().covariance_tril()[0], whole.posterior().covariance_tril()[b])
-
-
 def test_learning_rates():
     def rates(schedule):
         options = AdamOptions(lr=0.2, lr_schedule=schedule, max_steps=8)
@@ -174,22 +161,3 @@ def test_a_run_is_finished_when_all_its_problems_have_diverged():
     assert seen == [(2, False), (3, True)]  # looked at where it ended
     assert method.finished
     assert method.diverged_at.tolist() == [2, 0]
-
-
-def test_the_first_step_that_was_no_number_is_kept():
-    nan, inf = float("nan"), float("inf")
-    method = scripted([[0.0, nan, 0.0], *[[0.0, 0.0, 0.0]] * 4, [0.0, nan, inf]], False)
-    assert method.diverged_at.tolist() == [-1, 0, 5]
-
-
-def test_a_set_that_is_not_finite_diverges_alone_and_at_once():
-    problems, Phi_A = synthetic(3), features(3, 3, 6)
-    healthy = adam_on(problems, Phi_A, "full", lr=0.03, max_steps=10)
-    Phi_A = Phi_A.clone()
-    Phi_A[1, 0, 0] = float("nan")
-    method = adam_on(problems, Phi_A, "full", lr=0.03, max_steps=10)
-    for run in (healthy, method):
-        train(run, "cpu")
-    assert method.diverged_at.tolist() == [-1, 0, -1]
-    assert torch.equal(method.posterior().mean[::2], healthy.posterior().mean[::2])
-    assert torch.equal(method.posterior().covariance_tril()[::2], healthy.posterior().covariance_tril()[::2])

@@ -182,20 +182,6 @@ def test_looking_moves_nothing(row, settings):
 
 
 @trained_variants
-def test_a_traces_loss_is_finite_and_bitwise_the_same_in_any_batch(row, settings):
-    def losses(places):
-        problems = [toys()[place] for place in places]
-        tracer = Tracer(make(row, settings, TrainingData.of(problems), seeds_for(row, places)), problems)
-        train(tracer.method, "cpu", tracer, [0, 3, STEPS])
-        return [[point.loss for point in trace.points] for trace in tracer.traces]
-
-    together = losses([0, 1, 2, 3, 4])
-    assert all(math.isfinite(loss) for trace in together for loss in trace)
-    assert losses([3, 1]) == [together[3], together[1]]
-    assert losses([4]) == [together[4]]
-
-
-@trained_variants
 def test_a_longer_run_begins_with_the_shorter_one(row, settings):
     settings = {name: value for name, value in settings.items() if name not in ("lr_schedule", "averaging")}
     if "averaging" in load_method(row.method).cls.Options.model_fields:

@@ -18,7 +18,7 @@ from fsvi_bench.running.runner import Resources, run
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.task import FeatureMap, bind_task
+from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.training.trainer import choose_device, train
 
 f64 = torch.float64
@@ -47,39 +47,6 @@ def test_ffg_has_the_exact_mean_and_inverse_precisions(problems):
         precision = problem.Phi.mT @ problem.Phi / problem.frozen.noise_variance + torch.eye(20, dtype=torch.float64)
         assert torch.allclose(q.scale.square(), 1 / precision.diagonal(), rtol=1e-11)
         assert torch.allclose(q.mean, problem.truth.posterior.mean, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("family", ["full", "ffg"])
-def test_a_problem_alone_and_in_a_batch_is_bitwise_the_same(problems, family):
-    together = posteriors(problems, family)
-    for index, problem in enumerate(problems):
-        (alone,) = posteriors([problem], family)
-        assert torch.equal(alone.mean, together[index].mean)
-        assert torch.equal(alone.covariance_tril(), together[index].covariance_tril())
-
-
-@pytest.mark.parametrize(("N", "k"), [(455, 100), (31, 7)])
-@pytest.mark.parametrize("family", ["full", "ffg"])
-def test_odd_shapes_are_bitwise_independent_of_the_batch_too(family, N, k):
-    """An odd number of matrix entries puts every second matrix of a batch elsewhere on the cache line."""
-    g = torch.Generator().manual_seed(0)
-    Phi, y = torch.randn(6, N, k, generator=g, dtype=f64), torch.randn(6, N, generator=g, dtype=f64)
-    low, Z, one = torch.zeros(6, 1, dtype=f64), torch.zeros(6, k, 1, dtype=f64), torch.ones(6, dtype=f64)
-
-    def solve(chosen):
-        feature_map = FeatureMap(Z[chosen], low[chosen], one[chosen], None)
-        data = TrainingData(
-            Phi[chosen, :, :1], y[chosen], Phi[chosen], one[chosen], low[chosen], low[chosen], feature_map
-        )
-        method = Exact(data, family, [0] * len(chosen))
-        train(method, "cpu")
-        return unstack(method.posterior())
-
-    together = solve(list(range(6)))
-    for index, q in enumerate(together):
-        (alone,) = solve([index])
-        assert torch.equal(alone.mean, q.mean)
-        assert torch.equal(alone.covariance_tril(), q.covariance_tril())
 
 
 def test_methods_see_neither_test_rows_nor_truth():

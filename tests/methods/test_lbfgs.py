@@ -83,34 +83,6 @@ def test_lbfgs_stops_a_problem_that_has_converged_while_another_goes_on():
 
 
 @FAMILIES
-@pytest.mark.parametrize("cuts", [(1,), (5, 6), (64,)])
-def test_an_lbfgs_run_does_not_depend_on_who_looks(family, cuts):
-    """To convergence and beyond, looked at after every step, and at steps like a trace's."""
-    problems, Phi_A = synthetic(2), features(6, 2, 9)
-    whole = trained(problems, Phi_A, family, steps=600)
-    at, place = [], 0
-    while sum(at) < 600 and len(at) < 600:
-        at.append((at[-1] if at else 0) + cuts[place % len(cuts)])
-        place += 1
-    cut = trained(problems, Phi_A, family, steps=600, observe=lambda method: method.posterior(), at=at)
-    assert None not in whole.stopped_after()
-    assert cut.stopped_after() == whole.stopped_after()
-    assert cut.evaluations() == whole.evaluations()
-    assert torch.equal(whole.posterior().mean, cut.posterior().mean)
-    assert torch.equal(whole.posterior().covariance_tril(), cut.posterior().covariance_tril())
-
-
-@FAMILIES
-def test_a_search_does_not_depend_on_the_batch(family):
-    problems, Phi_A = synthetic(4, k=10, N=31), features(6, 4, 6, 10)
-    whole = trained(problems, Phi_A, family, steps=40)
-    for b in range(4):
-        alone = trained(problems.only(b), Phi_A[b : b + 1].clone(), family, steps=40)
-        assert torch.equal(alone.posterior().mean[0], whole.posterior().mean[b])
-        assert torch.equal(alone.posterior().covariance_tril()[0], whole.posterior().covariance_tril()[b])
-
-
-@FAMILIES
 def test_lbfgs_is_pytorch_s_own_uncut_run(family):
     """Twelve iterations in one call of the optimiser give the same q; a step's first point is not evaluated anew."""
     problems, A = synthetic(1), measure(features(6, 1, 9), span=True)

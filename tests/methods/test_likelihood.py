@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from fsvi_bench.maths.batching import LINE, filled
-from fsvi_bench.maths.blr import expected_log_likelihood
 from fsvi_bench.maths.functional_kl import Gaussian, functional_kl, measure
-from fsvi_bench.methods.data import CHUNK, Rows, Streams, TaskData, expected_nll, fill_columns
+from fsvi_bench.methods.data import Rows, Streams, TaskData, expected_nll, fill_columns
 from fsvi_bench.posteriors.trainable import TrainableGaussian
 from tests.maths.draws import close, draw
 from tests.methods.synthetic import automatic_loss, synthetic, transparent
@@ -42,40 +41,7 @@ def rows_at(problems, n, step, **options):
     return rows, Phi, torch.stack([problems.y[b, each] for b, each in enumerate(chosen)])
 
 
-def gradients(rows, *roots_and_mean):
-    """∂/∂mean and ∂/∂root of the negative expected log likelihood."""
-    leaves = [tensor.clone().requires_grad_() for tensor in roots_and_mean]
-    return torch.autograd.grad(expected_nll(Gaussian(*leaves), rows).sum(), leaves)
-
-
-MINIBATCHES = [("full", 0), (5, 0), (12, 3), (8, CHUNK + 1), (30, 0)]
-
-
 # --- Gradients of the likelihood --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("compress", [True, False])
-@pytest.mark.parametrize(("n", "step"), MINIBATCHES)
-def test_values_and_gradients_equal_automatic_ones(n, step, compress):
-    problems = synthetic(B)
-    rows, Phi, y = rows_at(problems, n, step, compress=compress)
-    mean, factor, scale = draw_q(0)
-    leaves = [tensor.clone().requires_grad_() for tensor in (mean, factor, scale.log())]
-    variance = problems.noise_variance
-    of_full = -expected_log_likelihood(Phi, y, variance, leaves[0], leaves[1], N=30)
-    in_mean, in_factor = torch.autograd.grad(of_full.sum(), leaves[:2])
-    of_factorised = -expected_log_likelihood(Phi, y, variance, mean, torch.diag_embed(leaves[2].exp()), N=30)
-    (in_log_scale,) = torch.autograd.grad(of_factorised.sum(), leaves[2])
-    got_mean, got_factor = gradients(rows, mean, factor)
-    close(got_mean, in_mean, rtol=1e-12, atol=1e-10)  # sums of 30 terms of order 100
-    close(got_factor, in_factor, rtol=1e-12, atol=1e-10)
-    same_mean, got_scale = gradients(rows, mean, scale)
-    close(same_mean, in_mean, rtol=1e-12, atol=1e-10)
-    close(scale * got_scale, in_log_scale, rtol=1e-12, atol=1e-10)
-    # Of a minibatch the constant is the whole set's, too.
-    close(expected_nll(Gaussian(mean, factor), rows), of_full.detach(), rtol=1e-12)
-    close(expected_nll(Gaussian(mean, scale), rows), of_factorised.detach(), rtol=1e-12)
-    close(expected_nll(Gaussian(mean, torch.diag_embed(scale)), rows), of_factorised.detach(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("n", ["full", 7])
@@ -95,23 +61,6 @@ def test_the_likelihood_passes_gradcheck(n):
     assert torch.autograd.gradcheck(of_full, (mean, lower), rtol=1e-6, atol=1e-5)
     of_factorised = lambda *q: expected_nll(Gaussian(*q), rows)  # noqa: E731
     assert torch.autograd.gradcheck(of_factorised, (mean, scale), rtol=1e-6, atol=1e-5)
-
-
-@pytest.mark.parametrize("compress", [True, False])
-def test_dummy_weights_do_not_matter(compress):
-    """k = 10 of 12: the dummies have no gradient, and the value does not see them."""
-    problems, (mean, factor, scale) = synthetic(B, k=10), draw_q(3, 12)
-    whole = Rows.whole(problems, compress)
-    changed_mean, changed_factor = mean.clone(), factor.clone()
-    changed_mean[:, 10:], changed_factor[:, 10:] = 3.0, 5.0
-    expected = expected_nll(Gaussian(mean, factor), whole)
-    assert torch.equal(expected_nll(Gaussian(changed_mean, changed_factor), whole), expected)
-    for rows in (whole, *minibatches(problems, 7, [1, 2, 3], 1)):
-        in_mean, in_factor = gradients(rows, mean, factor)
-        assert not in_mean[:, 10:].any()
-        assert in_factor[:, :10].any()
-        assert not in_factor[:, 10:].any()
-        assert not gradients(rows, mean, scale)[1][:, 10:].any()
 
 
 # --- Minibatches ------------------------------------------------------------------------------------------------------
@@ -139,50 +88,6 @@ def test_rows_of_a_minibatch_are_distinct_and_of_the_problem(n):
         assert seen[0] != seen[1]
 
 
-def test_minibatch_gradients_are_unbiased():
-    """Each of the 2·(8 + 8 + 64) components over 4000 minibatches of 6 out of 30 rows, within 4 standard errors."""
-    problems = synthetic(2)
-    mean, factor, scale = (tensor[:2] for tensor in draw_q(4))
-
-    def all_of(rows):
-        (in_mean, in_factor), (_, in_scale) = gradients(rows, mean, factor), gradients(rows, mean, scale)
-        return torch.cat([in_mean, in_scale, in_factor.flatten(1)], dim=-1)
-
-    whole = all_of(Rows.whole(problems))
-    draws = [all_of(rows) for rows in minibatches(problems, 6, [7, 8], 4000)]
-    draws = torch.stack(draws)
-    standard_error = draws.std(0) / np.sqrt(len(draws))
-    z = (draws.mean(0) - whole) / standard_error.clamp_min(1e-12)
-    assert z.abs().max() < 4
-    assert z.abs().max() > 0.5  # that many draws do scatter
-    # The whole gradient is hundreds of standard errors away from 0: a wrong scale of N/n would be seen.
-    assert (whole / standard_error).abs().amax() > 100
-
-
-def test_a_problem_has_the_same_minibatches_in_any_batch():
-    problems, (mean, factor, scale) = synthetic(B), draw_q(5)
-    steps = 2 * CHUNK + 1
-    together = minibatches(problems, 7, [1, 2, 3], steps)
-    alone = [minibatches(problems.only(b), 7, [b + 1], steps) for b in range(B)]
-    for rows, *each in zip(together, *alone, strict=True):
-        whole = *gradients(rows, mean, factor), *gradients(rows, mean, scale)
-        for b, one in enumerate(each):
-            q = [tensor[b : b + 1].clone() for tensor in (mean, factor, scale)]
-            part = *gradients(one, q[0], q[1]), *gradients(one, q[0], q[2])
-            for of_all, of_one in zip(whole, part, strict=True):
-                assert torch.equal(of_one[0], of_all[b])
-
-
-@pytest.mark.parametrize("compress", [True, False])
-def test_the_full_batch_is_bitwise_the_same_in_any_batch(compress):
-    problems = synthetic(7, N=31, k=12)
-    whole = Rows.whole(problems, compress)
-    for b in range(7):
-        one = Rows.whole(problems.only(b), compress)
-        for name in ("Phi", "y", "constant", "gram", "moment"):
-            assert torch.equal(getattr(one, name)[0], getattr(whole, name)[b])
-
-
 def test_the_full_batch_has_the_inner_products_of_all_rows():
     """Compressed or not."""
     problems = synthetic(2, N=31, k=10)
@@ -194,26 +99,7 @@ def test_the_full_batch_has_the_inner_products_of_all_rows():
         close(rows.y.square().sum(-1), problems.y.square().sum(-1) / problems.noise_variance, rtol=1e-13)
 
 
-def test_the_kind_of_rows_follows_the_minibatch():
-    problems = synthetic(1)
-    for n, is_whole in (("full", True), (30, True), (29, False)):
-        one, other = minibatches(problems, n, [1], 2)
-        assert one.is_whole == is_whole
-        assert (one is other) == is_whole
-
-
 # --- Parameters -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("k", [5, 8])
-@pytest.mark.parametrize("family", ["full", "ffg"])
-def test_the_start_is_the_prior_itself(family, k):
-    q = TrainableGaussian(family, B, k)
-    posterior = q.posterior()
-    assert posterior.family == family
-    assert torch.equal(posterior.mean, torch.zeros(B, k, dtype=torch.float64))
-    assert torch.equal(posterior.covariance_tril(), torch.eye(k, dtype=torch.float64).repeat(B, 1, 1))
-    assert all(parameter.dtype == torch.float64 for parameter in q.parameters())
 
 
 @pytest.mark.parametrize("family", ["full", "ffg"])
@@ -228,21 +114,6 @@ def test_a_posterior_is_a_copy(family):
     assert torch.equal(q.posterior().mean, torch.ones(B, K, dtype=torch.float64))
     e = torch.tensor(1.0, dtype=torch.float64).exp()
     assert torch.equal(q.posterior().covariance_tril().diagonal(dim1=1, dim2=2), e.expand(B, K))
-
-
-def test_a_log_diagonal_triangle_passes_gradcheck():
-    g = torch.Generator().manual_seed(0)
-    q = TrainableGaussian("full", 2, 4)
-    lower = torch.randn(2, 4, 4, generator=g, dtype=torch.float64).requires_grad_()
-
-    def root(lower):
-        q._parameters["lower"] = lower
-        return q().root
-
-    assert torch.equal(
-        root(lower).detach(), lower.detach().tril(-1) + lower.detach().diagonal(dim1=1, dim2=2).exp().diag_embed()
-    )
-    assert torch.autograd.gradcheck(root, (lower,))
 
 
 # --- The whole objective's gradient -----------------------------------------------------------------------------------
@@ -301,15 +172,3 @@ def test_the_gradient_in_the_unconstrained_parameters(k, M, n, step, kl_weight, 
             whole = whole[:, k:]
         # Dummy weights stay where they are, but for what rounding says: nothing, or 1 − 1/1² in units of eps.
         assert whole.abs().max() < 1e-14 if whole.numel() else k % 8 == 0
-
-
-@pytest.mark.parametrize("family", ["full", "ffg"])
-@pytest.mark.parametrize("n", ["full", 30, 29])
-def test_a_likelihood_that_is_no_number_shows_in_the_loss(n, family):
-    """For that problem alone, and although the KL is a number."""
-    problems, Phi_A = synthetic(B), torch.from_numpy(np.random.default_rng(8).standard_normal((B, 6, K)))
-    problems.y[1] = float("nan")
-    (rows,), q = minibatches(problems, n, [1, 2, 3], 1), TrainableGaussian(family, B, K)
-    kl = functional_kl(q(), measure(Phi_A)).detach()
-    close(kl, [0.0, 0.0, 0.0], atol=1e-13)  # of the prior to itself
-    assert (expected_nll(q(), rows) + kl).isnan().tolist() == [False, True, False]

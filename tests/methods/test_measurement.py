@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.maths.batching import fill, filled
-from fsvi_bench.maths.functional_kl import Gaussian, Span, functional_kl, measure
-from fsvi_bench.methods.data import CHUNK, MeasurementDesign, MeasurementStream, Streams, distinct_rows, fill_columns
+from fsvi_bench.maths.functional_kl import Span, measure
+from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.seeds import derive_seed
 from tests.methods.synthetic import synthetic, transparent
@@ -87,35 +86,6 @@ def test_one_problem_with_too_few_is_enough_for_an_error():
         draw(transparent(X), 1, [1, 2], 4)
 
 
-def test_distinct_rows_are_the_first_of_each_group():
-    X = torch.tensor([[2.0, 1.0], [0.0, 5.0], [2.0, 1.0], [2.0, 0.0], [0.0, 5.0]], dtype=torch.float64)
-    assert distinct_rows(X).tolist() == [0, 1, 3]
-
-
-def test_every_distinct_input_is_as_likely_as_any_other():
-    """Of 4000 sets each holds 3 of 12: a count is binomial with p = 1/4, however often the input is in the data."""
-    problems = transparent(with_duplicates(B=1))
-    firsts = draw(problems, 4000, [3], 3, "data")[:, 0, :, 0].flatten()
-    values, counts = np.unique(firsts.numpy(), return_counts=True)
-    assert len(values) == 12
-    standard_error = np.sqrt(4000 * 0.25 * 0.75)
-    assert np.abs(counts - 1000).max() < 4 * standard_error
-    assert counts.std() > 0.2 * standard_error  # drawn, not dealt out
-
-
-def test_box_inputs_are_uniform_in_the_box():
-    """Mean and mean square of 16,000 draws a coordinate, in units of the box, against 1/2 and 1/3."""
-    problems = transparent(with_duplicates())
-    low, high = problems.low[None, :, None], problems.high[None, :, None]
-    unit = ((draw(problems, 2000, [4, 5], 8, "box") - low) / (high - low)).transpose(1, 2).flatten(0, 1)
-    n = len(unit)
-    assert n == 16000
-    assert ((unit.mean(0) - 1 / 2).abs() < 4 * np.sqrt(1 / 12 / n)).all()
-    assert ((unit.square().mean(0) - 1 / 3).abs() < 4 * np.sqrt(4 / 45 / n)).all()
-    assert (unit.amax(0) > 0.999).all()
-    assert (unit.amin(0) < 0.001).all()
-
-
 # --- Features ---------------------------------------------------------------------------------------------------------
 
 
@@ -136,16 +106,6 @@ def test_features_are_the_feature_map_at_the_inputs():
             torch.testing.assert_close(features[t, b, 3:, :10], expected, rtol=1e-13, atol=1e-13)
 
 
-def test_filling_up_adds_columns_of_zeros_up_to_a_multiple_of_4():
-    assert [filled(k) for k in (1, 4, 5, 20, 98)] == [4, 4, 8, 20, 100]
-    Phi = torch.arange(1.0, 11.0, dtype=torch.float64).reshape(1, 2, 5)
-    assert torch.equal(fill_columns(Phi)[..., :5], Phi)
-    assert torch.equal(fill_columns(Phi)[..., 5:], torch.zeros(1, 2, 3, dtype=torch.float64))
-    assert torch.equal(fill_columns(Phi[..., :4]), Phi[..., :4])
-    assert torch.equal(fill(Phi)[:, :2], fill_columns(Phi))
-    assert torch.equal(fill(Phi)[:, 2:], torch.zeros(1, 2, 8, dtype=torch.float64))
-
-
 # --- Streams ----------------------------------------------------------------------------------------------------------
 
 
@@ -158,31 +118,6 @@ def test_sets_do_not_depend_on_how_many_are_drawn_at_a_time(source):
         stream = stream_of(problems, design, [1, 2])
         parts = [stream.draw(size).clone() for size in sizes]
         assert torch.equal(torch.cat(parts), whole)
-
-
-def test_equal_draws_are_bitwise_equal_and_go_on():
-    problems, design = synthetic(3), MeasurementDesign(6)
-    one, two = stream_of(problems, design, [1, 2, 3]), stream_of(problems, design, [1, 2, 3])
-    first = one.draw(8).clone()
-    assert torch.equal(first, two.draw(8))
-    second = one.draw(8).clone()
-    assert torch.equal(second, two.draw(8))
-    assert not (first == second).flatten(2).all(-1).any()
-
-
-def test_iteration_gives_the_drawn_sets_with_their_measurements():
-    problems, design = synthetic(2), MeasurementDesign(3)
-    stream = stream_of(problems, design, [1, 2])
-    expected = torch.cat([stream.draw(CHUNK).clone() for _ in range(2)])
-    identity = torch.eye(8, dtype=torch.float64).repeat(2, 1, 1)
-    again, count = stream_of(problems, design, [1, 2]), 0
-    for chunk in range(2):
-        for Phi_A, (A, features) in zip(expected[chunk * CHUNK :], again.sets(CHUNK), strict=False):
-            assert torch.equal(features[:, :3], Phi_A)
-            assert not features[:, 3:].any()
-            assert torch.equal(A.project_rows(identity), measure(Phi_A.clone()).project_rows(identity))
-            count += 1
-    assert count == 2 * CHUNK
 
 
 def test_the_design_says_how_the_kl_is_taken():
@@ -198,24 +133,6 @@ def test_the_design_says_how_the_kl_is_taken():
     for tolerance, rank in ((1e-9, 5), (1e-14, 6)):
         A = MeasurementDesign(6, rank_tolerance=tolerance).measure(Phi_A)
         assert float(A.project_rows(identity)[0].trace()) == pytest.approx(rank, abs=1e-9)
-
-
-def test_a_problem_is_bitwise_the_same_in_any_batch():
-    problems, design = synthetic(5, D=3), MeasurementDesign(7)
-    together = stream_of(problems, design, range(5)).sets(10)
-    alone = [stream_of(problems.only(b), design, [b]).sets(10) for b in range(5)]
-
-    def value_and_gradients(A, B):
-        leaves = [torch.linspace(0.1, 1, 8, dtype=torch.float64).repeat(B, 1).requires_grad_() for _ in range(2)]
-        kl = functional_kl(Gaussian(*leaves), A)
-        return kl.detach(), *torch.autograd.grad(kl.sum(), leaves)
-
-    for (A, Phi_A), *parts in zip(together, *alone, strict=True):
-        whole = value_and_gradients(A, 5)
-        for b, (own, own_Phi_A) in enumerate(parts):
-            assert torch.equal(Phi_A[b], own_Phi_A[0])
-            for everyone, one in zip(whole, value_and_gradients(own, 1), strict=True):
-                assert torch.equal(everyone[b], one[0])
 
 
 def test_training_inputs_and_box_have_streams_of_their_own():
@@ -250,14 +167,3 @@ def test_problems_are_stacked_from_what_methods_may_see(toy):
         assert torch.equal(stacked.low[b], toy.X.amin(0))
         assert torch.equal(stacked.high[b], toy.X.amax(0))
         assert torch.equal(stacked.feature_map[b](toy.X_test), toy.Phi_test)
-
-
-def test_only_one_problem_is_a_copy_of_it():
-    problems = synthetic(3)
-    one = problems.only(1)
-    assert len(one) == 1
-    for name in ("X", "y", "Phi", "noise_variance", "low", "high"):
-        whole, part = getattr(problems, name), getattr(one, name)
-        assert torch.equal(part[0], whole[1])
-        assert part.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
-    torch.testing.assert_close(one.feature_map(one.X), problems.Phi[1:2], rtol=1e-13, atol=1e-13)

@@ -1,7 +1,6 @@
 """Natural gradients: their formula, closed-form optima, halving, averaging and independence."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 
 from fsvi_bench.maths.blr import covariance_tril, mean_field_optimum_scale
 from fsvi_bench.maths.functional_kl import measure
-from fsvi_bench.methods.data import Batch, Rows, TaskData, fill_columns
+from fsvi_bench.methods.data import Batch, Rows, fill_columns
 from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural_step, root_of_inverse
 from fsvi_bench.methods.rand_a_ngd import RandANgd
 from fsvi_bench.training.trainer import train
@@ -56,23 +55,6 @@ def test_one_natural_step_solves_the_problem_where_a_sees_every_weight(k, M, kl_
     else:
         close(q.scale, mean_field_optimum_scale(p.precision_tril), rtol=1e-12)
     assert q.mean.isfinite().all()
-
-
-def test_natural_steps_of_a_factorised_q_find_the_mean():
-    """The direction ∇/Λ_ii is preconditioned steepest descent with its best step: the mean comes, step by step."""
-    problems = synthetic(3)
-    descent = Descent(problems, always(measure(features(9, 3, 9))), "ffg", 1.0, 0.0)
-    p = exact(problems)
-
-    def error():
-        return float((descent.posterior().mean - p.mean).abs().max())
-
-    errors = [error()]
-    for _ in range(10):
-        descent.run(40)
-        errors.append(error())
-    assert errors[-1] < 1e-6
-    assert all(later < max(sooner, 1e-9) for sooner, later in pairwise(errors))
 
 
 @pytest.mark.parametrize(("lr", "decay"), [(0.5, 0.6), (1.0, 0.0)])
@@ -168,50 +150,6 @@ def test_natural_descent_averages_precisions_and_means_of_the_tail(family):
     # To look at the average does not change where the descent stands.
     assert torch.equal(averaged.q.mean, plain.q.mean)
     assert torch.equal(averaged.q.precision, plain.q.precision)
-
-
-@FAMILIES
-def test_a_natural_run_does_not_depend_on_who_looks_nor_on_the_batch(family):
-    problems = synthetic(5, k=12, N=31)
-
-    def run(some, seeds, looks=()):
-        method = RandANgd(some, family, list(seeds), M=7, max_steps=24, averaging=0.5)
-        train(method, "cpu", lambda steps, seconds: method.posterior(), looks)
-        return method.posterior()
-
-    whole = run(problems, range(5))
-    for b in range(5):
-        alone = run(problems.only(b), [b], (6, 12, 18))
-        assert torch.equal(alone.mean[0], whole.mean[b])
-        assert torch.equal(alone.covariance_tril()[0], whole.covariance_tril()[b])
-
-
-class Served(RandANgd):
-    """On measurement sets that are given."""
-
-    given = ()
-
-    def data(self):
-        data, sets = TaskData(self.problems, self.seeds, steps=self.num_steps), iter(self.given)
-        data._sets = lambda problems: iter((A,) for A in sets)
-        return data
-
-
-def test_natural_descent_notes_a_set_that_is_not_finite_for_its_problem_alone():
-    problems, Phi_A = synthetic(3), features(12, 3, 6)
-    sound = measure(Phi_A)
-    Phi_A[2, 1, 1] = float("nan")
-    broken = measure(Phi_A)
-    for family in ("full", "ffg"):
-        descent, healthy = (Served(problems, family, M=6, max_steps=3, averaging=0.0) for _ in range(2))
-        descent.given, healthy.given = [sound, broken, sound], [sound] * 3
-        train(descent, "cpu")
-        train(healthy, "cpu")
-        assert descent.diverged_at.tolist() == [-1, -1, 1]
-        assert torch.equal(descent.q.mean[:2], healthy.q.mean[:2])
-        assert torch.equal(descent.q.precision[:2], healthy.q.precision[:2])
-        assert descent.stopped_after() == [None, None, 2]
-        assert descent.evaluations() == [3, 3, 2]
 
 
 def test_the_factor_of_an_inverse():

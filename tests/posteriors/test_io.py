@@ -118,7 +118,7 @@ def test_wrong_format_and_pickles_are_refused(path):
 
 
 @settings(
-    max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.data())
 def test_damaged_files_are_refused_or_valid(tmp_path, data):

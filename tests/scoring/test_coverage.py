@@ -8,18 +8,11 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from fsvi_bench.methods.exact import Exact
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
-from fsvi_bench.scoring.predictive import coverage, exact_predictive, samples_cdf
+from fsvi_bench.scoring.predictive import coverage, samples_cdf
 from fsvi_bench.scoring.scores import Overconfidence, Scores, not_a_number, score
-from fsvi_bench.tasks.build import build_task
-from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.frozen import read_task
-from fsvi_bench.tasks.task import Task, bind_task
-from fsvi_bench.training.trainer import train
-from tests.conftest import REFERENCE
 from tests.maths.draws import f64
 from tests.maths.mixtures import MixtureProblem, enumerated_cdf
 
@@ -55,45 +48,6 @@ def test_gaussian_coverage_is_that_of_a_loop(toy):
     assert scores.coverage != scores.coverage_exact
 
 
-@pytest.mark.data
-@pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
-def test_reference_tasks_are_covered_as_a_loop_says(name):
-    problem = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
-    truth = problem.truth
-    covariance = truth.covariance_tril @ truth.covariance_tril.mT
-    shares = exact_predictive(problem, problem.Phi_test).coverage(problem)
-    assert shares == by_loop(problem, truth.posterior.mean, covariance)
-    assert 0.4 < shares["50"] < shares["90"] <= 1
-
-
-@pytest.mark.parametrize("split", [0, 1, 2])
-def test_exact_has_the_coverage_of_the_exact_posterior(split):
-    problem = bind_task(build_task(load_card("toy"), split).task)
-    method = Exact(problem, "full")
-    train(method, "cpu")
-    scores = score(method.posterior()[0], problem)
-    assert scores.coverage == scores.coverage_exact
-
-
-def test_targets_drawn_from_the_predictive_are_covered_as_the_intervals_say(toy):
-    """4,000 targets at one input; four standard errors."""
-    mean, scale = weights(4)
-    q = FactorisedGaussian(mean, scale)
-    problem = many_targets(toy, q, 4000)
-    got = coverage(q, problem)
-    for name, p in LEVELS.items():
-        assert got[name] == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 4000))
-
-
-def many_targets(toy, q, n):
-    """n targets at the toy's 31st test input, from q's own predictive."""
-    g, phi = torch.Generator().manual_seed(9), toy.Phi_test[30]
-    noise = toy.frozen.noise_variance.sqrt() * torch.randn(n, generator=g, dtype=torch.float64)
-    problem = Task(toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test[:1].expand(n, -1), q.draw(g, n) @ phi + noise)
-    problem.__dict__["Phi_test"] = phi.expand(n, -1)
-    return problem
-
-
 # --- Mixtures ---------------------------------------------------------------------------------------------------------
 
 
@@ -116,14 +70,6 @@ def test_a_mixtures_coverage_is_that_of_its_distribution_function(toy, kind):
     assert 0 < expected["50"] < expected["95"]
     gaussian = FactorisedGaussian(q.mean, q.covariance_tril().diagonal().clone())
     assert coverage(gaussian, toy) != expected  # the moments alone would not tell
-
-
-def test_draws_of_a_mixture_are_covered_as_the_intervals_say(toy):
-    mean, _ = weights(3)
-    q = BernoulliDropoutPosterior(mean, f64(0.6))
-    got = coverage(q, many_targets(toy, q, 4000))
-    for name, p in LEVELS.items():
-        assert got[name] == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 4000))
 
 
 def test_atoms_too_far_apart_have_no_coverage(toy):
@@ -152,15 +98,6 @@ def test_samples_predict_the_mean_of_their_normal_distributions(toy):
     assert coverage(q, toy) == shares
 
 
-def test_samples_are_added_up_in_parts(toy, monkeypatch):
-    from fsvi_bench.scoring import predictive as module
-
-    samples = torch.randn(300, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    whole = samples_cdf(samples, toy)
-    monkeypatch.setattr(module, "CHUNK", 7 * len(toy.y_test))
-    torch.testing.assert_close(samples_cdf(samples, toy), whole, rtol=1e-13, atol=1e-15)
-
-
 # --- The spectrum -----------------------------------------------------------------------------------------------------
 
 
@@ -179,14 +116,6 @@ def test_quantiles_of_the_spectrum(toy):
     np.testing.assert_allclose(got.quantiles, expected, rtol=1e-8)
     assert (got.smallest, got.median, got.largest) == (got.quantiles[0], got.quantiles[10], got.quantiles[20])
     assert list(got.quantiles) == sorted(got.quantiles)
-
-
-def test_directions_that_do_not_vary_are_zeros_of_the_spectrum(toy):
-    m = torch.zeros(20, dtype=torch.float64)
-    m[:5] = 0.01
-    quantiles = score(BernoulliDropoutPosterior(m, f64(0.5)), toy).overconfidence.quantiles
-    assert quantiles[0] == quantiles[14] == 0  # 15 of 20 eigenvalues are 0: up to place 14 of 0, ..., 19
-    assert quantiles[16] > 0
 
 
 # --- Records ----------------------------------------------------------------------------------------------------------

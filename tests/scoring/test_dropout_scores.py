@@ -6,13 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.integrate import quad
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths import mixture_enumeration
 from fsvi_bench.maths.bernoulli_dropout import optimal_m
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.maths.mixtures import MixtureLogDensity, mixture_log_density, mixture_log_density_along
+from fsvi_bench.maths.mixtures import mixture_log_density, mixture_log_density_along
 from fsvi_bench.posteriors.dropout import BernoulliDropoutPosterior, SpikeSlabPosterior
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.posteriors.samples import SamplesPosterior
@@ -25,6 +26,7 @@ from fsvi_bench.scoring.predictive import (
     predictive_kl,
     spread_in_noise,
 )
+from fsvi_bench.scoring.samples import _jackknife
 from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.task import Task, bind_task
@@ -41,6 +43,14 @@ NAMES = {
     "nlpd_moment_matched": "nlpd_moment_matched",
     "predictive_kl_test": "predictive_kl_test",
 }
+
+
+@pytest.fixture(scope="module")
+def small_box(toy):
+    """The toy with 50 points of its box: 10,000 densities at each node of each of them take their time."""
+    problem = Task(toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test, toy.y_test)
+    problem.__dict__["Phi_box"] = toy.Phi_box[:50]
+    return problem
 
 
 def dropout_on(problem, p):
@@ -61,7 +71,8 @@ def test_bernoulli_dropout_has_the_reference_scores(name, p):
     assert len(values.keys() & set(NAMES.values())) >= 5
     for ours, theirs in NAMES.items():
         if theirs in values:
-            assert getattr(scores, ours) == pytest.approx(values[theirs], rel=1e-9), ours
+            rounding = 1e-9 if ours == "predictive_kl_test" else 1e-11
+            assert getattr(scores, ours) == pytest.approx(values[theirs], rel=rounding), ours
     assert scores.singular is True
     assert scores.kl == scores.reverse_kl == scores.kl_cov_term == scores.elbo_gap == math.inf
     assert scores.elbo == -math.inf
@@ -71,13 +82,13 @@ def test_bernoulli_dropout_has_the_reference_scores(name, p):
     assert json.loads(scores.model_dump_json())["kl"] == "Infinity"
 
 
-def test_dropping_nothing_is_the_point_mass_at_m(toy):
-    q = BernoulliDropoutPosterior(toy.truth.posterior.mean, f64(1.0))
-    scores = score(q, toy)
+def test_dropping_nothing_is_the_point_mass_at_m(small_box):
+    q = BernoulliDropoutPosterior(small_box.truth.posterior.mean, f64(1.0))
+    scores = score(q, small_box)
     assert scores.kl == scores.kl_moment_matched == math.inf
     assert scores.nlpd == pytest.approx(scores.nlpd_moment_matched, rel=1e-12)
     narrow = FactorisedGaussian(q.m, torch.full_like(q.m, 1e-9))
-    assert scores.predictive_kl_test == pytest.approx(score(narrow, toy).predictive_kl_test, rel=1e-9)
+    assert scores.predictive_kl_test == pytest.approx(score(narrow, small_box).predictive_kl_test, rel=1e-9)
 
 
 def test_the_predictive_kl_of_a_mixture_is_its_integral(toy):
@@ -107,6 +118,7 @@ def test_the_predictive_kl_of_a_mixture_is_its_integral(toy):
         assert expected > 0.01
 
 
+@pytest.mark.slow
 def test_an_integral_over_densities_that_take_too_much_work_is_given_up(toy, monkeypatch):
     """Weights that are off by some 30 noise deviations and hardly ever dropped: what the exact predictive expects lies
     between the atoms of two and three drops. The spread tells nothing of it."""
@@ -126,23 +138,6 @@ def test_an_integral_over_densities_that_take_too_much_work_is_given_up(toy, mon
     for limit, given_up in ((1.001, False), (0.999, True)):
         monkeypatch.setattr(predictive, "DEAR", limit * float(work.mean()))
         assert (predictive_kl(q, problem, rows) is None) == given_up
-
-
-def test_pilots_lie_evenly_among_the_rows_and_the_last_are_spared():
-    exact, Phi, asked = Predictive(torch.zeros(100), torch.ones(100)), torch.arange(100.0)[:, None], []
-
-    def density(share):
-        def density(y, rows):
-            asked.append(int(rows))
-            return MixtureLogDensity(y, y, torch.full_like(y, share * predictive.DEAR))
-
-        return density
-
-    assert not predictive.too_dear(exact, Phi, density(0.99))
-    assert asked == [round(99 * i / 15) for i in range(16)]
-    asked.clear()
-    assert predictive.too_dear(exact, Phi, density(4.5))
-    assert asked == [0, 7, 13, 20]
 
 
 def test_the_rule_integrates_smooth_densities_to_rounding_and_halves_where_it_must():
@@ -183,11 +178,11 @@ def test_atoms_too_far_apart_to_be_summed_are_said_to_be(toy):
 # --- Spike-and-slab ---------------------------------------------------------------------------------------------------
 
 
-def test_a_spike_and_slab_without_spikes_is_its_slab(toy):
+def test_a_spike_and_slab_without_spikes_is_its_slab(small_box):
     g = torch.Generator().manual_seed(0)
     mean, scale = torch.randn(20, generator=g, dtype=torch.float64), torch.rand(20, generator=g, dtype=torch.float64)
-    gaussian = score(FactorisedGaussian(mean, scale), toy).model_dump()
-    slab = score(SpikeSlabPosterior(torch.zeros_like(mean), mean, scale), toy).model_dump()
+    gaussian = score(FactorisedGaussian(mean, scale), small_box).model_dump()
+    slab = score(SpikeSlabPosterior(torch.zeros_like(mean), mean, scale), small_box).model_dump()
     for name, value in gaussian.items():
         if name in ("nlpd", "predictive_kl_test", "predictive_kl_box", "nlpd_gap"):
             assert slab[name] == pytest.approx(value, rel=1e-9), name
@@ -195,12 +190,12 @@ def test_a_spike_and_slab_without_spikes_is_its_slab(toy):
             assert slab[name] == value, name
 
 
-def test_the_reverse_kl_of_a_spike_and_slab_is_that_of_its_slab_and_the_chance_of_it(toy):
+def test_the_reverse_kl_of_a_spike_and_slab_is_that_of_its_slab_and_the_chance_of_it(small_box):
     g = torch.Generator().manual_seed(1)
     mean, scale = torch.randn(20, generator=g, dtype=torch.float64), torch.rand(20, generator=g, dtype=torch.float64)
     spike = torch.rand(20, generator=g, dtype=torch.float64)
-    scores = score(SpikeSlabPosterior(spike, mean, scale), toy)
-    slab = score(FactorisedGaussian(mean, scale), toy)
+    scores = score(SpikeSlabPosterior(spike, mean, scale), small_box)
+    slab = score(FactorisedGaussian(mean, scale), small_box)
     assert scores.reverse_kl == pytest.approx(slab.reverse_kl - float(torch.log1p(-spike).sum()), rel=1e-12)
     assert (scores.kl, scores.qkl, scores.singular) == (math.inf, None, True)
     assert math.isfinite(scores.kl_moment_matched)
@@ -228,14 +223,6 @@ ESTIMATED = (
     "predictive_kl_test",
     "predictive_kl_box",
 )
-
-
-@pytest.fixture(scope="module")
-def small_box(toy):
-    """The toy with 50 points of its box: 10,000 densities at each node of each of them take their time."""
-    problem = Task(toy.frozen, toy.feature_map, toy.X, toy.y, toy.X_test, toy.y_test)
-    problem.__dict__["Phi_box"] = toy.Phi_box[:50]
-    return problem
 
 
 @pytest.fixture(scope="module")
@@ -305,6 +292,14 @@ def test_samples_without_a_spread_in_some_direction_have_moments_infinitely_far_
     assert scores.intervals["kl_moment_matched"] == (math.inf, math.inf)
     assert not_a_number(scores) == []
     assert math.isfinite(scores.nlpd)
+
+
+def test_the_jackknife_of_a_mean_is_the_textbooks_interval():
+    """Groups of equal size: no bias, and the standard error of the mean of the groups' means with G − 1 degrees."""
+    groups = np.random.default_rng(0).standard_normal(20)
+    without = [float(np.delete(groups, g).mean()) for g in range(20)]
+    interval = stats.t(19, groups.mean(), stats.sem(groups)).interval(0.95)
+    assert _jackknife(groups.mean(), without) == pytest.approx((groups.mean(), *interval), rel=1e-12)
 
 
 def test_too_few_samples_for_their_covariance_are_refused(toy):

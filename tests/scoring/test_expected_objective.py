@@ -10,7 +10,7 @@ from fsvi_bench.maths.projection import row_space
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.rand_a_ngd import RandANgd
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.training.trainer import train
 from tests.scoring.objectives import (
@@ -33,8 +33,8 @@ def held_out_bases(problem, M):
     return [row_space(Phi_A) for Phi_A in sets]
 
 
-@pytest.mark.parametrize(("M", "c"), [(3, 1.0), (6, 3.0)])
-def test_the_expected_objective_is_a_mean_over_the_frozen_sets(grid, M, c):
+def test_the_expected_objective_is_a_mean_over_the_frozen_sets(grid):
+    M, c = 6, 3.0
     bases, objective = held_out_bases(grid, M), expected(M, c)
     qs = [random_q("full", 8), random_q("ffg", 8, seed=1)]
     losses = np.array([np.mean([loss_by_hand(q, grid, basis, c) for basis in bases]) for q in qs])
@@ -47,7 +47,7 @@ def test_the_expected_objective_is_a_mean_over_the_frozen_sets(grid, M, c):
     assert gaps[1] - gaps[0] == pytest.approx(difference, rel=1e-12)
 
 
-@pytest.mark.parametrize(("c", "family"), [(1.0, "full"), (2.0, "full"), (2.0, "ffg")])
+@pytest.mark.parametrize(("c", "family"), [(2.0, "full"), (2.0, "ffg")])
 def test_sets_that_see_every_weight_make_the_expected_objective_the_exact_one(grid, c, family):
     """Every set of 40 sees all 8 weights. What 200 steps leave of the start, Π(1 − cρ_t) < exp(−10), and an average of
     what comes after, leave 1e-6 of Λ − I in Λ, and the square of that in the KL."""
@@ -65,6 +65,7 @@ def natural_run(problem, M, family, seed, **options):
     return method.posterior()[0]
 
 
+@pytest.mark.slow
 @FAMILIES
 def test_few_measurement_points_ask_for_something_else_than_the_posterior(grid, family):
     """The exact posterior (or the nearest factorised q) is above RANDA's optimum, and that one far from it."""
@@ -74,6 +75,7 @@ def test_few_measurement_points_ask_for_something_else_than_the_posterior(grid, 
     assert scores.kl_at_objective_optimum > kl(best, grid.truth.posterior) + 0.5
 
 
+@pytest.mark.slow
 @FAMILIES
 def test_an_optimum_that_is_not_reached_is_not_reported(toy, family):
     """At three points of the toy natural gradients drift on; how far above what they reached q is stands all the
@@ -114,12 +116,10 @@ def test_the_expected_objective_without_a_kl_has_no_optimum(grid):
     assert expected(6, 0.0).scores(random_q("full", 8), grid) == ObjectiveScores(None, None)
 
 
-@FAMILIES
-def test_a_q_without_a_density_is_infinitely_far_above(grid, family):
+def test_a_q_without_a_density_is_infinitely_far_above(grid):
     """Its KL to the prior at any set that sees what it fixes is infinite, and so is the gap: not a NaN, not an error."""
-    q = random_q(family, 8)
-    singular = FactorisedGaussian(q.mean, 0 * q.scale) if family == "ffg" else FullGaussian(q.mean, 0 * q.scale_tril)
-    scores = expected(6, 1.0).scores(singular, grid)
+    q = random_q("full", 8)
+    scores = expected(6, 1.0).scores(FullGaussian(q.mean, 0 * q.scale_tril), grid)
     assert scores.objective_gap == math.inf
     assert math.isfinite(scores.kl_at_objective_optimum)
 

@@ -25,7 +25,6 @@ from fsvi_bench.seeds import derive_seed
 from fsvi_bench.training.trace import TRACED_SETS
 from fsvi_bench.training.trainer import train
 from tests import reference as twin
-from tests import reference_dropout as dropout_twin
 from tests.maths.draws import f64
 from tests.methods.table import terms
 from tests.scoring.objectives import (
@@ -34,7 +33,6 @@ from tests.scoring.objectives import (
     expected,
     fixed,
     kl,
-    loss_by_hand,
     problem_of,
     random_features,
     random_q,
@@ -78,13 +76,6 @@ def test_loss_plus_log_evidence_is_the_kl_to_the_posterior(toy, small, family):
     assert WEIGHT_SPACE.loss(problem)(at_exact) == pytest.approx(-evidence, rel=1e-12)
 
 
-def test_a_scaled_kl_stands_beside_the_likelihood(small):
-    q = random_q("ffg", 8)
-    by_hand = negative_log_likelihood(q, small) + 0.3 * kl_at(q, torch.eye(8, dtype=torch.float64))
-    method = VariationalDropout(small, prior="task", free_alpha=True, kl_scale=0.3)
-    assert method.objective(0, small, q=multiplicative(q)) == pytest.approx(by_hand, rel=1e-12)
-
-
 # --- At measurement sets ----------------------------------------------------------------------------------------------
 
 
@@ -94,13 +85,6 @@ def test_fixed_a_is_its_slow_twin(small, family, M, c, jitter):
     q, Phi_A = random_q(family, 8), random_features(M, 8)
     by_hand = negative_log_likelihood(q, small) + c * kl_at(q, Phi_A, jitter)
     assert fixed(Phi_A, c, kl_jitter=jitter).loss(small)(q) == pytest.approx(by_hand, rel=1e-10)
-
-
-@FAMILIES
-def test_losses_differ_as_values_do(small, family):
-    objective, q, other = fixed(random_features(5, 8), 2.0), random_q(family, 8), random_q(family, 8, seed=1)
-    loss = objective.loss(small)
-    assert loss(q) - loss(other) == pytest.approx(objective.value(q, small) - objective.value(other, small), rel=1e-10)
 
 
 @FAMILIES
@@ -134,14 +118,6 @@ def test_without_a_kl_the_loss_is_the_likelihoods(small):
     assert method.objective(0, small, q=multiplicative(q)) == by_hand
 
 
-def test_a_loss_by_hand_agrees(small):
-    from fsvi_bench.maths.projection import row_space
-
-    q, Phi_A = random_q("full", 8), random_features(4, 8)
-    by_hand = loss_by_hand(q, small, row_space(Phi_A), 1.5)
-    assert fixed(Phi_A, 1.5).loss(small)(q) == pytest.approx(by_hand, rel=1e-12)
-
-
 # --- Dropout ----------------------------------------------------------------------------------------------------------
 
 
@@ -159,17 +135,6 @@ def test_bernoullis_loss_plus_log_evidence_is_its_quasi_kl(small, lengthscale, s
     at_q = dropout_terms(BernoulliDropoutPosterior(m[None], p[None]))
     for method in (BernoulliDropout(small, l=lengthscale), ConcreteDropout(small, l=lengthscale)):
         assert method.objective(0, small, q=at_q) + evidence == pytest.approx(quasi, rel=1e-11)
-
-
-def test_bernoullis_loss_is_its_slow_twin(small):
-    """The twin sums over all 2^k masks."""
-    rng = np.random.default_rng(4)
-    m, p = rng.standard_normal(8), rng.uniform(0.2, 0.9, 8)
-    q = dropout_terms(BernoulliDropoutPosterior(torch.from_numpy(m)[None], torch.from_numpy(p)[None]))
-    model = small.Phi.numpy(), small.y.numpy(), float(small.frozen.noise_variance)
-    method = BernoulliDropout(small, optimise="per-weight")
-    by_hand = dropout_twin.negative_elbo(*model, m, p, 1.0)
-    assert method.objective(0, small, q=q) == pytest.approx(by_hand, rel=1e-12)
 
 
 OF_ALPHA = {

@@ -12,8 +12,6 @@ from fsvi_bench.maths.blr import expected_log_likelihood
 from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
 from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.maths.projection import row_space
-from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
-from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.training.trainer import train
 from tests.maths.draws import close, f64
@@ -153,32 +151,19 @@ def test_dependent_features_do_not_lift_the_infimum(toy, c):
     assert found.kl == math.inf
 
 
-def by_lbfgs(problem, Phi_A, family, c, steps, **options):
-    method = fixed_a(problem, family, Phi_A, kl_weight=c, max_steps=steps, **options)
+def by_lbfgs(problem, Phi_A, family, c, steps):
+    method = fixed_a(problem, family, Phi_A, kl_weight=c, max_steps=steps)
     train(method, "cpu")
     return method.posterior()[0]
 
 
-def by_adam(*arguments):
-    return by_lbfgs(*arguments, optimizer="adam", lr=0.1, lr_schedule="linear")
-
-
-@pytest.mark.parametrize(("optimise", "steps", "distance"), [(by_lbfgs, 300, 1e-3), (by_adam, 800, 0.2)])
+@pytest.mark.slow
 @pytest.mark.parametrize(("M", "c"), [(3, 1.0), (6, 2.0)])
-def test_optimisers_come_near_the_infimum_and_never_below(small, M, c, optimise, steps, distance):
-    """Unseen spreads shrink as far as the budget goes: L-BFGS to 1e-3 of a nat, Adam at 0.1 to 0.2."""
+def test_lbfgs_comes_near_the_infimum_and_never_below(small, M, c):
+    """Unseen spreads shrink as far as the budget goes, to 1e-3 of a nat."""
     Phi_A = random_features(M, 8)
-    gap = fixed(Phi_A, c).scores(optimise(small, Phi_A, "full", c, steps), small).objective_gap
-    assert -1e-9 < gap < distance
-
-
-def test_optimisers_never_get_below_the_infimum_of_the_toy(toy):
-    """Its features are all but dependent (condition number 1e12 of ΦᵀΦ): far from the infimum, and above it."""
-    Phi_A = MeasurementStream(TrainingData.of([toy]), MeasurementDesign(10), Streams([3])).draw(1)[0, 0].clone()
-    objective = fixed(Phi_A)
-    gaps = [objective.scores(by_lbfgs(toy, Phi_A, "full", 1.0, steps), toy).objective_gap for steps in (20, 100, 400)]
-    assert gaps[0] > gaps[1] > gaps[2] > 0
-    assert gaps[2] < 3
+    gap = fixed(Phi_A, c).scores(by_lbfgs(small, Phi_A, "full", c, 300), small).objective_gap
+    assert -1e-9 < gap < 1e-3
 
 
 @pytest.mark.parametrize("c", [1.0, 2.0])
@@ -220,13 +205,12 @@ def test_a_factorised_q_keeps_one_scale_where_a_sees_one_sum(small):
     assert worse.objective_gap == pytest.approx(0.5 * (1.5**2 - 1) - math.log(1.5), abs=5e-6)
 
 
-@pytest.mark.parametrize(("optimise", "steps", "distance"), [(by_lbfgs, 300, 1e-5), (by_adam, 800, 0.1)])
 @pytest.mark.parametrize("M", [4, 7])
-def test_optimisers_come_near_the_factorised_optimum_and_never_below(small, M, optimise, steps, distance):
+def test_lbfgs_comes_near_the_factorised_optimum_and_never_below(small, M):
     """The optimum itself is known to 1e-6 nats."""
     Phi_A = random_features(M, 8)
-    scores = fixed(Phi_A).scores(optimise(small, Phi_A, "ffg", 1.0, steps), small)
-    assert -1e-6 < scores.objective_gap < distance
+    scores = fixed(Phi_A).scores(by_lbfgs(small, Phi_A, "ffg", 1.0, 300), small)
+    assert -1e-6 < scores.objective_gap < 1e-5
 
 
 @pytest.mark.parametrize("objective", [partial(fixed, kl_weight=0.0), partial(fixed, kl_jitter=1e-6)])

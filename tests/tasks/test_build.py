@@ -188,6 +188,7 @@ def test_toy_data_are_the_same_bytes_on_every_processor():
     assert digest.hexdigest() == TOY_SHA256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variable", [("OPENBLAS_CORETYPE", "Nehalem"), ("NPY_DISABLE_CPU_FEATURES", "AVX512F AVX512_SKX")]
 )
@@ -199,21 +200,6 @@ def test_toy_data_do_not_depend_on_the_processors_vector_units(variable):
     environment = {**os.environ, variable[0]: variable[1], "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert done.stdout.strip() == TOY_SHA256, done.stderr
-
-
-def test_toy_targets_are_features_times_prior_weights_plus_noise():
-    """Least squares on 240 points and 20 features, 20 draws: residual variance 0.01 and weight variance 1, to five
-    standard errors (√(2/4400) and √(2/400), relatively)."""
-    residual, weights = 0.0, []
-    for split in range(20):
-        raw = load_raw(load_card("toy"), split)
-        Phi = np.exp(-0.5 * ((raw.X - np.linspace(-2, 2, 20)) / 0.2) ** 2)
-        solution, (rss,), *_ = np.linalg.lstsq(Phi, raw.y, rcond=None)
-        residual += rss / (240 - 20)
-        weights.extend(solution)
-    assert residual / 20 == pytest.approx(0.01, rel=5 * np.sqrt(2 / 4400))
-    # The features overlap, which adds a little estimation noise to each weight.
-    assert np.var(weights) == pytest.approx(1.0, rel=5 * np.sqrt(2 / 400))
 
 
 def test_whitened_and_unwhitened_features_do_not_share_a_batch(built, toy):

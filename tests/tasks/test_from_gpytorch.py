@@ -15,7 +15,6 @@ from gpytorch.variational import (
     UnwhitenedVariationalStrategy,
     VariationalStrategy,
 )
-from sklearn.datasets import load_diabetes
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.tasks.from_gpytorch import read_model
@@ -115,19 +114,6 @@ def require_equal(task, twin, tolerance=1e-8):
     assert type(task.exact.log_evidence) is float
 
 
-def test_matern52_on_diabetes_has_the_exact_posterior_of_a_dense_twin():
-    X, y = load_diabetes(return_X_y=True)
-    X, y = X / X.std(0), (y - 100) / 50
-    model = fitted(ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=10)), X, y, k=40)
-    task = Task.from_gpytorch(model, X, y, name="diabetes-matern")
-    require_equal(
-        task, dense_twin("sgpr-matern52-ard", model, model.likelihood, model.covar_module.inducing_points, X, y)
-    )
-    assert (task.dataset, task.split, task.k, task.N) == ("diabetes-matern", 0, 40, 442)
-    assert task.frozen.features == "sgpr-matern52-ard"
-    task.certificate.require_limits()
-
-
 @pytest.mark.parametrize("ard", [True, False])
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("name", KERNELS)
@@ -171,13 +157,6 @@ def test_single_precision_is_converted_and_not_rounded_further():
     assert other.sha256 == task.sha256 == Task.from_gpytorch(model, torch.from_numpy(X), torch.from_numpy(y)).sha256
 
 
-def test_a_model_that_has_predicted_can_be_taken_over():
-    X, y = data()
-    model = fitted(None, X, y, torch.float32).eval()
-    model(torch.from_numpy(X[:3]).float())
-    assert Task.from_gpytorch(model, X, y).k == 12
-
-
 def test_rows_held_out_are_scored_and_without_them_the_training_rows():
     X, y = data(80)
     model = fitted(None, X[:60], y[:60])
@@ -189,18 +168,6 @@ def test_rows_held_out_are_scored_and_without_them_the_training_rows():
     alone = Task.from_gpytorch(model, X[:60], y[:60])
     assert torch.equal(alone.X_test, alone.X)
     assert np.array_equal(alone.exact.mean, task.exact.mean)
-
-
-def test_it_is_saved_with_its_data(tmp_path):
-    from fsvi_bench.tasks.official import load_task
-
-    X, y = data()
-    task = Task.from_gpytorch(fitted(KERNELS["sgpr-matern12-ard"](), X, y), X, y, name="mine")
-    task.save(tmp_path / "mine.safetensors")
-    found = load_task(tmp_path / "mine.safetensors")
-    assert found.sha256 == task.sha256
-    assert np.array_equal(found.exact.mean, task.exact.mean)
-    assert torch.equal(found.Phi_test, task.Phi_test)
 
 
 class Warped(SGPR):

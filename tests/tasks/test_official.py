@@ -8,10 +8,7 @@ import torch
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths import features
-from fsvi_bench.running.executors import LocalExecutor
-from fsvi_bench.running.plan import Request, load_protocol, make_plan
-from fsvi_bench.running.prepare import known_tasks, prepare
-from fsvi_bench.running.progress import Silent
+from fsvi_bench.running.plan import load_protocol
 from fsvi_bench.tasks import official
 from fsvi_bench.tasks.build import departures, load_cached, split_indices
 from fsvi_bench.tasks.card import card_names, load_card
@@ -20,10 +17,6 @@ from fsvi_bench.tasks.official import find_task, official_path, official_splits,
 from fsvi_bench.tasks.task import bind_task
 
 FROZEN = [name for name in card_names() if official_splits(name)]
-
-
-def test_diabetes_and_the_development_sets_are_among_them():
-    assert {"diabetes", "boston", "concrete"} <= set(FROZEN)
 
 
 @pytest.mark.parametrize("name", FROZEN)
@@ -87,16 +80,6 @@ def test_the_certificates_of_diabetes_hold():
         task, stored = (found := read_official("diabetes", split)).task, found.certificate
         assert differences(stored, certify(bind_task(task), stored.fit)) == []
         assert departures(task) == []
-
-
-def test_a_plan_finds_them_and_fits_nothing():
-    plan = make_plan(Request(datasets=["diabetes"], methods=["exact"]))
-    tasks, unfitted, refusals = known_tasks(plan)
-    assert (unfitted, refusals) == ([], {})
-    assert [task.sha256 for task in tasks] == [read_official("diabetes", split).task.sha256 for split in range(20)]
-    prepared, _ = prepare(plan, LocalExecutor(1), None, Silent())
-    assert [task.sha256 for task in prepared] == [task.sha256 for task in tasks]
-    assert load_cached(load_card("diabetes"), 19) is None
 
 
 def test_a_data_set_without_them_has_what_was_fitted_here():

@@ -194,7 +194,7 @@ def test_no_file_and_a_folder(path):
 
 
 @settings(
-    max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.data())
 def test_damaged_files_are_refused_or_harmless(tmp_path, data):
