@@ -63,7 +63,7 @@ def workshop(root, quick=False, workers=1):
 # --- Parts ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_parts_are_computed_once_and_found_again_in_order(tmp_path, workers):
     numbers = [Number(value=v) for v in (4.0, 0.0, 3.0)]
     first, second = Parts("x", workshop(tmp_path, workers=workers)), Parts("x", workshop(tmp_path))
@@ -94,9 +94,7 @@ def test_numpys_linear_algebra_errors_cost_no_other_part_either(tmp_path):
     shop, progress = workshop(tmp_path), Silent()
     progress.note = notes.append
     parts = Parts("x", replace(shop, progress=progress))
-    with pytest.raises(
-        PartFailed, match=r"2 of 3 parts failed; the first: value \S+: LinAlgError: planted in two lines$"
-    ):
+    with pytest.raises(PartFailed, match="2 of 3 parts failed"):
         parts.compute(whole, [Number(value=v) for v in (1.0, math.inf, 2.0)], Number)
     assert len(list(tmp_path.rglob("*.json"))) == 1
     assert sorted(notes) == [f"failed: value {v}: LinAlgError: planted in two lines" for v in ("1.0", "2.0")]
@@ -111,10 +109,6 @@ def test_a_part_is_the_same_when_computed_and_when_found(tmp_path):
     computed, found = (parts.compute(anything, [Number(value=1.0)], Anything) for _ in range(2))
     assert (parts.computed, parts.reused) == (1, 1)
     assert computed == found == [Anything(value={"tuple": [1.0], "infinite": "Infinity"})]
-
-
-def test_no_arguments_have_no_results(tmp_path):
-    assert Parts("x", workshop(tmp_path)).compute(reciprocal, [], Number) == []
 
 
 def test_what_a_part_imports_decides_it_and_what_draws_it_does_not():
@@ -155,24 +149,10 @@ def test_a_claim_holds_if_the_whole_interval_is_on_its_side(side, statistic, hol
     assert verdict.holds is holds
 
 
-def test_a_claim_whose_interval_contains_the_threshold_is_told_from_a_refuted_one():
-    claim = Claim(statistic="s", says="it is", side="above", threshold=0.5)
-    found = [Statistic(0.6, 0.4, 0.8), Statistic(0.2, 0.1, 0.3), Statistic.exact(0.5), Statistic(0.9, 0.8, 1.0)]
-    assert [claim.judge(each).undecided for each in found] == [True, False, False, False]
-
-
 @pytest.mark.parametrize("threshold", [math.nan, math.inf])
 def test_a_threshold_that_nothing_can_pass_is_refused(threshold):
     with pytest.raises(ValidationError, match="finite number"):
         Claim(statistic="s", says="it is", side="above", threshold=threshold)
-
-
-def test_the_interval_of_a_mean():
-    """Hand-computed: sd √2.5, standard error √0.5, t(0.975; 4) = 2.776445105."""
-    value, low, high = Statistic.of_mean([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert value == 3.0
-    assert [low, high] == pytest.approx([3 - 2.776445105 * 0.5**0.5, 3 + 2.776445105 * 0.5**0.5], rel=1e-9)
-    assert Statistic.of_mean([2.0]) == (2.0, -math.inf, math.inf)
 
 
 def test_no_claim_and_no_statistic_goes_unseen():
@@ -221,20 +201,7 @@ def test_an_experiment_writes_its_files_and_a_quick_one_files_of_its_own(made, t
         small = 0.5 if quick else 0.25
         assert numbers["frames"] == {"numbers": {"x": [1, 2], "y": [small, "Infinity"], "form": ["f", "g"]}}
         assert outcome.tables == (Table(title="t", columns=("a", "b"), rows=((1, small),)),)
-        assert (tmp_path / "out" / f"{stem}.csv").read_text().splitlines()[:3] == [
-            "# t", "a,b", f"1,{small}",
-        ]  # fmt: skip
     assert made.make(workshop(tmp_path / "out")).computed == 0
-
-
-def test_a_page_is_written_with_the_verdicts(made, tmp_path):
-    def with_page(settings, laboratory):
-        found = investigate(settings, laboratory)
-        return replace(found, page=lambda verdicts: f"{found.statistics} {[v.holds for v in verdicts]}\n")
-
-    outcome = Experiment("made", Number, with_page).make(workshop(tmp_path / "out"))
-    assert outcome.files[-1] == tmp_path / "out" / "made.md"
-    assert outcome.files[-1].read_text() == "{'reciprocal': 0.25} [True]\n"
 
 
 def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path):
@@ -259,16 +226,9 @@ def test_a_claim_on_what_is_not_found_is_the_files_mistake(made, tmp_path):
 )
 def test_a_name_that_nothing_has_is_the_files_mistake(made, tmp_path, right, wrong, name):
     path = tmp_path / "conf" / "reproductions" / "made.yaml"
-    text = (
-        path.read_text().replace(right, wrong).replace("y: y, by: form, take: max, y: z", "by: form, take: max, y: z")
-    )
-    assert name in text
-    path.write_text(text)
-    with pytest.raises(InputError) as raised:
+    path.write_text(path.read_text().replace(right, wrong))
+    with pytest.raises(InputError, match=rf"made\.yaml names '{name}'.*numbers \(x, y, form\)"):
         made.make(workshop(tmp_path / "out"))
-    assert str(raised.value) == (
-        f"{path} names '{name}', which is no frame or column of the experiment; frames (columns): numbers (x, y, form)"
-    )
 
 
 def test_numbers_are_kept_though_the_figure_cannot_be_drawn(made, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.presenting.parquet import IDENTITY, WORDS, record_row, write_tables
+from fsvi_bench.presenting.parquet import write_tables
 from fsvi_bench.presenting.summary import unnested
 from fsvi_bench.running.plan import Request
 from fsvi_bench.running.store import load_traces, read_archive
@@ -81,15 +81,6 @@ def test_every_point_of_every_trace_is_a_row(archive, tables):
             assert [(row["steps"], row["kl"]) for row in own] == [(point.steps, point.kl) for point in trace.points]
 
 
-def test_a_cell_without_scores_is_a_row_without_them(archive):
-    record = archive.records[0].model_copy(
-        update={"status": "failed", "reason": "planted", "scores": None, "seconds": None}
-    )
-    row = record_row(record)
-    assert (row["status"], row["reason"]) == ("failed", "planted")
-    assert "kl" not in row
-
-
 def test_a_folder_without_traces_or_failures_has_the_same_columns(tmp_path):
     """So that tables of two folders fit together, and DuckDB, which asks for one column at least, reads both."""
     execute(tmp_path / "out", Request(datasets=["toy"], splits="0", methods=["exact"]))
@@ -126,23 +117,7 @@ def test_scores_are_columns_of_the_same_types_whatever_the_records_hold(tmp_path
         (n, whole.schema.field(n).type) for n in whole.column_names
     ]
     assert all(failed[name].null_count == 1 for name in scored)
-    kinds = {
-        name: str(whole.schema.field(name).type) for name in ("split", "singular", "kl", "overconfidence_quantiles")
-    }
-    assert [*kinds.values()][:3] == ["int64", "bool", "double"]
-    assert kinds["overconfidence_quantiles"].startswith("list<")
-    assert "double" in kinds["overconfidence_quantiles"]
-
-
-def test_settings_stand_before_scores_and_scores_before_seconds_and_provenance(tmp_path):
-    records, _ = export_of(tmp_path, [studies.record("ssge", 0, 1.0, M=20), studies.record("rand-a", 0, 2.0)])
-    names = records.column_names
-    assert names[:11] == [*IDENTITY, *WORDS]
-    places = [
-        names.index(name) for name in ("option_M", "singular", "objective_gap", "seconds_train", "provenance_hardware")
-    ]
-    assert places == sorted(places)
-    assert (records["option_M"].to_pylist(), str(records.schema.field("option_M").type)) == ([None, 20], "int64")
+    assert [str(whole.schema.field(name).type) for name in ("split", "singular", "kl")] == ["int64", "bool", "double"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 from fsvi_bench.presenting.report.page import write_report
 from tests.presenting.studies import curve, record, save
 
+pytestmark = pytest.mark.slow
+
 METHODS = {"exact": 0.0, "fixed-a": 30.0, "rand-a": 9.0, "rand-a-ngd": 100.0, "mean-field-vi": None, "ssge": 2.0}
 
 
@@ -118,26 +120,6 @@ def test_nothing_sticks_out_of_the_page(visit, width):
     assert page.evaluate("document.documentElement.scrollWidth") == width
     for name in ("h1", "#results h2", ".drawing svg", "table.closest", ".facts"):
         assert page.locator(name).first.is_visible(), name
-    heights = page.locator("table.results th[scope=row]").evaluate_all("cells => cells.map(cell => cell.offsetHeight)")
-    assert max(heights) < 90  # names are broken at hyphens at most
-
-
-def test_dark_and_light_follow_the_readers_setting(visit):
-    colours = {}
-    for scheme in ("light", "dark"):
-        page = visit(color_scheme=scheme)
-        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        text = page.locator("#scores .drawing svg text").first.evaluate("e => getComputedStyle(e).fill")
-        mark = page.locator(".marker polygon").nth(1).evaluate("e => getComputedStyle(e).fill")
-        colours[scheme] = [ground, text, mark]
-    assert colours["light"][0] == "rgb(255, 255, 255)"
-    assert all(light != dark for light, dark in zip(*colours.values(), strict=True))
-    assert lightness(colours["dark"][0]) < 40
-    assert lightness(colours["dark"][1]) > 150
-
-
-def lightness(colour):
-    return max(float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])
 
 
 def test_printed_on_light_paper_with_every_section_open(visit):

@@ -8,15 +8,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 
 from fsvi_bench.presenting.figures import ASSETS
 from fsvi_bench.presenting.report.appearance import (
     GROUND,
-    LOOKS,
     colour_variables,
     figure_style,
     look,
@@ -28,9 +25,7 @@ from fsvi_bench.presenting.report.figures import (
     draw_strips,
     exact_levels,
     lines_of,
-    shorten,
 )
-from fsvi_bench.presenting.report.page import STRIPS
 from fsvi_bench.scoring.scores import Overconfidence
 from tests.presenting.studies import SPECTRUM, curve, record, study_of
 
@@ -43,11 +38,6 @@ def words(axes):
     return {text.get_text().strip() for text in axes.texts}
 
 
-def names(axes):
-    """Beside the lines, downwards."""
-    return [label.get_text() for label in axes.get_yticklabels()]
-
-
 def points(axes):
     """(x, filled?) of each mark, downwards."""
     marks = [line for line in axes.lines if line.get_marker() not in ("None", "none")]
@@ -55,13 +45,10 @@ def points(axes):
     return [(x, full) for _, x, full in sorted(drawn) if not math.isnan(x)]
 
 
-def bars(axes, colour=None):
-    """(low, high) of each line of an interval, with its width and opacity."""
+def bars(axes):
+    """(low, high) of each line of an interval."""
     found = [each for each in axes.collections if isinstance(each, LineCollection)]
-    ends = [(each, segment) for each in found for segment in each.get_segments() if len(segment)]
-    if colour is not None:
-        ends = [(each, segment) for each, segment in ends if to_hex(each.get_color()[0]) == colour]
-    return [(*segment[:, 0].tolist(), each.get_linewidth()[0], each.get_alpha()) for each, segment in ends]
+    return [tuple(segment[:, 0].tolist()) for each in found for segment in each.get_segments() if len(segment)]
 
 
 def test_kls_are_means_and_open_where_they_are_those_of_the_moments():
@@ -70,39 +57,9 @@ def test_kls_are_means_and_open_where_they_are_those_of_the_moments():
     records += [record("exact", 0, 1e-14), record("ssge", 0), record("fixed-a", 0, 4.0), record("fixed-a", 1)]
     (axes,) = strips("kl", study_of(records)).axes
     assert points(axes) == [(4.0, True), (2.0, True), (50.0, False)]  # fixed-a, rand-a, concrete-dropout
-    assert (1.0, 3.0) in [bar[:2] for bar in bars(axes)]  # 2 ± √2/√2
+    assert (1.0, 3.0) in bars(axes)  # 2 ± √2/√2
     assert {"◂", "0", "none finished", "1/2"} <= words(axes)
     assert axes.get_xscale() == "log"
-
-
-def test_data_sets_stand_side_by_side_on_one_axis_of_kl():
-    records = [record("rand-a", 0, 1.0), record("rand-a", 0, 1e4, dataset="yacht"), record("ssge", 0, 2.0, M=20)]
-    figure = strips("kl", study_of([*records, record("ssge", 0, 2.0, M=160)]))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["boston", "yacht"]
-    assert len({axes.get_xlim() for axes in figure.axes}) == 1
-    assert names(figure.axes[0]) == ["rand-a   full", "ssge   full M=20", "full M=160"]
-
-
-def test_an_nlpd_far_from_all_others_is_written_not_drawn():
-    near = [
-        "rand-a",
-        "fixed-a",
-        "mean-field-vi",
-        "rand-a-ngd",
-        "concrete-dropout",
-        "bernoulli-dropout",
-        "spike-and-slab",
-    ]
-    values = {name: 2.0 + 0.05 * place for place, name in enumerate(near)} | {
-        "ssge": 900.0,
-        "gaussian-dropout": math.inf,
-    }
-    records = [record(name, 0, 1.0, nlpd=value) for name, value in values.items()]
-    records += [record("variational-dropout", 0, 1.0, nlpd=None), record("exact", 0, 0.0, nlpd=1.9)]
-    (axes,) = strips("nlpd", study_of(records)).axes
-    assert {"900", "∞", "▸", "unknown"} <= words(axes)
-    assert axes.get_xlim()[1] < 4
-    assert 1.9 in [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
 
 
 def test_spectra_are_medians_over_cells():
@@ -111,23 +68,11 @@ def test_spectra_are_medians_over_cells():
     records = [record("rand-a", 0, 1.0), record("rand-a", 1, 1.0), record("rand-a", 2, 1.0, overconfidence=wide)]
     study = study_of(records)
     (axes,) = strips("spectrum", study).axes
-    thin, thick = sorted(bars(axes), key=lambda bar: bar[2])
-    assert thin == (pytest.approx(SPECTRUM[0]), pytest.approx(SPECTRUM[20]), 1.1, None)
-    assert thick == (pytest.approx(SPECTRUM[5]), pytest.approx(SPECTRUM[15]), 4.6, 0.42)
+    thin, thick = sorted(bars(axes))
+    assert thin == pytest.approx((SPECTRUM[0], SPECTRUM[20]))
+    assert thick == pytest.approx((SPECTRUM[5], SPECTRUM[15]))
     (mark,) = [line for line in axes.lines if line.get_marker() == look("rand-a").marker]
     assert mark.get_xdata().tolist() == [SPECTRUM[10]]
-    assert 1.0 in [line.get_xdata()[0] for line in axes.lines]
-
-
-def test_a_variance_that_is_gone_is_drawn_to_the_edge():
-    gone = Overconfidence(smallest=0.0, median=0.0, largest=0.0, quantiles=(0.0,) * 21)
-    some = Overconfidence(smallest=0.0, median=0.5, largest=2.0, quantiles=(0.0,) * 10 + (0.5,) * 10 + (2.0,))
-    records = [record("rand-a", 0, 1.0, overconfidence=gone), record("ssge", 0, 1.0, overconfidence=some)]
-    (axes,) = strips("spectrum", study_of(records)).axes
-    assert {"◂", "0"} <= words(axes)
-    (thin,) = [bar for bar in bars(axes, look("ssge").light) if bar[2] == 1.1]
-    assert thin[:2] == (0.0, 2.0)
-    assert 1e-6 < axes.get_xlim()[0] < 0.5
 
 
 def test_coverage_is_the_mean_over_splits_beside_the_exact_ones():
@@ -140,14 +85,8 @@ def test_coverage_is_the_mean_over_splits_beside_the_exact_ones():
     assert lines.loc["ssge"].isna().all()
     assert exact_levels(study)["level"].tolist() == pytest.approx([50.0, 90.0, 94.0])
     (axes,) = strips("calibration", study).axes
-    levels = [line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1]
-    assert {50.0, 90.0, 95.0, 94.0} <= {round(level, 9) for level in levels}
     assert "unknown" in words(axes)
-    (between,) = bars(axes)
-    assert between == (pytest.approx(40.0), pytest.approx(90.0), 0.7, 0.5)
-    assert [look.get_markerfacecolor() for look in axes.lines if look.get_marker() == "o"] == [
-        "white", to_rgba(look("rand-a").light, 0.35), look("rand-a").light,
-    ]  # fmt: skip
+    assert bars(axes) == [pytest.approx((40.0, 90.0))]
 
 
 def curves_study(**changes):
@@ -165,8 +104,6 @@ def test_curves_are_medians_with_quartiles_over_steps_and_seconds():
         assert [*line.get_ydata()] == [70.0, 60.0, 2.0]
         band = {tuple(point) for point in axes.collections[0].get_paths()[0].vertices}
         assert {(places[-1], 1.5), (places[-1], 6.0)} <= band  # quartiles of 1, 2, 10
-        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert left.get_title(loc="left") == "full"
 
 
 def test_an_infinite_kl_gives_way_to_that_of_the_moments_and_says_so():
@@ -177,32 +114,6 @@ def test_an_infinite_kl_gives_way_to_that_of_the_moments_and_says_so():
     axes = draw_curves(study, "boston", found).axes[0]
     assert axes.get_title(loc="left") == "bernoulli (q’s moments)"
     assert [*axes.lines[0].get_ydata()] == [50.0, 50.0]
-
-
-def test_several_numbers_of_measurement_points_have_panels_of_their_own():
-    records = [record("rand-a", 0, 1.0, M=20), record("rand-a", 0, 1.0, M=80), record("mean-field-vi", 0, 1.0)]
-    records.append(record("exact", 0, 0.5))
-    study = study_of(records, {each.cell: curve([9.0, 4.0]) for each in records[:3]})
-    figure = draw_curves(study, "boston", curves_of(study, "boston"))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["full; M = 20", "", "full; M = 80", ""]
-    # The method without measurement points stands in each, and so does the level of the family's best q.
-    assert [len(axes.lines) for axes in figure.axes] == [3, 3, 3, 3]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["rand-a", "mean-field-vi"]
-
-
-@pytest.mark.parametrize("unsized", [None, "all"])
-def test_a_number_of_measurement_points_that_is_none_stands_in_every_panel(unsized):
-    records = [record("rand-a", 0, 1.0, M=size) for size in (unsized, 20, 80)]
-    study = study_of(records, {each.cell: curve([9.0, 4.0]) for each in records})
-    figure = draw_curves(study, "boston", curves_of(study, "boston"))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["full; M = 20", "", "full; M = 80", ""]
-    assert [len(axes.lines) for axes in figure.axes] == [2, 2, 2, 2]
-
-
-def test_a_method_keeps_its_look_and_no_two_share_one():
-    assert len({(each.light, each.marker) for each in LOOKS.values()}) == len(LOOKS)
-    assert len({each.marker for each in LOOKS.values()}) >= len(LOOKS) - 1
-    assert look("my-method") == look("my-method")
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -244,26 +155,3 @@ def test_a_drawing_in_the_page_takes_the_pages_colours_letters_and_names(tmp_pat
     assert set(re.findall(r"#([^)\"]+)[)\"]", drawing.svg)) <= set(identities)
     assert drawing.width == 288
     assert [(tmp_path / name).is_file() for name in drawing.files] == [True, True]
-
-
-def test_long_names_are_cut_short_and_leave_the_panels_their_room():
-    """Two settings that differ in eleven options, on eight data sets in a row."""
-    settings = [{f"an_option_with_a_name_{name}": value for name in "abcdefghijk"} for value in (0.125, 0.25)]
-    datasets = [f"set-{place}" for place in range(8)]
-    records = [record("rand-a", 0, 1.0, dataset=d, hyperparameters=each) for d in datasets for each in settings]
-    records += [record("a-method-from-elsewhere-" + 4 * "with-a-long-name-", 0, 1.0, dataset=d) for d in datasets]
-    study = study_of(records)
-    for name in STRIPS:
-        figure = strips(name, study)
-        FigureCanvasAgg(figure).draw()
-        boxes = [axes.get_position() for axes in figure.axes]
-        assert len(boxes) == 8
-        assert all(box.width * figure.get_figwidth() > 0.5 for box in boxes)
-        assert 0.3 < boxes[0].x0 < 0.43
-        assert [name[:6] for name in names(figure.axes[0]) if name.endswith("…")] == ["rand-a", "full a", "a-meth"]
-        assert min(label.get_window_extent().x0 for label in figure.axes[0].get_yticklabels()) >= 0
-
-
-@pytest.mark.parametrize(("letters", "text"), [(9, "full M=20"), (8, "full M=…"), (6, "full…"), (1, "…")])
-def test_what_is_cut_short_says_so(letters, text):
-    assert shorten("full M=20", letters) == text

@@ -13,15 +13,11 @@ from scipy.stats import t as student_t
 from fsvi_bench.cli.app import app
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
-from fsvi_bench.presenting.report.comparison import held_out_ratio, rankings, supported_best
-from fsvi_bench.presenting.report.page import duration
+from fsvi_bench.presenting.report.comparison import held_out_ratio, supported_best
 from fsvi_bench.presenting.report.sections import commands, counts, method_summary, origin, troubles
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.settings import parse_option
-from fsvi_bench.statistics.bootstrap import bootstrap_ranks, tie_groups
-from fsvi_bench.statistics.ranks import critical_difference
-from fsvi_bench.tasks.splits import parse_ranges, ranges
-from tests.presenting.studies import page_of, record, study_of
+from tests.presenting.studies import record, study_of
 
 RNG = np.random.default_rng(1)
 NOISE = RNG.standard_normal((4, 20))
@@ -95,44 +91,6 @@ def test_what_did_not_finish_everywhere_cannot_be_best_but_is_still_a_rival():
     assert best([*records, *cells("ssge", [*(a + 1)[:18], None, None])]) == "rand-a full"
 
 
-def test_ranks_are_those_of_the_bootstrap_of_all_cells():
-    records, tables = [], {}
-    for place, dataset in enumerate(["boston", "concrete", "yacht"]):
-        tables[dataset] = np.zeros((3, 4, 2))
-        for row, method in enumerate(["spike-and-slab", "rand-a", "ssge"]):
-            for split in range(4):
-                for seed in range(1 if method == "spike-and-slab" else 2):
-                    value = 1 + row + 0.8 * float(RNG.random()) * place
-                    records.append(record(method, split, value, seed=seed, dataset=dataset))
-                    tables[dataset][row, split, seed:] = value  # spike-and-slab's one seed stands for both
-    found = [ranking for ranking in rankings(study_of(records)) if ranking.score == "kl_moment_matched"]
-    assert [(ranking.family, ranking.datasets) for ranking in found] == [("full", ["boston", "concrete", "yacht"])]
-    expected = bootstrap_ranks(tables, np.random.default_rng(0))
-    by_name = {standing.entry.method: standing for standing in found[0].standings}
-    for name, interval, group in zip(
-        ["spike-and-slab", "rand-a", "ssge"],
-        expected.intervals(),
-        tie_groups(expected, least=critical_difference(3, 3)),
-        strict=True,
-    ):
-        assert (by_name[name].interval, by_name[name].group) == (interval, group)
-    means = [standing.interval.mean_rank for standing in found[0].standings]
-    assert means == sorted(means)
-
-
-def test_a_method_that_misses_a_cell_is_not_ranked():
-    records = []
-    for dataset in ("boston", "yacht"):
-        records += [*cells("rand-a", [1.0, 1.0], dataset=dataset), *cells("fixed-a", [2.0, 2.0], dataset=dataset)]
-        records += cells("ssge", [0.5, None if dataset == "yacht" else 0.5], dataset=dataset)
-    ranking = rankings(study_of(records))[0]
-    assert [(s.entry.method, s.group is None) for s in ranking.standings] == [
-        ("rand-a", False),
-        ("fixed-a", False),
-        ("ssge", True),
-    ]
-
-
 def test_failures_alike_but_for_numbers_stand_together():
     reasons = ["CUDA out of memory: 3.5 GiB", "CUDA out of memory: 12 GiB", "CUDA error 3.5"]
     records = [record("ssge", split, None, reason=reason) for split, reason in enumerate(reasons)]
@@ -146,13 +104,6 @@ def test_failures_alike_but_for_numbers_stand_together():
         ("failed", 1, 4, ["boston 2"], False),
         ("failed", 1, 1, ["yacht 4"], False),
     ]
-    assert len(found[-1]["reason"]) < 700
-
-
-@pytest.mark.parametrize(("numbers", "text"), [([0], "0"), ([3, 0, 1, 2, 5, 7, 8], "0-3,5,7-8"), ([4, 4], "4")])
-def test_ranges_are_as_the_command_line_takes_them(numbers, text):
-    assert ranges(numbers) == text
-    assert list(parse_ranges(text)) == sorted(set(numbers))
 
 
 def test_provenance_counts_what_differs():
@@ -166,12 +117,6 @@ def test_provenance_counts_what_differs():
     assert found["training"] == 8.0  # 2 s a cell
     tasks = {dataset: rows.to_numpy().tolist() for dataset, rows in found["tasks"]}
     assert tasks == {"boston": [[0, f"{0:064x}"], [1, f"{1:064x}"]]}
-
-
-def test_several_codes_of_a_method_are_warned_of(tmp_path):
-    records = [record("ssge", 0, 1.0, code_sha256="a" * 64), *cells("rand-a", [1.0, 2.0]), record("ssge", 1, 1.0)]
-    said = " ".join(page_of(tmp_path, records)[1].said["origin"].split())
-    assert "Several versions of the code. The records of ssge come from more than one" in said
 
 
 def test_a_method_from_elsewhere_is_named_and_not_looked_for():
@@ -221,14 +166,6 @@ def planned_cells(line):
             for seed in variant.seeds:
                 options = variant.hyperparameters
                 yield dataset, split, variant.method, variant.family, str(options), seed
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(18.46, "18.5 s"), (119.0, "119 s"), (720.0, "12 min"), (9000.0, "2.5 h"), (864000, "10 days")],
-)
-def test_durations_are_in_units_that_people_use(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_two_tasks_of_one_split_are_refused():

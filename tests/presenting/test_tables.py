@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 
 import pandas as pd
 import pytest
-from markupsafe import Markup
-from rich.console import Console
 
-from fsvi_bench.presenting.tables import Table, TableSpec, Written, as_csv, facts, in_words, select
+from fsvi_bench.presenting.tables import Table, TableSpec, Written, as_csv, in_words, select
 
 INF = math.inf
 SCORES = pd.DataFrame(
@@ -40,12 +37,6 @@ def test_columns_stand_under_their_headings_in_the_order_given():
     assert found.rows == ((1.0, "boston", "boston"), (-INF, "yacht", "yacht"))
 
 
-def test_without_columns_all_are_shown_as_they_are_called():
-    found = of(where={"dataset": "yacht"})
-    assert found.columns == ("dataset", "split", "kl", "steps", "reason")
-    assert found.rows == (("yacht", 0, -INF, 200, "it | diverged"),)
-
-
 @pytest.mark.parametrize(
     ("where", "splits"),
     [
@@ -68,18 +59,6 @@ def test_what_matches_no_row_is_refused_unless_it_may_be_missing():
         of(where=where)
     assert of(where=where, optional=True).rows == ()
     assert select(SCORES[:0], where).empty  # a frame without rows has nothing to be wrong about
-
-
-def test_facts_are_lines_without_headings_and_sections_end_where_the_first_column_changes():
-    def shown(table):
-        console = Console(file=io.StringIO(), width=60)
-        console.print(table)
-        return [line.strip() for line in console.file.getvalue().splitlines() if line.strip()]
-
-    assert shown(facts({"noise": "0.5", "N": "10"}, "a task")) == ["a task", "noise   0.5", "N       10"]
-    parts = Table(title="", columns=("a", "b"), rows=(("x", 1), ("x", 2), ("y", 3)))
-    assert [row.end_section for row in parts.terminal(sections=True).rows] == [False, True, True]
-    assert shown(parts.terminal(caption="said"))[-1] == "said"
 
 
 WRITTEN = Table(
@@ -166,22 +145,6 @@ def test_cells_in_words(value, words):
     assert in_words(value) == words
 
 
-def test_a_number_may_have_more_digits():
-    assert in_words(1.23456789, 6) == "1.23457"
-
-
-def test_a_terminal_has_words_to_the_left_and_numbers_to_the_right():
-    console = Console(file=io.StringIO(), width=60)
-    console.print(MIXED.terminal())
-    title, head, _, *rows = [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
-    assert title == "scores"
-    assert rows[0].split() == ["boston", "12.35", "10"]
-    assert rows[1].split() == ["a|b", "-∞", "–"]
-    assert head.index("data set") == rows[0].index("boston") == rows[1].index("a|b")
-    assert len(head) == len(rows[0]) == len(rows[1]) == len(rows[2])
-    assert head.index("kl") + 2 == rows[0].index("12.35") + 5 == rows[1].index("-∞") + 2
-
-
 def test_markdown_says_which_columns_are_numbers_and_no_bar_ends_a_cell():
     assert MIXED.markdown().splitlines() == [
         "| data set | kl | n |",
@@ -207,11 +170,3 @@ def test_csv_has_every_digit_and_table_after_table_under_its_title():
         ["0.30000000000000004", "1", "x"],
     ]
     assert as_csv([]) == ""
-
-
-def test_json_has_words_for_infinities():
-    assert json.loads(MIXED.model_dump_json())["rows"] == [
-        ["boston", 12.345678, 10],
-        ["a|b", "-Infinity", None],
-        ["", "Infinity", 2],
-    ]

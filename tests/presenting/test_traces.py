@@ -8,19 +8,13 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fsvi_bench.presenting.traces import MAX_SECONDS, TRACED, Spread, spread_by_second, spread_by_step, spread_of
+from fsvi_bench.presenting.traces import MAX_SECONDS, Spread, spread_by_second, spread_by_step, spread_of
 from fsvi_bench.training.trace import Trace, TracePoint
 
 
 def point(steps, kl, nlpd=0.0, seconds=0.0, loss=None):
     return TracePoint(steps, seconds, kl, nlpd, kl + 1, 0.0, loss)
-
-
-def test_the_traced_scores_are_a_points_fields():
-    assert set(TRACED) <= set(TracePoint.__dataclass_fields__)
 
 
 def test_a_spread_is_what_the_statistics_module_says():
@@ -29,15 +23,6 @@ def test_a_spread_is_what_the_statistics_module_says():
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     expected = (statistics.fmean(values), statistics.stdev(values), 1.0, low, middle, high, 9.0)
     assert astuple(spread_of(np.array(values))) == pytest.approx(expected, rel=1e-15)
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
-def test_quartiles_are_numpys(values):
-    found = spread_of(np.array(values))
-    expected = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
-    assert [found.smallest, found.lower_quartile, found.median, found.upper_quartile, found.largest] == pytest.approx(
-        expected, rel=1e-12, abs=1e-9
-    )
 
 
 def test_a_single_cell_has_no_standard_deviation():
@@ -52,9 +37,6 @@ def test_infinite_scores_spoil_only_what_they_must():
     assert (spread.lower_quartile, spread.median, spread.upper_quartile) == (2.0, 3.0, 4.0)
     assert spread.mean == spread.largest == math.inf
     assert math.isnan(spread.standard_deviation)
-    all_infinite = spread_of(np.array([math.inf] * 4))
-    assert {v for v in astuple(all_infinite) if not math.isnan(v)} == {math.inf}
-    assert sum(map(math.isnan, astuple(all_infinite))) == 1
     assert spread_of(np.array([1.0, 2.0, 3.0, math.inf])).upper_quartile == math.inf
     assert spread_of(np.array([1.0, 2.0, math.inf, math.inf])).upper_quartile == math.inf
 

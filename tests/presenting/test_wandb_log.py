@@ -20,12 +20,8 @@ from fsvi_bench.errors import InputError, in_one_line
 from fsvi_bench.presenting import wandb_runs
 from fsvi_bench.presenting.parquet import record_frame
 from fsvi_bench.presenting.summary import shared
-from fsvi_bench.presenting.wandb_runs import SETTINGS, WandbUploads, log_once, wandb_mode
-from fsvi_bench.running.store import folder_of, load_posterior, load_traces
-from fsvi_bench.scoring.scores import score
-from fsvi_bench.tasks.build import load_cached
-from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.task import bind_task
+from fsvi_bench.presenting.wandb_runs import SETTINGS, WandbUploads, log_once
+from fsvi_bench.running.store import folder_of
 from tests.presenting import wandb_processes
 from tests.presenting.wandb_calls import by_group, log_records
 from tests.presenting.wandb_cells import of, trained
@@ -36,17 +32,6 @@ from tests.requirements import skip_or_fail
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("store"))
-
-
-@pytest.mark.slow
-def test_a_records_files_are_found_again(finished):
-    records, store = finished
-    for record in of(records, "exact") + of(records, "mean-field-vi"):
-        assert (store.root / folder_of(record) / "record.json").is_file()
-        problem = bind_task(load_cached(load_card("toy"), record.split).task)
-        assert score(load_posterior(record, store.root, problem.frozen), problem).kl == record.scores.kl
-    traces = load_traces(records, store.root)
-    assert set(traces) == {record.cell for record in records if record.method != "exact"}
 
 
 # --- Which mode -------------------------------------------------------------------------------------------------------
@@ -136,15 +121,6 @@ def test_names_are_wandbs(finished, method, tmp_path, monkeypatch):
     assert all(1 <= len(tag) <= 64 for tag in asked[0]["tags"])
     assert asked[0]["name"] == f"toy-{method}-ffg"[:128]
     assert max(len(asked[0]["group"]), len(asked[0]["job_type"])) <= 128
-
-
-def test_all_settings_are_wandbs():
-    import wandb
-
-    settings = wandb.Settings()
-    settings.update_from_env_vars({f"WANDB_{name}": value for name, value in SETTINGS.items()})
-    set_anew = {name: value for name, value in settings if value != getattr(wandb.Settings(), name)}
-    assert len(set_anew) == len(SETTINGS) - 1  # error reporting is the environment's alone
 
 
 # --- Exceptions of W&B's ----------------------------------------------------------------------------------------------

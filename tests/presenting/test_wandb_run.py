@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fsvi_bench.presenting.parquet import IDENTITY, SCORES, WORDS
 from fsvi_bench.presenting.summary import cells_of, summary_of
-from fsvi_bench.presenting.traces import MAX_SERIES, TRACED, curve_rows
+from fsvi_bench.presenting.traces import TRACED
 from fsvi_bench.presenting.wandb_runs import WandbUploads
 from fsvi_bench.running.store import folder_of, load_traces
-from fsvi_bench.training.trace import COLUMNS, Trace
+from fsvi_bench.training.trace import Trace
 from tests.presenting.wandb_calls import by_group, log_records
 from tests.presenting.wandb_cells import diverging, failed, of, point, trained
 from tests.presenting.wandb_file import read_run
@@ -128,11 +127,6 @@ def test_and_against_seconds(run, traced, score):
     assert [y for _, y in curve] == pytest.approx([y for _, y in expected], rel=1e-12)
 
 
-def test_curves_know_their_axes(run):
-    assert run.step_metrics["by_steps/*"] == run.step_metrics["problem/*"] == "steps"
-    assert run.step_metrics["by_seconds/*"] == "seconds"
-
-
 def test_the_table_of_cells_has_every_cell(run, records):
     table = run.table("cells")
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
@@ -152,23 +146,6 @@ def test_the_table_of_cells_has_every_cell(run, records):
         assert row["kl_marginals_5"] == record.scores.kl_marginals["5"]
         assert row["overconfidence_median"] == record.scores.overconfidence.median
     assert {row["status"] for row in rows} == {"ok", "failed", "diverged"}
-
-
-def test_the_tables_of_cells_begin_with_the_same_columns(runs):
-    first = [*IDENTITY, *WORDS, *SCORES]
-    assert "kl" in first
-    assert all(run.table("cells")["columns"][: len(first)] == first for run in runs.values())
-
-
-def test_the_table_of_traces_has_every_point(run, traced):
-    table = run.table("traces")
-    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-    expected = [
-        {"split": r.split, "seed": r.seed} | {name: getattr(p, name) for name in COLUMNS}
-        for r, t in traced
-        for p in t.points
-    ]
-    assert [{name: row[name] for name in ("split", "seed", *COLUMNS)} for row in rows] == expected
 
 
 def test_the_summary_is_the_table_rows(run, records):
@@ -193,24 +170,6 @@ def test_artifacts_are_the_cells_own_files(run, finished):
     assert all(name.replace("-", "").replace(".", "").replace("_", "").isalnum() for name, _ in by_kind.values())
 
 
-def test_the_figure_is_a_picture(run):
-    from PIL import Image
-
-    content = run.image("curves")
-    assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    path = run.folder / "files" / next(row["curves"]["path"] for row in run.rows if "curves" in row)
-    with Image.open(path) as image:
-        assert min(image.size) > 250
-        assert len(image.getcolors(1 << 20)) > 10  # something is drawn
-
-
-def test_a_deterministic_method_has_a_table_and_no_curves(runs):
-    run = runs["toy-exact-ffg"]
-    assert len(run.table("cells")["data"]) == 2
-    assert run.curve("steps", "by_steps/kl/mean") == []
-    assert {kind for kind, _ in run.artifacts} == {"posterior", "result", "run_table"}
-
-
 def test_infinite_scores_stay_infinite(runs):
     run = runs["toy-bernoulli-dropout-bernoulli"]
     assert {y for _, y in run.curve("steps", "by_steps/kl/mean")} == {math.inf}
@@ -227,15 +186,6 @@ def test_infinite_scores_stay_infinite(runs):
     assert {row[table["columns"].index("kl")] for row in table["data"]} == {math.inf}
     assert run.summary["kl"] == math.inf
     assert run.image("curves")
-
-
-def test_a_group_of_which_nothing_finished_has_its_run(runs):
-    run = runs["toy-hopeless-ffg"]
-    table = run.table("cells")
-    places = [table["columns"].index(name) for name in ("status", "reason")]
-    assert [[row[place] for place in places] for row in table["data"]] == [["failed", "it was not to be"]] * 2
-    assert run.summary["cells_failed"] == 2
-    assert {kind for kind, _ in run.artifacts} == {"run_table"}
 
 
 def test_wandb_sync_recognises_the_runs(runs, finished):
@@ -292,13 +242,6 @@ def test_groups_are_logged_as_they_finish(tmp_path, finished):
     assert all(same(one, other) for one, other in zip([y for _, y in own], [1.0, math.inf, math.nan], strict=True))
     worst = runs["toy-mean-field-vi-ffg"].curve("steps", "by_steps/kl/max")
     assert worst == [(0, 1.0), (1, math.inf), (12, math.inf)]
-
-
-def test_many_cells_have_a_few_hundred_series():
-    rows = curve_rows({str(number): Trace([point(0), point(3)]) for number in range(200)})
-    series = {name for row in rows for name in row if name.startswith("problem/")}
-    assert len(series) == MAX_SERIES
-    assert len(rows) == 3
 
 
 def test_nothing_is_printed_and_no_home_is_written_to(tmp_path, finished, capfd, monkeypatch):

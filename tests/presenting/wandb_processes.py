@@ -15,10 +15,6 @@ def hang(*_):
     time.sleep(600)
 
 
-def refuse(*_):
-    raise ConnectionError("planted")
-
-
 def die(*_):
     tempfile.mkdtemp()
     os._exit(3)

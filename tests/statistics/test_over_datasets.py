@@ -25,12 +25,6 @@ def test_mean_ranks_of_demsars_table():
     assert dataset_ranks(1 - AS_RANKED).mean(1) == pytest.approx(MEAN_RANKS, abs=5e-4)
 
 
-def test_ranks_by_hand():
-    scores = np.array([[1.0, INF, 0.0], [2.0, INF, 0.0], [2.0, 5.0, 0.0]])
-    expected = [[1, 2.5, 2], [2.5, 2.5, 2], [2.5, 1, 2]]
-    np.testing.assert_array_equal(dataset_ranks(scores), expected)
-
-
 def test_what_is_missing_is_not_ranked_and_moves_nobody():
     scores = np.array([[1.0, 4.0], [NAN, 0.0], [2.0, 3.0]])
     np.testing.assert_array_equal(dataset_ranks(scores), [[1, 2], [NAN, NAN], [2, 1]])
@@ -125,11 +119,6 @@ def test_a_reference_that_is_none():
 
 
 # --- Holm -------------------------------------------------------------------------------------------------------------
-
-
-def test_holm_by_hand():
-    np.testing.assert_allclose(holm([0.01, 0.02, 0.03, 0.04]), [0.04, 0.06, 0.06, 0.06], rtol=1e-14)
-    np.testing.assert_allclose(holm([0.04, 0.01, 0.5, 0.9]), [0.12, 0.04, 1.0, 1.0], rtol=1e-14)
 
 
 def test_holm_rejects_what_demsar_rejects():

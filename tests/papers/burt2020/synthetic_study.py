@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
+from functools import cache
 
 import pandas as pd
 
@@ -55,8 +55,9 @@ def frame(rows):
     return pd.DataFrame([words | row for row in rows], columns=list(CELLS)).astype(CELLS)
 
 
+@cache
 def study_places():
-    return list(places(make_plan(Request(protocol="burt2020", datasets=DATASETS, splits=SPLITS))))
+    return tuple(places(make_plan(Request(protocol="burt2020", datasets=DATASETS, splits=SPLITS))))
 
 
 def curve(dataset, method, family, M, kls, cells=3):
@@ -76,13 +77,10 @@ def curves_of(dataset):
     )
 
 
+@cache
 def whole():
     curves = pd.concat([curves_of(dataset) for dataset in DATASETS], ignore_index=True)
     return Tables(frame([cell(place) for place in study_places()]), curves)
-
-
-def nothing_yet():
-    return Tables(frame([without(place, "missing") for place in study_places()]), whole().curves.iloc[:0])
 
 
 def with_holes():
@@ -113,24 +111,10 @@ def text_of(tables, figures=()):
     return page_of(tables, frames(tables), FILE, figures=list(figures), folder="study", quick=False)
 
 
-def frames(tables):
-    return frames_of(tables, judge_study(tables.cells, CLAIMS))
+def frames(tables, claims=CLAIMS):
+    return frames_of(tables, judge_study(tables.cells, claims))
 
 
 def pivot(tables, name):
     """A table of the page, by method."""
-    return frames(tables)[name].set_index("method")
-
-
-def rows_of(text, *columns):
-    """The rows of the first table with such columns, as mappings."""
-    lines = text.splitlines()
-    heads = [[word.strip() for word in line.strip("| ").split(" | ")] for line in lines]
-    place = next(i for i, head in enumerate(heads) if set(columns) <= set(head) and lines[i].startswith("|"))
-    found = []
-    for line in lines[place + 2 :]:
-        if not line.startswith("|"):
-            break
-        cells = [word.strip() for word in re.split(r"(?<!\\)\|", line)[1:-1]]
-        found.append(dict(zip(heads[place], cells, strict=True)))
-    return found
+    return frames(tables, CLAIMS[:1])[name].set_index("method")

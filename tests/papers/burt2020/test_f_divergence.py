@@ -63,18 +63,6 @@ def test_kl_and_its_reverse_are_those_of_the_gaussians():
     close(total_variation(swapped(seen)), total_variation(seen), rtol=1e-9)
 
 
-def test_nothing_depends_on_the_coordinates():
-    """Rotated, stretched, moved: the same divergences, as an invertible map loses nothing."""
-    mean_q, tril_q, mean_p, tril_p = draw_pair(4, 4)
-    A, b = draw_pair(5, 4)[1], draw_pair(6, 4)[0]
-    moved = relative(
-        A @ mean_q + b - (A @ mean_p + b), A @ tril_q, torch.linalg.cholesky(A @ tril_p @ tril_p.mT @ A.mT)
-    )
-    seen = relative(mean_q - mean_p, tril_q, tril_p)
-    for generator in ALL:
-        close(generator.divergence(moved), generator.divergence(seen), rtol=1e-8, atol=1e-10)
-
-
 def test_the_chernoff_integral_by_many_digits_in_two_dimensions():
     """A product of two one-dimensional integrals, each by tanh-sinh."""
     of = Relative(f64([0.4, -1.1]), f64([0.2, 1.5]))
@@ -120,17 +108,6 @@ def wide_where_the_other_is_narrow(pairs, variance):
     return of, math.log(stats.f.sf(1 / variance, pairs, pairs) + stats.f.cdf(variance, pairs, pairs))
 
 
-@mp.workdps(40)
-def two_intervals(shift, variance):
-    """In one dimension the larger density changes at the two roots of log q/p."""
-    m, v = mp.mpf(shift), mp.mpf(variance)
-    a, b, c = (1 - 1 / v) / 2, m / v, -mp.log(v) / 2 - m * m / (2 * v)
-    low, high = sorted((-b + sign * mp.sqrt(b * b - 4 * a * c)) / (2 * a) for sign in (1, -1))
-    inside_q = mp.ncdf(high, m, mp.sqrt(v)) - mp.ncdf(low, m, mp.sqrt(v))
-    inside_p = mp.ncdf(high) - mp.ncdf(low)
-    return pair(shift, variance), float(mp.log(inside_p + 1 - inside_q if v < 1 else inside_q + 1 - inside_p))
-
-
 def one_wide_among_thin(shift, variance, M, thin):
     """Given the one, q > p where Σz² of the M others is small enough: χ² laws, integrated over the one.
 
@@ -155,7 +132,6 @@ OVERLAPS = {
         (40, 1e-12),
     ],
     wide_where_the_other_is_narrow: [(1, 0.9), (1, 0.5), (1, 0.95), (2, 0.8), (3, 0.9), (3, 0.3)],
-    two_intervals: [(3.0, 0.3), (10.0, 0.2), (2.0, 5.0), (0.1, 0.9), (5.0, 1.05), (12.0, 0.8)],
 }  # fmt: skip
 
 
@@ -163,28 +139,6 @@ OVERLAPS = {
 def test_overlap_in_closed_form(known, case):
     of, expected = known(*case)
     close(log_overlap(of), f64(expected), rtol=1e-11, atol=1e-12)
-
-
-def test_total_variation_by_simulation():
-    """½ E_p|q/p − 1| of a correlated pair with 400,000 draws, within 4 standard errors."""
-    mean_q, tril_q, mean_p, tril_p = draw_pair(11, 3)
-    of = relative(mean_q - mean_p, tril_q, tril_p)
-    z = torch.randn(400_000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    x = (z @ tril_q.mT + mean_q).numpy()
-    log_q = stats.multivariate_normal(mean_q.numpy(), (tril_q @ tril_q.mT).numpy()).logpdf(x)
-    log_p = stats.multivariate_normal(mean_p.numpy(), (tril_p @ tril_p.mT).numpy()).logpdf(x)
-    overlap = np.minimum(1.0, np.exp(log_p - log_q))
-    assert abs(overlap.mean() - math.exp(log_overlap(of))) < 4 * overlap.std() / math.sqrt(len(x))
-
-
-def test_le_cams_inequalities_and_pinskers():
-    """H² ≤ TV ≤ √(H²(2 − H²)) and TV ≤ √(KL/2), ≤ √(1 − exp(−KL))."""
-    for seed in range(20):
-        mean_q, tril_q, mean_p, tril_p = draw_pair(seed, 3)
-        of = relative(mean_q - mean_p, tril_q, tril_p)
-        tv, h2, divergence = float(total_variation(of)), -math.expm1(float(log_chernoff(of, 0.5))), float(kl(of))
-        assert h2 <= tv <= math.sqrt(h2 * (2 - h2))
-        assert tv <= min(math.sqrt(divergence / 2), math.sqrt(-math.expm1(-divergence)))
 
 
 def test_equal_laws_have_no_divergence():
@@ -213,18 +167,6 @@ def test_ends_of_every_f(generator):
         assert found > 300 if limit == math.inf else found == pytest.approx(limit, abs=1e-30 if limit == 0 else 1e-12)
 
 
-def test_the_sum_of_the_ends_does_not_depend_on_how_f_is_written_and_the_slope_does():
-    """½|z − 1| + ½(z − 1) = max(0, z − 1) is total variation too: f(0) + f'(∞) = 0 + 1; the paper's f'(∞) moves."""
-    tv = next(g for g in GENERATORS if g.name == "total variation")
-    other_at_zero, other_slope = tv.f(0.0) - 0.5, tv.slope_at_infinity + 0.5
-    assert other_at_zero + other_slope == tv.between_singular == 1.0
-    assert other_slope != tv.slope_at_infinity
-    of = pair(0.7, 0.4)
-    q, p = stats.norm(0.7, math.sqrt(0.4)), stats.norm()
-    expected = integrate.quad(lambda z: max(0.0, q.pdf(z) - p.pdf(z)), -12, 12, limit=400, epsabs=1e-12)[0]
-    close(total_variation(of), f64(expected), rtol=1e-8)
-
-
 @pytest.mark.parametrize("generator", ALL, ids=lambda g: g.name)
 def test_what_an_event_shows_is_the_limit_of_two_coins(generator):
     """Σ b f(a/b) over heads and tails of coins with p and 1e-150; nothing for p = 0, everything for p = 1, less between."""
@@ -242,19 +184,3 @@ def test_what_an_event_shows_is_the_limit_of_two_coins(generator):
             assert 0 < found <= generator.between_singular
     assert generator.of_event(0, 0) == 0
     assert generator.of_event(1, 0) == generator.of_event(0, 1) == generator.between_singular
-
-
-def test_what_an_event_shows_by_name():
-    p, by_name = 0.3, {generator.name: generator for generator in GENERATORS}
-    for event in ((p, 0), (0, p)):
-        assert by_name["total variation"].of_event(*event) == pytest.approx(p, rel=1e-14)
-        assert by_name["squared Hellinger"].of_event(*event) == pytest.approx(1 - math.sqrt(1 - p), rel=1e-14)
-    assert by_name["KL(Q, P)"].of_event(1e-12, 0) == math.inf == by_name["KL(P, Q)"].of_event(0, 1e-12)
-    assert by_name["KL(P, Q)"].of_event(p, 0) == pytest.approx(-math.log(1 - p), rel=1e-14)
-    assert by_name["KL(Q, P)"].of_event(0, p) == pytest.approx(-math.log(1 - p), rel=1e-14)
-
-
-def test_a_flat_factor_gives_variances_of_exactly_zero():
-    mean, tril = draw_pair(2, 5)[:2]
-    of = relative(mean, tril[:, :2], draw_pair(9, 5)[3])
-    assert int((of.variance == 0).sum()) == 3

@@ -2,7 +2,6 @@
 
 import math
 
-import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -21,70 +20,14 @@ from fsvi_bench.papers.burt2020.feature_roots import (
     spectral_rotations,
 )
 from tests.maths.draws import PROPERTY, close, f64, seeds
-from tests.reference import random_tril, rbf_kernel
+from tests.reference import random_tril
 
-DIGITS = 50
 ORDER = torch.tensor([3, 0, 6, 1, 5, 2, 7, 4])
-
-
-def ill_conditioned(k=8, N=30, jitter=1e-7):
-    """k(Z,Z) + jitter·I with condition 1e8, since the points lie closer than the lengthscale, and k(Z,X)."""
-    rng = np.random.default_rng(0)
-    Z, X = np.sort(rng.random((k, 1)), 0), rng.random((N, 1))
-    one = np.array([1.0])
-    K = rbf_kernel(Z, Z, one, 1.0) + jitter * np.eye(k)
-    return torch.from_numpy(K), torch.from_numpy(rbf_kernel(Z, X, one, 1.0))
-
-
-def many_digit_roots(K):
-    """R of K = RRᵀ by mpmath: Cholesky in `ORDER`, symmetric, eigenvectors."""
-    k = K.rows
-    permutation = mp.zeros(k)
-    for row, column in enumerate(ORDER.tolist()):
-        permutation[row, column] = 1
-    eigenvalues, U = mp.eigsy(K)
-    scaled = U * mp.diag([mp.sqrt(v) for v in eigenvalues])
-    return {
-        "orders": permutation.T * mp.cholesky(permutation * K * permutation.T),
-        "symmetric": scaled * U.T,
-        "eigenvectors": scaled,
-    }
 
 
 def rotations(tril):
     symmetric, eigenvectors = spectral_rotations(tril)
     return {"orders": cholesky_rotation(tril, ORDER), "symmetric": symmetric, "eigenvectors": eigenvectors}
-
-
-def many_digit_floor(root, cross, noise_variance):
-    """½(Σ log Λ_ii − log det Λ), Λ = R⁻¹k(Z,X)k(X,Z)R⁻ᵀ/σ² + I."""
-    features = mp.inverse(root) * cross
-    precision = features * features.T / noise_variance + mp.eye(root.rows)
-    diagonal = mp.fsum(mp.log(precision[i, i]) for i in range(root.rows))
-    return (diagonal - mp.log(mp.det(precision))) / 2
-
-
-@mp.workdps(DIGITS)
-def test_floors_equal_those_of_roots_with_many_digits_where_the_kernel_matrix_is_ill_conditioned():
-    """cond(K) is 1e8, yet rotations see only its square root: eps · 1e4, and Λ is given in float64 alike.
-
-    K here is LLᵀ of the float64 factor L, which is what defines a task's features.
-    """
-    K, cross = ill_conditioned()
-    assert 3e7 < np.linalg.cond(K.numpy()) < 3e8
-    noise_variance = 0.01
-    tril = torch.linalg.cholesky(K)
-    exact_tril, exact_cross = mp.matrix(tril.tolist()), mp.matrix(cross.tolist())
-    own = mp.inverse(exact_tril) * exact_cross
-    exact_precision = own * own.T / noise_variance + mp.eye(len(K))
-    C = f64([[float(v) for v in row] for row in mp.cholesky(exact_precision).tolist()])
-    floors = set()
-    for kind, root in many_digit_roots(exact_tril * exact_tril.T).items():
-        expected = float(many_digit_floor(root, exact_cross, mp.mpf(noise_variance)))
-        actual = factorised_floor(rotations(tril)[kind].mT @ C, C)
-        assert actual == pytest.approx(expected, rel=1e-10)
-        floors.add(round(expected, 3))
-    assert len(floors) == 3
 
 
 @given(seed=seeds)
@@ -105,12 +48,6 @@ def test_rotated_factors_are_the_roots(seed):
     close(symmetric, sqrtm(K.numpy()).real, rtol=0, atol=1e-9 * math.sqrt(size))
     scaled = tril @ found["eigenvectors"]
     close(scaled.mT @ scaled, torch.linalg.eigvalsh(K).flip(0).diag(), rtol=1e-9, atol=1e-12 * size)
-
-
-def test_the_tasks_own_order_is_no_rotation_but_of_signs():
-    tril = torch.from_numpy(random_tril(np.random.default_rng(1), 8, 8))
-    Q = cholesky_rotation(tril, torch.arange(8))
-    close(Q.abs(), torch.eye(8, dtype=torch.float64), atol=1e-13)
 
 
 @given(seed=seeds)

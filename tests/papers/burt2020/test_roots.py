@@ -17,10 +17,7 @@ from fsvi_bench.papers.burt2020.roots import (
     OWN,
     RANDOM,
     SYMMETRIC,
-    by_data_set,
-    by_split,
     compare_directly,
-    direct_roots,
     examine,
     investigate,
     judged,
@@ -29,7 +26,6 @@ from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.tasks.official import read_official
 from fsvi_bench.tasks.task import bind_task
 from tests import reference
-from tests.maths.draws import close
 
 
 def settings(**values):
@@ -95,20 +91,6 @@ def test_the_floors_lie_between_the_ends_and_only_orders_and_rotations_have_many
     assert len(set(every)) == len(every)
     assert abs(split["diagonal"]) < 1e-12 < min(every)
     assert max(every) < split["largest"] == pytest.approx(split["levelled"], rel=1e-12)
-    for name, again in examine(problem, settings(permutations=3)).items():
-        pd.testing.assert_frame_equal(again, found[name], check_exact=True)
-
-
-def test_roots_from_the_kernel_matrix_are_roots():
-    rng = np.random.default_rng(0)
-    factor = torch.from_numpy(rng.standard_normal((6, 6)))
-    K, order = factor @ factor.mT, torch.tensor([2, 5, 0, 1, 4, 3])
-    roots = direct_roots(K, order)
-    for root in roots.values():
-        close(root @ root.mT, K)
-    assert not roots[OWN].triu(1).any()
-    assert not roots[ORDERS][order].triu(1).any()
-    close(roots[SYMMETRIC], roots[SYMMETRIC].mT)
 
 
 def reference_evidence(Phi, y, noise):
@@ -136,7 +118,6 @@ def test_a_wrong_floor_and_another_kernel_are_seen(problem, floors):
     y, noise = problem.y.numpy(), float(problem.frozen.noise_variance)
     evidence, longer = (reference_evidence(scale * problem.Phi.numpy(), y, noise) for scale in (1, 1.001))
     assert seen["evidence"] == pytest.approx(abs(longer - evidence), rel=1e-6)
-    assert seen["evidence"] > 1e-4
     assert seen["evidence_share"] == pytest.approx(abs(longer - evidence) / abs(longer), rel=1e-6)
     assert seen["predictive"] > 1e-4
 
@@ -206,13 +187,6 @@ def test_a_split_that_came_to_nothing_lets_no_identity_hold(two_data_sets):
         judged(**two_data_sets)
 
 
-def test_data_sets_are_means_of_splits_quantiles_in_their_own_order(two_data_sets):
-    means = by_data_set(by_split(two_data_sets["roots"], "floor"))
-    assert means["dataset"].to_list() == ["b", "a"]
-    columns = [OWN, "low", ORDERS, "high", SYMMETRIC, EIGENVECTORS, RANDOM]
-    assert means.loc[1, columns].to_list() == pytest.approx([25.0, 21.0, 30.0, 39.0, 90.0, 6.0, 120.0])
-
-
 def test_data_sets_without_official_tasks_are_left_out_and_named():
     notes = []
 
@@ -222,9 +196,3 @@ def test_data_sets_without_official_tasks_are_left_out_and_named():
     with pytest.raises(InputError, match="none of toy has two official tasks"):
         investigate(settings(datasets=["toy"]), Told())
     assert notes == ["toy has less than two official tasks: left out"]
-    result = investigate(settings(datasets=["toy", "diabetes"], permutations=2), Told())
-    table = REPRODUCTIONS["burt2020-roots"].file.tables[0].of(result.frames)
-    assert [row[0] for row in table.rows] == ["diabetes"]
-    assert table.title.endswith("; left out, fewer than two official tasks: toy")
-    splits = result.frames["splits"]
-    assert list(zip(splits["dataset"], splits["split"], strict=True)) == [("diabetes", 0), ("diabetes", 1)]

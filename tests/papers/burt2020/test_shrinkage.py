@@ -13,7 +13,6 @@ from fsvi_bench.maths.functional_kl import measure
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.methods import ssge
 from fsvi_bench.methods.data import Batch, Rows
-from fsvi_bench.papers.burt2020 import shrinkage as module
 from fsvi_bench.papers.burt2020.shrinkage import (
     CONTROL,
     Marginal,
@@ -24,7 +23,6 @@ from fsvi_bench.papers.burt2020.shrinkage import (
     judged,
     kl_of_variance,
     measurement_features,
-    regress,
     shrinkage,
 )
 from fsvi_bench.papers.registry import REPRODUCTIONS
@@ -76,29 +74,6 @@ def test_equals_a_regression_written_out(M, k, rank, share):
     slopes = [slope(whitened[:, i], target[:, i]) for i in range(rank)]
     assert by_direction["slope"].to_list() == pytest.approx(slopes, rel=1e-5, abs=1e-9)
     assert by_direction["share"].to_list() == pytest.approx(np.sqrt(eigenvalues) / found["bandwidth"], rel=1e-7)
-
-
-def test_planted_slopes_are_found():
-    z, slopes, s = normals(3, 50, 3), f64([0.9, 0.5, -0.1]), f64([1.0, 0.1, 1e-200])
-    found, directions = regress(-slopes * z, z, s)
-    assert directions.tolist() == pytest.approx(slopes.tolist(), rel=1e-13)
-    squares = z.square().sum(0)
-    assert found["whitened"] == pytest.approx(float((slopes * squares).sum() / squares.sum()), rel=1e-13)
-    assert found["raw"] == pytest.approx(-0.1, rel=1e-13)  # of the direction with the least variance alone
-    assert found["error"] == pytest.approx(float(((1 - slopes) ** 2 * squares).sum() / squares.sum()), rel=1e-13)
-    assert regress(-z, z, s)[0] == {"whitened": 1.0, "raw": 1.0, "error": 0.0}
-
-
-def test_slopes_do_not_depend_on_scale_or_rotation():
-    factor, w = factor_of(4, 5, 5), normals(5, 20, 5)
-    rotation = torch.linalg.qr(normals(6, 5, 5)).Q
-    one, directions = shrinkage(Marginal.of(factor), w, 0.99)
-    # W, and with it z, is the same up to signs; what is left is rounding, divided by the least eigenvalue kept.
-    other, others = shrinkage(Marginal.of(1e3 * rotation @ factor), w, 0.99)
-    assert other["whitened"] == pytest.approx(one["whitened"], rel=1e-9)
-    pd.testing.assert_frame_equal(others, directions, rtol=1e-7)
-    assert other["bandwidth"] == pytest.approx(1e3 * one["bandwidth"], rel=1e-12)
-    assert other["J"] == one["J"]
 
 
 # --- What it means for the gradient -----------------------------------------------------------------------------------
@@ -164,27 +139,6 @@ def test_descent_follows_the_methods_own_gradient():
     found = descend(marginal, np.random.default_rng(5), 0.99, (1, 2))
     assert found == pytest.approx(expected, rel=1e-8)
     assert descend(marginal, np.random.default_rng(5), 0.99, (2,)) == found[1:]
-
-
-def test_with_the_true_score_nothing_moves(monkeypatch):
-    """The score of N(0, diag(s²v)) at its own samples is −f/(s²v): v stays at 1, the KL at 0."""
-    marginal = Marginal.of(factor_of(12, 5, 5))
-
-    def true_score(f, *, share):
-        return -f / marginal.s.square()
-
-    monkeypatch.setattr(module, "spectral_stein_score", true_score)
-    assert descend(marginal, np.random.default_rng(1), 0.99, (1, 5)) == pytest.approx([0, 0], abs=1e-12)
-
-
-def test_a_standard_normal_comes_to_rest_and_a_direction_of_little_variance_does_not():
-    """The one near the variances that equal their own slopes; the other loses log v at every doubling of the steps."""
-    steps = (20, 40, 80, 160)
-    flat = descend(Marginal.of(torch.eye(10, dtype=torch.float64)), np.random.default_rng(2), 0.99, steps)
-    assert max(flat) < 0.1
-    steep = descend(Marginal.of(torch.diag(f64([1.0] * 9 + [1e-3]))), np.random.default_rng(2), 0.99, steps)
-    # ½ log 2 for each doubling, of the tenth direction alone; the nine others are at rest but for their noise.
-    assert steep[-1] - steep[0] == pytest.approx(1.5 * math.log(2), abs=0.25)
 
 
 # --- The experiment ---------------------------------------------------------------------------------------------------

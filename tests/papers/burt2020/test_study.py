@@ -13,10 +13,9 @@ import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.base import Workshop
-from fsvi_bench.papers.burt2020.cells import FAINT
 from fsvi_bench.papers.burt2020.study.claims import StudyClaim, judge_study, verdict_table
 from fsvi_bench.papers.burt2020.study.reproduction import BURT2020_STUDY, is_published
-from fsvi_bench.papers.burt2020.study.summary import courses, number
+from fsvi_bench.papers.burt2020.study.summary import courses
 from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, CURVES_FILE, Tables, read_tables, write_tables
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -27,10 +26,7 @@ from tests.papers.burt2020.synthetic_study import (
     changed,
     curve,
     frames,
-    nothing_yet,
     pivot,
-    rows_of,
-    study_places,
     text_of,
     whole,
     with_holes,
@@ -59,10 +55,6 @@ def test_tables_survive_their_files_and_writing_again_changes_no_byte(tmp_path):
     assert (back.cells["kl_at_objective_optimum"] == math.inf).any()
 
 
-def rewrite(path, change):
-    path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()).decode()).encode()))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -78,9 +70,8 @@ def rewrite(path, change):
 def test_a_damaged_table_is_refused_in_one_sentence(tmp_path, change, message):
     path, _ = write_tables(whole(), tmp_path)
     path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()).decode()).encode()))
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message):
         read_tables(tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"no archive", gzip.compress(b"a,b\n" * 99, mtime=0)[:-9]], ids=["other", "cut"])
@@ -107,17 +98,13 @@ def test_the_page_is_made_from_the_tables_alone_byte_for_byte(tmp_path):
         assert outcome.missing == 2
         assert (tmp_path / name / "study.md") in outcome.files
     names = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
-    assert {"tables.csv", "time.png", "drift.png", "steps.png", "spectrum.png", "scores-1.png"} <= {
-        p.name for p in names
-    }
     for path in names:
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
-    page = (tmp_path / "a" / "study.md").read_text()
-    for link in re.findall(r"\]\((study/[^)]*)\)", page):
+    for link in re.findall(r"\]\((study/[^)]*)\)", (tmp_path / "a" / "study.md").read_text()):
         assert (tmp_path / "a" / link).is_file()
-    assert "{{" not in page
 
 
+@pytest.mark.slow
 def test_the_committed_page_is_that_of_the_committed_tables():
     """And its sentences are about these tables; its pictures are all there."""
     page, tables = (DOCS / "study.md").read_text(encoding="utf-8"), read_tables(DOCS / "study")
@@ -129,33 +116,13 @@ def test_the_committed_page_is_that_of_the_committed_tables():
     assert page.count("\n") <= 250
 
 
-def test_sentences_about_what_came_out_are_of_the_published_tables_alone():
-    page = text_of(whole())
-    assert not is_published(whole(), FILE)
-    assert "In short" not in page
-    assert "did not, as counterexamples show" not in page
-
-
-def test_what_is_missing_is_said_and_stands_in_no_mean():
-    tables = with_holes()
-    page = text_of(tables)
-    assert f"2 of {len(tables.cells)} cells are missing" in page
-    lacking = {(row["data set"], row["method"]): row for row in rows_of(page, "data set", "reason")}
-    assert set(lacking) == {("boston", "SSGE full"), ("power", "RANDA full")}
-    assert (lacking["power", "RANDA full"]["missing"], lacking["boston", "SSGE full"]["diverged"]) == ("2", "5")
-    assert lacking["boston", "SSGE full"]["reason"] == "the loss is \\| nan at some step"
-    overview = {row["method"]: row for row in rows_of(page, "method", "boston")}
-    assert overview["RANDA full"]["power"] == "11 (of 1)"
-    assert text_of(whole()).rstrip().endswith("Nothing.")
-
-
 def test_results_are_medians_and_means_of_the_tables_cells():
     overview = pivot(whole(), "overview")
     assert overview.loc["FIXEDA full", "boston"] == "66"
     assert "EXACT full" not in overview.index
     largest = pivot(whole(), "largest")
     assert (largest.loc["RANDA full", "boston"], list(largest)) == ("6.05", ["boston"])
-    spreads = frames(whole())["spreads"]
+    spreads = frames(whole(), CLAIMS[:1])["spreads"]
     (row,) = spreads[line("fixed-a")(spreads) & (spreads["score"] == "kl")].to_dict("records")
     values = [60.0, 66.0, 72.0]
     assert [row[name] for name in ("median", "lower", "upper", "mean")] == pytest.approx([66.0, 63.0, 69.0, 66.0])
@@ -174,7 +141,7 @@ def test_optima_are_medians_of_the_splits_where_they_are_known():
     optimum = pivot(tables, "optimum")
     assert optimum.loc["RANDA full", "boston"] == "3.67 (of 1)"  # 11 / 3
     assert optimum.loc["FIXEDA ffg", "boston"] == "∞"
-    medians = frames(tables)["medians"]
+    medians = frames(tables, CLAIMS[:1])["medians"]
     medians = medians[medians["dataset"].eq("boston") & medians["M"].eq(80) & medians["kl_jitter"].eq(0)]
     elsewhere = medians.set_index("line")["kl_where_no_optimum_is_known"]
     assert elsewhere["RANDA full"] == pytest.approx((12.1 + 13.2) / 2)  # of splits 1 and 2
@@ -197,7 +164,7 @@ def test_jitter_is_paired_by_split():
     table = pivot(tables, "jitter")
     assert list(table) == ["boston"]
     assert set(table["boston"]) == {"1.25"}
-    pairs = frames(tables)["jitter by line"].set_index("line")
+    pairs = frames(tables, CLAIMS[:1])["jitter by line"].set_index("line")
     assert pairs.loc["SSGE full", "ratio_max"] == pytest.approx(1e9 / 300)
     assert pairs.loc["SSGE full", "alike_mean"] == pytest.approx(2 / 3)
     assert pairs.loc["RANDA full", "alike_mean"] == 1.0
@@ -233,12 +200,6 @@ def test_claims_are_judged_by_paired_differences_with_the_corrected_interval():
     assert judge_study(whole().cells, [on_power])["dataset"].tolist() == ["power"]
 
 
-def test_a_claim_whose_interval_holds_its_threshold_is_undecided():
-    cells = whole().cells.assign(log_variance_ratio=lambda c: 0.1 * (c["split"] - 1))
-    boston = judged(Tables(cells, whole().curves), "log variance ratio in the box: ssge full", "below")["boston", 0.0]
-    assert (boston.outcome, boston.agreeing, boston.splits) == ("undecided", 1, 3)
-
-
 def test_no_verdict_stands_on_survivors():
     """What is missing leaves a claim open; what diverged is infinitely far, or tells nothing."""
     found = judged(with_holes(), SSGE_LAST)
@@ -271,19 +232,6 @@ def test_a_diverged_cell_outweighs_the_others_however_they_stand():
     tables = changed(lambda c: (c["method"] == "ssge") & (c["split"] == 2), tables, status="diverged", kl=np.nan)
     boston = judged(tables, SSGE_LAST)["boston", 0.0]
     assert (boston.outcome, boston.agreeing, boston.splits) == ("undecided", 1, 3)
-
-
-def test_a_data_set_counts_once_and_jitter_is_told_where_the_outcome_is_another():
-    """With jitter RANDA's KL is put above SSGE's on one split of boston: one infinite difference of three is below 0."""
-    tables = changed(lambda c: line("rand-a", jitter=1e-6)(c) & (c["split"] == 1), kl=math.inf)
-    table = verdict_table(judge_study(tables.cells, CLAIMS)).set_index("claim")
-    ends = table.loc["section 4, of methods in general: SSGE ends further from the posterior than RANDA (full)"]
-    assert (ends["held"], ends["another outcome with jitter"]) == (
-        "boston 3/3, power 3/3", "boston (1e-6) 2/3: undecided",
-    )  # fmt: skip
-    assert {*table["another outcome with jitter"]} - {"–"} <= {"boston (1e-6) 2/3: undecided"}
-    plain = whole().cells[~(whole().cells["kl_jitter"] > 0)]
-    assert "another outcome with jitter" not in verdict_table(judge_study(plain, CLAIMS))
 
 
 def test_a_factorised_variance_is_judged_against_the_best_factorised_one_too():
@@ -325,65 +273,3 @@ def test_a_folder_with_neither_records_nor_tables_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"holds neither records nor study/scores\.csv\.gz"):
         reproduce(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_study_of_which_nothing_is_there_still_has_a_page(tmp_path):
-    tables = nothing_yet()
-    write_tables(tables, tmp_path / "study")
-    reproduce(tmp_path)
-    page = (tmp_path / "study.md").read_text()
-    assert f"{len(tables.cells)} of {len(tables.cells)} cells are missing" in page
-    assert "No claim has a split to be judged by yet." in page
-    assert not list((tmp_path / "study").glob("*.png"))
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (0.0, "0"), (-0.0, "0"), (999.7, "1,000"), (-1e6, "−1e6"), (-1.42e-14, "−1.42e−14"), (12.345, "12.3"), (1234.5, "1,234"), (7611625.0, "7.61e6"),
-        (math.inf, "∞"), (-math.inf, "−∞"), (math.nan, "–"), (0.00012345, "0.000123"),
-    ],
-)  # fmt: skip
-def test_numbers_in_words(value, words):
-    assert number(value) == words
-
-
-def test_cells_of_a_study_are_the_protocols():
-    assert len(study_places()) == 3 * (10 + 24 + 8) + 3 * 10  # boston with sizes and jitter, power without
-
-
-def figure_of(tables, name):
-    """A figure's panels by their titles."""
-    figure = FILE.figures[name].of(frames(tables))
-    figure.draw_without_rendering()
-    return figure, {axes.get_title("left"): axes for axes in figure.axes if axes.get_visible()}
-
-
-def test_panels_say_of_how_many_splits_they_are_and_what_lacks_some_is_faint():
-    _, panels = figure_of(with_holes(), "spectrum")
-    assert list(panels) == ["boston, 2–3 of 3", "power, 1–3 of 3"]
-    opacities = {each.get_alpha() for each in panels["power, 1–3 of 3"].lines if each.get_marker() == "o"}
-    assert opacities == {FAINT, 1.0}
-    labels = [text.get_text() for text in panels["boston, 2–3 of 3"].get_yticklabels()]
-    assert labels[:3] == ["EXACT full", "EXACT ffg", "FIXEDA full"]
-    assert "RANDA n.g. ffg" in labels
-
-
-def test_what_lies_beyond_an_axis_is_told_at_its_end():
-    tables = changed(line("ssge"), spectrum_0=0.0, spectrum_100=1e9)
-    _, panels = figure_of(tables, "spectrum")
-    assert panels["boston"].get_xlim() == (1e-5, 1e3)
-    assert [0.0, 1e9] in [list(each.get_xdata()) for each in panels["boston"].lines]
-    endless = Tables(whole().cells, curve("boston", "rand-a", "full", 80, (1e4, 100.0, 1e-8, math.inf)))
-    _, panels = figure_of(endless, "time")
-    assert all(0.1 < end < 1e5 for end in panels["boston"].get_ylim())
-    words = {text.get_text().strip() for text in panels["boston"].texts}
-    assert words == {"▴", "∞", "▾", "0"}  # of what is below a hundredth of the axis's least value
-
-
-def test_a_method_keeps_its_colour_where_others_are_missing():
-    curves = pd.concat([curve("boston", m, "full", 80, (9.0, 8.0, 7.0, 6.0)) for m in ("fixed-a", "ssge")])
-    both = Tables(whole().cells, pd.concat([curves, curve("power", "ssge", "full", 80, (9.0, 8.0, 7.0, 6.0))]))
-    _, panels = figure_of(both, "steps")
-    colours = [{each.get_label(): each.get_color() for each in panels[name].lines} for name in ("boston", "power")]
-    assert colours[0]["SSGE full"] == colours[1]["SSGE full"] != colours[0]["FIXEDA full"]

@@ -85,11 +85,6 @@ def test_of_two_curves_the_one_of_more_cells_is_taken(here, there, taken):
     assert same(both.curves, found if taken == "here" else earlier)
 
 
-def test_a_curve_of_a_line_that_is_not_planned_is_left_behind():
-    strange = curve("boston", "rand-a", "full", 81, (9.0, 8.0, 7.0, 6.0))
-    assert continued(half(lambda place: False), Tables(whole().cells, strange)).curves.empty
-
-
 def test_cells_on_another_task_are_refused():
     with pytest.raises(InputError, match="boston split 0 on two tasks"):
         continued(half(lambda place: place.method != "exact", task="f" * 12), whole())
@@ -120,10 +115,6 @@ def test_a_sitting_keeps_the_lines_of_the_tables_that_lie_there(tmp_path, sittin
     assert sitting().missing == 0
     write_tables(whole(), tmp_path / "at once" / "study")
     assert read_cells(tmp_path) == read_cells(tmp_path / "at once")
-
-
-def test_without_earlier_tables_the_rest_is_missing(sitting):
-    assert sitting().missing == sum(not on_boston(place) for place in PLACES)
 
 
 @pytest.mark.parametrize(

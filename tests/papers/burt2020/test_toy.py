@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from fsvi_bench.papers.burt2020.cells import span
 from fsvi_bench.papers.burt2020.toy import curve
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 
@@ -32,8 +31,3 @@ def test_only_one_input_can_be_drawn(toy):
     q = FactorisedGaussian(torch.zeros(20, dtype=torch.float64), torch.ones(20, dtype=torch.float64))
     with pytest.raises(ValueError, match="inputs have 2 dimensions"):
         curve(replace(toy, X=toy.X.expand(-1, 2), X_test=toy.X_test.expand(-1, 2)), q)
-
-
-@pytest.mark.parametrize(("values", "text"), [([3, 20, 4], "3–20"), ([5, 5], "5")])
-def test_a_span_is_one_number_or_two(values, text):
-    assert span(values) == text

@@ -64,15 +64,6 @@ def numpy(problems, repeat):
 # --- Data -------------------------------------------------------------------------------------------------------------
 
 
-def test_more_data_begin_with_the_fewer_and_no_two_repeats_are_alike(small):
-    X, y, w = draw_problem(small, 0, 50)
-    fewer = draw_problem(small, 0, 20)
-    assert torch.equal(X[:20], fewer[0])
-    assert torch.equal(y[:20], fewer[1])
-    assert torch.equal(w, fewer[2])
-    assert not torch.equal(draw_problem(small, 1, 20)[0], fewer[0])
-
-
 def test_inputs_and_noise_have_the_stated_moments(small):
     N = 200_000
     X, y, w = draw_problem(small, 0, N)
@@ -194,12 +185,6 @@ def test_how_the_profile_tends_to_its_limit(small):
     np.testing.assert_allclose(repeats.error_slope, x @ y / (x @ x), rtol=1e-9)
     steps = [min(math.log(b / a) for a, b in itertools.pairwise(growth["logit"][repeat])) for repeat in range(3)]
     np.testing.assert_allclose(repeats.least_growth, steps, rtol=1e-12)
-
-
-def test_limit_profile_of_orthogonal_inputs_is_linear_in_p():
-    """Σ = Λ: b'(Λ/p)⁻¹b = p wᵀΛw, so that the limit is 1 + (1 − p) wᵀΛw."""
-    scales, w, p = f64([0.5, 2.0]), f64([[1.0, -3.0]]), f64([0.1, 0.5, 1.0])
-    close(limit_profile(torch.diag(scales), w, p), 1 + (1 - p[None]) * (0.5 + 18), rtol=1e-13)
 
 
 def test_distance_from_the_map_is_that_of_eq_6_5(small):

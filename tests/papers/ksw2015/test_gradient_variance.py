@@ -55,21 +55,6 @@ def test_the_jackknife_equals_leaving_out_row_by_row():
     assert error == pytest.approx(expected, rel=1e-11)
 
 
-def test_standard_errors_are_those_seen_over_repetitions():
-    # 400 experiments of 60 rows with four columns, of which two are equal: dependence between columns must count.
-    g = torch.Generator().manual_seed(1)
-    draws = torch.randn(400, 60, 3, dtype=torch.float64, generator=g)[..., [0, 0, 1, 2]]
-    values, errors = np.transpose([mean_variance(experiment) for experiment in draws])
-    seen = values.std(ddof=1)
-    claimed = math.sqrt(np.mean(errors**2))
-    assert abs(values.mean() - 1) < 4 * seen / math.sqrt(400)
-    assert claimed == pytest.approx(
-        seen, rel=4 / math.sqrt(2 * 400)
-    )  # a standard deviation of 400 values is known to 3.5 %
-    exact = math.sqrt(2 / 59 * (4 + 1 + 1) / 16)  # Var s² = 2/(R − 1), weights ½, ¼, ¼
-    assert seen == pytest.approx(exact, rel=0.15)
-
-
 # --- Where minibatches come from ----------------------------------------------------------------------------------------
 
 
@@ -100,6 +85,7 @@ def test_gradients_estimate_those_of_all_training_data(digits):
 # --- Tables 1 and 2 -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_table_1_local_varies_less_than_per_point_and_that_less_than_per_minibatch(digits):
     found, _ = measured(digits, "variational-b")
     for epochs, layer in itertools.product((0, 8), ("bottom", "top")):
@@ -113,6 +99,7 @@ def test_table_1_local_varies_less_than_per_point_and_that_less_than_per_minibat
     assert (0, "top", "log_alpha", "no-noise") not in found
 
 
+@pytest.mark.slow
 def test_table_2_per_point_is_local_where_the_noise_is_correlated(digits):
     found, _ = measured(digits, "variational-a")
     for place in itertools.product((0, 8), ("bottom", "top"), ("theta", "log_alpha")):
@@ -122,6 +109,7 @@ def test_table_2_per_point_is_local_where_the_noise_is_correlated(digits):
         assert per_minibatch[0] > 1.2 * local[0]
 
 
+@pytest.mark.slow
 def test_measuring_changes_neither_the_network_nor_its_training(digits):
     found, weights = measured(digits, "variational-b", repetitions=3)
     *_, unmeasured = train(network(digits, "variational-b"), digits, TRAINING)

@@ -155,17 +155,6 @@ def test_laws(found):
     assert corrected == pytest.approx((1.1 + 100 / 101 * 0.495) / ((0.91 * 4 + 1) / 10 + 0.9 * 0.495))
 
 
-def test_bounds_are_ratios_to_the_exact_variance():
-    shown = findings().frames["by_size"].query("sampling == 'without-replacement' and bounded")
-    shown = shown.set_index(["estimator", "M"])
-    assert list(shown.index) == [("local", 1), ("local", 10), (BATCH, 1), (BATCH, 10)]
-    c = 0.495
-    exact = (0.91 * 4 + 1) / 10 + 0.9 * c
-    for name, of_the_data in (("printed", 0.125), ("corrected", 1.1)):
-        columns = [f"{name}_{part}" for part in ("value", "low", "high")]
-        assert shown.loc[(BATCH, 10), columns].tolist() == pytest.approx([(of_the_data + 100 / 101 * c) / exact] * 3)
-
-
 def test_the_papers_ratios():
     """Table 1: 2.6e3 / 1.2e3 in the top layer after 100 epochs."""
     place = ["table", "parameter", "epochs", "layer", "estimator"]
@@ -174,8 +163,3 @@ def test_the_papers_ratios():
     assert table["table 2", "theta", 100, "top", POINT] is pd.NA
     assert table["table 1", "log_alpha", 100, "top", POINT] is pd.NA
     assert table["table 1", "theta", 0, "top", POINT] is pd.NA
-
-
-def test_one_network_decides_nothing():
-    claim = judged(KSW2015_VARIANCE, findings(networks=1))["table 1, theta: per point over local, mean"]
-    assert (claim.low, claim.high) == (0.0, math.inf)

@@ -10,10 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.text import Text
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.claims import Verdict, judge
+from fsvi_bench.papers.claims import judge
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.papers.validation import experiment
 from fsvi_bench.papers.validation.experiment import compare, dropout, findings, gpflow, investigate
@@ -87,103 +86,6 @@ def test_the_worst_data_set_decides_each_claim(published):
         {"boston": [pytest.approx(boston, rel=1e-12)], "yacht": [pytest.approx(yacht, rel=1e-12)]}
         for boston, yacht in ((0.125, -0.125), (0.125, -0.125), (-0.5, 0.25))
     ]
-
-
-def verdicts(holds=True):
-    made = Verdict(
-        statistic="s", says="it is so", side="below", threshold=0.5, value=0.25, low=0.25, high=0.25, holds=holds
-    )
-    return [made, made.model_copy(update={"value": 0.75, "low": 0.4, "high": 1.1, "holds": False})]
-
-
-def page(splits=PLANTED, missing=MISSING, quick=False):
-    return findings(splits, missing, quick).page(verdicts())
-
-
-def test_the_page_says_what_the_numbers_do(published):
-    text = " ".join(page().split())
-    for words in (
-        "| held | it is so | 0.25 | none, not random | below 0.5 |",
-        "| undecided | it is so | 0.75 | 0.4 to 1.1 | below 0.5 |",
-        "so nothing is said of: naval, protein.",
-        "| boston | 3 | 3.000 ± 0.58 | 2.900 ± 0.58 | 3.50 ± 0.25 | 2.00 ± 0.58 | 4.00 ± 0.50 |",
-        "| boston | 2 | -1.5000 | -1.3750 | 2.5000 | 2.4000 | 2.2750 | 1.500 | 1.500 |",
-        "| yacht 0 | -1.0000 | -1.1250 | 0.100 | 0.100 | 1.0000 | 0.9000 | 1.0250 | 3.000 | 3.000 |",
-        "| boston 2 | 4.000 | 3.900 | 3.00 |",
-        "the two mean NLPDs are 0.125 nats apart at most",
-        "furthest below on boston split 0 (bound -1.0000 against -0.5000, NLPD 1.900 against 1.400)",
-        "furthest above on boston split 1 (bound -2.0000 against -2.2500, NLPD 2.900 against 3.150)",
-        "2 of the 6 official fits used up their 5000 iterations",
-        "12 % of the Titsias variance",
-        "the mean NLPD is 0.100 nats higher",
-        "would move an exact NLPD by 0.001 nats at most",
-        "; 2 tasks could not be factorised with it.",
-        "the exact posterior is better on boston; MC dropout on yacht. On yacht the difference is less than its ±.",
-        "decided by boston, there by split 0, on which our bound is 0.5000 nats per point below GPflow's; on average over "
-        "its 1 other split it is 0.2500 nats per point above. The third is decided by yacht.",
-        # Standard errors √(1/3) on boston and ½/√3 on yacht: ratios 0.43 and 1.73.
-        "1.1 times our standard errors in the median.",
-        "(validation.png)",
-    ):
-        assert words in text
-    assert "exact's NLPD is the lower one" not in text
-    assert "quick look" not in text
-    assert max(len(line) for line in page().splitlines() if not line.startswith(("|", "!"))) <= 125
-
-
-def test_where_the_exact_posterior_predicts_better_than_titsias_the_page_says_so(published):
-    """By a hundredth on yacht; by a thousandth, as on boston, is not worth saying."""
-    less = PLANTED["dataset"].map({"boston": 0.001, "yacht": 0.01})
-    text = " ".join(page(PLANTED.assign(nlpd=PLANTED["titsias_nlpd"] - less)).split())
-    assert "exact's NLPD is the lower one, by 0.010 on yacht. **Jitter" in text
-
-
-def test_a_quick_page_says_so_and_one_without_gaps_names_none(published):
-    text = page(missing=[], quick=True)
-    assert "**A quick look at few splits, not the result.**" in text
-    assert "(validation-quick.png)" in text
-    assert "No official tasks yet" not in text
-
-
-def drawn(splits=PLANTED):
-    found = findings(splits, MISSING, False)
-    figure = FILE.figure.of(found.frames)
-    figure.draw_without_rendering()
-    return figure
-
-
-def test_the_figure_is_legible_and_its_points_are_the_numbers(published):
-    figure = drawn()
-    texts = [t for t in figure.findobj(Text) if t.get_text().strip() and t.get_visible()]
-    assert figure.get_size_inches()[0] == 7.0
-    assert min(text.get_fontsize() for text in texts) >= 8
-    assert {"boston", "yacht", "MC dropout, as published"} <= {text.get_text() for text in texts}
-    left, right = figure.axes
-    points = {line.get_marker(): line.get_xydata() for line in left.lines if line.get_linestyle() == "None"}
-    assert points["o"] == pytest.approx(np.array([[0.5, -0.28], [-0.25, 0.72]]))
-    assert points["|"] == pytest.approx(np.array([[-0.1, 0.28]] * 3 + [[-0.1, 1.28]] * 3))
-    links = [line.get_xdata() for line in left.lines if line.get_color() == "0.6"]
-    assert [link.tolist() for link in links if not np.isnan(link).any()] == [
-        pytest.approx(pair) for pair in ([-0.6, -0.1], [0.15, -0.1], [0.025, -0.1])
-    ]
-    spread = [ends[:, 0].tolist() for bars in left.collections for ends in bars.get_segments()]
-    assert spread == [pytest.approx([0.25, 0.75]), pytest.approx([-0.75, 0.25])]
-    ratios = next(line.get_xdata() for line in right.lines if line.get_marker() == "o")
-    assert ratios == pytest.approx([4 / 2, 5 / 2])
-    low, high = right.get_xlim()
-    assert low < 1 < 3 < high
-
-
-def test_ticks_reach_as_far_as_the_points_do(published, monkeypatch):
-    """As on the real page: MC dropout a third of a nat better than boston's mean, and an RMSE 500 times ours."""
-    numbers = {"dropout_nlpd": [2.67, 1.5], "dropout_nlpd_spread": [0.0, 0.0]}
-    rmse = {"dropout_rmse": [2.0, 1000.0], "dropout_rmse_spread": [0.0, 0.0]}
-    far = pd.DataFrame({"dataset": ["boston", "yacht"], **numbers, **rmse})
-    monkeypatch.setattr(experiment, "dropout", lambda: far)
-    for axes, expected in zip(drawn().axes, ("−0.3", "500"), strict=True):
-        low, high = axes.get_xlim()
-        ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
-        assert expected in [label.get_text() for place, label in ticks if low <= place <= high]
 
 
 def test_tables_are_means(published):
