@@ -24,7 +24,7 @@ WANDB_NOTES = {
 
 def run(
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Data set; may be repeated. Default: diabetes (bundled).")] = None,
-    task: Annotated[list[Path] | None, typer.Option("--task", help="A frozen task file; may be repeated.")] = None,
+    task: Annotated[list[Path] | None, typer.Option("--task", help="A frozen task file, or an official task such as boston:0; may be repeated.")] = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="Method name or file.py:Class; default: all.")] = None,
     family: Annotated[list[str] | None, typer.Option("--family", help="full, ffg, bernoulli or spike-slab; default: all that a method has.")] = None,
     splits: Annotated[str | None, typer.Option("--splits", help="0-19 or 0,3,5; default: all.")] = None,
