@@ -50,7 +50,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from fsvi_bench.arithmetic import PORTABLE
 
@@ -78,13 +77,13 @@ def scores(tasks: list[str], steps: int, methods: list[str]) -> None:
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.scoring.scores import score
     from fsvi_bench.seeds import derive_seed
-    from fsvi_bench.tasks.frozen import read_task
+    from fsvi_bench.tasks.official import read_named
     from fsvi_bench.tasks.task import bind_task
     from fsvi_bench.training.trainer import train
 
     use_one_thread()
     for path in tasks:
-        problem = bind_task(read_task(Path(path)))
+        problem = bind_task(read_named(path)[0])
         for name in methods:
             for family in METHODS[name]:
                 entry = load_method(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +11,7 @@ from fsvi_bench.cli.options import AsJson
 if TYPE_CHECKING:
     from rich.table import Table as Terminal
 
-    from fsvi_bench.conformance import Report, Subject
+    from fsvi_bench.conformance import Report
 
 app = typer.Typer(no_args_is_help=True, help="Inference methods.")
 
@@ -58,10 +57,13 @@ def check_method(
     json: AsJson = False,
 ) -> int:  # fmt: skip
     """Hold a method to what every method must do: on the toy task, with few steps, without any download."""
+    from dataclasses import asdict
+
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.conformance import check_method as check
-    from fsvi_bench.running.executors import use_one_thread
+    from fsvi_bench.conformance import subjects
     from fsvi_bench.running.settings import parse_option
+    from fsvi_bench.threads import use_one_thread
     from fsvi_bench.training.trainer import choose_device
 
     changes = dict(parse_option(text) for text in settings or ())
@@ -69,37 +71,13 @@ def check_method(
     changes |= {name: value for name, value in given.items() if value is not None}
     gpu = choose_device(device) == "cuda"
     use_one_thread()
-    report = check(_subjects(method, family or (), changes, gpu))
+    report = check(subjects(method, family or (), changes, gpu=gpu))
     if json:
-        print_json(_document(report))
+        print_json({**asdict(report), "ok": report.ok, "verdict": report.verdict})
     else:
         stdout.print(_report_table(report))
         stdout.print(report.verdict, style="green" if report.ok else "red")
     return 0 if report.ok else 1
-
-
-def _subjects(spec: str, families: Sequence[str], changes: dict[str, object], gpu: bool) -> list[Subject]:
-    """The method with each of its families; what it does not take is refused before anything is run."""
-    from fsvi_bench.conformance import Subject
-    from fsvi_bench.conformance.subject import MEASUREMENT_POINTS
-    from fsvi_bench.errors import unknown_name
-    from fsvi_bench.methods.registry import load_method
-
-    entry = load_method(spec)
-    for name in families:
-        if name not in entry.cls.families:
-            raise unknown_name(f"family of {entry.name}", name, entry.cls.families)
-    points = {"M": MEASUREMENT_POINTS} if "M" in entry.cls.Options.model_fields else {}
-    chosen = [family for family in entry.cls.families if not families or family in families]
-    subjects = [Subject(entry, family, {**points, **changes}, gpu=gpu) for family in chosen]
-    subjects[0].options  # noqa: B018 -- settings that it does not take are refused here, by name
-    return subjects
-
-
-def _document(report: Report) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return {**asdict(report), "ok": report.ok, "verdict": report.verdict}
 
 
 def _report_table(report: Report) -> Terminal:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def score(
-    task: Annotated[Path | None, typer.Option("--task", help="A frozen task file (fsvi-task/1).")] = None,
+    task: Annotated[
+        Path | None,
+        typer.Option("--task", help="A frozen task file (fsvi-task/1), or an official task such as boston:0."),
+    ] = None,
     posterior: Annotated[Path | None, typer.Option("--posterior", help="A posterior file (fsvi-posterior/1).")] = None,
     posteriors: Annotated[
         Path | None, typer.Option("--posteriors", help="A folder of posterior files, all of them scored.")
@@ -49,10 +52,11 @@ def _score_one(task: Path, posterior: Path, data_dir: Path | None, json: bool) -
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.posteriors.io import read_posterior
     from fsvi_bench.scoring.scores import score as score_posterior
-    from fsvi_bench.tasks.certificate import certify, read_certified
+    from fsvi_bench.tasks.certificate import certify
+    from fsvi_bench.tasks.official import read_named
     from fsvi_bench.tasks.task import bind_task
 
-    frozen, _ = read_certified(task)
+    frozen, _ = read_named(task)
     q = read_posterior(posterior, frozen.k, frozen.sha256)
     problem = bind_task(frozen, data_dir)
     certify(problem).require_limits()

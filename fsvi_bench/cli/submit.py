@@ -114,7 +114,7 @@ def _tried(entry: Entry, verification: Verification, root: Path) -> bool:
     from fsvi_bench.leaderboard.ranked_tasks import Place
     from fsvi_bench.leaderboard.verifying import verify
     from fsvi_bench.presenting.tables import in_words
-    from fsvi_bench.running.executors.choice import make_executor
+    from fsvi_bench.running.executors import make_executor
 
     first = [Place("official", dataset, 0) for dataset in verification.edition.datasets[:2]]
     with RichProgress() as progress:

@@ -1,10 +1,11 @@
-"""What every inference method must do, whatever it computes, as a suite for methods that others write.
+"""What every inference method must do, whatever it computes, as checks for methods that others write.
 
-`fsvi-bench methods check my_method.py:MyMethod` runs it; `tests/methods` holds our own methods to the same and more.
+`fsvi-bench methods check my_method.py:MyMethod` runs them, and `parametrize_with_checks` makes tests of them;
+`tests/methods` holds our own methods to the same and more.
 """
 
-from fsvi_bench.conformance.subject import Subject
-from fsvi_bench.conformance.suite import CHECKS, check_method
-from fsvi_bench.conformance.verdict import Finding, Report
+from fsvi_bench.conformance.checks import CHECKS
+from fsvi_bench.conformance.runner import Finding, Report, check_method, parametrize_with_checks
+from fsvi_bench.conformance.subject import Subject, subjects
 
-__all__ = ["CHECKS", "Finding", "Report", "Subject", "check_method"]
+__all__ = ["CHECKS", "Finding", "Report", "Subject", "check_method", "parametrize_with_checks", "subjects"]

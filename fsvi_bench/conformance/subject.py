@@ -1,8 +1,8 @@
-"""A method under examination, set up and trained as a run does it, and the numbers that it ends with."""
+"""A method that is held to the rules, set up and trained as a run does it, and the numbers that it ends with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.conformance.problems import take
+from fsvi_bench.errors import unknown_name
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.methods.registry import MethodEntry
+from fsvi_bench.methods.registry import MethodEntry, find_method
 from fsvi_bench.posteriors.base import Family, unstack
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.training.trainer import Device, train
@@ -23,6 +24,14 @@ MEASUREMENT_POINTS = 10  #: fewer than any problem of the suite has rows
 
 #: Mean and covariance factor of one problem's posterior.
 Numbers = tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]
+
+
+class Failed(AssertionError):
+    """A method breaks a rule; the message says what was found, what was expected and how to mend it."""
+
+
+class NotApplicable(Exception):
+    """A check has nothing to ask of this method here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,14 @@ class Subject:
         seeds = self.seeds(range(len(data))) if seeds is None else seeds
         return self.entry.cls(data, self.family, seeds, self.options)
 
+    def train(
+        self, data: TrainingData, observe: Callable[[int, float], None] | None = None, at: Sequence[int] = ()
+    ) -> Method:
+        """The method on these problems, trained; `observe` is called with (steps, seconds) at some steps."""
+        method = self.make(data)
+        train(method, "cpu", observe, at)
+        return method
+
     def trained(
         self, data: TrainingData, places: Sequence[int] | None = None, seed: int = 0, device: Device = "cpu"
     ) -> list[Numbers]:
@@ -85,6 +102,29 @@ class Subject:
         method = self.make(take(data, places), self.seeds(places, seed))
         train(method, device)
         return numbers(method)
+
+
+def subjects(
+    method: object, families: Sequence[str] = (), settings: Mapping[str, Any] | None = None, *, gpu: bool = False
+) -> list[Subject]:
+    """A method with each of its families, and small measurement sets unless the settings say otherwise.
+
+    Args:
+        method: the class, a name, or `path/file.py:Class`.
+        families: some of the method's; all of them by default.
+
+    Raises:
+        InputError: there is no such method or family, or the method does not take the settings.
+    """
+    entry = find_method(method)
+    own = entry.cls.families
+    if unknown := [name for name in families if name not in own]:
+        raise unknown_name(f"family of {entry.name}", unknown[0], own)
+    points = {"M": MEASUREMENT_POINTS} if "M" in entry.cls.Options.model_fields else {}
+    chosen = [name for name in own if not families or name in families]
+    found = [Subject(entry, name, {**points, **(settings or {})}, gpu=gpu) for name in chosen]
+    found[0].options  # noqa: B018 -- settings that it does not take are refused here, by name
+    return found
 
 
 def numbers(method: Method) -> list[Numbers]:

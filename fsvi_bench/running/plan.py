@@ -22,8 +22,8 @@ from fsvi_bench.running.provenance import decisive_sha256, provenance
 from fsvi_bench.running.settings import FLAGS
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.certificate import read_certified
 from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.tasks.official import read_named
 from fsvi_bench.tasks.splits import parse_ranges
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -127,7 +127,7 @@ def make_plan(request: Request) -> Plan:
         InputError: an unknown name, a split out of range, an option that does not validate, a task given twice.
     """
     protocol = load_protocol(request.protocol) if request.protocol is not None else Protocol(summary="defaults")
-    tasks = tuple(read_certified(path)[0] for path in request.task_files)
+    tasks = tuple(read_named(path)[0] for path in request.task_files)
     splits = chosen_splits(request, protocol)
     _refuse_mixed_tasks(splits, tasks)
     names = request.methods or (method_names() if protocol.methods == "all" else protocol.methods)

@@ -14,9 +14,9 @@ from fsvi_bench.files import is_directory
 from fsvi_bench.posteriors.io import FORMAT, read_posterior
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.tasks.card import card_names
-from fsvi_bench.tasks.certificate import certify, read_certified
+from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.official import Place, TaskSet, official_tasks
+from fsvi_bench.tasks.official import Place, Source, TaskSet, official_tasks, sources
 from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.tensorfile import read_tensor_file
 
@@ -53,12 +53,10 @@ def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
             )
         return found
     folder = Path(name)
-    paths = sorted(folder.rglob("*.safetensors")) if is_directory(folder) else []
-    if not paths:
+    if not (is_directory(folder) and any(folder.rglob("*.safetensors"))):
         raise InputError(f"--task-set {name}: no task file (*.safetensors) lies there; give official or such a folder")
     tasks: dict[Place, FrozenTask] = {}
-    for path in paths:
-        task, _ = read_certified(path)
+    for task, _ in map(Source.read, sources(folder)):
         if tasks.setdefault((task.dataset, task.split), task).sha256 != task.sha256:
             raise InputError(f"--task-set {name}: two different tasks of {task.dataset} split {task.split}; keep one")
     return TaskSet(tasks, lambda task: _certified_problem(task, data_dir))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.sources import meaning_sha256
 from fsvi_bench.tasks import toy
 from fsvi_bench.tasks.card import Card, FitSettings, ToySource, card_names, load_card
-from fsvi_bench.tasks.certificate import CertifiedTask, read_within_limits
+from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, certify, differences, read_within_limits
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.raw import Array, RawData, cache_dir, load_raw
 from fsvi_bench.tasks.splits import Index, standard_splits
-from fsvi_bench.tasks.task import Task, bind
+from fsvi_bench.tasks.task import Task, bind, raw_data
 
 Rows = Sequence[Index]  #: of training and of testing
 
@@ -144,6 +145,21 @@ def load_cached(card: Card, split: int) -> CertifiedTask | None:
         return read_within_limits(cached_task_path(card, split))
     except InputError:
         return None
+
+
+def verification(task: FrozenTask, stored: Certificate | None, data_dir: Path | None = None) -> tuple[float, list[str]]:
+    """How far two computations of a task's exact posterior are apart, and what does not hold of it or its certificate.
+
+    Raises:
+        InputError: the raw data cannot be had.
+    """
+    try:
+        fresh = certify(bind(task, raw_data(task, data_dir)), stored.fit if stored else None)
+        fresh.require_limits()
+    except TaskRefused as error:
+        return math.nan, [str(error)]
+    wrong = departures(task, data_dir) + (differences(stored, fresh) if stored else [])
+    return fresh.largest_difference(), wrong
 
 
 def departures(task: FrozenTask, data_dir: Path | None = None) -> list[str]:

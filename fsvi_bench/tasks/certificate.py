@@ -225,15 +225,17 @@ def read_certified(path: Path) -> tuple[FrozenTask, Certificate | None]:
         InputError: one of the two is not valid, or the certificate is that of another task.
     """
     task, beside = read_task(path), certificate_path(path)
-    if not is_file(beside):
-        return task, None
-    certificate = read_certificate(beside)
+    return task, require_match(read_certificate(beside), task, beside) if is_file(beside) else None
+
+
+def require_match(certificate: Certificate, task: FrozenTask, where: Path) -> Certificate:
+    """Raises InputError unless the certificate is that of the task."""
     if certificate.task_sha256 != task.sha256:
         raise InputError(
-            f"{beside} certifies task {certificate.task_sha256[:12]}..., but {path.name} is {task.sha256[:12]}...; "
-            "build the task again"
+            f"{where} certifies task {certificate.task_sha256[:12]}..., but {task.dataset} split {task.split} is "
+            f"{task.sha256[:12]}...; build the task again"
         )
-    return task, certificate
+    return certificate
 
 
 def read_within_limits(path: Path) -> CertifiedTask:
@@ -245,7 +247,7 @@ def read_within_limits(path: Path) -> CertifiedTask:
     """
     task, certificate = read_certified(path)
     if certificate is None:
-        raise InputError(f"{path} has no certificate beside it; install the package again")
+        raise InputError(f"{path} has no certificate beside it; build the task again")
     certificate.require_limits()
     return CertifiedTask(task, certificate)
 
@@ -255,8 +257,9 @@ def save(built: CertifiedTask, path: Path) -> None:
 
     Raises:
         InputError: the place is not writable.
+        TaskRefused: a number of the certificate is not finite.
     """
-    write_certificate(certificate_path(path), built.certificate)
+    write_atomically(certificate_path(path), f"{certificate_json(built.certificate, indent=2)}\n".encode())
     write_task(path, built.task)
 
 
@@ -265,20 +268,18 @@ def certificate_path(task_path: Path) -> Path:
     return task_path.with_suffix(".certificate.json")
 
 
-def write_certificate(path: Path, certificate: Certificate) -> None:
-    """Writes a certificate atomically.
+def certificate_json(certificate: Certificate, indent: int | None = None) -> str:
+    """A certificate as text.
 
     Raises:
-        InputError: the place is not writable.
         TaskRefused: a number is not finite.
     """
     try:
-        content = json.dumps(certificate.model_dump(mode="json"), indent=2, allow_nan=False)
+        return json.dumps(certificate.model_dump(mode="json"), indent=indent, allow_nan=False)
     except ValueError as error:
         raise TaskRefused(
             f"the certificate of {certificate.dataset} split {certificate.split} holds NaN or infinity"
         ) from error
-    write_atomically(path, f"{content}\n".encode())
 
 
 def read_certificate(path: Path) -> Certificate:
@@ -288,8 +289,18 @@ def read_certificate(path: Path) -> Certificate:
         InputError: it cannot be read or is not `fsvi-certificate/1`.
     """
     try:
-        return Certificate.model_validate_json(path.read_bytes())
+        return parse_certificate(path, path.read_bytes())
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse_certificate(where: Path, text: str | bytes) -> Certificate:
+    """A certificate from its text.
+
+    Raises:
+        InputError: it is not `fsvi-certificate/1`.
+    """
+    try:
+        return Certificate.model_validate_json(text)
     except ValidationError as error:
-        raise InputError(f"{path} is not a valid certificate: {invalid_field(error)}; build the task again") from error
+        raise InputError(f"{where} is not a valid certificate: {invalid_field(error)}; build the task again") from error

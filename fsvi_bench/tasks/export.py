@@ -15,11 +15,13 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.files import write_atomically
-from fsvi_bench.tasks.task import Task
+from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, save
+from fsvi_bench.tasks.frozen import FrozenTask, write_task
+from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.tensorfile import write_tensor_file
 
 FORMAT = "fsvi-training-problem/1"
-Format = Literal["npz", "safetensors"]
+Format = Literal["npz", "safetensors", "task"]
 
 
 def training_tensors(problem: Task) -> dict[str, Tensor]:
@@ -36,23 +38,48 @@ def training_tensors(problem: Task) -> dict[str, Tensor]:
     return {**own, "low": low, "high": high, **of_map}
 
 
+def split_path(out: Path, dataset: str, split: int, ending: str = "safetensors") -> Path:
+    """`OUT/<data set>/split-NN.<ending>`."""
+    return out / dataset / f"split-{split:02d}.{ending}"
+
+
+def export_task(
+    task: FrozenTask, certificate: Certificate | None, out: Path, form: str, data_dir: Path | None = None
+) -> Path:
+    """Writes a task in one of the formats into a folder and returns the file's path.
+
+    `task` is the frozen task itself (`fsvi-task/1`), with the certificate beside it, if it has one.
+
+    Raises:
+        InputError: an unknown format, raw data that cannot be had, or a place that is not writable.
+    """
+    if form not in get_args(Format):
+        raise unknown_name("format", form, get_args(Format))
+    if form != "task":
+        return export_problem(bind_task(task, data_dir), out, form)
+    path = split_path(out, task.dataset, task.split)
+    if certificate is None:
+        write_task(path, task)
+    else:
+        save(CertifiedTask(task, certificate), path)
+    return path
+
+
 def export_problem(problem: Task, out: Path, form: str) -> Path:
-    """Writes `OUT/<data set>/split-NN.<format>` and returns its path.
+    """Writes what a method may see of a task, as `npz` or `safetensors`, and returns the file's path.
 
     With the tensors go words that tell the problem from others, in an `npz` as arrays of text without an axis;
     `task_sha256` goes into the posterior's file.
 
     Raises:
-        InputError: an unknown format, features that are not finite, or a place that is not writable.
+        InputError: features that are not finite, or a place that is not writable.
     """
-    if form not in get_args(Format):
-        raise unknown_name("format", form, get_args(Format))
     if not bool(torch.isfinite(problem.Phi).all()):
         raise InputError(f"the features of {problem.dataset} split {problem.split} are not finite")
     tensors = training_tensors(problem)
     words = {name: str(getattr(problem.frozen, name)) for name in ("dataset", "split", "features", "k")}
     words |= {"format": FORMAT, "task_sha256": problem.sha256}
-    path = out / problem.dataset / f"split-{problem.split:02d}.{form}"
+    path = split_path(out, problem.dataset, problem.split, form)
     if form == "safetensors":
         write_tensor_file(path, tensors, words)
         return path

@@ -100,7 +100,15 @@ def read_task(path: Path) -> FrozenTask:
     Raises:
         InputError: it is not a valid `fsvi-task/1` file; says which field is wrong, what was got and expected.
     """
-    content = read_tensor_file(path, FORMAT, DEFINING_METADATA)
+    return task_of(read_tensor_file(path, FORMAT, DEFINING_METADATA))
+
+
+def task_of(content: TensorFile) -> FrozenTask:
+    """The task that a file's tensors and metadata make.
+
+    Raises:
+        InputError: as `read_task`.
+    """
     axes = _AXES | _OWN_AXES if content.tensors.keys() & _OWN_AXES else _AXES
     content.require_names(set(axes))
     sizes: dict[str, int] = {}

@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from fsvi_bench.errors import InputError, unknown_name, whole_number
-from fsvi_bench.files import is_file
+from fsvi_bench.files import is_directory, is_file
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.tasks.build import build_task, cached_task_path, load_cached
 from fsvi_bench.tasks.card import card_names, load_card
-from fsvi_bench.tasks.certificate import CertifiedTask, read_certified, read_within_limits, save
+from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, read_certified, save
 from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.tasks.sets import is_set, read_member, splits_of
+from fsvi_bench.tasks.splits import parse_ranges
 from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.threads import one_thread
 
@@ -23,41 +26,123 @@ PROBLEMS_IN_MEMORY = 40  #: two data sets' splits
 Place = tuple[str, int]  #: (data set, split)
 
 
-def official_path(dataset: str, split: int) -> Path:
-    """Where the official task of a split lies, if there is one."""
-    return resource_dir("datasets") / dataset / "tasks" / TASK_SET / f"split-{split:02d}.safetensors"
+def official_path(dataset: str) -> Path:
+    """Where the official tasks of a data set lie, if it has some."""
+    return resource_dir("datasets") / dataset / "tasks" / f"{TASK_SET}.safetensors"
 
 
 def official_splits(dataset: str) -> list[int]:
-    """The splits of a data set that have an official task, ascending; none of a data set that has no folder of them."""
-    found = official_path(dataset, 0).parent.glob("split-[0-9][0-9].safetensors")
-    return sorted(int(path.stem[6:]) for path in found)
+    """The splits of a data set that have an official task, ascending; none of a data set that has no such file."""
+    path = official_path(dataset)
+    return splits_of(path) if is_file(path) else []
 
 
 def find_task(dataset: str, split: int, *, official: bool = True) -> CertifiedTask | None:
     """The task of a split: the official one, if it may be that, else one that was fitted here; None if there is none.
 
     Raises:
-        InputError: there is no such split, or an official task is damaged.
+        InputError: there is no such split, or the official tasks are damaged.
         TaskRefused: the certificate fails the limits of this version.
     """
-    if official and is_file(official_path(dataset, split)):
+    path = official_path(dataset)
+    if official and is_file(path) and split in splits_of(path):
         return read_official(dataset, split)
     return load_cached(load_card(dataset), split)
 
 
 @lru_cache(256)
 def read_official(dataset: str, split: int) -> CertifiedTask:
-    """An official task and its certificate.
+    """An official task and its certificate, which stands for it: `fsvi-bench tasks verify` computes that again.
 
     Raises:
-        InputError, TaskRefused: as `read_within_limits`.
+        InputError: it is not there, or damaged.
+        TaskRefused: its certificate fails the limits of this version.
     """
-    path = official_path(dataset, split)
-    found = read_within_limits(path)
-    if (found.task.dataset, found.task.split) != (dataset, split):
-        raise InputError(f"{path} holds {found.task.dataset} split {found.task.split}; install the package again")
+    path = official_path(dataset)
+    found = read_member(path, split)
+    if found.task.dataset != dataset:
+        raise InputError(f"{path} holds {found.task.dataset}; install the package again")
+    found.certificate.require_limits()
     return found
+
+
+def require_official(dataset: str, splits: Sequence[int] | None = None) -> list[int]:
+    """These splits of a data set, all unless some are named.
+
+    Raises:
+        InputError: there is no such data set, or no official task of one of them.
+    """
+    if not (found := official_splits(load_card(dataset).name)):
+        raise InputError(
+            f"{dataset} has no official tasks; build tasks with `fsvi-bench tasks build --dataset {dataset} "
+            "--out tasks`, and give the files that it writes"
+        )
+    chosen = found if splits is None else list(splits)
+    if missing := [split for split in chosen if split not in found]:
+        raise InputError(f"{dataset} has no official task of split {missing[0]}; its splits: {found[0]} to {found[-1]}")
+    return chosen
+
+
+class Source(NamedTuple):
+    """Where one task lies: in a file of its own, or as a split of a set."""
+
+    path: Path
+    split: int | None = None
+
+    def __str__(self) -> str:
+        """As users name it: `boston:0` of an official task, else its file's path."""
+        dataset = self.path.parent.parent.name
+        where = dataset if self.path == official_path(dataset) else self.path
+        return str(where) if self.split is None else f"{where}:{self.split}"
+
+    def read(self) -> tuple[FrozenTask, Certificate | None]:
+        """The task, and its certificate if it has one.
+
+        Raises:
+            InputError: one of them is not valid, or they do not match.
+        """
+        if self.split is None:
+            return read_certified(self.path)
+        found = read_member(self.path, self.split)
+        return found.task, found.certificate
+
+
+def sources(name: str | Path) -> list[Source]:
+    """The tasks that a name stands for: a task file, a file of a set, a folder with such files, `boston` or `boston:0`.
+
+    Raises:
+        InputError: it stands for none.
+    """
+    path, (dataset, colon, split) = Path(name), str(name).partition(":")
+    if is_directory(path):  # what lies here goes before official tasks of the same name
+        if not (files := sorted(path.rglob("*.safetensors"))):
+            raise InputError(
+                f"no task lies in {path}, whose files end in .safetensors; name the folder that holds them"
+            )
+        return [source for file in files for source in _of_file(file)]
+    if not is_file(path):
+        if dataset in card_names():
+            splits = require_official(dataset, parse_ranges(split) if colon else None)
+            return [Source(official_path(dataset), split) for split in splits]
+        if path.name == str(name) and not path.suffix:
+            raise unknown_name("task file, folder or data set", dataset, card_names())
+    return _of_file(path)
+
+
+def _of_file(path: Path) -> list[Source]:
+    return [Source(path, split) for split in splits_of(path)] if is_set(path) else [Source(path)]
+
+
+def read_named(name: str | Path) -> tuple[FrozenTask, Certificate | None]:
+    """The one task that is named by its file, or as `boston:0`.
+
+    Raises:
+        InputError: there is none, there are several, or it is not valid.
+    """
+    found = [Source(Path(name))] if is_file(Path(name)) or ":" not in str(name) else sources(name)
+    if len(found) > 1:
+        raise InputError(f"{name} names {len(found)} tasks, expected one; name one split")
+    return found[0].read()
 
 
 class TaskSet:
@@ -109,7 +194,7 @@ def load_task(name_or_path: str | Path, split: int = 0) -> Task:
     the cache.
 
     Args:
-        name_or_path: one of `list_tasks()`, else a task file (`fsvi-task/1`), whose split is its own.
+        name_or_path: one of `list_tasks()`, else a task file (`fsvi-task/1`) or `boston:0`, whose split is its own.
 
     Raises:
         InputError: there is no such data set, split or file, the file is not valid, or its data cannot be had.
@@ -122,9 +207,9 @@ def load_task(name_or_path: str | Path, split: int = 0) -> Task:
         )
     name, path, split = str(name_or_path), Path(name_or_path), whole_number("split", split)
     if name not in card_names():
-        if not is_file(path) and path.name == name and not path.suffix:
+        if not is_file(path) and path.name == name and not path.suffix and ":" not in name:
             raise unknown_name("data set or task file", name, card_names())
-        frozen, certificate = read_certified(path)
+        frozen, certificate = read_named(path)
         return replace(bind_task(frozen), fit=certificate.fit if certificate else None).certified()
     found = find_task(name, split)
     if found is None:

@@ -14,7 +14,6 @@ from fsvi_bench import FactorisedGaussian, FullGaussian, InputError, SamplesPost
 from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.posteriors.io import write_posterior
 from fsvi_bench.tasks.frozen import write_task
-from fsvi_bench.tasks.official import official_path
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +40,7 @@ def test_names_and_numbers_are_those_of_the_command(diabetes, tmp_path, cli, met
     settings = {"max_steps": 5} if method == "rand-a" else {}
     q = fit(method, diabetes, **settings)
     write_posterior(tmp_path / "q.safetensors", q)
-    status, out, _ = cli(
-        "score", "--task", official_path("diabetes", 0), "--posterior", tmp_path / "q.safetensors", "--json"
-    )
+    status, out, _ = cli("score", "--task", "diabetes:0", "--posterior", tmp_path / "q.safetensors", "--json")
     assert status == 0
     said = flat_json(json.loads(out))
     assert said.pop("intervals") is None

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
+from fsvi_bench.tasks.certificate import read_certified
 from fsvi_bench.tasks.frozen import read_task, write_task
-from fsvi_bench.tasks.official import official_path
+from fsvi_bench.tasks.official import official_path, read_official
 
 
 def test_tasks_build_show_and_verify(cli, tmp_path):
@@ -25,7 +28,7 @@ def test_tasks_build_show_and_verify(cli, tmp_path):
     by_folder, by_files = (cli("tasks", "verify", *named) for named in ([tmp_path], paths))
     assert by_folder == by_files
     assert by_folder[1].splitlines()[-1].startswith("2 of 2 hold; posteriors computed twice agree to ")
-    shown = [json.loads(cli("tasks", "show", name, "--json")[1]) for name in ("diabetes", official_path("diabetes", 3))]
+    shown = [json.loads(cli("tasks", "show", name, "--json")[1]) for name in ("diabetes", "diabetes:3")]
     assert [len(each) for each in shown] == [20, 1]
     assert shown[0][3] == shown[1][0]
 
@@ -46,7 +49,7 @@ def test_tasks_verify_finds_a_task_that_is_not_the_certificates(cli, tmp_path):
     certificate = path.with_suffix(".certificate.json")
     content = json.loads(certificate.read_text())
     certificate.write_text(json.dumps({**content, "task_sha256": read_task(path).sha256}))
-    status, out, err = cli("tasks", "verify", path, official_path("diabetes", 0))
+    status, out, err = cli("tasks", "verify", path, "diabetes:0")
     assert status == 1
     assert out.splitlines()[-1].startswith("1 of 2 hold; ")
     assert "its certificate says noise_variance" in err
@@ -64,3 +67,35 @@ def test_what_is_no_task_does_not_keep_others_from_being_verified(cli, refused, 
     assert err.startswith(str(stray))
     assert err.count("\n") == 1
     assert str(stray) in refused("tasks", "verify", stray)
+
+
+@pytest.mark.parametrize("splits", [["diabetes:0,3"], ["diabetes", "--splits", "0,3"]])
+def test_tasks_export_writes_frozen_tasks_into_files_of_their_own(cli, tmp_path, splits):
+    status, out, _ = cli("tasks", "export", *splits, "--format", "task", "--out", tmp_path)
+    paths = [tmp_path / "diabetes" / f"split-0{split}.safetensors" for split in (0, 3)]
+    assert (status, out.split()) == (0, list(map(str, paths)))
+    for path, split in zip(paths, (0, 3), strict=True):
+        official, (task, certificate) = read_official("diabetes", split), read_certified(path)
+        assert (task.sha256, certificate) == (official.task.sha256, official.certificate)
+    assert cli("tasks", "verify", *paths)[0] == 0
+
+
+def test_the_file_of_a_set_stands_for_all_of_its_tasks(cli):
+    by_file, by_name = (cli("tasks", "show", name, "--json") for name in (official_path("protein"), "protein"))
+    assert by_file == by_name
+    status, out, _ = cli("tasks", "verify", "diabetes:1-2")
+    assert status == 0
+    assert [line.split(": ")[0] for line in out.splitlines()[:2]] == ["diabetes:1", "diabetes:2"]
+
+
+def test_run_and_score_take_an_official_task_by_its_name(cli, refused, tmp_path):
+    run = ("run", "--task", "diabetes:3", "--method", "exact", "--family", "ffg", "--out", tmp_path, "--json")
+    status, out, _ = cli(*run)
+    (record,) = json.loads(out)
+    assert (status, record["split"]) == (0, 3)
+    assert record["task_sha256"] == read_official("diabetes", 3).task.sha256
+    (posterior,) = tmp_path.rglob("posterior.safetensors")
+    status, out, _ = cli("score", "--task", "diabetes:3", "--posterior", posterior, "--json")
+    assert status == 0
+    assert json.loads(out)["kl"] == record["scores"]["kl"]
+    assert "names 20 tasks, expected one" in refused("score", "--task", "diabetes:0-19", "--posterior", posterior)

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fsvi_bench.conformance import CHECKS, Subject, check_method, conduct, scoring
-from fsvi_bench.conformance import repeating as repeating_checks
-from fsvi_bench.conformance.conduct import random_state, settings_of_process
+from fsvi_bench.conformance import CHECKS, Subject, check_method, checks, parametrize_with_checks, subjects
 from fsvi_bench.conformance.problems import nudged, toy_batch
-from fsvi_bench.conformance.verdict import Failed
+from fsvi_bench.conformance.process import random_state, settings_of_process
+from fsvi_bench.conformance.subject import Failed
 from fsvi_bench.methods.registry import MethodDefaults, MethodEntry, load_method, method_names
 from fsvi_bench.posteriors.trainable import TrainableGaussian
 from fsvi_bench.seeds import derived_generator
@@ -50,7 +49,7 @@ def test_what_has_no_posterior_is_asked_nothing_else():
 def test_a_negative_kl_is_found():
     """In the suite an odd factor is found before it comes to scores, so that they are asked directly."""
     with pytest.raises(Failed, match="no KL is negative"):
-        scoring.scores_are_numbers(subject_of(broken.NegativeKL))
+        checks.scores_are_numbers(subject_of(broken.NegativeKL))
 
 
 def test_every_check_has_a_method_that_fails_it():
@@ -72,6 +71,22 @@ def test_a_sound_method_passes_all(cls):
         "the steps are those declared (20, each once); what is done within a step cannot be seen from here"
     )
     assert {each.message for each in report.findings if each.status == "ok"} == {"", budget.message}
+
+
+@parametrize_with_checks([*subjects(Descends), *subjects("exact", ["ffg"])], ["trains", "reaches its exact limit"])
+def test_each_check_is_a_test_of_its_own(subject, check, request):
+    if subject.entry.name == "Descends" and "exact limit" in request.node.name:
+        with pytest.raises(pytest.skip.Exception, match="claims no exact limit"):
+            check(subject)
+    else:
+        check(subject)
+
+
+def test_a_check_that_fails_fails_its_test():
+    (case,) = parametrize_with_checks(subjects(broken.Raises), ["trains"]).args[1]
+    assert case.id == "Raises-ffg-trains"
+    with pytest.raises(AssertionError, match="ValueError: planted"):
+        case.values[1](case.values[0])
 
 
 def test_a_named_number_of_steps_is_kept_and_else_late_steps_are_seen():
@@ -96,29 +111,29 @@ def on_a_gpu_moved_by(monkeypatch):
 
 def test_on_a_gpu_numbers_may_differ_by_a_millionth(on_a_gpu_moved_by):
     on_a_gpu_moved_by(5e-7)
-    repeating_checks.on_gpu(subject_of(Sound, gpu=True))
+    checks.on_gpu(subject_of(Sound, gpu=True))
     on_a_gpu_moved_by(2e-6)
     with pytest.raises(Failed, match=r"differs from the CPU's numbers by 2\.0e-06, expected 1e-06 at most"):
-        repeating_checks.on_gpu(subject_of(Sound, gpu=True))
+        checks.on_gpu(subject_of(Sound, gpu=True))
 
 
 def test_on_a_gpu_numbers_may_differ_as_far_as_rounding_is_amplified(on_a_gpu_moved_by):
     """RANDA's full covariance amplifies it (an H100 moved it by 1.1e-4), the factorised one does not."""
     settings, entry = {"M": 10}, load_method("rand-a")
     on_a_gpu_moved_by(1.1e-4)
-    repeating_checks.on_gpu(Subject(entry, "full", settings, gpu=True))
+    checks.on_gpu(Subject(entry, "full", settings, gpu=True))
     with pytest.raises(Failed, match=r"by 1\.\de-04, expected 1e-06 at most"):
-        repeating_checks.on_gpu(Subject(entry, "ffg", settings, gpu=True))
+        checks.on_gpu(Subject(entry, "ffg", settings, gpu=True))
     on_a_gpu_moved_by(0.1)
     with pytest.raises(Failed, match=r"by 9\.\de-02, expected \de-0[2345] at most"):
-        repeating_checks.on_gpu(Subject(entry, "full", settings, gpu=True))
+        checks.on_gpu(Subject(entry, "full", settings, gpu=True))
 
 
 def test_what_amplifies_without_bounds_is_held_to_a_hundredth(on_a_gpu_moved_by, monkeypatch):
-    monkeypatch.setattr(repeating_checks, "_OF_ROUNDING", 1e300)
+    monkeypatch.setattr(checks, "_OF_ROUNDING", 1e300)
     on_a_gpu_moved_by(0.1)
     with pytest.raises(Failed, match="expected 1e-02 at most"):
-        repeating_checks.on_gpu(Subject(load_method("rand-a"), "full", {"M": 10}, gpu=True))
+        checks.on_gpu(Subject(load_method("rand-a"), "full", {"M": 10}, gpu=True))
 
 
 def test_a_nudge_is_one_unit_in_the_last_place_of_a_copy():
@@ -139,7 +154,7 @@ def test_our_own_methods_conform(name, monkeypatch):
     # Beartype, which checks shapes while tests run, chooses by Python's generator which items of a list it looks at.
     kept = {"torch", "NumPy"}
     states = lambda: {each: state for each, state in random_state().items() if each in kept}  # noqa: E731
-    monkeypatch.setattr(conduct, "random_state", states)
+    monkeypatch.setattr(checks, "random_state", states)
     entry = load_method(name)
     small = {"M": 10, "S": 20}  # SSGE's time goes with the cube of its function samples
     points = {option: value for option, value in small.items() if option in entry.cls.Options.model_fields}

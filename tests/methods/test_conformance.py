@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fsvi_bench.conformance import Subject
-from fsvi_bench.conformance.repeating import in_any_company
+from fsvi_bench.conformance.checks import in_any_company
 from fsvi_bench.conformance.subject import numbers, same
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData

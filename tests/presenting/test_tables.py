@@ -8,6 +8,7 @@ import math
 
 import pandas as pd
 import pytest
+from markupsafe import Markup
 
 from fsvi_bench.presenting.tables import Table, TableSpec, Written, as_csv, in_words, select
 

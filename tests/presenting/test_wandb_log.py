@@ -20,7 +20,7 @@ from fsvi_bench.errors import InputError, in_one_line
 from fsvi_bench.presenting import wandb_runs
 from fsvi_bench.presenting.parquet import record_frame
 from fsvi_bench.presenting.summary import shared
-from fsvi_bench.presenting.wandb_runs import SETTINGS, WandbUploads, log_once
+from fsvi_bench.presenting.wandb_runs import SETTINGS, WandbUploads, log_once, wandb_mode
 from fsvi_bench.running.store import folder_of
 from tests.presenting import wandb_processes
 from tests.presenting.wandb_calls import by_group, log_records

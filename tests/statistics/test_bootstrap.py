@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.statistics.bootstrap import (
-    BootstrapRanks,
     bootstrap_ranks,
     bootstrap_run_ranks,
     draw_counts,

@@ -14,11 +14,11 @@ from fsvi_bench.tasks.certificate import (
     Certificate,
     Fit,
     Limits,
+    certificate_json,
     certificate_path,
     certify,
     differences,
     read_certificate,
-    write_certificate,
 )
 from fsvi_bench.tasks.task import FeatureMap, Task
 
@@ -65,7 +65,7 @@ def test_it_recomputes_the_bound_that_the_reference_states(boston):
 def test_it_survives_the_disk(certificate, tmp_path):
     path = certificate_path(tmp_path / "split-00.safetensors")
     assert path.name == "split-00.certificate.json"
-    write_certificate(path, certificate)
+    path.write_text(certificate_json(certificate))
     assert read_certificate(path) == certificate
     assert json.loads(path.read_text())["format"] == "fsvi-certificate/1"
 
@@ -150,5 +150,5 @@ def test_a_file_that_is_not_one_is_refused(certificate, tmp_path):
 def test_one_that_holds_nan_is_never_written(certificate, tmp_path):
     broken = certificate.model_copy(update={"bound": float("nan")})
     with pytest.raises(TaskRefused, match="NaN"):
-        write_certificate(tmp_path / "c.json", broken)
+        certificate_json(broken)
     assert list(tmp_path.iterdir()) == []

@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths import features
-from fsvi_bench.running.plan import load_protocol
+from fsvi_bench.running.options import Request
+from fsvi_bench.running.plan import load_protocol, make_plan
 from fsvi_bench.tasks import official
 from fsvi_bench.tasks.build import departures, load_cached, split_indices
 from fsvi_bench.tasks.card import card_names, load_card
-from fsvi_bench.tasks.certificate import certify, differences
-from fsvi_bench.tasks.official import find_task, official_path, official_splits, official_tasks, read_official
+from fsvi_bench.tasks.certificate import certify, differences, save
+from fsvi_bench.tasks.official import (
+    find_task,
+    load_task,
+    official_path,
+    official_splits,
+    official_tasks,
+    read_named,
+    read_official,
+    sources,
+)
+from fsvi_bench.tasks.sets import read_member, splits_of, write_set
 from fsvi_bench.tasks.task import bind_task
 
+ROOT = Path(__file__).resolve().parents[2]
+IDENTITIES = json.loads((Path(__file__).parent / "official_v1.json").read_text())  #: taken when each split had a file
 FROZEN = [name for name in card_names() if official_splits(name)]
+
+
+def test_diabetes_and_the_development_sets_are_among_them():
+    assert {"diabetes", "boston", "concrete"} <= set(FROZEN)
+
+
+def test_identities_are_those_that_they_were_frozen_with():
+    assert {name: [read_official(name, split).task.sha256 for split in official_splits(name)] for name in FROZEN} == (
+        IDENTITIES
+    )
 
 
 @pytest.mark.parametrize("name", FROZEN)
@@ -98,35 +126,113 @@ def test_a_set_makes_each_problem_once():
     assert tasks.problem(("diabetes", 3)) is problem
 
 
+@pytest.fixture
+def copied(monkeypatch, tmp_path):
+    """A copy of two of diabetes' official tasks, in place of the set that is in the package."""
+    path = tmp_path / "diabetes" / "tasks" / "v1.safetensors"
+    write_set(path, [read_official("diabetes", split) for split in (0, 1)])
+    monkeypatch.setattr(official, "resource_dir", lambda name: tmp_path)
+    read_official.cache_clear()
+    yield path
+    read_official.cache_clear()
+
+
+def rewrite(path, metadata=lambda words: words, tensors=lambda tensors: tensors):
+    with safe_open(path, "pt") as stream:
+        kept, words = {name: stream.get_tensor(name) for name in stream.keys()}, stream.metadata()  # noqa: SIM118
+    save_file(tensors(kept), path, metadata=metadata(words))
+
+
+def exchanged(words):
+    return words | {"certificate.0": words["certificate.1"]}
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda folder: (folder / "split-00.certificate.json").unlink(), "has no certificate beside it"),
-        (lambda folder: (folder / "split-00.safetensors").write_bytes(b"x"), "is not a safetensors file"),
-        (lambda folder: [(folder / f"split-01{end}").replace(folder / f"split-00{end}") for end in ENDS],
-         "holds diabetes split 1"),
+        (lambda path: path.write_bytes(b"x"), "is not a safetensors file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "is not a safetensors file"),
+        (lambda path: rewrite(path, lambda words: words | {"format": "fsvi-task/1"}), "expected 'fsvi-task-set/1'"),
+        (lambda path: rewrite(path, lambda words: words | {"dataset": "boston"}), "has D=10 columns, but boston has"),
+        (lambda path: rewrite(path, lambda words: words | {"dataset": "yacht"}), "has D=10 columns, but yacht has"),
+        (lambda path: rewrite(path, lambda words: words | {"certificate.0": "{}"}), "is not a valid certificate"),
+        (lambda path: rewrite(path, exchanged), "certifies task .* but diabetes split 0 is"),
+        (lambda path: rewrite(path, lambda words: {k: v for k, v in words.items() if k != "certificate.0"}),
+         "has no certificate beside it"),
+        (lambda path: rewrite(path, tensors=lambda t: t | {"lengthscales": t["lengthscales"].float()}),
+         "'lengthscales' has type float32, expected float64"),
+        (lambda path: rewrite(path, tensors=lambda t: t | {"outputscale": t["outputscale"][:1]}),
+         "expected one number of splits in front of all"),
+        (lambda path: rewrite(path, tensors=lambda t: t | {"outputscale": t["outputscale"].flip(0)}), "certifies task"),
+        (lambda path: rewrite(path, tensors=lambda t: {k: v for k, v in t.items() if k != "jitter"}),
+         "'jitter' is missing"),
     ],
 )  # fmt: skip
-def test_a_damaged_one_is_refused_not_fitted_again(monkeypatch, tmp_path, damage, words):
-    for split in (0, 1):
-        for path in (
-            official_path("diabetes", split),
-            official_path("diabetes", split).with_suffix(".certificate.json"),
-        ):
-            copy = tmp_path / "diabetes" / "tasks" / "v1" / path.name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(path.read_bytes())
-    monkeypatch.setattr(official, "resource_dir", lambda name: tmp_path)
-    read_official.cache_clear()
-    damage(tmp_path / "diabetes" / "tasks" / "v1")
-    try:
-        with pytest.raises(InputError, match=words):
-            find_task("diabetes", 0)
-    finally:
-        read_official.cache_clear()
+def test_a_damaged_one_is_refused_not_fitted_again(copied, damage, words):
+    damage(copied)
+    with pytest.raises(InputError, match=words):
+        find_task("diabetes", 0)
 
 
-ENDS = (".safetensors", ".certificate.json")
+def test_another_data_sets_tasks_are_refused(copied):
+    write_set(copied, [read_member(ROOT / "datasets" / "boston" / "tasks" / "v1.safetensors", split) for split in (0,)])
+    with pytest.raises(InputError, match="holds boston"):
+        read_official("diabetes", 0)
+
+
+def test_a_split_is_read_without_the_others(copied, monkeypatch):
+    """What is not asked for may be broken."""
+    rewrite(copied, tensors=lambda t: t | {"lengthscales": t["lengthscales"] * torch.tensor([[1.0], [torch.nan]])})
+    assert read_official("diabetes", 0).task.sha256 == IDENTITIES["diabetes"][0]
+    with pytest.raises(InputError, match="'lengthscales' holds NaN"):
+        read_official("diabetes", 1)
+
+
+def test_a_set_is_written_and_read_to_the_bit(tmp_path):
+    members = [read_official("yacht", split) for split in range(3)]
+    write_set(tmp_path / "set.safetensors", members)
+    assert splits_of(tmp_path / "set.safetensors") == [0, 1, 2]
+    for split, member in enumerate(members):
+        found = read_member(tmp_path / "set.safetensors", split)
+        assert (found.task.sha256, found.certificate) == (member.task.sha256, member.certificate)
+    with pytest.raises(InputError, match="has no split 3; its splits run from 0 to 2"):
+        read_member(tmp_path / "set.safetensors", 3)
+    for others in (members[1:], [*members, read_official("boston", 3)]):
+        with pytest.raises(InputError, match=r"splits 0, 1, \.\.\. of one data set"):
+            write_set(tmp_path / "other.safetensors", others)
+    assert not (tmp_path / "other.safetensors").exists()
+
+
+def test_tasks_are_named_by_data_set_and_split_by_file_or_by_folder(tmp_path):
+    assert [str(source) for source in sources("boston:0,3-4")] == ["boston:0", "boston:3", "boston:4"]
+    assert [str(source) for source in sources("protein")] == [f"protein:{split}" for split in range(5)]
+    assert sources(official_path("protein")) == sources("protein")
+    save(read_official("yacht", 2), tmp_path / "a" / "yacht.safetensors")
+    write_set(tmp_path / "b.safetensors", [read_official("boston", 0)])
+    assert list(map(str, sources(tmp_path))) == [f"{tmp_path}/a/yacht.safetensors", f"{tmp_path}/b.safetensors:0"]
+    assert [source.read()[0].sha256 for source in sources(tmp_path)] == [
+        IDENTITIES["yacht"][2],
+        IDENTITIES["boston"][0],
+    ]
+    assert read_named("boston:7")[0].sha256 == load_task("boston:7").sha256 == IDENTITIES["boston"][7]
+    assert read_named(tmp_path / "a" / "yacht.safetensors")[1] == read_official("yacht", 2).certificate
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("boston:20", "boston has no official task of split 20; its splits: 0 to 19"),
+        ("boston:0-1", "names 2 tasks, expected one"),
+        ("boston:", "is not understood"),
+        ("bosten:0", "did you mean 'boston'"),
+        ("toy:0", "toy has no official tasks"),
+    ],
+)
+def test_what_names_no_task_is_refused(name, words):
+    with pytest.raises(InputError, match=words):
+        read_named(name)
+    with pytest.raises(InputError, match=words):
+        make_plan(Request(task_files=[name], methods=["exact"]))
 
 
 def test_the_protocol_of_official_tasks_asks_for_these_alone():

@@ -1,0 +1,85 @@
+"""All splits of a data set in one file, `fsvi-task-set/1`, of which one task is read without the others.
+
+Its tensors are those of `fsvi-task/1` with a leading axis of splits, and `certificate.<split>` in its metadata is the
+certificate of one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.tasks import frozen
+from fsvi_bench.tasks.certificate import CertifiedTask, certificate_json, parse_certificate, require_match
+from fsvi_bench.tasks.frozen import TENSOR_NAMES, task_of
+from fsvi_bench.tensorfile import TensorFile, TensorStream, open_tensor_file, write_tensor_file
+
+FORMAT = "fsvi-task-set/1"
+_SHARED = ("dataset", "data_sha256", "features")
+
+
+def write_set(path: Path, members: Sequence[CertifiedTask]) -> None:
+    """Writes the tasks of splits 0, 1, ... of one data set.
+
+    Raises:
+        InputError: they are not that, or the place is not writable.
+    """
+    tasks = [member.task for member in members]
+    shared = [{key: task.metadata[key] for key in _SHARED} for task in tasks]
+    if [task.split for task in tasks] != list(range(len(tasks))) or any(each != shared[0] for each in shared):
+        raise InputError(f"{path}: a set holds splits 0, 1, ... of one data set, in order; give these")
+    tensors = {name: torch.stack([task.tensors[name] for task in tasks]) for name in TENSOR_NAMES}
+    certificates = {
+        f"certificate.{split}": certificate_json(member.certificate) for split, member in enumerate(members)
+    }
+    write_tensor_file(path, tensors, {"format": FORMAT, **shared[0], **certificates})
+
+
+def is_set(path: Path) -> bool:
+    """Whether a file says that it is a set; whether it is one in earnest is found when it is read."""
+    try:
+        with open_tensor_file(path, FORMAT, ()):
+            return True
+    except InputError:
+        return False
+
+
+def splits_of(path: Path) -> list[int]:
+    """The splits that a file of a set holds, ascending.
+
+    Raises:
+        InputError: it is no such file.
+    """
+    with open_tensor_file(path, FORMAT, _SHARED) as stream:
+        return list(range(_count(path, stream)))
+
+
+def _count(path: Path, stream: TensorStream) -> int:
+    shapes = {name: stream.get_slice(name).get_shape() for name in stream.keys()}  # noqa: SIM118 -- not a mapping
+    counts = {shape[0] if shape else 0 for shape in shapes.values()}
+    if len(counts) != 1:
+        raise InputError(f"{path}: its tensors have shapes {shapes}, expected one number of splits in front of all")
+    return int(counts.pop())
+
+
+def read_member(path: Path, split: int) -> CertifiedTask:
+    """One task of a set, with its certificate. The tensors of the others are not read.
+
+    Raises:
+        InputError: it is not there or not valid; says which field is wrong, what was got and expected.
+    """
+    name = Path(f"{path}:{split}")
+    with open_tensor_file(path, FORMAT, _SHARED) as stream:
+        if split not in range(count := _count(path, stream)):
+            raise InputError(f"{path} has no split {split}; its splits run from 0 to {count - 1}")
+        metadata = stream.metadata()
+        # Copies, for the reason that `read_tensor_file` has.
+        tensors = {key: stream.get_slice(key)[split].clone() for key in stream.keys()}  # noqa: SIM118
+    if (certificate := metadata.get(f"certificate.{split}")) is None:
+        raise InputError(f"{name} has no certificate beside it; install the package again")
+    own = {"format": frozen.FORMAT, "split": str(split)} | {key: metadata[key] for key in _SHARED}
+    task = task_of(TensorFile(name, tensors, own))
+    return CertifiedTask(task, require_match(parse_certificate(name, certificate), task, name))
