@@ -1,17 +1,22 @@
-# The two commands of the README are `make run` and `make test`; CI adds `make check`.
+# The README's commands are `make run` and `make test`; CI runs `make check` and `make test-all`.
 PYTHON ?= python3
 PROCESSES ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
+# Reasons of what is skipped stand at the end.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -rs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test check format clean
+.PHONY: run test test-all check format clean
 
 run: $(VENV)/.installed
 	$(BIN)/fsvi-bench run --protocol quick
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
+	$(PYTEST) -m "not slow and not cluster"
+
+test-all: $(VENV)/.installed-dev
+	$(PYTEST)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -46,9 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests are dealt out. Those without their raw data are skipped with a reason; where data are required (CI) that is an
-    error."""
-    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    """Without the raw data, tests of them are skipped with a reason; where data are required (CI) that is an error."""
     if os.environ.get(DATA_VARIABLE):
         return
     if os.environ.get("FSVI_BENCH_REQUIRE_DATA"):
@@ -56,33 +53,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("data"):
             item.add_marker(pytest.mark.skip(reason=f"needs the raw UCI data: set ${DATA_VARIABLE}"))
-
-
-def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Slow tests first, so that no worker is left with one at the end: files of them in turn to whoever has least.
-
-    pytest-xdist's `worksteal` gives each worker an equal run of the list, so that these runs are what is made here. Slow
-    tests of one file stay together, since they may share a fixture that takes long.
-    """
-    files: dict[Path, list[pytest.Item]] = {}
-    rest: list[pytest.Item] = []
-    for item in items:
-        (files.setdefault(item.path, []) if item.get_closest_marker("slow") else rest).append(item)
-    hands: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    for file in sorted(files.values(), key=_seconds, reverse=True):
-        min(hands, key=_seconds).extend(file)
-    for place, hand in enumerate(hands):
-        share = (place + 1) * len(items) // workers - place * len(items) // workers
-        missing = max(0, share - len(hand))
-        hand += rest[:missing]
-        del rest[:missing]
-    return [item for hand in hands for item in hand] + rest
-
-
-def _seconds(items: Iterable[pytest.Item]) -> float:
-    """Of slow tests, roughly: as far as their marks say."""
-    marks = (item.get_closest_marker("slow") for item in items)
-    return sum(mark.kwargs.get("seconds", 5.0) for mark in marks if mark)
 
 
 @pytest.fixture(autouse=True, scope="session")
