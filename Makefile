@@ -4,7 +4,7 @@ PROCESSES ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 # Reasons of what is skipped stand at the end.
-PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -rs
+PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -rfEs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: run test test-all check format clean
