@@ -9,6 +9,7 @@ tested by Wilcoxon's signed-rank test of these means, the data set being the uni
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,7 @@ def comparison(board: Board, a: Standing, b: Standing) -> Comparison:
     """By the headline of the track that both are in; across tracks by the score that every posterior has."""
     score = HEADLINES[a.track] if a.track == b.track else ACROSS
     scores = score_frame(run_frame([a, b]), score)
-    (ratios,) = paired(scores, a.name, board.edition.datasets)
+    (ratios,) = paired(scores, a.name, [b.name], board.edition.datasets)
     medians: Any = scores.groupby("dataset").median().T.to_dict()
     differences = tuple(
         Difference(name, medians[name][a.name], medians[name][b.name], ratio, (low, high))
@@ -66,17 +67,16 @@ def p_value(board: Board, ratios: Float[np.ndarray, "D 3"]) -> float | None:
     return signed_rank_test(ratios[counts, 0]) if sum(counts) >= FEWEST_DATASETS else None
 
 
-def paired(scores: pd.DataFrame, a: str, datasets: Sequence[str]) -> Float[np.ndarray, "B D 3"]:
-    """One entry beside each of the B others of `score_frame`: the log ratio on each data set, and its interval."""
-    ratios = log_ratios(scores[a], scores.drop(columns=a)).groupby(["dataset", "number"]).mean()
+def paired(scores: pd.DataFrame, a: str, others: Sequence[str], datasets: Sequence[str]) -> Float[np.ndarray, "B D 3"]:
+    """One entry of `score_frame` beside each of B others: the log ratio on each data set, and its interval.
+
+    Of each run log10(a/b) within ±`BOUND`; equal infinities tie.
+    """
+    logs = scores.clip(lower=TIE).map(math.log10)
+    b = logs[list(others)].to_numpy()
+    differences = paired_differences(np.broadcast_to(logs[[a]], b.shape), b).clip(-BOUND, BOUND)
+    ratios = pd.DataFrame(differences, logs.index).groupby(["dataset", "number"]).mean()
     by_task = [ratios.loc[name].to_numpy().T for name in datasets]  # [B, tasks] each
     means = np.stack([tasks.mean(1) for tasks in by_task], 1)
     half = np.stack([half_width(tasks, TEST_TRAIN_RATIO) for tasks in by_task], 1)
     return np.stack([means, (means - half).clip(-BOUND), (means + half).clip(max=BOUND)], 2)
-
-
-def log_ratios(a: pd.Series[float], others: pd.DataFrame) -> pd.DataFrame:
-    """log10(a/b) of each run within ±`BOUND`, for each of the others; equal infinities tie."""
-    log_a, logs = (np.log10(np.maximum(scores.to_numpy(), TIE)) for scores in (a.to_frame(), others))
-    ratios = paired_differences(np.broadcast_to(log_a, logs.shape), logs).clip(-BOUND, BOUND)
-    return pd.DataFrame(ratios, others.index, others.columns)

@@ -5,8 +5,7 @@ The folder appears whole, or not at all.
 
 from __future__ import annotations
 
-import shutil
-import uuid
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,8 @@ from fsvi_bench.leaderboard.entry import (
     read_entry,
     require_name,
 )
-from fsvi_bench.leaderboard.jailed.messages import RunFailed
-from fsvi_bench.leaderboard.jailed.run import check_entry
-from fsvi_bench.leaderboard.verifying import Verification, find_method
+from fsvi_bench.leaderboard.jailed.run import check_entry, find_method
+from fsvi_bench.leaderboard.verifying import Verification
 from fsvi_bench.strict import checked, toml_text
 
 
@@ -58,9 +56,9 @@ def write_entry(draft: Draft, root: Path, replace: bool, check: Callable[[Entry]
     if folder.exists() and not replace:
         raise InputError(f"{folder} exists; give --replace to write it anew, or another --name")
     manifest = checked(Manifest, draft.content, folder / ENTRY_FILE)
-    workshop = entries / f".{uuid.uuid4().hex}"
-    made = workshop / draft.name
-    try:
+    entries.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=entries, ignore_cleanup_errors=True) as workshop:
+        made = Path(workshop, draft.name)
         write_atomically(made / ENTRY_FILE, toml_text(manifest).encode())
         if isinstance(manifest.method, SourceFile):
             write_atomically(made / manifest.method.file, draft.source or b"")
@@ -68,10 +66,8 @@ def write_entry(draft: Draft, root: Path, replace: bool, check: Callable[[Entry]
         require_identity(entry, read_entries(root)[0])
         check(entry)
         if folder.exists():
-            folder.rename(workshop / "earlier")
+            folder.rename(Path(workshop, "earlier"))
         made.rename(folder)
-    finally:
-        shutil.rmtree(workshop, ignore_errors=True)
     return entry
 
 
@@ -80,10 +76,5 @@ def require_conformance(entry: Entry, verification: Verification) -> int:
 
     A built-in method is checked by this project's own tests.
     """
-    method = find_method(entry)
-    if entry.source is None:
-        return 0
-    try:
-        return check_entry(entry, method, verification.jail, verification.limits)
-    except RunFailed as error:
-        raise InputError(f"{entry.name}: {error}; fsvi-bench methods check shows all, mend its source") from error
+    find_method(entry)
+    return 0 if entry.source is None else check_entry(entry, verification.jail, verification.limits)

@@ -8,7 +8,6 @@ same command goes on where an earlier one stopped; runs that failed are tried ag
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,17 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
-
-import fsvi_bench
-from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.errors import InputError
 from fsvi_bench.files import locked_directory, read_bounded, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, Secret
-from fsvi_bench.leaderboard.entry import BuiltIn, Entry
+from fsvi_bench.leaderboard.entry import Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
-from fsvi_bench.leaderboard.jailed.messages import RunFailed
-from fsvi_bench.leaderboard.jailed.run import Limits, Method, Run, Snapshot, quotable, run_entry
-from fsvi_bench.leaderboard.ranked_tasks import EditionTask, Place, make_task, runs, training_seed
+from fsvi_bench.leaderboard.jailed.run import Limits, Run, Snapshot, find_method, quotable, run_entry
+from fsvi_bench.leaderboard.ranked_tasks import Place, make_task, runs, training_seed
 from fsvi_bench.leaderboard.result import (
     RESULT_BYTES,
     SCORING_VERSION,
@@ -37,7 +32,6 @@ from fsvi_bench.leaderboard.result import (
     Waypoint,
 )
 from fsvi_bench.maths.blr import mean_field_optimum_kl
-from fsvi_bench.methods.registry import built_in_names, load_installed
 from fsvi_bench.running.executors.base import Executor
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
@@ -67,7 +61,6 @@ class _Trial:
 
     verification: Verification
     entry: Entry
-    method: Method
     place: Place
     seed: int  #: its number
 
@@ -81,7 +74,7 @@ class _Done(Strict):
     """A finished run."""
 
     cell: Cell
-    isolation: str  #: empty if it was cut short
+    isolation: str
     provenance: dict[str, Any]  #: of the process that ran it, on whatever machine
 
 
@@ -94,9 +87,9 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
             another process verifies the entry.
         TaskRefused: a task of the edition cannot be made.
     """
-    method, edition = find_method(entry), verification.edition
-    named = [each for each in runs(edition) if only is None or each[0] in only]
-    trials = [_Trial(verification, entry, method, place, seed) for place, seed in named]
+    find_method(entry)
+    edition = verification.edition
+    trials = [_Trial(verification, entry, *each) for each in runs(edition) if only is None or each[0] in only]
     folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification)}"
     with locked_directory(folder, "folder of finished runs"):
         done = {trial.file: kept for trial in trials if (kept := _kept(folder / trial.file))}
@@ -115,48 +108,24 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
         entry=entry.name,
         entry_sha256=entry.sha256,
         scoring_version=SCORING_VERSION,
-        isolation=" and ".join(sorted({each.isolation for each in done.values()} - {""})) or verification.jail.words,
+        isolation=" and ".join(sorted({each.isolation for each in done.values()})),
         provenance=_of_all([each.provenance for each in done.values()]),
         cells=tuple(done[trial.file].cell for trial in trials),
     )
 
 
-def find_method(entry: Entry) -> Method:
-    """Where the entry's class is found in the jail, and its settings there; all of a built-in method's, as checked.
-
-    Raises:
-        InputError: the built-in method is not here, or does not take the family or the settings.
-    """
-    method, manifest = entry.manifest.method, entry.manifest
-    if not isinstance(method, BuiltIn):
-        return Method(f":{method.class_}", manifest.settings)
-    if method.name not in built_in_names():  # an installed package's method is entered by its source
-        raise unknown_name("built-in method", method.name, built_in_names())
-    if Version(method.version) > Version(fsvi_bench.__version__):
-        raise InputError(
-            f"{entry.name} is of fsvi-bench {method.version}, this is {fsvi_bench.__version__}; install that version"
-        )
-    cls = load_installed(method.name).cls
-    if manifest.family not in cls.families:
-        known = " or ".join(cls.families)
-        raise InputError(f"{entry.name}: family is {manifest.family}, which {method.name} has not; give {known}")
-    options = load_installed(method.name).options(manifest.settings).model_dump(mode="json")
-    return Method(f"{cls.__module__}:{cls.__qualname__}", options)
-
-
 def _here() -> dict[str, Any]:
     """What this process computes with."""
-    facts = provenance("cpu", 0, datetime.now(UTC))
-    return {name: value for name, value in facts.items() if name not in ("device", "seeds")}
+    facts = dict(provenance("cpu", 0, datetime.now(UTC)))
+    del facts["device"], facts["seeds"]
+    return facts
 
 
 def _of_all(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The provenance of several runs: what differs is listed, and they started when the first of them did."""
     found = {name: sorted({each[name] for each in facts}, key=str) for name in facts[0]}
-    return {
-        name: values[0] if name == "started" or len(values) == 1 else " and ".join(map(str, values))
-        for name, values in found.items()
-    }
+    found["started"] = found["started"][:1]
+    return {name: " and ".join(map(str, values)) if values[1:] else values[0] for name, values in found.items()}
 
 
 def _identity(entry: Entry, verification: Verification) -> str:
@@ -182,24 +151,17 @@ def _kept(path: Path) -> _Done | None:
 def _attempt(trial: _Trial) -> _Done:
     """Makes the task, runs the entry on it, and scores the end; to fail is a result."""
     its, place = trial.verification, trial.place
-    made = make_task(place, its.edition, its.secret, its.data_dir)
-    seed = training_seed(made, trial.seed, its.edition, its.secret)
-    started = time.monotonic()
-    isolation = ""
-    try:
-        run = run_entry(trial.entry, trial.method, made.task, seed, its.jail, its.limits)
-        found, isolation = _judged(run, made.task), run.isolation
-    except RunFailed as error:
-        found = {"status": "failed", "reason": str(error), "seconds": time.monotonic() - started}
-    where: dict[str, Any] = {"kind": place.kind, "dataset": place.dataset, "number": place.number, "seed": trial.seed}
-    return _Done(cell=Cell(**where, task=_facts(made), **found), isolation=isolation, provenance=_here())
+    task, redrawn = make_task(place, its.edition, its.secret, its.data_dir)
+    seed = training_seed(place, task, trial.seed, its.edition, its.secret)
+    run = run_entry(trial.entry, task, seed, its.jail, its.limits)
+    cell = Cell(**vars(place), seed=trial.seed, task=_facts(task, redrawn), seconds=run.seconds, **_judged(run, task))
+    return _Done(cell=cell, isolation=run.isolation, provenance=_here())
 
 
-def _facts(made: EditionTask) -> TaskFacts:
-    task = made.task
+def _facts(task: Task, redrawn: int) -> TaskFacts:
     return TaskFacts(
         sha256=task.sha256,
-        redrawn=made.redrawn,
+        redrawn=redrawn,
         N=task.N,
         N_test=len(task.y_test),
         k=task.k,
@@ -210,9 +172,8 @@ def _facts(made: EditionTask) -> TaskFacts:
 
 
 def _judged(run: Run, task: Task) -> dict[str, Any]:
-    """Status, reason, scores, seconds and waypoints of a run, as fields of its cell."""
-    own: dict[str, Any] = {"status": run.status, "reason": run.reason, "seconds": run.seconds}
-    own["steps"] = run.snapshots[-1].steps if run.snapshots else None
+    """Status, reason, steps, scores and waypoints of a run, as fields of its cell."""
+    own = {"status": run.status, "reason": run.reason, "steps": run.snapshots[-1].steps if run.snapshots else None}
     if run.status != "ok":
         return own
     try:

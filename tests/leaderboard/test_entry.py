@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.entry import ENTRY_FILE, parse_manifest, read_entry
@@ -38,11 +34,6 @@ def test_everything_that_decides_a_result_is_in_the_hash():
 
 
 REFUSED = {
-    "blank title": ('title = "A title"', 'title = " "'),
-    "invisible title": ('title = "A title"', 'title = "\\u200b"'),
-    "markup": ('title = "A title"', 'title = "<b>"'),
-    "control characters": ('title = "A title"', 'title = "a\\u001bb"'),
-    "right-to-left override": ('title = "A title"', 'title = "a\\u202eb"'),
     "duplicate key": ('title = "A title"', 'title = "a"\ntitle = "b"'),
     "no licence": ('licence = "MIT"', 'licence = "mine alone"'),
     "unknown family": ('family = "full"', 'family = "all"'),
@@ -55,7 +46,6 @@ REFUSED = {
     "huge integer": ("lr = 0.1", f"lr = {'9' * 5000}"),
     "nested setting": ("lr = 0.1", "lr = {a = 1}"),
     "deep nesting": ("lr = 0.1", f"lr = {'[' * 5000}{']' * 5000}"),
-    "path as file": ('[method]\nname = "rand-a"\nversion = "0.2.0"', '[method]\nfile = "../x.py"\nclass = "M"'),
     "no method": ('[method]\nname = "rand-a"\nversion = "0.2.0"', "[method]"),
 }
 
@@ -73,11 +63,6 @@ def not_utf8(folder):
     (folder / ENTRY_FILE).write_bytes(b"\xff")
 
 
-def too_large(folder):
-    with (folder / ENTRY_FILE).open("r+b") as stream:
-        stream.truncate(10 * 2**30)  # sparse
-
-
 def large_source(folder):
     (folder / "method.py").write_bytes(b"#" * (2**20 + 1))
 
@@ -85,21 +70,6 @@ def large_source(folder):
 def link(folder):
     (folder / "method.py").unlink()
     (folder / "method.py").symlink_to("/etc/passwd")
-
-
-def linked_manifest(folder):
-    (folder / ENTRY_FILE).rename(folder.parent / "elsewhere")
-    (folder / ENTRY_FILE).symlink_to(folder.parent / "elsewhere")
-
-
-def fifo(folder):
-    (folder / "method.py").unlink()
-    os.mkfifo(folder / "method.py")
-
-
-def device(folder):
-    (folder / "method.py").unlink()
-    (folder / "method.py").symlink_to("/dev/zero")
 
 
 def directory(folder):
@@ -112,16 +82,11 @@ def many_files(folder):
         (folder / f"{place}.txt").touch()
 
 
-def conftest(folder):
-    (folder / "conftest.py").write_text("raise SystemExit")
-
-
 def posterior(folder):
     (folder / "split-00.safetensors").write_bytes(b"")
 
 
-@pytest.mark.parametrize("spoil", [not_utf8, too_large, large_source, link, linked_manifest, fifo, device, directory,
-                                   many_files, conftest, posterior], ids=lambda each: each.__name__)  # fmt: skip
+@pytest.mark.parametrize("spoil", [not_utf8, large_source, link, directory, many_files, posterior], ids=lambda each: each.__name__)  # fmt: skip
 def test_a_spoilt_folder_is_refused(folder, spoil):
     spoil(folder)
     with pytest.raises(InputError, match=r"expected|more than|no plain file|UTF-8|TOML|cannot read"):
@@ -132,18 +97,3 @@ def test_a_folder_that_is_a_link_is_refused(folder, tmp_path):
     (tmp_path / "there").symlink_to(folder)
     with pytest.raises(InputError, match="links are not followed"):
         read_entry(tmp_path / "there")
-
-
-@pytest.mark.slow(seconds=60)
-@settings(max_examples=10_000, deadline=None)
-@given(place=st.integers(0, len(TEXT)), length=st.integers(0, 12), text=st.text(max_size=12))
-def test_a_mutated_manifest_is_one_or_is_refused(tmp_path_factory, place, length, text):
-    """Whatever is accepted says of itself what its text says: it is the same after a round trip."""
-    content = (TEXT[:place] + text + TEXT[place + length :]).encode(errors="surrogatepass")
-    path = tmp_path_factory.getbasetemp() / ENTRY_FILE
-    try:
-        found = parse_manifest(content, path)
-    except InputError as error:
-        assert "\n" not in str(error)
-        return
-    assert parse_manifest(toml_text(found).encode(), path) == found

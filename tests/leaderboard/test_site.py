@@ -20,17 +20,16 @@ from fsvi_bench.leaderboard.board import Refused, read_board
 from fsvi_bench.leaderboard.comparing import comparison
 from fsvi_bench.leaderboard.edition import write_edition
 from fsvi_bench.leaderboard.entry import SourceFile
-from fsvi_bench.leaderboard.result import read_result, result_path
+from fsvi_bench.leaderboard.result import result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from fsvi_bench.leaderboard.site import output
-from fsvi_bench.leaderboard.site.build import build_site, site_files
+from fsvi_bench.leaderboard.site.build import Site, build_site, positions, site_files
 from fsvi_bench.leaderboard.site.output import MANIFEST, write_site
-from fsvi_bench.leaderboard.site.pages import Site, positions
 from fsvi_bench.leaderboard.site.render import WORDS, visible
 from fsvi_bench.leaderboard.site.serve import make_server
 from fsvi_bench.presenting.plots import digits
-from tests.leaderboard.boards import KEY, edition, make_board
-from tests.leaderboard.sites import DATASETS, PAGES, Page, save_board
+from tests.leaderboard.boards import KEY, edition, make_board, read_result
+from tests.leaderboard.sites import DATASETS, Page, save_board
 
 HOSTILE = "<b onclick=alert(1)>'\"&{{ 7 * 7 }}</b></script><script>alert(2)</script>\u202e\x1b[31m"
 
@@ -42,7 +41,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(root):
-    return Site.of(read_board(root), root)
+    return Site(read_board(root))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +82,7 @@ def test_the_first_page_says_who_is_ranked_and_what_is_not(pages):
 def test_an_open_editions_secret_is_in_no_file_and_commands_ask_for_it(tmp_path):
     save_board(tmp_path, edition(DATASETS, status="open"))
     (tmp_path / ALLOWED_SIGNERS).write_text("")
-    made = dict(site_files(Site.of(read_board(tmp_path), tmp_path)))
+    made = dict(site_files(Site(read_board(tmp_path))))
     assert not any(KEY.hex().encode() in content for content in made.values())
     assert "verify entries/near --edition v2 --secret FILE --key FILE" in Page(made["methods/near.html"]).words
     assert "No entry has a result that counts yet." in Page(made["index.html"]).words  # nobody signed
@@ -112,7 +111,7 @@ def test_a_data_sets_page_has_its_card_tasks_and_entries(site, pages):
         "Harrison, D. and Rubinfeld",
         "A data set to tune on: ranks leave it out",
         "drawn from the model",
-        "0.500 0.200 0.300",
+        "0.500 0.250 0.250",
         "The MAP, a point mass",
     ):
         assert words in page
@@ -187,7 +186,7 @@ def hostile(site):
 def test_strangers_texts_are_texts_everywhere(site, root, pages):
     board = hostile(site)
     board.standings[0] = replace(board.standings[0], signer=HOSTILE)
-    for name, content in site_files(Site.of(board, root)):
+    for name, content in site_files(Site(board)):
         if not name.endswith(".html"):
             continue
         page = Page(content)
@@ -218,13 +217,16 @@ def test_pages_run_nothing_of_their_own_and_lead_to_files_of_the_site(files, pag
             assert not fragment or "=" in fragment or fragment in pages[there].every("id"), (name, target)
 
 
-def test_equal_folders_give_equal_files_whatever_the_order(root, tmp_path):
-    _, names = build_site(root, tmp_path / "a")
+def test_equal_folders_give_equal_files_whatever_the_order(files, tmp_path, cli):
+    """And the command writes them, and says what does not count."""
     other = save_board(tmp_path / "other", order=-1)
-    board, _ = build_site(other, tmp_path / "b")
-    assert [each.name for each in board.refused] == ["broken"]
-    assert tree(tmp_path / "a") == tree(tmp_path / "b")
-    assert sorted(tree(tmp_path / "a")) == names
+    status, out, err = cli("leaderboard", "build", "--root", other, "--out", tmp_path / "site")
+    assert (status, out) == (0, f"{tmp_path / 'site' / 'index.html'}\n")
+    assert "fresh has no result that counts: not verified yet" in err
+    assert "broken is not shown" in err
+    written = tree(tmp_path / "site")
+    assert written.pop(MANIFEST)
+    assert written == files
 
 
 def test_a_board_without_results_and_one_with_absurd_numbers_have_pages(tmp_path):
@@ -370,11 +372,6 @@ def test_served_are_files_of_the_build_no_folders_and_nothing_behind_links(tmp_p
         make_server(secret, 0)
 
 
-def test_the_command_builds_and_says_what_does_not_count(root, tmp_path, cli):
-    status, out, err = cli("leaderboard", "build", "--root", root, "--out", tmp_path)
-    assert (status, out) == (0, f"{tmp_path / 'index.html'}\n")
-    assert "fresh has no result that counts: not verified yet" in err
-    assert "broken is not shown" in err
-    assert {*PAGES, "leaderboard.json"} <= tree(tmp_path).keys()
-    write_edition(tmp_path / "bare", edition())
-    assert cli("leaderboard", "build", "--root", tmp_path / "bare")[0] == 2
+def test_a_board_without_entries_is_refused(tmp_path, cli):
+    write_edition(tmp_path, edition())
+    assert cli("leaderboard", "build", "--root", tmp_path)[0] == 2
