@@ -12,22 +12,34 @@ command that renews it. Nothing is run and nothing is scored here.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError, invalid_field, quoted
-from fsvi_bench.files import is_directory, is_file, read_bounded
+from fsvi_bench.files import is_directory, is_file, read_bounded, require_writable_directory, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, read_edition
-from fsvi_bench.leaderboard.entry import ENTRIES, Entry, Track, read_entry
+from fsvi_bench.leaderboard.entry import (
+    ENTRIES,
+    ENTRY_FILE,
+    Entry,
+    Manifest,
+    SourceFile,
+    Track,
+    read_entry,
+    require_name,
+)
 from fsvi_bench.leaderboard.identity import require_own_source, require_own_title
 from fsvi_bench.leaderboard.ranked_tasks import Place, runs
 from fsvi_bench.leaderboard.result import RESULT_BYTES, SCORING_VERSION, Cell, Result, result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, signer
+from fsvi_bench.strict import checked, toml_text
 
 MOST_ENTRIES = 5000
 
@@ -139,6 +151,42 @@ def read_placed_entry(folder: Path) -> tuple[Entry, Path]:
     if folder.parent.name != ENTRIES:
         raise InputError(f"{folder} is in no leaderboard, expected LEADERBOARD/{ENTRIES}/NAME; move it there")
     return read_entry(folder), folder.parents[1]
+
+
+def write_entry(
+    root: Path, name: str, content: Mapping[str, Any], source: bytes | None, replace: bool,
+    check: Callable[[Entry], object],
+) -> Entry:  # fmt: skip
+    """Writes `root/entries/<name>/`, whole or not at all, once it passes a further check.
+
+    Args:
+        content: of `entry.toml`, not yet checked.
+        source: the text of the method's file, of one that is not built in.
+
+    Raises:
+        InputError: a field is not what the format takes, the entry may not stand beside the others, the folder exists
+            and `replace` is not given, or `check` raises it.
+    """
+    require_name(name)
+    entries = root / ENTRIES
+    folder = entries / name
+    require_writable_directory(entries, "folder of entries", "choose another leaderboard with --root")
+    if folder.exists() and not replace:
+        raise InputError(f"{folder} exists; give --replace to write it anew, or another --name")
+    manifest = checked(Manifest, content, folder / ENTRY_FILE)
+    entries.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=entries, ignore_cleanup_errors=True) as workshop:
+        made = Path(workshop, name)
+        write_atomically(made / ENTRY_FILE, toml_text(manifest).encode())
+        if isinstance(manifest.method, SourceFile):
+            write_atomically(made / manifest.method.file, source or b"")
+        entry = read_entry(made)  # as a verifier would
+        require_identity(entry, read_entries(root)[0])
+        check(entry)
+        if folder.exists():
+            folder.rename(Path(workshop, "earlier"))
+        made.rename(folder)
+    return entry
 
 
 class _Stale(Exception):

@@ -54,10 +54,8 @@ class ShortScores(Strict):
 
     @staticmethod
     def of(scores: Scores) -> ShortScores:
-        spectrum = scores.overconfidence
-        ratios = {f"{name}_variance_ratio": getattr(spectrum, name) for name in ("smallest", "median", "largest")}
-        own = {name: getattr(scores, name) for name in ShortScores.model_fields if name not in ratios}
-        return ShortScores(**own, **ratios)
+        known = dict(scores) | {f"{name}_variance_ratio": value for name, value in scores.overconfidence}
+        return ShortScores(**{name: known[name] for name in ShortScores.model_fields})
 
 
 class TaskFacts(Strict):

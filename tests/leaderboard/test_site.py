@@ -17,9 +17,9 @@ import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.board import Refused, read_board
-from fsvi_bench.leaderboard.comparing import comparison
 from fsvi_bench.leaderboard.edition import write_edition
 from fsvi_bench.leaderboard.entry import SourceFile
+from fsvi_bench.leaderboard.ranking import comparison
 from fsvi_bench.leaderboard.result import result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from fsvi_bench.leaderboard.site import output

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsvi_bench.leaderboard.board import read_board
-from fsvi_bench.leaderboard.comparing import comparison
+from fsvi_bench.leaderboard.ranking import comparison
 from fsvi_bench.leaderboard.site.build import Site, build_site, site_files
 from fsvi_bench.leaderboard.site.output import write_site
 from fsvi_bench.leaderboard.site.serve import address, make_server

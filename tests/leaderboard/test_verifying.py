@@ -11,15 +11,15 @@ import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import locked_directory
-from fsvi_bench.leaderboard import submitting, verifying
+from fsvi_bench.leaderboard import board as boards
+from fsvi_bench.leaderboard import verifying
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.edition import Secret, write_edition
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry, read_entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
-from fsvi_bench.leaderboard.jailed.run import Limits, find_method
+from fsvi_bench.leaderboard.jailed.run import Limits, find_method, require_conformance
 from fsvi_bench.leaderboard.ranked_tasks import Place
 from fsvi_bench.leaderboard.result import result_path
-from fsvi_bench.leaderboard.submitting import Draft, require_conformance
 from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, verify
 from fsvi_bench.running.executors.local import LocalExecutor
 from fsvi_bench.running.progress import Silent
@@ -139,7 +139,7 @@ def test_nobody_without_the_secret_can_lay_runs_where_they_are_taken_for_done():
 )
 def test_a_method_that_breaks_a_rule_or_has_not_what_it_declares_is_told_which(code, more, match):
     with pytest.raises(InputError, match=match) as error:
-        require_conformance(entry("failing", code, **{"settings": {}} | more), verification())
+        require_conformance(entry("failing", code, **{"settings": {}} | more), working_jail(), Limits())
     assert "fsvi-bench-" not in str(error.value)
 
 
@@ -260,15 +260,15 @@ def test_an_entry_that_is_there_stays_unless_replaced(board):
         raise InputError("it breaks a rule")
 
     with pytest.raises(InputError, match="breaks a rule"):
-        submitting.write_entry(Draft("mine", content), board, False, broken)
+        boards.write_entry(board, "mine", content, None, False, broken)
     assert list((board / "entries").iterdir()) == []
-    submitting.write_entry(Draft("mine", content), board, False, id)
+    boards.write_entry(board, "mine", content, None, False, id)
     with pytest.raises(InputError, match="give --replace"):
-        submitting.write_entry(Draft("mine", content), board, False, id)
-    submitting.write_entry(Draft("mine", {**content, "title": "Mine, again"}), board, True, id)
+        boards.write_entry(board, "mine", content, None, False, id)
+    boards.write_entry(board, "mine", {**content, "title": "Mine, again"}, None, True, id)
     assert read_entry(board / "entries" / "mine").manifest.title == "Mine, again"
     with pytest.raises(InputError, match="mine again"):
-        submitting.write_entry(Draft("twin", {**content, "title": "Another"}), board, False, id)
+        boards.write_entry(board, "twin", {**content, "title": "Another"}, None, False, id)
     assert sorted(path.name for path in (board / "entries").iterdir()) == ["mine"]
 
 

@@ -148,12 +148,17 @@ def _posterior(file: bytes, k: int, family: Family) -> Posterior:
     return posterior
 
 
-def check_entry(entry: Entry, jail: Jail, limits: Limits) -> int:
+def require_conformance(entry: Entry, jail: Jail, limits: Limits) -> int:
     """Holds an entry's method to what every method must do, in the jail; returns how many rules it kept.
 
+    A built-in method is checked by this project's own tests.
+
     Raises:
-        InputError: it broke one, exceeded a limit, or as `run_entry`.
+        InputError: it breaks a rule, exceeds a limit, or as `run_entry`.
     """
+    find_method(entry)
+    if entry.source is None:
+        return 0
     with _conversation(entry, None, 0, jail, limits) as (_, heard):
         try:
             _, message = next(heard)

@@ -10,10 +10,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from fsvi_bench.conformance import Subject, check_method
-from fsvi_bench.conformance.subject import MEASUREMENT_POINTS
+from fsvi_bench.conformance import check_method, subjects
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.jailed.confinement import calls_are_open, confine, end_with_parent, leaks
 from fsvi_bench.leaderboard.jailed.messages import MAX_POSTERIORS, MAX_REASON, Job, Message, read_job, send
@@ -68,11 +66,8 @@ def _method(folder: Path, job: Job, problem: TrainingData) -> Method:
 def _check(folder: Path, job: Job, pipe: int) -> None:
     """Conformance, with the entry's family and settings; but for its budget and the size of its measurement sets, which
     small problems cannot have."""
-    entry = load_method(f"{folder}/{job.method}")
-    family, _ = entry.cls.checked_family(job.family), entry.options(job.settings)
-    points = {"M": MEASUREMENT_POINTS} if "M" in entry.cls.Options.model_fields else {}
-    settings: dict[str, Any] = {name: value for name, value in job.settings.items() if name != "max_steps"} | points
-    findings = check_method([Subject(entry, family, settings)]).findings
+    settings = {name: value for name, value in job.settings.items() if name not in ("max_steps", "M")}
+    findings = check_method(subjects(f"{folder}/{job.method}", [job.family], settings)).findings
     if failed := [finding for finding in findings if finding.status == "failed"]:
         first = f"the first '{failed[0].check}': {failed[0].message}"
         advice = "mend its source (fsvi-bench methods check shows all)"

@@ -16,10 +16,20 @@ from markupsafe import Markup
 from pydantic_core import to_json
 
 from fsvi_bench.leaderboard.board import Board, Standing, read_board
-from fsvi_bench.leaderboard.comparing import p_value, paired
 from fsvi_bench.leaderboard.entry import TRACKS, SourceFile
 from fsvi_bench.leaderboard.ranked_tasks import OFFICIAL_SPLITS, TASKS, WITH_REAL_TARGETS, Place
-from fsvi_bench.leaderboard.ranking import ACROSS, HEADLINES, Line, Score, Table, rank, run_frame, score_frame
+from fsvi_bench.leaderboard.ranking import (
+    ACROSS,
+    HEADLINES,
+    Line,
+    Score,
+    Table,
+    p_value,
+    paired,
+    rank,
+    run_frame,
+    score_frame,
+)
 from fsvi_bench.leaderboard.result import TaskFacts
 from fsvi_bench.leaderboard.site.output import write_site
 from fsvi_bench.leaderboard.site.render import WORDS, asset_files, templates
