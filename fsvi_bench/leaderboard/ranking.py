@@ -205,10 +205,9 @@ def paired(scores: pd.DataFrame, a: str, others: Sequence[str], datasets: Sequen
 
     Of each run log10(a/b) within ±`BOUND`; equal infinities tie.
     """
-    logs = scores.clip(lower=TIE).map(math.log10)
-    b = logs[list(others)].to_numpy()
-    differences = paired_differences(np.broadcast_to(logs[[a]], b.shape), b).clip(-BOUND, BOUND)
-    ratios = pd.DataFrame(differences, logs.index).groupby(["dataset", "number"]).mean()
+    log_a, log_b = (np.log10(scores[names].clip(lower=TIE).to_numpy()) for names in ([a], list(others)))
+    differences = paired_differences(np.broadcast_to(log_a, log_b.shape), log_b).clip(-BOUND, BOUND)
+    ratios = pd.DataFrame(differences, scores.index).groupby(["dataset", "number"]).mean()
     by_task = [ratios.loc[name].to_numpy().T for name in datasets]  # [B, tasks] each
     means = np.stack([tasks.mean(1) for tasks in by_task], 1)
     half = np.stack([half_width(tasks, TEST_TRAIN_RATIO) for tasks in by_task], 1)

@@ -19,7 +19,6 @@ from fsvi_bench.leaderboard.ranking import rank
 from fsvi_bench.leaderboard.result import Result, result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from tests.leaderboard.boards import DATASETS, edition, entry, make_board, write_entry
-from tests.leaderboard.test_workflow import MINE, NEW, repository  # noqa: F401 - a fixture
 
 SOURCE = b"class M:\n    x = 1\n"
 DIABETES = edition(["diabetes"])
@@ -27,9 +26,6 @@ DIABETES = edition(["diabetes"])
 
 def flat(value):
     return lambda place, seed: value
-
-
-# --- Ranks ------------------------------------------------------------------------------------------------------------
 
 
 def order(root):
@@ -213,54 +209,3 @@ def test_minus_nought_is_a_number_like_another(tmp_path):
     root = make_board(tmp_path, {"first": flat(-0.0), "second": flat(0.0)}, DIABETES)
     assert [line.mean_rank for line in rank(read_board(root), "full").lines] == [1.5, 1.5]
     assert json.loads(result_path(root, "v2", "first").read_text())["cells"][0]["scores"]["kl"] == 0
-
-
-# --- Pull requests ----------------------------------------------------------------------------------------------------
-
-
-def submodule(proposed):
-    head = proposed.commit()
-    proposed.git("update-index", "--add", "--cacheinfo", f"160000,{head},{NEW}/mine.py")
-
-
-def type_change(proposed):
-    path = proposed.folder / "leaderboard/entries/old/entry.toml"
-    path.unlink()
-    path.symlink_to("../new/entry.toml")
-
-
-def rename(proposed):
-    proposed.git("mv", "leaderboard/entries/old/entry.toml", f"{NEW}/stolen.py")
-
-
-def another_case(proposed):
-    proposed.write(f"{NEW}/Entry.toml", MINE)
-
-
-def folder_in_another_case(proposed):
-    proposed.write("leaderboard/Entries/old/entry.toml", MINE)
-
-
-def up_and_down(proposed):
-    proposed.write("leaderboard/entries/new/..b/entry.toml", MINE)
-
-
-def hidden(proposed):
-    proposed.write(".gitattributes", "leaderboard/** -diff\n")
-
-
-def deleted(proposed):
-    (proposed.folder / "leaderboard/entries/old/entry.toml").unlink()
-
-
-@pytest.mark.parametrize("attack", [submodule, type_change, rename, another_case, folder_in_another_case, up_and_down,
-                                    hidden, deleted], ids=lambda each: each.__name__)  # fmt: skip
-def test_a_pull_request_cannot_reach_beyond_its_entry(repository, attack):  # noqa: F811
-    repository.write(f"{NEW}/entry.toml", MINE)
-    attack(repository)
-    if attack is submodule:  # `add --all` would drop what is not in the working tree
-        repository.git("commit", "--quiet", "--message", "x")
-        repository.commit = lambda: repository.git("rev-parse", "HEAD").strip()
-    status, out, said = repository.ask()
-    assert (status, out) == (1, "")
-    assert said.startswith("refused: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,27 +47,19 @@ def test_a_closed_edition_publishes_its_secret_and_stays_the_same(tmp_path):
     assert closed.sha256 == made.sha256
 
 
-def readable(path):
-    path.chmod(0o644)
+SPOILT = {
+    "chmod 600": lambda path: path.chmod(0o644),
+    "SHA-256 differs": lambda path: path.write_text("00" * 32),
+    "hexadecimal": lambda path: path.write_text("not hexadecimal"),
+    "cannot read": Path.unlink,
+}
 
 
-def another(path):
-    path.write_text("00" * 32)
-
-
-def garbage(path):
-    path.write_text("not hexadecimal")
-
-
-def absent(path):
-    path.unlink()
-
-
-@pytest.mark.parametrize("spoil", [readable, another, garbage, absent], ids=lambda each: each.__name__)
-def test_a_spoilt_secret_is_refused(tmp_path, spoil):
+@pytest.mark.parametrize(("match", "spoil"), SPOILT.items(), ids=SPOILT)
+def test_a_spoilt_secret_is_refused(tmp_path, match, spoil):
     made = make_board(tmp_path, "v1", ["yacht"], tmp_path / "secret")
     spoil(tmp_path / "secret")
-    with pytest.raises(InputError, match=r"chmod 600|SHA-256 differs|hexadecimal|cannot read"):
+    with pytest.raises(InputError, match=match):
         read_secret(made, tmp_path / "secret")
 
 

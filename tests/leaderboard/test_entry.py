@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fsvi_bench.errors import InputError
@@ -59,34 +61,25 @@ def test_what_is_no_manifest_is_refused(tmp_path, old, new):
     assert len(str(error.value)) < 600
 
 
-def not_utf8(folder):
-    (folder / ENTRY_FILE).write_bytes(b"\xff")
+def replaced(make):
+    def spoil(folder):
+        (folder / "method.py").unlink()
+        make(folder / "method.py")
+
+    return spoil
 
 
-def large_source(folder):
-    (folder / "method.py").write_bytes(b"#" * (2**20 + 1))
+SPOILT = {
+    "not UTF-8": lambda folder: (folder / ENTRY_FILE).write_bytes(b"\xff"),
+    "a large source": lambda folder: (folder / "method.py").write_bytes(b"#" * (2**20 + 1)),
+    "a link": replaced(lambda path: path.symlink_to("/etc/passwd")),
+    "a folder": replaced(Path.mkdir),
+    "many files": lambda folder: [(folder / f"{place}.txt").touch() for place in range(1000)],
+    "a posterior": lambda folder: (folder / "split-00.safetensors").write_bytes(b""),
+}
 
 
-def link(folder):
-    (folder / "method.py").unlink()
-    (folder / "method.py").symlink_to("/etc/passwd")
-
-
-def directory(folder):
-    (folder / "method.py").unlink()
-    (folder / "method.py").mkdir()
-
-
-def many_files(folder):
-    for place in range(1000):
-        (folder / f"{place}.txt").touch()
-
-
-def posterior(folder):
-    (folder / "split-00.safetensors").write_bytes(b"")
-
-
-@pytest.mark.parametrize("spoil", [not_utf8, large_source, link, directory, many_files, posterior], ids=lambda each: each.__name__)  # fmt: skip
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_a_spoilt_folder_is_refused(folder, spoil):
     spoil(folder)
     with pytest.raises(InputError, match=r"expected|more than|no plain file|UTF-8|TOML|cannot read"):
