@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,21 +56,6 @@ class Verification:
     data_dir: Path | None = None
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """One run: an entry on one task, with one seed."""
-
-    verification: Verification
-    entry: Entry
-    place: Place
-    seed: int  #: its number
-
-    @property
-    def file(self) -> str:
-        """Under which it is kept when it is done."""
-        return f"{self.place.kind}-{self.place.dataset}-{self.place.number:02d}-seed-{self.seed:02d}.json"
-
-
 class _Done(Strict):
     """A finished run."""
 
@@ -89,18 +75,18 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
     """
     find_method(entry)
     edition = verification.edition
-    trials = [_Trial(verification, entry, *each) for each in runs(edition) if only is None or each[0] in only]
+    trials = [each for each in runs(edition) if only is None or each[0] in only]
     folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification)}"
     with locked_directory(folder, "folder of finished runs"):
-        done = {trial.file: kept for trial in trials if (kept := _kept(folder / trial.file))}
-        missing = [trial for trial in trials if trial.file not in done]
+        done = {trial: kept for trial in trials if (kept := _kept(folder / _file(*trial)))}
+        missing = [trial for trial in trials if trial not in done]
         progress.start(entry.name, len(missing))
-        for trial, outcome in executor.map(_attempt, missing):
+        for trial, outcome in executor.map(partial(_attempt, entry, verification), missing):
             if isinstance(outcome, Exception):
                 raise outcome
-            write_atomically(folder / trial.file, outcome.model_dump_json().encode())
-            done[trial.file] = outcome
-            progress.advance(entry.name, trial.place.name, status=outcome.cell.status)
+            write_atomically(folder / _file(*trial), outcome.model_dump_json().encode())
+            done[trial] = outcome
+            progress.advance(entry.name, trial[0].name, status=outcome.cell.status)
     return Result(
         edition=edition.name,
         edition_sha256=edition.sha256,
@@ -110,7 +96,7 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
         scoring_version=SCORING_VERSION,
         isolation=" and ".join(sorted({each.isolation for each in done.values()})),
         provenance=_of_all([each.provenance for each in done.values()]),
-        cells=tuple(done[trial.file].cell for trial in trials),
+        cells=tuple(done[trial].cell for trial in trials),
     )
 
 
@@ -139,6 +125,11 @@ def _identity(entry: Entry, verification: Verification) -> str:
     return f"{secret.seed('kept', sha256_of_json(own)):016x}"
 
 
+def _file(place: Place, seed: int) -> str:
+    """Under which a run is kept when it is done."""
+    return f"{place.kind}-{place.dataset}-{place.number:02d}-seed-{seed:02d}.json"
+
+
 def _kept(path: Path) -> _Done | None:
     """A run that an earlier verification had finished; None if there is none, or if it failed: that is tried again."""
     try:
@@ -148,13 +139,13 @@ def _kept(path: Path) -> _Done | None:
     return None if kept.cell.status == "failed" else kept
 
 
-def _attempt(trial: _Trial) -> _Done:
-    """Makes the task, runs the entry on it, and scores the end; to fail is a result."""
-    its, place = trial.verification, trial.place
+def _attempt(entry: Entry, its: Verification, trial: tuple[Place, int]) -> _Done:
+    """Makes the task, runs the entry on it with the seed of a number, and scores the end; to fail is a result."""
+    place, number = trial
     task, redrawn = make_task(place, its.edition, its.secret, its.data_dir)
-    seed = training_seed(place, task, trial.seed, its.edition, its.secret)
-    run = run_entry(trial.entry, task, seed, its.jail, its.limits)
-    cell = Cell(**vars(place), seed=trial.seed, task=_facts(task, redrawn), seconds=run.seconds, **_judged(run, task))
+    seed = training_seed(place, task, number, its.edition, its.secret)
+    run = run_entry(entry, task, seed, its.jail, its.limits)
+    cell = Cell(**vars(place), seed=number, task=_facts(task, redrawn), seconds=run.seconds, **_judged(run, task))
     return _Done(cell=cell, isolation=run.isolation, provenance=_here())
 
 

@@ -62,7 +62,7 @@ def test_runs_of_several_machines_name_them_all():
 
 
 @pytest.mark.slow(seconds=30)
-def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
+def test_what_is_done_is_not_done_again(tmp_path):
     each = built_in()
     whole = run(each, tmp_path)
     (kept,) = (tmp_path / VERIFYING / "v2").iterdir()
@@ -72,13 +72,12 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
     done["cell"] |= {"status": "failed", "scores": None}
     late.write_text(json.dumps(done))
     made = []
-    attempt = verifying._attempt
 
     class Counting(LocalExecutor):
         def map(self, function, arguments):
             for argument in arguments:
-                made.append(argument.place)
-                yield argument, attempt(argument)
+                made.append(argument[0])
+                yield argument, function(argument)
 
     again = verify(each, verification(), tmp_path, Counting(1), Silent(), SOME)
     assert made == SOME[:2]
