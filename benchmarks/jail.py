@@ -15,7 +15,6 @@ import time
 from fsvi_bench.leaderboard.entry import Budget, BuiltIn, Entry, Manifest
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.run import Limits, run_entry
-from fsvi_bench.leaderboard.verifying import find_method
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -33,7 +32,7 @@ def entry(method: str, family: str) -> Entry:
 def seconds_of_a_run(each: Entry, task: Task, jail: Jail) -> tuple[float, float]:
     """Seconds to start, and seconds from there to the end."""
     start = time.perf_counter()
-    run = run_entry(each, find_method(each), task, 0, jail, Limits())
+    run = run_entry(each, task, 0, jail, Limits())
     assert run.status == "ok", run.reason
     return time.perf_counter() - start - run.seconds, run.seconds
 

@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -20,9 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from playwright.sync_api import Page, sync_playwright
 
 from fsvi_bench.leaderboard.board import read_board
-from fsvi_bench.leaderboard.site.build import site_files
+from fsvi_bench.leaderboard.site.build import Site, site_files
 from fsvi_bench.leaderboard.site.output import write_site
-from fsvi_bench.leaderboard.site.pages import Site, first_page
 from fsvi_bench.leaderboard.site.render import asset_files
 from tests.leaderboard.boards import edition, make_board
 from tests.leaderboard.sites import kls
@@ -55,9 +55,10 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="board-"))
     make_board(root, {f"entry-{i:03d}": kls(1 + i / 100) for i in range(arguments.entries)}, edition(list(DATASETS)))
     start = time.perf_counter()
-    site = Site.of(read_board(root), root)
+    site = Site(read_board(root))
     ranked = time.perf_counter()
-    files = dict(site_files(site)) if arguments.whole else {**asset_files(), "index.html": first_page(site)}
+    made = site_files(site)
+    files = dict(made if arguments.whole else islice(made, len(asset_files()) + 1))
     write_site(folder, files)
     written, size = time.perf_counter(), sum(map(len, files.values()))
     print(

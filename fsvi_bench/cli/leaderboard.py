@@ -12,7 +12,7 @@ from fsvi_bench.cli.options import AsJson
 
 if TYPE_CHECKING:
     from fsvi_bench.leaderboard.board import Board, Standing
-    from fsvi_bench.leaderboard.comparing import Comparison
+    from fsvi_bench.leaderboard.ranking import Comparison
     from fsvi_bench.leaderboard.verifying import Verification
     from fsvi_bench.presenting.tables import Table
 
@@ -147,7 +147,7 @@ def compare(
     from fsvi_bench.cli.console import print_json, stdout
     from fsvi_bench.errors import InputError
     from fsvi_bench.leaderboard.board import read_board
-    from fsvi_bench.leaderboard.comparing import comparison
+    from fsvi_bench.leaderboard.ranking import comparison
 
     if a == b:
         raise InputError(f"{a} beside itself says nothing; name two entries")

@@ -43,8 +43,7 @@ def submit(
     from fsvi_bench.cli.console import stderr, stdout
     from fsvi_bench.cli.leaderboard import local_verification
     from fsvi_bench.errors import InputError
-    from fsvi_bench.leaderboard.board import read_entries, read_placed_entry, require_identity
-    from fsvi_bench.leaderboard.submitting import Draft, write_entry
+    from fsvi_bench.leaderboard.board import read_entries, read_placed_entry, require_identity, write_entry
     from fsvi_bench.running.executors import use_one_thread
     from fsvi_bench.running.settings import parse_setting
 
@@ -66,8 +65,8 @@ def submit(
             "family": family, "link": link, "notes": notes, "method": its,
             "settings": dict(map(parse_setting, settings or ())), "budget": {"steps": steps, "seconds": seconds},
         }  # fmt: skip
-        draft = Draft(name or _name(f"{words}-{family}"), content, source)
-        entry = write_entry(draft, root, replace, lambda made: _conforms(made, verification))
+        name = name or _name(f"{words}-{family}")
+        entry = write_entry(root, name, content, source, replace, lambda made: _conforms(made, verification))
     folder = root / "entries" / entry.name
     passed = _tried(entry, verification, root)
     stdout.print(str(folder), soft_wrap=True)
@@ -101,9 +100,9 @@ def _name(text: str) -> str:
 
 def _conforms(entry: Entry, verification: Verification) -> None:
     from fsvi_bench.cli.console import stderr
-    from fsvi_bench.leaderboard.submitting import require_conformance
+    from fsvi_bench.leaderboard.jailed.run import require_conformance
 
-    if checks := require_conformance(entry, verification):
+    if checks := require_conformance(entry, verification.jail, verification.limits):
         stderr.print(f"{entry.name} keeps {checks} rules")
 
 

@@ -12,21 +12,34 @@ command that renews it. Nothing is run and nothing is scored here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError, invalid_field, quoted
-from fsvi_bench.files import is_directory, is_file, read_bounded
+from fsvi_bench.files import is_directory, is_file, read_bounded, require_writable_directory, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, read_edition
-from fsvi_bench.leaderboard.entry import ENTRIES, Entry, Track, read_entry
+from fsvi_bench.leaderboard.entry import (
+    ENTRIES,
+    ENTRY_FILE,
+    Entry,
+    Manifest,
+    SourceFile,
+    Track,
+    read_entry,
+    require_name,
+)
 from fsvi_bench.leaderboard.identity import require_own_source, require_own_title
 from fsvi_bench.leaderboard.ranked_tasks import Place, runs
 from fsvi_bench.leaderboard.result import RESULT_BYTES, SCORING_VERSION, Cell, Result, result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS, signer
+from fsvi_bench.strict import checked, toml_text
 
 MOST_ENTRIES = 5000
 
@@ -48,9 +61,10 @@ class Standing:
     def track(self) -> Track:
         return self.entry.manifest.track
 
-    def cells(self, kind: str) -> list[Cell]:
-        """Those of the result, if it counts, on `ranked` or on `official` tasks."""
-        return [cell for cell in (self.result.cells if self.result else ()) if cell.kind == kind]
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """Those of the result, if it counts."""
+        return self.result.cells if self.result else ()
 
 
 @dataclass(frozen=True)
@@ -68,10 +82,7 @@ class Board:
     edition: Edition
     standings: list[Standing]
     refused: list[Refused]
-
-    def track(self, track: Track) -> list[Standing]:
-        """The entries of a track that have a result."""
-        return [each for each in self.standings if each.result is not None and each.track == track]
+    signed: bool  #: whether only what an allowed signer has signed counts
 
 
 def read_board(root: Path, edition: str | None = None) -> Board:
@@ -86,9 +97,9 @@ def read_board(root: Path, edition: str | None = None) -> Board:
     if not is_directory(root / ENTRIES):
         raise InputError(f"{root} holds no leaderboard (entries/ and editions/); make one: fsvi-bench leaderboard init")
     read = read_edition(root, edition)
-    wanted = set(runs(read))
+    signed, wanted = os.path.lexists(root / ALLOWED_SIGNERS), set(runs(read))
     entries, refused = read_entries(root)
-    standings = [_standing(entry, root, read, wanted) for entry in entries]
+    standings = [_standing(entry, root, read, signed, wanted) for entry in entries]
     # Of two entries that may not stand side by side, the one that has a result was there first.
     kept: list[Standing] = []
     for standing in sorted(standings, key=lambda each: (each.result is None, each.name)):
@@ -97,7 +108,8 @@ def read_board(root: Path, edition: str | None = None) -> Board:
             kept.append(standing)
         except InputError as error:
             refused.append(Refused(standing.name, str(error)))
-    return Board(read, sorted(kept, key=lambda each: each.name), sorted(refused, key=lambda each: each.name))
+    by_name = attrgetter("name")
+    return Board(read, sorted(kept, key=by_name), sorted(refused, key=by_name), signed)
 
 
 def require_identity(entry: Entry, others: list[Entry]) -> None:
@@ -109,14 +121,23 @@ def require_identity(entry: Entry, others: list[Entry]) -> None:
 
 def read_entries(root: Path) -> tuple[list[Entry], list[Refused]]:
     """The entries of a leaderboard's folder by name, and what lies there and is none. Hidden names are passed over."""
+    with os.scandir(root / ENTRIES) as found:
+        names = sorted(each.name for each in islice(found, MOST_ENTRIES + 1))
+    if len(names) > MOST_ENTRIES:
+        raise InputError(
+            f"{root / ENTRIES} holds more than {MOST_ENTRIES} folders, more than a board can have; remove some"
+        )
     entries: list[Entry] = []
     refused: list[Refused] = []
-    for folder in _folders(root / ENTRIES):
+    for name in names:
+        folder = root / ENTRIES / name
+        if name.startswith(".") or (is_file(folder) and not folder.is_symlink()):
+            continue
         try:
             entries.append(read_entry(folder))
         except InputError as error:
             problem = str(error).replace(f"{folder}{os.sep}", "").replace(str(folder), "the folder")
-            refused.append(Refused(quoted(folder.name)[1:-1], problem))
+            refused.append(Refused(quoted(name)[1:-1], problem))
     return entries, refused
 
 
@@ -132,30 +153,56 @@ def read_placed_entry(folder: Path) -> tuple[Entry, Path]:
     return read_entry(folder), folder.parents[1]
 
 
-def _folders(entries: Path) -> Iterator[Path]:
-    with os.scandir(entries) as found:
-        names = [each.name for each in islice(found, MOST_ENTRIES + 1)]
-    if len(names) > MOST_ENTRIES:
-        raise InputError(f"{entries} holds more than {MOST_ENTRIES} folders, more than a board can have; remove some")
-    shown = (entries / name for name in sorted(names) if not name.startswith("."))
-    return (path for path in shown if path.is_symlink() or not is_file(path))
+def write_entry(
+    root: Path, name: str, content: Mapping[str, Any], source: bytes | None, replace: bool,
+    check: Callable[[Entry], object],
+) -> Entry:  # fmt: skip
+    """Writes `root/entries/<name>/`, whole or not at all, once it passes a further check.
+
+    Args:
+        content: of `entry.toml`, not yet checked.
+        source: the text of the method's file, of one that is not built in.
+
+    Raises:
+        InputError: a field is not what the format takes, the entry may not stand beside the others, the folder exists
+            and `replace` is not given, or `check` raises it.
+    """
+    require_name(name)
+    entries = root / ENTRIES
+    folder = entries / name
+    require_writable_directory(entries, "folder of entries", "choose another leaderboard with --root")
+    if folder.exists() and not replace:
+        raise InputError(f"{folder} exists; give --replace to write it anew, or another --name")
+    manifest = checked(Manifest, content, folder / ENTRY_FILE)
+    entries.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=entries, ignore_cleanup_errors=True) as workshop:
+        made = Path(workshop, name)
+        write_atomically(made / ENTRY_FILE, toml_text(manifest).encode())
+        if isinstance(manifest.method, SourceFile):
+            write_atomically(made / manifest.method.file, source or b"")
+        entry = read_entry(made)  # as a verifier would
+        require_identity(entry, read_entries(root)[0])
+        check(entry)
+        if folder.exists():
+            folder.rename(Path(workshop, "earlier"))
+        made.rename(folder)
+    return entry
 
 
 class _Stale(Exception):
     """Why a result does not count, in a clause."""
 
 
-def _standing(entry: Entry, root: Path, edition: Edition, wanted: set[tuple[Place, int]]) -> Standing:
+def _standing(entry: Entry, root: Path, edition: Edition, signed: bool, wanted: set[tuple[Place, int]]) -> Standing:
     try:
-        result, who = _signed_result(result_path(root, edition.name, entry.name), root)
-        if why := _why_stale(result, entry, edition, wanted):
-            raise _Stale(why)
+        result, who = _signed_result(result_path(root, edition.name, entry.name), root, signed)
+        _require_current(result, entry, edition, wanted)
     except _Stale as error:
         return Standing(entry, None, None, str(error))
     return Standing(entry, result, who, None)
 
 
-def _signed_result(path: Path, root: Path) -> tuple[Result, str | None]:
+def _signed_result(path: Path, root: Path, signed: bool) -> tuple[Result, str | None]:
     """A result, and who signed it where signatures are asked for; bytes that nobody signed are not looked into."""
     if not os.path.lexists(path):
         raise _Stale("not verified yet")
@@ -163,8 +210,8 @@ def _signed_result(path: Path, root: Path) -> tuple[Result, str | None]:
         content = read_bounded(path, RESULT_BYTES)
     except InputError as error:
         raise _Stale(f"its result is no file of {RESULT_BYTES >> 20} MiB at most") from error
-    who = None
-    if os.path.lexists(root / ALLOWED_SIGNERS) and (who := signer(path, content, root)) is None:
+    who = signer(path, content, root) if signed else None
+    if signed and who is None:
         raise _Stale("no allowed signer signed its result")
     try:
         result = Result.model_validate_json(content)
@@ -175,17 +222,17 @@ def _signed_result(path: Path, root: Path) -> tuple[Result, str | None]:
     return result, who
 
 
-def _why_stale(result: Result, entry: Entry, edition: Edition, wanted: set[tuple[Place, int]]) -> str | None:
-    """Why a result is not one of exactly this entry in exactly this edition; None if it is."""
+def _require_current(result: Result, entry: Entry, edition: Edition, wanted: set[tuple[Place, int]]) -> None:
+    """Raises _Stale unless a result is one of exactly this entry in exactly this edition."""
     if (result.entry, result.entry_sha256) != (entry.name, entry.sha256):
-        return "its result is of an earlier version of the entry"
+        raise _Stale("its result is of an earlier version of the entry")
     if (result.edition, result.edition_sha256) != (edition.name, edition.sha256):
-        return "its result is of other tasks than this edition's"
+        raise _Stale("its result is of other tasks than this edition's")
     if result.scoring_version != SCORING_VERSION:
-        return f"its result is of scoring version {result.scoring_version}, and this is {SCORING_VERSION}"
+        raise _Stale(f"its result is of scoring version {result.scoring_version}, and this is {SCORING_VERSION}")
     if not result.isolated and not edition.allow_without_isolation:
-        return "it was run without a jail, which this edition does not rank"
-    found = {(cell.place, cell.seed) for cell in result.cells}
-    if found != wanted:
-        return f"its result lacks {len(wanted - found)} of {len(wanted)} runs, and has {len(found - wanted)} others"
-    return None
+        raise _Stale("it was run without a jail, which this edition does not rank")
+    lacking = wanted - {(cell.place, cell.seed) for cell in result.cells}
+    others = len(result.cells) - len(wanted - lacking)  # a run that stands twice is one
+    if lacking or others:
+        raise _Stale(f"its result lacks {len(lacking)} of {len(wanted)} runs, and has {others} others")

@@ -46,7 +46,7 @@ class Edition(Strict):
     def _consistent(self) -> Edition:
         if (self.status == "closed") != (self.secret is not None):
             raise ValueError("a closed edition publishes its secret, and an open one keeps it")
-        if self.secret is not None and hashlib.sha256(bytes.fromhex(self.secret)).hexdigest() != self.secret_sha256:
+        if self.secret is not None and Secret(bytes.fromhex(self.secret)).sha256 != self.secret_sha256:
             raise ValueError("the secret does not have the SHA-256 'secret_sha256'")
         if len(set(self.datasets)) < len(self.datasets):
             raise ValueError("a data set stands twice in 'datasets'")
@@ -84,24 +84,21 @@ class Secret:
 
 
 def read_edition(root: Path, name: str | None = None) -> Edition:
-    """An edition of a leaderboard's folder, by default the latest.
+    """An edition of a leaderboard's folder, by default the latest by name; v10 comes after v9.
 
     Raises:
         InputError: there is none of that name, or its file is not `edition.toml`.
     """
-    if name is None and not (name := latest_edition(root)):
-        raise InputError(f"{root} holds no editions; make a leaderboard there: fsvi-bench leaderboard init")
+    if name is None:
+        names = [path.parent.name for path in (root / EDITIONS).glob(f"*/{EDITION_FILE}")]
+        if not names:
+            raise InputError(f"{root} holds no editions; make a leaderboard there: fsvi-bench leaderboard init")
+        name = max(names, key=lambda name: re.sub(r"\d+", lambda digits: digits[0].zfill(9), name))
     path = root / EDITIONS / name / EDITION_FILE
     edition = parse_toml(Edition, read_bounded(path, 2**16), path)
     if edition.name != name:
         raise InputError(f"{path}: name is '{edition.name}', expected '{name}', as its folder is called")
     return edition
-
-
-def latest_edition(root: Path) -> str | None:
-    """The last edition of a leaderboard's folder by name; v10 comes after v9."""
-    names = [path.parent.name for path in (root / EDITIONS).glob(f"*/{EDITION_FILE}")]
-    return max(names, key=lambda name: re.sub(r"\d+", lambda digits: digits[0].zfill(9), name), default=None)
 
 
 def read_secret(edition: Edition, path: Path | None) -> Secret:
@@ -159,7 +156,7 @@ def _write_secret(path: Path, secret: Secret) -> None:
 
 def close_edition(root: Path, edition: Edition, secret: Secret) -> Edition:
     """Publishes an edition's secret: results made after that are labelled, since anyone could have known the tasks."""
-    closed = Edition.model_validate(edition.model_dump() | {"status": "closed", "secret": secret.key.hex()})
+    closed = edition.model_copy(update={"status": "closed", "secret": secret.key.hex()})
     write_edition(root, closed)
     return closed
 

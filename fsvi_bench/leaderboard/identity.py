@@ -7,6 +7,7 @@ import string
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,7 +51,7 @@ def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
 
     An entry of a built-in method may bear that method's name, and begin with another's.
     """
-    title = skeleton(entry.manifest.title)
+    title, name = skeleton(entry.manifest.title), skeleton(entry.name)
     if not title:
         raise InputError(f"the title {quoted(entry.manifest.title)} looks blank; give one of letters or digits")
     built_in = isinstance(entry.manifest.method, BuiltIn)
@@ -58,17 +59,16 @@ def require_own_title(entry: Entry, others: Iterable[Entry]) -> None:
     begun = {*_beginnings(entry.manifest.title, " "), *_beginnings(entry.name, "-")}
     for reserved in sorted({*RESERVED, *_built_in_sources()} - own):
         whole = reserved in _AS_WHOLE or (built_in and reserved not in RESERVED)
-        if skeleton(reserved) in ({title, skeleton(entry.name)} if whole else begun):
+        if skeleton(reserved) in ({title, name} if whole else begun):
             raise InputError(f"the title or name of {entry.name} looks like '{reserved}', a reserved name; change it")
     for other in others:
-        if {skeleton(other.manifest.title), skeleton(other.name)} & {title, skeleton(entry.name)}:
+        if {skeleton(other.manifest.title), skeleton(other.name)} & {title, name}:
             raise InputError(f"the title or name of {entry.name} looks like that of {other.name}; choose another")
 
 
 def _beginnings(text: str, between: str) -> Iterator[str]:
     """How the first words of a text look: of one, of two, and so on."""
-    words = text.split(between)
-    return (skeleton(" ".join(words[: place + 1])) for place in range(len(words)))
+    return (skeleton(each) for each in accumulate(text.split(between)))
 
 
 def require_own_source(entry: Entry, others: Iterable[Entry]) -> None:

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.leaderboard.edition import Edition, Secret
@@ -51,46 +50,30 @@ class Place:
         return f"{self.dataset} {'task' if self.kind == 'ranked' else 'official split'} {self.number}"
 
 
-def places(edition: Edition) -> list[Place]:
-    """Every task of an edition, data set by data set.
+def runs(edition: Edition) -> list[tuple[Place, int]]:
+    """Every run of an entry, data set by data set: a task and the number of a seed, of which official tasks have one.
 
     Raises:
         InputError: a data set has no official tasks to move.
     """
-    found: list[Place] = []
+    found: list[tuple[Place, int]] = []
     for dataset in edition.datasets:
-        if not official_splits(dataset):
+        if not (splits := official_splits(dataset)):
             raise InputError(f"edition {edition.name}: '{dataset}' has no official tasks; leave it out")
-        found += [Place("ranked", dataset, number) for number in range(TASKS)]
-        found += [Place("official", dataset, split) for split in OFFICIAL_SPLITS if split in official_splits(dataset)]
+        found += [(Place("ranked", dataset, number), seed) for number in range(TASKS) for seed in range(edition.seeds)]
+        found += [(Place("official", dataset, split), 0) for split in OFFICIAL_SPLITS if split in splits]
     return found
 
 
-def runs(edition: Edition) -> list[tuple[Place, int]]:
-    """Every run of an entry: a task and the number of a seed, of which official tasks have one."""
-    return [
-        (place, seed) for place in places(edition) for seed in range(edition.seeds if place.kind == "ranked" else 1)
-    ]
-
-
-@dataclass(frozen=True, eq=False)
-class EditionTask:
-    """A task of an edition; `redrawn` counts the draws before it that failed their certificates."""
-
-    place: Place
-    task: Task
-    redrawn: int = 0
-
-
-def make_task(place: Place, edition: Edition, secret: Secret | None, data_dir: Path | None = None) -> EditionTask:
-    """A task of an edition, bound to its data; an official one needs no secret.
+def make_task(place: Place, edition: Edition, secret: Secret | None, data_dir: Path | None = None) -> tuple[Task, int]:
+    """A task of an edition, bound to its data, and how many draws before it failed their certificates.
 
     Raises:
         InputError: the raw data cannot be had.
         TaskRefused: no draw of it can be certified.
     """
     if place.kind == "official":
-        return EditionTask(place, bind_task(read_official(place.dataset, place.number).task, data_dir))
+        return bind_task(read_official(place.dataset, place.number).task, data_dir), 0
     assert secret is not None
     splits = official_splits(place.dataset)
     official = read_official(place.dataset, splits[place.number % len(splits)]).task
@@ -98,26 +81,21 @@ def make_task(place: Place, edition: Edition, secret: Secret | None, data_dir: P
     for counter in range(ATTEMPTS):
         stream = partial(secret.stream, "task", edition.name, place.dataset, place.number, counter)
         with suppress(TaskRefused):
-            return EditionTask(place, _draw(place.number, official, raw, stream), counter)
+            return _draw(place.number, official, raw, stream), counter
     raise TaskRefused(f"none of {ATTEMPTS} draws of {place.name} could be certified; leave its data set out")
 
 
 def _draw(number: int, official: FrozenTask, raw: RawData, stream: Stream) -> Task:
     """Raises TaskRefused if the certificate does not hold."""
-    task = _with_real_targets(official, raw, number, stream)
-    if number >= WITH_REAL_TARGETS:
-        task = _with_targets_of_the_model(task, stream)
-    certify(task).require_limits()
-    return task
-
-
-def _with_real_targets(official: FrozenTask, raw: RawData, number: int, stream: Stream) -> Task:
     order = stream("rows").permutation(len(raw.y))
     train, test = np.split(order, [round(TRAINING_SHARE * len(order))])
     X, y = raw.X[train], raw.y[train]
     mean, deviation = X.mean(0), X.std(0)
     scale = np.where(deviation > 0, deviation, 1.0)
-    moved: dict[str, Any] = {name: _moved(getattr(official, name), stream(name)) for name in PERTURBED}
+    moved: dict[str, Any] = {}
+    for name in PERTURBED:
+        value = getattr(official, name)
+        moved[name] = value * torch.as_tensor(stream(name).uniform(1 - MOVED_BY, 1 + MOVED_BY, value.shape))
     drawn = replace(
         official,
         split=number,
@@ -130,7 +108,11 @@ def _with_real_targets(official: FrozenTask, raw: RawData, number: int, stream: 
         test_index=torch.from_numpy(test),
         **moved,
     )
-    return bind(drawn, raw)
+    task = bind(drawn, raw)
+    if number >= WITH_REAL_TARGETS:
+        task = _with_targets_of_the_model(task, stream)
+    certify(task).require_limits()
+    return task
 
 
 def _inducing_points(X: np.ndarray, official: FrozenTask, stream: np.random.Generator) -> np.ndarray:
@@ -139,10 +121,6 @@ def _inducing_points(X: np.ndarray, official: FrozenTask, stream: np.random.Gene
     if len(distinct) < official.k:
         raise TaskRefused(f"{official.dataset} has {len(distinct)} distinct inputs, fewer than k = {official.k}")
     return distinct[stream.choice(len(distinct), official.k, replace=False)]
-
-
-def _moved(value: Tensor, stream: np.random.Generator) -> Tensor:
-    return value * torch.as_tensor(stream.uniform(1 - MOVED_BY, 1 + MOVED_BY, tuple(value.shape)))
 
 
 def _with_targets_of_the_model(task: Task, stream: Stream) -> Task:
@@ -156,10 +134,10 @@ def _with_targets_of_the_model(task: Task, stream: Stream) -> Task:
     return Task(frozen, task.feature_map, task.X, y[: task.N], task.X_test, y[task.N :])
 
 
-def training_seed(made: EditionTask, number: int, edition: Edition, secret: Secret | None) -> int:
+def training_seed(place: Place, task: Task, number: int, edition: Edition, secret: Secret | None) -> int:
     """The seed of a run: the same for every entry, so that no edit of an entry buys other luck."""
-    purpose = ("seed", edition.name, made.task.sha256, number)
-    if made.place.kind == "official":  # public, as these tasks are
+    purpose = ("seed", edition.name, task.sha256, number)
+    if place.kind == "official":  # public, as these tasks are
         return derive_seed(*purpose)
     assert secret is not None
     return secret.seed(*purpose)

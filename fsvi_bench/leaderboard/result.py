@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fsvi_bench.files import json_in_lines, read_bounded, replace_together
-from fsvi_bench.leaderboard.entry import Name, Sha256, Text
-from fsvi_bench.leaderboard.ranked_tasks import TASKS, Kind, Place
+from fsvi_bench.files import json_in_lines, replace_together
+from fsvi_bench.leaderboard.entry import Name, Number, Sha256, Text
+from fsvi_bench.leaderboard.ranked_tasks import Kind, Place
 from fsvi_bench.leaderboard.signing import sign, signature_path
 from fsvi_bench.scoring.scores import Scores
-from fsvi_bench.strict import Strict, parse_json
+from fsvi_bench.strict import Strict
 
 RESULTS = "results"
 RESULT_BYTES = 16 * 2**20
@@ -27,7 +27,6 @@ Count = Annotated[int, Field(ge=0, lt=2**60)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 #: Infinity, in JSON a word, where q is singular; below 0 by no more than rounding, and never NaN.
 Nats = Annotated[float, BeforeValidator(lambda value: math.inf if value == "Infinity" else value), Field(ge=-1e-3)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Waypoint(Strict):
@@ -46,32 +45,30 @@ class ShortScores(Strict):
     kl_moment_matched: Nats
     predictive_kl_test: Nats | None
     predictive_kl_box: Nats | None
-    nlpd: Finite | None
-    nlpd_gap: Finite | None
-    rmse: Finite
-    smallest_variance_ratio: Finite
-    median_variance_ratio: Finite
-    largest_variance_ratio: Finite
+    nlpd: Number | None
+    nlpd_gap: Number | None
+    rmse: Number
+    smallest_variance_ratio: Number
+    median_variance_ratio: Number
+    largest_variance_ratio: Number
 
     @staticmethod
     def of(scores: Scores) -> ShortScores:
-        spectrum = scores.overconfidence
-        ratios = {f"{name}_variance_ratio": getattr(spectrum, name) for name in ("smallest", "median", "largest")}
-        own = {name: getattr(scores, name) for name in ShortScores.model_fields if name not in ratios}
-        return ShortScores(**own, **ratios)
+        known = dict(scores) | {f"{name}_variance_ratio": value for name, value in scores.overconfidence}
+        return ShortScores(**{name: known[name] for name in ShortScores.model_fields})
 
 
 class TaskFacts(Strict):
     """A task as pages describe it, and what no posterior of a family can go below."""
 
     sha256: Sha256
-    redrawn: Annotated[int, Field(ge=0, le=100)]  #: draws before it that failed their certificates
+    redrawn: Count  #: draws before it that failed their certificates
     N: Count
     N_test: Count
     k: Count
-    ffg_floor: Finite  #: KL of the best factorised q, nats
-    map_predictive_kl_test: Finite  #: of a point mass at the exact mean, nats
-    map_predictive_kl_box: Finite
+    ffg_floor: Number  #: KL of the best factorised q, nats
+    map_predictive_kl_test: Number  #: of a point mass at the exact mean, nats
+    map_predictive_kl_box: Number
 
 
 class Cell(Strict):
@@ -79,8 +76,8 @@ class Cell(Strict):
 
     kind: Kind
     dataset: Name
-    number: Annotated[int, Field(ge=0, le=99)]  #: of a ranked task, or the split of an official one
-    seed: Annotated[int, Field(ge=0, le=99)]  #: its number
+    number: Count  #: of a ranked task, or the split of an official one
+    seed: Count  #: its number
     task: TaskFacts
     status: Literal["ok", "diverged", "failed"]
     reason: Text | None = None
@@ -114,19 +111,10 @@ class Result(Strict):
     edition_status: Literal["open", "closed"]  #: closed: anyone could have known the tasks
     entry: Name
     entry_sha256: Sha256
-    scoring_version: Annotated[int, Field(ge=1, le=10**6)]
+    scoring_version: Count
     isolation: Text  #: how the code was kept from the rest of the machine; `none` if it was not
     provenance: Annotated[dict[str, Any], Field(max_length=40)]  #: versions, kernels and hardware of the verifier
-    cells: Annotated[tuple[Cell, ...], Field(min_length=1, max_length=20_000)]
-
-    @model_validator(mode="after")
-    def _each_once(self) -> Result:
-        names = [(cell.place, cell.seed) for cell in self.cells]
-        if len(set(names)) < len(names):
-            raise ValueError("a cell stands twice")
-        if any(cell.kind == "ranked" and cell.number >= TASKS for cell in self.cells):
-            raise ValueError(f"a data set has {TASKS} ranked tasks")
-        return self
+    cells: tuple[Cell, ...]
 
     @property
     def isolated(self) -> bool:
@@ -140,15 +128,6 @@ class Result(Strict):
 def result_path(root: Path, edition: str, entry: str) -> Path:
     """Where a leaderboard keeps a result."""
     return root / RESULTS / edition / f"{entry}.json"
-
-
-def read_result(path: Path) -> Result:
-    """A result as it lies there; whether it counts, `leaderboard.board` says.
-
-    Raises:
-        InputError: there is none, or it is not `fsvi-result/1`.
-    """
-    return parse_json(Result, read_bounded(path, RESULT_BYTES), path)
 
 
 def write_result(path: Path, result: Result, key: Path | None = None) -> None:

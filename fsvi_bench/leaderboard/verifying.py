@@ -8,25 +8,21 @@ same command goes on where an earlier one stopped; runs that failed are tried ag
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
-
-import fsvi_bench
-from fsvi_bench.errors import InputError, unknown_name
+from fsvi_bench.errors import InputError
 from fsvi_bench.files import locked_directory, read_bounded, sha256_of_json, write_atomically
 from fsvi_bench.leaderboard.edition import Edition, Secret
-from fsvi_bench.leaderboard.entry import BuiltIn, Entry
+from fsvi_bench.leaderboard.entry import Entry
 from fsvi_bench.leaderboard.jailed.jail import Jail
-from fsvi_bench.leaderboard.jailed.messages import RunFailed
-from fsvi_bench.leaderboard.jailed.run import Limits, Method, Run, Snapshot, quotable, run_entry
-from fsvi_bench.leaderboard.ranked_tasks import EditionTask, Place, make_task, runs, training_seed
+from fsvi_bench.leaderboard.jailed.run import Limits, Run, Snapshot, find_method, quotable, run_entry
+from fsvi_bench.leaderboard.ranked_tasks import Place, make_task, runs, training_seed
 from fsvi_bench.leaderboard.result import (
     RESULT_BYTES,
     SCORING_VERSION,
@@ -37,7 +33,6 @@ from fsvi_bench.leaderboard.result import (
     Waypoint,
 )
 from fsvi_bench.maths.blr import mean_field_optimum_kl
-from fsvi_bench.methods.registry import built_in_names, load_installed
 from fsvi_bench.running.executors.base import Executor
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
@@ -61,27 +56,11 @@ class Verification:
     data_dir: Path | None = None
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """One run: an entry on one task, with one seed."""
-
-    verification: Verification
-    entry: Entry
-    method: Method
-    place: Place
-    seed: int  #: its number
-
-    @property
-    def file(self) -> str:
-        """Under which it is kept when it is done."""
-        return f"{self.place.kind}-{self.place.dataset}-{self.place.number:02d}-seed-{self.seed:02d}.json"
-
-
 class _Done(Strict):
     """A finished run."""
 
     cell: Cell
-    isolation: str  #: empty if it was cut short
+    isolation: str
     provenance: dict[str, Any]  #: of the process that ran it, on whatever machine
 
 
@@ -94,20 +73,20 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
             another process verifies the entry.
         TaskRefused: a task of the edition cannot be made.
     """
-    method, edition = find_method(entry), verification.edition
-    named = [each for each in runs(edition) if only is None or each[0] in only]
-    trials = [_Trial(verification, entry, method, place, seed) for place, seed in named]
+    find_method(entry)
+    edition = verification.edition
+    trials = [each for each in runs(edition) if only is None or each[0] in only]
     folder = root / VERIFYING / edition.name / f"{entry.name}-{_identity(entry, verification)}"
     with locked_directory(folder, "folder of finished runs"):
-        done = {trial.file: kept for trial in trials if (kept := _kept(folder / trial.file))}
-        missing = [trial for trial in trials if trial.file not in done]
+        done = {trial: kept for trial in trials if (kept := _kept(folder / _file(*trial)))}
+        missing = [trial for trial in trials if trial not in done]
         progress.start(entry.name, len(missing))
-        for trial, outcome in executor.map(_attempt, missing):
+        for trial, outcome in executor.map(partial(_attempt, entry, verification), missing):
             if isinstance(outcome, Exception):
                 raise outcome
-            write_atomically(folder / trial.file, outcome.model_dump_json().encode())
-            done[trial.file] = outcome
-            progress.advance(entry.name, trial.place.name, status=outcome.cell.status)
+            write_atomically(folder / _file(*trial), outcome.model_dump_json().encode())
+            done[trial] = outcome
+            progress.advance(entry.name, trial[0].name, status=outcome.cell.status)
     return Result(
         edition=edition.name,
         edition_sha256=edition.sha256,
@@ -115,48 +94,24 @@ def verify(entry: Entry, verification: Verification, root: Path, executor: Execu
         entry=entry.name,
         entry_sha256=entry.sha256,
         scoring_version=SCORING_VERSION,
-        isolation=" and ".join(sorted({each.isolation for each in done.values()} - {""})) or verification.jail.words,
+        isolation=" and ".join(sorted({each.isolation for each in done.values()})),
         provenance=_of_all([each.provenance for each in done.values()]),
-        cells=tuple(done[trial.file].cell for trial in trials),
+        cells=tuple(done[trial].cell for trial in trials),
     )
-
-
-def find_method(entry: Entry) -> Method:
-    """Where the entry's class is found in the jail, and its settings there; all of a built-in method's, as checked.
-
-    Raises:
-        InputError: the built-in method is not here, or does not take the family or the settings.
-    """
-    method, manifest = entry.manifest.method, entry.manifest
-    if not isinstance(method, BuiltIn):
-        return Method(f":{method.class_}", manifest.settings)
-    if method.name not in built_in_names():  # an installed package's method is entered by its source
-        raise unknown_name("built-in method", method.name, built_in_names())
-    if Version(method.version) > Version(fsvi_bench.__version__):
-        raise InputError(
-            f"{entry.name} is of fsvi-bench {method.version}, this is {fsvi_bench.__version__}; install that version"
-        )
-    cls = load_installed(method.name).cls
-    if manifest.family not in cls.families:
-        known = " or ".join(cls.families)
-        raise InputError(f"{entry.name}: family is {manifest.family}, which {method.name} has not; give {known}")
-    options = load_installed(method.name).options(manifest.settings).model_dump(mode="json")
-    return Method(f"{cls.__module__}:{cls.__qualname__}", options)
 
 
 def _here() -> dict[str, Any]:
     """What this process computes with."""
-    facts = provenance("cpu", 0, datetime.now(UTC))
-    return {name: value for name, value in facts.items() if name not in ("device", "seeds")}
+    facts = dict(provenance("cpu", 0, datetime.now(UTC)))
+    del facts["device"], facts["seeds"]
+    return facts
 
 
 def _of_all(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The provenance of several runs: what differs is listed, and they started when the first of them did."""
     found = {name: sorted({each[name] for each in facts}, key=str) for name in facts[0]}
-    return {
-        name: values[0] if name == "started" or len(values) == 1 else " and ".join(map(str, values))
-        for name, values in found.items()
-    }
+    found["started"] = found["started"][:1]
+    return {name: " and ".join(map(str, values)) if values[1:] else values[0] for name, values in found.items()}
 
 
 def _identity(entry: Entry, verification: Verification) -> str:
@@ -170,6 +125,11 @@ def _identity(entry: Entry, verification: Verification) -> str:
     return f"{secret.seed('kept', sha256_of_json(own)):016x}"
 
 
+def _file(place: Place, seed: int) -> str:
+    """Under which a run is kept when it is done."""
+    return f"{place.kind}-{place.dataset}-{place.number:02d}-seed-{seed:02d}.json"
+
+
 def _kept(path: Path) -> _Done | None:
     """A run that an earlier verification had finished; None if there is none, or if it failed: that is tried again."""
     try:
@@ -179,27 +139,20 @@ def _kept(path: Path) -> _Done | None:
     return None if kept.cell.status == "failed" else kept
 
 
-def _attempt(trial: _Trial) -> _Done:
-    """Makes the task, runs the entry on it, and scores the end; to fail is a result."""
-    its, place = trial.verification, trial.place
-    made = make_task(place, its.edition, its.secret, its.data_dir)
-    seed = training_seed(made, trial.seed, its.edition, its.secret)
-    started = time.monotonic()
-    isolation = ""
-    try:
-        run = run_entry(trial.entry, trial.method, made.task, seed, its.jail, its.limits)
-        found, isolation = _judged(run, made.task), run.isolation
-    except RunFailed as error:
-        found = {"status": "failed", "reason": str(error), "seconds": time.monotonic() - started}
-    where: dict[str, Any] = {"kind": place.kind, "dataset": place.dataset, "number": place.number, "seed": trial.seed}
-    return _Done(cell=Cell(**where, task=_facts(made), **found), isolation=isolation, provenance=_here())
+def _attempt(entry: Entry, its: Verification, trial: tuple[Place, int]) -> _Done:
+    """Makes the task, runs the entry on it with the seed of a number, and scores the end; to fail is a result."""
+    place, number = trial
+    task, redrawn = make_task(place, its.edition, its.secret, its.data_dir)
+    seed = training_seed(place, task, number, its.edition, its.secret)
+    run = run_entry(entry, task, seed, its.jail, its.limits)
+    cell = Cell(**vars(place), seed=number, task=_facts(task, redrawn), seconds=run.seconds, **_judged(run, task))
+    return _Done(cell=cell, isolation=run.isolation, provenance=_here())
 
 
-def _facts(made: EditionTask) -> TaskFacts:
-    task = made.task
+def _facts(task: Task, redrawn: int) -> TaskFacts:
     return TaskFacts(
         sha256=task.sha256,
-        redrawn=made.redrawn,
+        redrawn=redrawn,
         N=task.N,
         N_test=len(task.y_test),
         k=task.k,
@@ -210,9 +163,8 @@ def _facts(made: EditionTask) -> TaskFacts:
 
 
 def _judged(run: Run, task: Task) -> dict[str, Any]:
-    """Status, reason, scores, seconds and waypoints of a run, as fields of its cell."""
-    own: dict[str, Any] = {"status": run.status, "reason": run.reason, "seconds": run.seconds}
-    own["steps"] = run.snapshots[-1].steps if run.snapshots else None
+    """Status, reason, steps, scores and waypoints of a run, as fields of its cell."""
+    own = {"status": run.status, "reason": run.reason, "steps": run.snapshots[-1].steps if run.snapshots else None}
     if run.status != "ok":
         return own
     try:

@@ -11,7 +11,7 @@ import pytest
 
 from fsvi_bench.conformance import Subject, check_method
 from fsvi_bench.leaderboard.board import read_board
-from fsvi_bench.leaderboard.ranking import rank_track
+from fsvi_bench.leaderboard.ranking import rank
 from fsvi_bench.methods.registry import load_method
 from tests.leaderboard.jailing import working_jail
 
@@ -101,7 +101,7 @@ def test_steps_4_and_5_lead_from_a_method_to_a_ranked_row(in_empty_folder, cli):
     assert Path("leaderboard/site/methods/my-method-full.html").is_file()
     board = read_board(Path("leaderboard"))
     assert [each.stale for each in board.standings] == [None, None]
-    assert [line.name for line in rank_track(board, "full").lines] == ["rand-a-ngd-full", "my-method-full"]
+    assert [line.name for line in rank(board, "full").lines] == ["rand-a-ngd-full", "my-method-full"]
 
 
 @pytest.mark.data

@@ -7,16 +7,8 @@ import math
 from pathlib import Path
 
 from fsvi_bench.leaderboard.edition import Edition, Secret, write_edition
-from fsvi_bench.leaderboard.entry import (
-    ENTRIES,
-    ENTRY_FILE,
-    Budget,
-    BuiltIn,
-    Entry,
-    Manifest,
-    SourceFile,
-)
-from fsvi_bench.leaderboard.ranked_tasks import places
+from fsvi_bench.leaderboard.entry import ENTRIES, ENTRY_FILE, Budget, BuiltIn, Entry, Manifest, SourceFile
+from fsvi_bench.leaderboard.ranked_tasks import runs
 from fsvi_bench.leaderboard.result import (
     SCORING_VERSION,
     Cell,
@@ -32,6 +24,7 @@ from fsvi_bench.strict import toml_text
 
 KEY = bytes(range(32))
 SECRET = Secret(KEY)
+MAP = ("map_predictive_kl_test", "map_predictive_kl_box")
 DATASETS = ["boston", "diabetes", "yacht", "wine", "energy"]
 
 
@@ -78,43 +71,24 @@ def write_entry(root: Path, each: Entry) -> Path:
 
 def scores(kl):
     finite = kl if math.isfinite(kl) else 1.0
-    return ShortScores(
-        kl=kl,
-        kl_moment_matched=finite,
-        predictive_kl_test=finite / 10,
-        predictive_kl_box=finite / 10,
-        nlpd=1.0,
-        nlpd_gap=0.1,
-        rmse=1.0,
-        smallest_variance_ratio=0.1,
-        median_variance_ratio=0.9,
-        largest_variance_ratio=1.5,
-    )
+    ratios = {"smallest_variance_ratio": 0.1, "median_variance_ratio": 0.9, "largest_variance_ratio": 1.5}
+    predictive = dict.fromkeys(("predictive_kl_test", "predictive_kl_box"), finite / 10)
+    return ShortScores(kl=kl, kl_moment_matched=finite, nlpd=1.0, nlpd_gap=0.1, rmse=1.0, **predictive, **ratios)
 
 
 def result(each: Entry, of: Edition, kl=lambda place, seed: 1.0, **changes) -> Result:
     """A result in which `kl(place, seed)` is each run's KL; None for a run that diverged."""
-    cells = []
-    for place in places(of):
-        for seed in range(of.seeds if place.kind == "ranked" else 1):
-            value = kl(place, seed)
-            sha256 = hashlib.sha256(place.name.encode()).hexdigest()
-            cells.append(
-                Cell(
-                    kind=place.kind,
-                    dataset=place.dataset,
-                    number=place.number,
-                    seed=seed,
-                    task=TaskFacts(sha256=sha256, redrawn=0, N=100, N_test=10, k=5, ffg_floor=0.5,
-                                   map_predictive_kl_test=0.2, map_predictive_kl_box=0.3),
-                    status="diverged" if value is None else "ok",
-                    reason="KL is not a number" if value is None else None,
-                    scores=None if value is None else scores(value),
-                    seconds=1.0,
-                    steps=100,
-                    waypoints=() if value is None else (Waypoint(steps=100, seconds=1.0, kl=value, predictive_kl_box=0.1),),
-                )
-            )  # fmt: skip
+
+    def cell(place, seed):
+        value, sha256 = kl(place, seed), hashlib.sha256(place.name.encode()).hexdigest()
+        facts = {"N": 100, "N_test": 10, "k": 5, "ffg_floor": 0.5} | dict.fromkeys(MAP, 0.25)
+        task = TaskFacts(sha256=sha256, redrawn=0, **facts)
+        its = {**vars(place), "seed": seed, "task": task, "seconds": 1.0, "steps": 100}
+        if value is None:
+            return Cell(**its, status="diverged", reason="KL is not a number")
+        waypoint = Waypoint(steps=100, seconds=1.0, kl=value, predictive_kl_box=0.1)
+        return Cell(**its, status="ok", scores=scores(value), waypoints=(waypoint,))
+
     facts = {
         "edition": of.name,
         "edition_sha256": of.sha256,
@@ -124,9 +98,13 @@ def result(each: Entry, of: Edition, kl=lambda place, seed: 1.0, **changes) -> R
         "scoring_version": SCORING_VERSION,
         "isolation": "bubblewrap, rlimit, seccomp",
         "provenance": {"fsvi_bench": "0.3.0", "hardware": "a processor"},
-        "cells": tuple(cells),
+        "cells": tuple(cell(*each) for each in runs(of)),
     }
     return Result(**facts | changes)
+
+
+def read_result(path: Path) -> Result:
+    return Result.model_validate_json(path.read_bytes())
 
 
 def sign_file(path, key):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 
-from fsvi_bench.leaderboard.jailed.jail import find_jail
-from fsvi_bench.leaderboard.jailed.run import Limits, Method, run_entry
+from fsvi_bench.errors import InputError
+from fsvi_bench.leaderboard.jailed.jail import require_jail
+from fsvi_bench.leaderboard.jailed.run import Limits, run_entry
 from tests.leaderboard.boards import entry
 from tests.requirements import skip_or_fail
 
@@ -33,14 +34,13 @@ def source(body: str = "pass", before: str = "") -> bytes:
 
 def working_jail():
     """The jail, or a skip where there is none (an error where nothing may be skipped)."""
-    jail = find_jail()
-    if jail is None:
+    try:
+        return require_jail()
+    except InputError:
         skip_or_fail("needs bubblewrap")
-    return jail
 
 
 def run(code: bytes, task, jail=None, seconds=20.0, memory=2 * 2**30):
     """One run of an entry's code."""
-    each = entry("hostile", code)
     limits = Limits(patience=0.0, seconds=seconds, memory=memory)
-    return run_entry(each, Method(":M", {}), task, 0, jail or working_jail(), limits)
+    return run_entry(entry("hostile", code, settings={}), task, 0, jail or working_jail(), limits)

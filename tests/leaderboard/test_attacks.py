@@ -7,20 +7,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.entry import ENTRIES, ENTRY_FILE, read_entry
-from fsvi_bench.leaderboard.identity import require_own_source, require_own_title
-from fsvi_bench.leaderboard.ranking import rank_track
-from fsvi_bench.leaderboard.result import read_result, result_path
+from fsvi_bench.leaderboard.ranking import rank
+from fsvi_bench.leaderboard.result import Result, result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from tests.leaderboard.boards import DATASETS, edition, entry, make_board, write_entry
-from tests.leaderboard.test_workflow import MINE, NEW, repository  # noqa: F401 - a fixture
 
 SOURCE = b"class M:\n    x = 1\n"
 DIABETES = edition(["diabetes"])
@@ -30,11 +28,8 @@ def flat(value):
     return lambda place, seed: value
 
 
-# --- Ranks ------------------------------------------------------------------------------------------------------------
-
-
 def order(root):
-    return [line.name for line in rank_track(read_board(root), "full").lines]
+    return [line.name for line in rank(read_board(root), "full").lines]
 
 
 def test_jitter_on_one_data_set_gains_nothing_on_any(tmp_path):
@@ -45,7 +40,7 @@ def test_jitter_on_one_data_set_gains_nothing_on_any(tmp_path):
             return level if place.dataset == "yacht" else 0.0
 
         root = make_board(tmp_path / str(level), {"honestly": flat(0.0), "jittered": jittered, "other": flat(3.0)})
-        lines = {line.name: line for line in rank_track(read_board(root), "full").lines}
+        lines = {line.name: line for line in rank(read_board(root), "full").lines}
         assert lines["honestly"].place == 1
         assert lines["honestly"].ranks["yacht"] - lines["jittered"].ranks["yacht"] == gained
 
@@ -71,74 +66,8 @@ def test_ten_clones_may_change_the_order_of_two_others(tmp_path):
     after = make_board(tmp_path / "after", {**entries, **clones}, edition(DATASETS))
     assert [name for name in order(before) if "clone" not in name] == ["uneven", "steady"]
     assert [name for name in order(after) if "clone" not in name] == ["steady", "uneven"]
-    scores = [
-        {line.name: line.scores for line in rank_track(read_board(root), "full").lines} for root in (before, after)
-    ]
+    scores = [{line.name: line.scores for line in rank(read_board(root), "full").lines} for root in (before, after)]
     assert all(scores[1][name] == scores[0][name] for name in entries)
-
-
-# --- Names, titles, owners, sources -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "title",
-    [
-        "\u3164", "\u2800", "\uffa0\u115f", "A\u3164", "A\u2800B", "A\u200b", "A\u200fB", "A\u2066B\u2069", "A\U000e0041",
-        "A" + "\u0301" * 5, "\U0001d159", "A\u2028B", "A" * 201, "<b>", "",
-    ],
-    ids=ascii,
-)  # fmt: skip
-def test_a_title_that_is_not_seen_or_paints_over_others_is_refused(title):
-    with pytest.raises(ValueError, match="title"):
-        entry("mine", SOURCE, title=title)
-
-
-@pytest.mark.parametrize(
-    "title", ["A" + "\u0301" * 4, "Điện tử Việt", "हिन्दी", "変分推論 2", "VI & MCMC: «β»", "ТЕОРИЯ"], ids=ascii
-)
-def test_a_title_of_any_script_is_taken(title):
-    require_own_title(entry("mine", SOURCE, title=title), [entry("other", SOURCE, title="Other")])
-
-
-@pytest.mark.parametrize(
-    "title",
-    ["Exactʼ", "Exact®", "Exact´", "E.x.a.c.t", "Exact, full covariance", "exact FFG", "Rand-A Full", "Ехасt — full"],
-    ids=ascii,
-)
-def test_a_reserved_name_with_ornaments_is_refused(title):
-    with pytest.raises(InputError, match="reserved"):
-        require_own_title(entry("mine", SOURCE, title=title), [])
-
-
-@pytest.mark.parametrize(("name", "title"), [("ssge-fu11", "Mine"), ("mine", "SSGE Full"), ("ssge--full", "Mine")])
-def test_neither_name_nor_title_may_look_like_anothers_name(name, title):
-    with pytest.raises(InputError, match="looks like"):
-        require_own_title(entry(name, SOURCE, title=title), [entry("ssge-full", title="By scores")])
-
-
-def test_an_owner_is_the_same_in_capitals():
-    """As accounts on forges are: one's own source may stand again, under either spelling."""
-    first = entry("first", SOURCE, owner="Ada", settings={"lr": 0.1})
-    require_own_source(entry("second", SOURCE, owner="ada", settings={"lr": 0.2}), [first])
-
-
-@pytest.mark.parametrize("lr", [1, 1.0, True])
-def test_numbers_written_otherwise_are_the_same_settings(lr):
-    with pytest.raises(InputError, match="again"):
-        require_own_source(entry("second", SOURCE, settings={"lr": lr}), [entry("first", SOURCE, settings={"lr": 1})])
-
-
-@pytest.mark.parametrize("copy", [b"# mine\n" + SOURCE, SOURCE + b"\n", b"class M:\n  '''Mine.'''\n  x = (0x1)\n"])
-def test_a_copy_under_another_name_is_refused(copy):
-    with pytest.raises(InputError, match="first, by ada"):
-        require_own_source(entry("second", copy, owner="eve", settings={"lr": 2}), [entry("first", SOURCE)])
-
-
-@pytest.mark.parametrize("copy", [SOURCE + b"pass\n", b"class M:\n    y = 1\n", b"class M:\n    x = 2 - 1\n"])
-def test_what_is_not_caught_is_known(copy):
-    """A statement that does nothing, another name or another spelling make another syntax tree. Nothing is gained by such
-    a copy: it scores as the first does, and ties with it."""
-    require_own_source(entry("second", copy, owner="eve"), [entry("first", SOURCE)])
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------
@@ -158,7 +87,7 @@ def test_a_source_that_readers_would_misread_is_refused(tmp_path, source):
 
 
 @pytest.mark.parametrize(
-    "name", ["conftest.py", "Conftest.py", "test_mine.py", "mine_test.py", "setup.py", "__init__.py"]
+    "name", ["conftest.py", "Conftest.py", "test_mine.py", "mine_test.py", "setup.py", "__init__.py", "../x.py"]
 )
 def test_a_source_that_tools_import_by_its_name_is_refused(tmp_path, name):
     folder = write_entry(tmp_path, entry("mine", SOURCE))
@@ -171,7 +100,8 @@ def test_a_source_that_tools_import_by_its_name_is_refused(tmp_path, name):
 def test_pytest_over_a_leaderboard_imports_nothing_of_it(tmp_path):
     write_entry(tmp_path, entry("mine", f"open({str(tmp_path / 'ran')!r}, 'w')\ndef test_mine(): ...\n".encode()))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    bare = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
     assert (done.returncode, (tmp_path / "ran").exists()) == (5, False), done.stdout  # 5: no tests collected
 
 
@@ -209,18 +139,20 @@ def device(path):
 
 
 @pytest.mark.parametrize("make", [absent_target, os.mkfifo, device, Path.mkdir, large], ids=lambda each: each.__name__)
-@pytest.mark.parametrize("where", ["result", "signature", "signers", "entry"])
+@pytest.mark.parametrize("where", ["result", "signature", "signers", "entry", "source"])
 def test_what_is_no_file_blocks_nothing_and_counts_for_nothing(tmp_path, make, where):
     """Above all, `allowed_signers` that cannot be read never mean that nobody has to sign."""
-    root = make_board(tmp_path, {"first": flat(1.0), "second": flat(2.0)}, DIABETES)
+    root = make_board(tmp_path, {"first": flat(1.0)}, DIABETES, source=SOURCE)
+    make_board(tmp_path, {"second": flat(2.0)}, DIABETES)
     path = {"result": result_path(root, "v2", "first"), "signature": Path(f"{result_path(root, 'v2', 'first')}.sig"),
-            "signers": root / ALLOWED_SIGNERS, "entry": root / ENTRIES / "first" / ENTRY_FILE}[where]  # fmt: skip
+            "signers": root / ALLOWED_SIGNERS, "entry": root / ENTRIES / "first" / ENTRY_FILE,
+            "source": root / ENTRIES / "first" / "method.py"}[where]  # fmt: skip
     if where in ("signature", "signers"):
         (root / ALLOWED_SIGNERS).write_text("")
     path.unlink(missing_ok=True)
     make(path)
     board = read_board(root)
-    assert "first" not in [line.name for line in rank_track(board, "full").lines]
+    assert "first" not in [line.name for line in rank(board, "full").lines]
     assert len(board.standings) + len(board.refused) == 2
 
 
@@ -268,73 +200,12 @@ def test_a_result_that_reads_two_ways_or_holds_no_score_is_stale(tmp_path, old, 
     assert "cannot be read" in standing.stale or "not as `verify` wrote it" in standing.stale
 
 
-def test_a_result_nested_deeply_is_refused(tmp_path):
-    path = tmp_path / "result.json"
-    path.write_text('{"provenance":' + "[" * 100_000 + "]" * 100_000 + "}")
-    with pytest.raises(InputError):
-        read_result(path)
+def test_a_result_nested_deeply_is_refused():
+    with pytest.raises(ValidationError):
+        Result.model_validate_json('{"provenance":' + "[" * 100_000 + "]" * 100_000 + "}")
 
 
 def test_minus_nought_is_a_number_like_another(tmp_path):
     root = make_board(tmp_path, {"first": flat(-0.0), "second": flat(0.0)}, DIABETES)
-    assert [line.mean_rank for line in rank_track(read_board(root), "full").lines] == [1.5, 1.5]
+    assert [line.mean_rank for line in rank(read_board(root), "full").lines] == [1.5, 1.5]
     assert json.loads(result_path(root, "v2", "first").read_text())["cells"][0]["scores"]["kl"] == 0
-
-
-def test_a_later_copy_does_not_displace_what_is_verified(tmp_path):
-    """Whatever its name sorts before, and whoever owns it."""
-    root = make_board(tmp_path, {"zebra": flat(1.0)}, DIABETES, source=SOURCE)
-    write_entry(root, replace(entry("aaa", SOURCE, owner="eve"), name="aaa"))
-    board = read_board(root)
-    assert ([each.name for each in board.standings], [each.name for each in board.refused]) == (["zebra"], ["aaa"])
-
-
-# --- Pull requests ----------------------------------------------------------------------------------------------------
-
-
-def submodule(proposed):
-    head = proposed.commit()
-    proposed.git("update-index", "--add", "--cacheinfo", f"160000,{head},{NEW}/mine.py")
-
-
-def type_change(proposed):
-    path = proposed.folder / "leaderboard/entries/old/entry.toml"
-    path.unlink()
-    path.symlink_to("../new/entry.toml")
-
-
-def rename(proposed):
-    proposed.git("mv", "leaderboard/entries/old/entry.toml", f"{NEW}/stolen.py")
-
-
-def another_case(proposed):
-    proposed.write(f"{NEW}/Entry.toml", MINE)
-
-
-def folder_in_another_case(proposed):
-    proposed.write("leaderboard/Entries/old/entry.toml", MINE)
-
-
-def up_and_down(proposed):
-    proposed.write("leaderboard/entries/new/..b/entry.toml", MINE)
-
-
-def hidden(proposed):
-    proposed.write(".gitattributes", "leaderboard/** -diff\n")
-
-
-def deleted(proposed):
-    (proposed.folder / "leaderboard/entries/old/entry.toml").unlink()
-
-
-@pytest.mark.parametrize("attack", [submodule, type_change, rename, another_case, folder_in_another_case, up_and_down,
-                                    hidden, deleted], ids=lambda each: each.__name__)  # fmt: skip
-def test_a_pull_request_cannot_reach_beyond_its_entry(repository, attack):  # noqa: F811
-    repository.write(f"{NEW}/entry.toml", MINE)
-    attack(repository)
-    if attack is submodule:  # `add --all` would drop what is not in the working tree
-        repository.git("commit", "--quiet", "--message", "x")
-        repository.commit = lambda: repository.git("rev-parse", "HEAD").strip()
-    status, out, said = repository.ask()
-    assert (status, out) == (1, "")
-    assert said.startswith("refused: ")

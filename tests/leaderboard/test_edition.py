@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,10 +22,10 @@ from fsvi_bench.leaderboard.edition import (
     read_secret,
     write_edition,
 )
-from fsvi_bench.leaderboard.ranked_tasks import TASKS, WITH_REAL_TARGETS, Place, make_task, places, training_seed
+from fsvi_bench.leaderboard.ranked_tasks import TASKS, WITH_REAL_TARGETS, Place, make_task, runs, training_seed
 from fsvi_bench.tasks.official import read_official
 from fsvi_bench.tasks.task import raw_data
-from tests.leaderboard.boards import KEY, SECRET, edition
+from tests.leaderboard.boards import SECRET, edition
 
 
 def test_a_board_of_ones_own_has_a_secret_that_only_its_owner_reads(tmp_path):
@@ -47,27 +47,19 @@ def test_a_closed_edition_publishes_its_secret_and_stays_the_same(tmp_path):
     assert closed.sha256 == made.sha256
 
 
-def readable(path):
-    path.chmod(0o644)
+SPOILT = {
+    "chmod 600": lambda path: path.chmod(0o644),
+    "SHA-256 differs": lambda path: path.write_text("00" * 32),
+    "hexadecimal": lambda path: path.write_text("not hexadecimal"),
+    "cannot read": Path.unlink,
+}
 
 
-def another(path):
-    path.write_text("00" * 32)
-
-
-def garbage(path):
-    path.write_text("not hexadecimal")
-
-
-def absent(path):
-    path.unlink()
-
-
-@pytest.mark.parametrize("spoil", [readable, another, garbage, absent], ids=lambda each: each.__name__)
-def test_a_spoilt_secret_is_refused(tmp_path, spoil):
+@pytest.mark.parametrize(("match", "spoil"), SPOILT.items(), ids=SPOILT)
+def test_a_spoilt_secret_is_refused(tmp_path, match, spoil):
     made = make_board(tmp_path, "v1", ["yacht"], tmp_path / "secret")
     spoil(tmp_path / "secret")
-    with pytest.raises(InputError, match=r"chmod 600|SHA-256 differs|hexadecimal|cannot read"):
+    with pytest.raises(InputError, match=match):
         read_secret(made, tmp_path / "secret")
 
 
@@ -106,7 +98,7 @@ def test_the_latest_edition_is_by_number(tmp_path):
 
 def test_a_data_set_without_official_tasks_is_refused():
     with pytest.raises(InputError, match="'nowhere' has no official tasks"):
-        places(edition(["nowhere"]))
+        runs(edition(["nowhere"]))
 
 
 def test_every_purpose_has_a_stream_of_its_own():
@@ -114,36 +106,41 @@ def test_every_purpose_has_a_stream_of_its_own():
     assert len(seeds | {Secret(b"\1" * 32).seed("a")}) == 6
 
 
+def ranked(number=0, secret=SECRET):
+    return make_task(Place("ranked", "diabetes", number), edition(), secret)[0]
+
+
 @pytest.fixture(scope="module")
 def made():
-    return {number: make_task(Place("ranked", "diabetes", number), edition(), SECRET) for number in range(TASKS)}
+    return {number: ranked(number) for number in range(TASKS)}
 
 
-def test_places_are_five_ranked_and_five_official_tasks_a_data_set():
-    found = places(edition(["diabetes", "yacht"]))
-    assert len(found) == 20
-    assert sum(place.kind == "ranked" for place in found) == 10
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_runs_are_of_five_ranked_and_five_official_tasks_a_data_set(seeds):
+    found = runs(edition(["diabetes", "yacht"], seeds=seeds))
+    assert len(set(found)) == len(found) == 2 * (5 * seeds + 5)
+    assert sum(place.kind == "ranked" for place, _ in found) == 2 * 5 * seeds
 
 
 def test_ranked_tasks_are_drawn_as_promised(made):
     raw = raw_data(read_official("diabetes", 0).task)
-    for number, each in made.items():
-        frozen, official = each.task.frozen, read_official("diabetes", number).task
+    for number, task in made.items():
+        frozen, official = task.frozen, read_official("diabetes", number).task
         train, test = frozen.train_index.numpy(), frozen.test_index.numpy()
         assert sorted([*train, *test]) == list(range(len(raw.y)))
         assert len(train) == round(0.8 * len(raw.y))
-        assert torch.allclose(each.task.X.mean(0), torch.zeros(10, dtype=torch.float64), atol=1e-12)
+        assert torch.allclose(task.X.mean(0), torch.zeros(10, dtype=torch.float64), atol=1e-12)
         for name in ("lengthscales", "outputscale", "noise_variance"):
             ratio = getattr(frozen, name) / getattr(official, name)
             assert bool(((ratio >= 0.75) & (ratio <= 1.25)).all())
         distinct = {tuple(row) for row in frozen.inducing_points.tolist()}
         assert len(distinct) == frozen.k
-        assert distinct <= {tuple(row) for row in each.task.X.tolist()}
-        each.task.certificate.require_limits()
+        assert distinct <= {tuple(row) for row in task.X.tolist()}
+        task.certificate.require_limits()
         if number < WITH_REAL_TARGETS:
             standardised = (raw.y[train] - raw.y[train].mean()) / raw.y[train].std()
-            np.testing.assert_allclose(each.task.y.numpy(), standardised, atol=1e-12)
-    assert len({each.task.sha256 for each in made.values()}) == TASKS
+            np.testing.assert_allclose(task.y.numpy(), standardised, atol=1e-12)
+    assert len({each.sha256 for each in made.values()}) == TASKS
 
 
 def test_what_an_edition_asks_for_as_a_whole_is_one_sentence(tmp_path):
@@ -158,32 +155,27 @@ def test_targets_of_the_model_are_calibrated():
     for number in (3, 4):
         for key in range(20):
             secret = Secret(bytes([key]) * 32)
-            its = Edition(
-                name="v2", protocol="redrawn-tasks/1", datasets=["diabetes"], status="open", secret_sha256=secret.sha256
-            )
-            task = make_task(Place("ranked", "diabetes", number), its, secret).task
-            weights = torch.from_numpy(
-                secret.stream("task", "v2", "diabetes", number, 0, "weights").standard_normal(task.k)
-            )
-            posterior = task.truth.posterior
-            squares.append(float(((posterior.precision_tril.mT @ (weights - posterior.mean)) ** 2).mean()))
+            task = ranked(number, secret)
+            stream = secret.stream("task", "v2", "diabetes", number, 0, "weights")
+            error = torch.from_numpy(stream.standard_normal(task.k)) - task.truth.posterior.mean
+            squares.append(float(((task.truth.posterior.precision_tril.mT @ error) ** 2).mean()))
     # The mean of 40 · k squares: standard deviation √(2/(40 k)).
     assert abs(np.mean(squares) - 1) < 4 * np.sqrt(2 / (40 * task.k))
 
 
 def test_the_same_secret_makes_the_same_task_and_another_makes_another(made):
-    again = make_task(Place("ranked", "diabetes", 0), edition(), SECRET)
-    assert again.task.sha256 == made[0].task.sha256
-    assert again.task.y.equal(made[0].task.y)
-    other = Secret(b"\7" * 32)
-    assert make_task(Place("ranked", "diabetes", 0), edition(), other).task.sha256 != again.task.sha256
+    again = ranked()
+    assert again.sha256 == made[0].sha256
+    assert again.y.equal(made[0].y)
+    assert ranked(secret=Secret(b"\7" * 32)).sha256 != again.sha256
 
 
 def test_seeds_do_not_depend_on_the_entry(made):
-    seeds = {training_seed(each, number, edition(), SECRET) for each in made.values() for number in range(3)}
-    assert len(seeds) == 3 * TASKS
-    official = make_task(Place("official", "diabetes", 0), edition(), None)
-    assert training_seed(official, 0, edition(), None) == training_seed(official, 0, edition(), Secret(b"\1" * 32))
+    def seed(kind, task, number, secret=SECRET):
+        return training_seed(Place(kind, "diabetes", 0), task, number, edition(), secret)
+
+    assert len({seed("ranked", task, number) for task in made.values() for number in range(3)}) == 3 * TASKS
+    assert seed("official", made[0], 0, None) == seed("official", made[0], 0, Secret(b"\1" * 32))
 
 
 def test_a_draw_that_cannot_be_certified_is_drawn_again_and_counted(monkeypatch):
@@ -196,11 +188,7 @@ def test_a_draw_that_cannot_be_certified_is_drawn_again_and_counted(monkeypatch)
         return task.certificate
 
     monkeypatch.setattr(ranked_tasks, "certify", refuse_twice)
-    assert make_task(Place("ranked", "diabetes", 0), edition(), SECRET).redrawn == 2
+    assert make_task(Place("ranked", "diabetes", 0), edition(), SECRET)[1] == 2
     monkeypatch.setattr(ranked_tasks, "certify", lambda task: (_ for _ in ()).throw(TaskRefused("never")))
     with pytest.raises(TaskRefused, match="none of 20 draws"):
-        make_task(Place("ranked", "diabetes", 0), edition(), SECRET)
-
-
-def test_the_secret_of_tests_is_the_editions():
-    assert hashlib.sha256(KEY).hexdigest() == edition().secret_sha256
+        ranked()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.entry import ENTRY_FILE, parse_manifest, read_entry
@@ -38,11 +36,6 @@ def test_everything_that_decides_a_result_is_in_the_hash():
 
 
 REFUSED = {
-    "blank title": ('title = "A title"', 'title = " "'),
-    "invisible title": ('title = "A title"', 'title = "\\u200b"'),
-    "markup": ('title = "A title"', 'title = "<b>"'),
-    "control characters": ('title = "A title"', 'title = "a\\u001bb"'),
-    "right-to-left override": ('title = "A title"', 'title = "a\\u202eb"'),
     "duplicate key": ('title = "A title"', 'title = "a"\ntitle = "b"'),
     "no licence": ('licence = "MIT"', 'licence = "mine alone"'),
     "unknown family": ('family = "full"', 'family = "all"'),
@@ -55,7 +48,6 @@ REFUSED = {
     "huge integer": ("lr = 0.1", f"lr = {'9' * 5000}"),
     "nested setting": ("lr = 0.1", "lr = {a = 1}"),
     "deep nesting": ("lr = 0.1", f"lr = {'[' * 5000}{']' * 5000}"),
-    "path as file": ('[method]\nname = "rand-a"\nversion = "0.2.0"', '[method]\nfile = "../x.py"\nclass = "M"'),
     "no method": ('[method]\nname = "rand-a"\nversion = "0.2.0"', "[method]"),
 }
 
@@ -69,59 +61,25 @@ def test_what_is_no_manifest_is_refused(tmp_path, old, new):
     assert len(str(error.value)) < 600
 
 
-def not_utf8(folder):
-    (folder / ENTRY_FILE).write_bytes(b"\xff")
+def replaced(make):
+    def spoil(folder):
+        (folder / "method.py").unlink()
+        make(folder / "method.py")
+
+    return spoil
 
 
-def too_large(folder):
-    with (folder / ENTRY_FILE).open("r+b") as stream:
-        stream.truncate(10 * 2**30)  # sparse
+SPOILT = {
+    "not UTF-8": lambda folder: (folder / ENTRY_FILE).write_bytes(b"\xff"),
+    "a large source": lambda folder: (folder / "method.py").write_bytes(b"#" * (2**20 + 1)),
+    "a link": replaced(lambda path: path.symlink_to("/etc/passwd")),
+    "a folder": replaced(Path.mkdir),
+    "many files": lambda folder: [(folder / f"{place}.txt").touch() for place in range(1000)],
+    "a posterior": lambda folder: (folder / "split-00.safetensors").write_bytes(b""),
+}
 
 
-def large_source(folder):
-    (folder / "method.py").write_bytes(b"#" * (2**20 + 1))
-
-
-def link(folder):
-    (folder / "method.py").unlink()
-    (folder / "method.py").symlink_to("/etc/passwd")
-
-
-def linked_manifest(folder):
-    (folder / ENTRY_FILE).rename(folder.parent / "elsewhere")
-    (folder / ENTRY_FILE).symlink_to(folder.parent / "elsewhere")
-
-
-def fifo(folder):
-    (folder / "method.py").unlink()
-    os.mkfifo(folder / "method.py")
-
-
-def device(folder):
-    (folder / "method.py").unlink()
-    (folder / "method.py").symlink_to("/dev/zero")
-
-
-def directory(folder):
-    (folder / "method.py").unlink()
-    (folder / "method.py").mkdir()
-
-
-def many_files(folder):
-    for place in range(1000):
-        (folder / f"{place}.txt").touch()
-
-
-def conftest(folder):
-    (folder / "conftest.py").write_text("raise SystemExit")
-
-
-def posterior(folder):
-    (folder / "split-00.safetensors").write_bytes(b"")
-
-
-@pytest.mark.parametrize("spoil", [not_utf8, too_large, large_source, link, linked_manifest, fifo, device, directory,
-                                   many_files, conftest, posterior], ids=lambda each: each.__name__)  # fmt: skip
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_a_spoilt_folder_is_refused(folder, spoil):
     spoil(folder)
     with pytest.raises(InputError, match=r"expected|more than|no plain file|UTF-8|TOML|cannot read"):
@@ -132,18 +90,3 @@ def test_a_folder_that_is_a_link_is_refused(folder, tmp_path):
     (tmp_path / "there").symlink_to(folder)
     with pytest.raises(InputError, match="links are not followed"):
         read_entry(tmp_path / "there")
-
-
-@pytest.mark.slow(seconds=60)
-@settings(max_examples=10_000, deadline=None)
-@given(place=st.integers(0, len(TEXT)), length=st.integers(0, 12), text=st.text(max_size=12))
-def test_a_mutated_manifest_is_one_or_is_refused(tmp_path_factory, place, length, text):
-    """Whatever is accepted says of itself what its text says: it is the same after a round trip."""
-    content = (TEXT[:place] + text + TEXT[place + length :]).encode(errors="surrogatepass")
-    path = tmp_path_factory.getbasetemp() / ENTRY_FILE
-    try:
-        found = parse_manifest(content, path)
-    except InputError as error:
-        assert "\n" not in str(error)
-        return
-    assert parse_manifest(toml_text(found).encode(), path) == found

@@ -38,15 +38,37 @@ def test_other_titles_do_not(one, other):
 
 
 @pytest.mark.parametrize("title", ["Exact", "ΕΧΑСТ", "the exact posterior", "rand-a", "Rand A", "SSGE", "MAP",
-                                   "Exact GP", "Exact posterior, v2", "RANDA (tuned)", "MAP estimate"])  # fmt: skip
+                                   "Exact GP", "Exact posterior, v2", "RANDA (tuned)", "MAP estimate", "Exactʼ",
+                                   "Exact®", "Exact´", "E.x.a.c.t", "Exact, full covariance", "exact FFG", "Rand-A Full",
+                                   "Ехасt — full"], ids=ascii)  # fmt: skip
 def test_reserved_titles_are_refused(title):
     with pytest.raises(InputError, match="reserved"):
         require_own_title(entry("mine", SOURCE, title=title), [])
 
 
-@pytest.mark.parametrize("title", ["Exactly sparse VI", "Prior networks", "Mapped flows", "My exact method"])
-def test_titles_that_go_on_otherwise_are_not(title):
-    require_own_title(entry("mine", SOURCE, title=title), [])
+@pytest.mark.parametrize(
+    "title",
+    [
+        "Exactly sparse VI", "Prior networks", "Mapped flows", "My exact method",
+        "A" + "\u0301" * 4, "Điện tử Việt", "हिन्दी", "変分推論 2", "VI & MCMC: «β»", "ТЕОРИЯ",
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_titles_that_go_on_otherwise_and_of_any_script_are_not(title):
+    require_own_title(entry("mine", SOURCE, title=title), [entry("other", SOURCE, title="Other")])
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "\u3164", "\u2800", "\uffa0\u115f", "A\u3164", "A\u2800B", "A\u200b", "A\u200fB", "A\u2066B\u2069", "A\U000e0041",
+        "A" + "\u0301" * 5, "\U0001d159", "A\u2028B", "A" * 201, "<b>", "", " ", "a\u001bb", "a\u202eb",
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_a_title_that_is_not_seen_or_paints_over_others_is_refused(title):
+    with pytest.raises(ValueError, match="title"):
+        entry("mine", SOURCE, title=title)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +91,13 @@ def test_titles_without_letters_are_refused(title):
         require_own_title(blank, [])
 
 
-def test_a_title_like_another_entrys_is_refused():
-    with pytest.raises(InputError, match="looks like that of first; choose another"):
-        require_own_title(entry("second", SOURCE, title="My methοd"), [entry("first", SOURCE, title="My method")])
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("second", "My methοd"), ("walrus-fu11", "Mine"), ("mine", "WALRUS Full"), ("walrus--full", "Mine")],
+)
+def test_neither_name_nor_title_may_look_like_anothers(name, title):
+    with pytest.raises(InputError, match="looks like that of walrus-full; choose another"):
+        require_own_title(entry(name, SOURCE, title=title), [entry("walrus-full", SOURCE, title="My method")])
 
 
 def test_a_built_in_methods_source_is_refused():
@@ -80,9 +106,29 @@ def test_a_built_in_methods_source_is_refused():
         require_own_source(entry("mine", b"# mine\n" + source), [])
 
 
-def test_another_owners_source_is_refused_however_it_is_written():
+@pytest.mark.parametrize("copy", [b"# mine\n" + SOURCE, REFORMATTED, b"class M:\n  '''Mine.'''\n  x = (0x1)\n"])
+def test_another_owners_source_is_refused_however_it_is_written(copy):
     with pytest.raises(InputError, match="first, by ada"):
-        require_own_source(entry("second", REFORMATTED, owner="eve"), [entry("first", SOURCE)])
+        require_own_source(entry("second", copy, owner="eve", settings={"lr": 2}), [entry("first", SOURCE)])
+
+
+@pytest.mark.parametrize("copy", [SOURCE + b"pass\n", b"class M:\n    y = 1\n", b"class M:\n    x = 2 - 1\n"])
+def test_what_is_not_caught_is_known(copy):
+    """A statement that does nothing, another name or another spelling make another syntax tree. Nothing is gained by such
+    a copy: it scores as the first does, and ties with it."""
+    require_own_source(entry("second", copy, owner="eve"), [entry("first", SOURCE)])
+
+
+def test_an_owner_is_the_same_in_capitals():
+    """As accounts on forges are: one's own source may stand again, under either spelling."""
+    first = entry("first", SOURCE, owner="Ada", settings={"lr": 0.1})
+    require_own_source(entry("second", SOURCE, owner="ada", settings={"lr": 0.2}), [first])
+
+
+@pytest.mark.parametrize("lr", [1, 1.0, True])
+def test_numbers_written_otherwise_are_the_same_settings(lr):
+    with pytest.raises(InputError, match="again"):
+        require_own_source(entry("second", SOURCE, settings={"lr": lr}), [entry("first", SOURCE, settings={"lr": 1})])
 
 
 def test_ones_own_source_may_stand_with_other_settings_or_another_family():

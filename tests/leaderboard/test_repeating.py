@@ -10,8 +10,9 @@ import pytest
 
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.entry import BuiltIn, Entry
-from fsvi_bench.leaderboard.result import read_result, result_path
-from tests.leaderboard.boards import manifest, write_entry
+from fsvi_bench.leaderboard.jailed.messages import MAX_POSTERIORS
+from fsvi_bench.leaderboard.result import result_path
+from tests.leaderboard.boards import manifest, read_result, write_entry
 from tests.leaderboard.jailing import working_jail
 
 pytestmark = pytest.mark.slow(seconds=120)
@@ -37,7 +38,7 @@ def first(tmp_path_factory):
     folder = tmp_path_factory.mktemp("boards")
     root = folder / "maintainer"
     command("leaderboard", "init", "--root", root, "--secret", folder / "secret", "--dataset", "diabetes")
-    trained = manifest(method=BuiltIn(name="rand-a", version="0.2.0"), settings={"max_steps": 30, "M": 10})
+    trained = manifest(method=BuiltIn(name="rand-a", version="0.2.0"), settings={"max_steps": 300, "M": 10}, steps=300)
     write_entry(root, Entry("mine", trained, None))
     return folder, verified(root, "--secret", folder / "secret")
 
@@ -61,6 +62,9 @@ def test_two_independent_verifications_agree_to_the_digit(first):
     again = verified(copy(folder, "again"), "--secret", folder / "secret")
     assert [cell.status for cell in found.cells] == ["ok"] * 10
     assert numbers(again) == numbers(found)
+    for cell in found.cells:
+        assert len(cell.waypoints) == MAX_POSTERIORS  # every look on the way, the last of them the end
+        assert cell.waypoints[-1].kl == pytest.approx(cell.scores.kl)
 
 
 def test_the_secret_revealed_a_third_party_makes_the_same_tasks_and_numbers(first):

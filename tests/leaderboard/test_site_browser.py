@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from fsvi_bench.leaderboard.board import read_board
-from fsvi_bench.leaderboard.comparing import comparison
-from fsvi_bench.leaderboard.site.build import build_site
-from fsvi_bench.leaderboard.site.pages import Site, first_page
-from fsvi_bench.leaderboard.site.render import asset_files
+from fsvi_bench.leaderboard.ranking import comparison
+from fsvi_bench.leaderboard.site.build import Site, build_site, site_files
+from fsvi_bench.leaderboard.site.output import write_site
 from fsvi_bench.leaderboard.site.serve import address, make_server
 from fsvi_bench.presenting.plots import digits
 from tests.leaderboard.boards import edition, make_board
 from tests.leaderboard.sites import PAGES, kls, save_board
 from tests.requirements import skip_or_fail
 
+pytestmark = pytest.mark.slow(seconds=2)
 AXE = Path(os.environ.get("FSVI_BENCH_AXE", Path(__file__).parents[1] / "browser/node_modules/axe-core/axe.min.js"))
 MANY = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht"]
 
@@ -39,10 +40,8 @@ def big(tmp_path_factory):
     """The first page of 500 entries in one track, on eight data sets."""
     folder = tmp_path_factory.mktemp("big")
     make_board(folder, {f"entry-{i:03d}": kls(1 + i * 7919 % 503 / 10) for i in range(500)}, edition(MANY))
-    (folder / "assets").mkdir()
-    for name, content in asset_files().items():
-        (folder / name).write_bytes(content)
-    (folder / "index.html").write_bytes(first_page(Site.of(read_board(folder), folder)))
+    files = dict(takewhile(lambda file: file[0] != "compare.html", site_files(Site(read_board(folder)))))
+    write_site(folder, files)
     return folder
 
 

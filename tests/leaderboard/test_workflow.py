@@ -171,7 +171,8 @@ def test_what_main_did_meanwhile_is_not_the_pull_requests_doing(repository):
         "README.md", ".github/workflows/verify.yml", "leaderboard/results/v2/new.json", "leaderboard/allowed_signers",
         "leaderboard/ci/changed.py", "leaderboard/editions/v2/edition.toml", "leaderboard/entries/stray.toml",
         "leaderboard/entries/UPPER/entry.toml", f"{NEW}/deep/er.py", f"{NEW}/data.safetensors", "pip.py",
-        "leaderboard/entries/$(touch pwned)/entry.toml", "leaderboard/entries/a\nb/entry.toml",
+        "leaderboard/entries/$(touch pwned)/entry.toml", "leaderboard/entries/a\nb/entry.toml", f"{NEW}/Entry.toml",
+        "leaderboard/Entries/old/entry.toml", f"{NEW}/..b/entry.toml", ".gitattributes",
     ],
 )  # fmt: skip
 def test_anything_outside_one_entry_is_refused(repository, name):
@@ -200,3 +201,31 @@ def test_no_change_and_no_commits_are_refused(repository):
     assert "nothing is changed" in repository.ask()[2]
     assert "is not a commit" in repository.ask("--output=pwned")[2]
     assert "git cannot compare" in repository.ask("0" * 40)[2]
+
+
+def submodule(proposed, old):
+    head = proposed.commit()
+    proposed.git("update-index", "--add", "--cacheinfo", f"160000,{head},{NEW}/mine.py")
+    proposed.git("commit", "--quiet", "--message", "x")
+    proposed.commit = lambda: proposed.git("rev-parse", "HEAD").strip()  # `--all` would drop what is in no working tree
+
+
+def type_change(proposed, old):
+    old.unlink()
+    old.symlink_to("../new/entry.toml")
+
+
+def rename(proposed, old):
+    proposed.git("mv", "leaderboard/entries/old/entry.toml", f"{NEW}/stolen.py")
+
+
+def deleted(proposed, old):
+    old.unlink()
+
+
+@pytest.mark.parametrize("attack", [submodule, type_change, rename, deleted], ids=lambda each: each.__name__)
+def test_a_pull_request_cannot_reach_beyond_its_entry(repository, attack):
+    repository.write(f"{NEW}/entry.toml", MINE)
+    attack(repository, repository.folder / "leaderboard/entries/old/entry.toml")
+    status, out, said = repository.ask()
+    assert (status, out, said.startswith("refused: ")) == (1, "", True)

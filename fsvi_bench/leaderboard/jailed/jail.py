@@ -25,6 +25,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.tasks.raw import DATA_VARIABLE, cache_dir
 
+PACKAGE = Path(fsvi_bench.__file__).parent
 NOBODY = 65534
 SCRATCH = 2**24  #: bytes that libraries may write as they are imported; later no file can be made
 MOST_TASKS = 512  #: processes and threads of a run, where a cgroup counts them
@@ -89,20 +90,19 @@ class Jail:
         return [*before, self.bwrap, *_options(shown), "--", *python]
 
 
-def find_jail() -> Jail | None:
-    """The jail that this system offers, if bubblewrap is there; whether it holds, each run finds out from inside."""
-    bwrap = shutil.which("bwrap")
-    return None if sys.platform != "linux" or bwrap is None else Jail(bwrap, _has_scopes())
-
-
 def require_jail() -> Jail:
-    """Raises InputError where there is no bubblewrap."""
-    if (jail := find_jail()) is None:
+    """The jail that this system offers; whether it holds, each run finds out from inside.
+
+    Raises:
+        InputError: there is no bubblewrap.
+    """
+    bwrap = shutil.which("bwrap")
+    if sys.platform != "linux" or bwrap is None:
         raise InputError(
             "there is no bubblewrap (bwrap) to keep an entry's code from this machine, so nothing was run; install it, "
             "or give --without-isolation for code that you trust"
         )
-    return jail
+    return Jail(bwrap, _has_scopes())
 
 
 def environment() -> dict[str, str]:
@@ -130,7 +130,7 @@ def _needed() -> list[Path]:
     """Folders without which Python, its libraries and this package do not load."""
     system = [path for path in map(Path, ("/usr", "/nix/store", *_SYSTEM)) if path.is_dir() and not path.is_symlink()]
     prefixes = map(Path, (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
-    folders = [*system, *prefixes, *_library_folders(), _package()]
+    folders = [*system, *prefixes, *_library_folders(), PACKAGE]
     return _outermost([*folders, *(path.resolve() for path in folders)])
 
 
@@ -140,31 +140,23 @@ def _outermost(folders: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if paths.isdisjoint(path.parents))
 
 
-def _package() -> Path:
-    return Path(fsvi_bench.__file__).parent
-
-
 def _never_shown() -> list[Path]:
     """Data, configuration and leaderboards, should they lie within a folder that is shown."""
     named = [Path(os.environ[DATA_VARIABLE])] if os.environ.get(DATA_VARIABLE) else []
     own = [resource_dir(name) for name in ("datasets", "conf", "leaderboard")]
-    return _outermost(path.resolve() for path in [_package() / "_bundled", *own, cache_dir(), *named] if path.is_dir())
+    return _outermost(path.resolve() for path in [PACKAGE / "_bundled", *own, cache_dir(), *named] if path.is_dir())
 
 
-def _library_folders() -> list[Path]:
-    """Where libraries lie that are not in the installation itself, such as a user's own."""
+def _library_folders() -> set[Path]:
+    """Where libraries lie; some may be a user's own, and not in the installation itself."""
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
-    folders = {Path(spec.origin).parents[1] for spec in specs if spec is not None and spec.origin is not None}
-    return sorted(folders - _standard())
-
-
-def _standard() -> set[Path]:
-    return {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    return {Path(spec.origin).parents[1] for spec in specs if spec is not None and spec.origin is not None}
 
 
 def _import_path() -> list[Path]:
-    """What the other Python must be told to look into: this package's place, unless it is installed, and libraries'."""
-    return [path for path in dict.fromkeys([_package().parent, *_library_folders()]) if path not in _standard()]
+    """What the other Python must be told to look into: this package's place and libraries', but for what it knows."""
+    standard = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    return sorted({PACKAGE.parent, *_library_folders()} - standard)
 
 
 @cache

@@ -6,119 +6,99 @@ may be hostile.
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
-from fsvi_bench.leaderboard.entry import PythonName, Setting
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.strict import Strict
-from fsvi_bench.tasks.task import Task
 
-JOB_FILE, PROBLEM_FILE, SOURCE_FILE = "job.json", "problem.pickle", "method_of_entry.py"
-MAX_WORDS = 16 * 2**10  #: bytes of a message's JSON
+JOB_FILE = "job.pickle"
+MAX_WORDS = 16 * 2**10  #: bytes of a message's JSON beside the posterior
 MAX_REASON = 1000  #: characters
 MAX_POSTERIORS = 12  #: of one run, the final one among them: the verifier scores each
-_HEAD = struct.Struct(">II")  #: lengths of a message's JSON and of the posterior's file behind it
 
 
-Count = Annotated[int, Field(ge=0, lt=2**60)]
-
-
-class Job(Strict):
+@dataclass(frozen=True, eq=False)
+class Job:
     """What to train, and what the process has to find closed before it does."""
 
-    method: Annotated[str, Field(max_length=200)]  #: `module:Class`, or the class in `SOURCE_FILE` alone
+    method: str  #: `module:Class`, or `file.py:Class` of the entry's file beside the job
     family: Family
-    settings: dict[PythonName, Setting | None]
-    steps: Count  #: the declared budget
-    seed: Annotated[int, Field(ge=0, lt=2**64)]
-    memory: Annotated[int, Field(gt=0)]  #: bytes, beyond what Python and its libraries take
-    cpu_seconds: Annotated[int, Field(gt=0)]
-    planted: str | None  #: a file that the jail must not show; None without one
-    port: Annotated[int, Field(gt=0, lt=2**16)]  #: that it must not reach
+    settings: Mapping[str, Any]
+    problem: TrainingData | None  #: a batch of one; None: conformance is checked
+    steps: int  #: the declared budget
+    seed: int
+    memory: int  #: bytes, beyond what Python and its libraries take
+    cpu_seconds: int
+    planted: Path | None  #: a file that the jail must not show; None without one
+    port: int  #: that it must not reach
 
 
 Short = Annotated[str, Field(max_length=MAX_REASON)]
 
 
-class Ready(Strict):
-    """Everything of ours is imported, nothing of the entry's; the clock starts."""
+class Message(Strict):
+    """How far a job has come, in one line of JSON.
 
-    event: Literal["ready"] = "ready"
-    leaks: Annotated[list[Short], Field(max_length=10)]  #: what the jail should have closed
-    confined: Short
+    `ready`: everything of ours is imported, nothing of the entry's; the clock starts. All but this and `under way` end
+    the job.
+    """
 
-
-class Reached(Strict):
-    """So many steps are done. The posterior's file follows, unless the job ended without one."""
-
-    event: Literal["reached"] = "reached"
-    status: Literal["under way", "ok", "diverged", "failed"]  #: all but the first end the job
-    steps: Count  #: of training, or rules of conformance that are kept
-    reason: Short | None = None
-
-
-Message = Ready | Reached
-_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="event")])
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    status: Literal["ready", "under way", "ok", "diverged", "failed"]
+    steps: Annotated[int, Field(ge=0, lt=2**60)] = 0  #: of training, or rules of conformance that are kept
+    reason: Short = ""  #: for the end; of `ready`: how the process is confined
+    leaks: Annotated[list[Short], Field(max_length=10)] = []  #: what the jail should have closed
+    posterior: bytes = b""  #: its file, unless the job ended without one
 
 
 class RunFailed(Exception):
     """A run came to no posterior that could be scored; `str` says why, in a clause without a full stop."""
 
 
-def take_messages(received: bytearray, largest_file: int) -> Iterator[tuple[Message, bytes]]:
-    """Takes the whole messages from what a pipe has delivered, each with the posterior's file behind it.
+def take_messages(received: bytearray, k: int) -> Iterator[Message]:
+    """Takes the whole messages from what a pipe has delivered.
 
     Raises:
-        RunFailed: a file is larger than allowed, the words are too long, or it is not a message.
+        RunFailed: one is longer than the posterior of k weights takes, or it is not a message.
     """
-    while len(received) >= _HEAD.size:
-        words, file = _HEAD.unpack_from(received)
-        if words > MAX_WORDS or file > largest_file:
-            raise RunFailed(f"it sent a message of {words} and {file} bytes")
-        middle, end = _HEAD.size + words, _HEAD.size + words + file
-        if len(received) < end:
-            return
-        text, content = bytes(received[_HEAD.size : middle]), bytes(received[middle:end])
-        del received[:end]
+    *lines, rest = received.split(b"\n")
+    received[:] = rest
+    if max(map(len, [*lines, rest])) > MAX_WORDS + 11 * (k**2 + 3 * k):  # 8 bytes are 10.7 characters of base64
+        raise RunFailed("it sent a message that is longer than any of a worker of ours")
+    for line in lines:
         try:
-            yield _MESSAGE.validate_json(text), content
+            yield Message.model_validate_json(line)
         except ValidationError as error:
             raise RunFailed("it sent a message that no worker of ours sends") from error
 
 
-def send(pipe: int, message: Message, file: bytes = b"") -> None:
-    """Writes one message and the posterior's file behind it."""
-    words = message.model_dump_json().encode()
-    rest = memoryview(_HEAD.pack(len(words), len(file)) + words + file)
-    while rest:
-        rest = rest[os.write(pipe, rest) :]
+def send(pipe: int, message: Message) -> None:
+    """Writes one message."""
+    with open(pipe, "wb", closefd=False) as stream:
+        stream.write(message.model_dump_json().encode() + b"\n")
 
 
-def write_job(folder: Path, job: Job, source: bytes | None, task: Task | None) -> None:
-    """Lays out what the process may see: the job, the entry's file, and the training rows, nothing else of the task."""
-    (folder / JOB_FILE).write_text(job.model_dump_json())
+def write_job(folder: Path, job: Job, source: bytes | None) -> None:
+    """Lays out what the process may see: the job with its training rows, and the entry's file."""
+    (folder / JOB_FILE).write_bytes(pickle.dumps(job))
     if source is not None:
-        (folder / SOURCE_FILE).write_bytes(source)
-    if task is not None:  # as copies: a view would take along what it is a view of, test rows perhaps
-        (folder / PROBLEM_FILE).write_bytes(pickle.dumps(TrainingData.of(task).only(0)))
-    else:  # the toy problem, which conformance is checked on, is generated; its card is all that it needs
+        (folder / job.method.partition(":")[0]).write_bytes(source)
+    if job.problem is None:  # the toy problem, which conformance is checked on, is generated from its card alone
         toy = folder / "datasets" / "toy"
         toy.mkdir(parents=True)
         shutil.copy(resource_dir("datasets") / "toy" / "card.yaml", toy)
 
 
-def read_job(folder: Path) -> tuple[Job, TrainingData | None]:
-    """A job as `write_job` laid it out, and its problem, as a batch of one. These files are the verifier's."""
-    problem = folder / PROBLEM_FILE
-    job = Job.model_validate_json((folder / JOB_FILE).read_bytes())
-    return job, pickle.loads(problem.read_bytes()) if problem.exists() else None
+def read_job(folder: Path) -> Job:
+    """A job as `write_job` laid it out: the verifier's own file."""
+    job: Job = pickle.loads((folder / JOB_FILE).read_bytes())
+    return job

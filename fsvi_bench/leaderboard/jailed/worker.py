@@ -8,28 +8,16 @@ the entry's code has the process to itself, and the verifier believes nothing th
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from fsvi_bench.conformance import Subject, check_method
-from fsvi_bench.conformance.subject import MEASUREMENT_POINTS
+from fsvi_bench.conformance import check_method, subjects
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.jailed.confinement import calls_are_open, confine, end_with_parent, leaks
-from fsvi_bench.leaderboard.jailed.messages import (
-    MAX_POSTERIORS,
-    MAX_REASON,
-    SOURCE_FILE,
-    Job,
-    Reached,
-    Ready,
-    read_job,
-    send,
-)
+from fsvi_bench.leaderboard.jailed.messages import MAX_POSTERIORS, MAX_REASON, Job, Message, read_job, send
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.methods.registry import MethodEntry, load_method
+from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.io import posterior_file
 from fsvi_bench.threads import use_one_thread
@@ -48,50 +36,47 @@ def main(folder: Path, pipe: int) -> None:
     """Does the job of a folder; whatever the method raises is sent as its failure."""
     end_with_parent()
     use_one_thread()
-    job, problem = read_job(folder)
-    found = leaks(Path(job.planted), job.port) if job.planted else []
-    confined = confine(job.memory, job.cpu_seconds, may_write=problem is None)
+    job = read_job(folder)
+    found = leaks(job.planted, job.port) if job.planted else []
+    confined = confine(job.memory, job.cpu_seconds, may_write=job.problem is None)
     if job.planted and calls_are_open():
         found.append("all system calls (libseccomp is needed: install libseccomp2)")
-    send(pipe, Ready(leaks=found, confined=confined))
+    send(pipe, Message(status="ready", leaks=found, reason=confined))
     if found:
         return
     try:
-        if problem is None:
+        if job.problem is None:
             _check(folder, job, pipe)
         else:
-            _train(_method(folder, job, problem), problem.k, job.steps, pipe)
+            _train(_method(folder, job, job.problem), job.steps, pipe)
     except Exception as error:
-        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        send(pipe, Reached(status="failed", reason=reason[:MAX_REASON], steps=0))
+        said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        reason = said.replace(f"{folder}/", "")  # an author knows the file by its name alone
+        send(pipe, Message(status="failed", reason=reason[:MAX_REASON]))
 
 
 def _method(folder: Path, job: Job, problem: TrainingData) -> Method:
-    module, _, name = job.method.rpartition(":")
-    cls = getattr(import_module(module), name) if module else load_method(f"{folder / SOURCE_FILE}:{name}").cls
+    module, _, name = job.method.partition(":")
+    cls = load_method(f"{folder}/{job.method}").cls if ".py" in module else getattr(import_module(module), name)
     options = cls.checked_options(job.settings, name)
     cls.check(options, problem)
-    return cls(problem, job.family, [job.seed], options)
+    return cls(problem, cls.checked_family(job.family), [job.seed], options)
 
 
 def _check(folder: Path, job: Job, pipe: int) -> None:
-    """Conformance, with the entry's family and settings."""
-    entry = load_method(f"{folder / SOURCE_FILE}{job.method}")
-    findings = check_method([Subject(entry, job.family, _for_small_problems(entry, job.settings))]).findings
+    """Conformance, with the entry's family and settings; but for its budget and the size of its measurement sets, which
+    small problems cannot have."""
+    settings = {name: value for name, value in job.settings.items() if name not in ("max_steps", "M")}
+    findings = check_method(subjects(f"{folder}/{job.method}", [job.family], settings)).findings
     if failed := [finding for finding in findings if finding.status == "failed"]:
         first = f"the first '{failed[0].check}': {failed[0].message}"
-        raise InputError(f"it breaks {len(failed)} of {len(findings)} rules, {first}")
-    send(pipe, Reached(status="ok", steps=sum(finding.status == "ok" for finding in findings)))
+        advice = "mend its source (fsvi-bench methods check shows all)"
+        raise InputError(f"it breaks {len(failed)} of {len(findings)} rules, {advice}, {first}")
+    send(pipe, Message(status="ok", steps=sum(finding.status == "ok" for finding in findings)))
 
 
-def _for_small_problems(entry: MethodEntry, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry's settings but for its budget and the size of its measurement sets, which small problems cannot have."""
-    points = {"M": MEASUREMENT_POINTS} if "M" in entry.cls.Options.model_fields else {}
-    return {name: value for name, value in settings.items() if name != "max_steps"} | points
-
-
-def _train(method: Method, k: int, budget: int, pipe: int) -> None:
-    last = method.num_steps
+def _train(method: Method, budget: int, pipe: int) -> None:
+    k, last = method.problems.k, method.num_steps
     if last > max(1, budget):  # a formula is one step
         raise InputError(
             f"it takes {last} steps and its budget declares {budget}; raise --steps, or lower max_steps (--set)"
@@ -102,7 +87,7 @@ def _train(method: Method, k: int, budget: int, pipe: int) -> None:
         last = steps or last
         q = _posterior(method)
         if (defect(q, k) or divergence(q)) is None:
-            send(pipe, Reached(status="under way", steps=steps), posterior_file(q))
+            send(pipe, Message(status="under way", steps=steps, posterior=posterior_file(q)))
 
     # A formula has nothing to show before its one step.
     at = looks(method.num_steps) if method.trains else []
@@ -111,9 +96,9 @@ def _train(method: Method, k: int, budget: int, pipe: int) -> None:
     if (fault := defect(q, k)) is not None:
         raise InputError(f"the posterior is not one over the weights: {fault}")
     if (reason := method.divergences()[0] or divergence(q)) is not None:
-        send(pipe, Reached(status="diverged", reason=reason[:MAX_REASON], steps=last))
+        send(pipe, Message(status="diverged", reason=reason[:MAX_REASON], steps=last))
     else:
-        send(pipe, Reached(status="ok", steps=last), posterior_file(q))
+        send(pipe, Message(status="ok", steps=last, posterior=posterior_file(q)))
 
 
 def _posterior(method: Method) -> Posterior:

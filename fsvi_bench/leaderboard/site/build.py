@@ -1,23 +1,48 @@
-"""`fsvi-bench leaderboard build`: a leaderboard's folder in, a static site out."""
+"""`fsvi-bench leaderboard build`: a leaderboard's folder in, a static site out; what stands in its pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from markupsafe import Markup
 from pydantic_core import to_json
 
-from fsvi_bench.leaderboard.board import Board, read_board
-from fsvi_bench.leaderboard.comparing import p_value, paired
-from fsvi_bench.leaderboard.ranking import ACROSS, HEADLINES, run_frame, score_frame
+from fsvi_bench.leaderboard.board import Board, Standing, read_board
+from fsvi_bench.leaderboard.entry import TRACKS, SourceFile
+from fsvi_bench.leaderboard.ranked_tasks import OFFICIAL_SPLITS, TASKS, WITH_REAL_TARGETS, Place
+from fsvi_bench.leaderboard.ranking import (
+    ACROSS,
+    HEADLINES,
+    Line,
+    Score,
+    Table,
+    p_value,
+    paired,
+    rank,
+    run_frame,
+    score_frame,
+)
+from fsvi_bench.leaderboard.result import TaskFacts
 from fsvi_bench.leaderboard.site.output import write_site
-from fsvi_bench.leaderboard.site.pages import Site, compare_page, dataset_page, first_page, method_page
-from fsvi_bench.leaderboard.site.render import WORDS, asset_files
-from fsvi_bench.presenting.plots import digits
+from fsvi_bench.leaderboard.site.render import WORDS, asset_files, templates
+from fsvi_bench.presenting.figures import NO_LOGARITHM
+from fsvi_bench.presenting.plots import FigureSpec, digits
+from fsvi_bench.presenting.report.appearance import figure_style, inline_svg, look
+from fsvi_bench.running.settings import setting_words
+from fsvi_bench.tasks.card import Card, card_names, load_card
+from fsvi_bench.tasks.splits import ranges
 
 SITE = "site"  #: folder beneath a leaderboard's, unless another is named
+FRACTIONS = (0.01, 0.1, 1.0)  #: of a run's steps
+PANEL = 2.35  #: inches
 
 
 def build_site(root: Path, out: Path, edition: str | None = None) -> tuple[Board, list[str]]:
@@ -29,22 +54,156 @@ def build_site(root: Path, out: Path, edition: str | None = None) -> tuple[Board
         InputError: `root` holds no entries or editions, or `out` cannot be written.
     """
     board = read_board(root, edition)
-    return board, write_site(out, dict(site_files(Site.of(board, root))))
+    return board, write_site(out, dict(site_files(Site(board))))
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A board and what its pages have in common."""
+
+    board: Board
+
+    @cached_property
+    def tables(self) -> dict[str, Table]:
+        """By the names of their sections."""
+        return {key: rank(self.board, key) for key in HEADLINES}
+
+    @cached_property
+    def shown(self) -> dict[str, Standing]:
+        """The entries that have a result, by name."""
+        return {each.name: each for each in self.board.standings if each.result is not None}
+
+    @cached_property
+    def tasks(self) -> dict[Place, TaskFacts]:
+        """The edition's tasks, which are the same for all entries; none before there is a result."""
+        return {cell.place: cell.task for each in [*self.shown.values()][:1] for cell in each.cells}
+
+    @property
+    def point_mass(self) -> Line:
+        """The MAP, a point mass at the exact mean, as a line of the singular track: medians over ranked tasks."""
+        edition = self.board.edition
+        rows = [dict(task) | {"dataset": place.dataset} for place, task in self.tasks.items() if place.kind == "ranked"]
+        tasks = pd.DataFrame(rows).rename(columns=lambda name: name.removeprefix("map_"))
+        scores = tasks.groupby("dataset")[ACROSS].median().to_dict()
+        counted = tasks[tasks["dataset"].isin(edition.ranked_datasets)]
+        medians = counted[["predictive_kl_test", "predictive_kl_box"]].median().to_dict()
+        return Line(WORDS["map"], 0, math.nan, None, None, {}, scores, medians, math.nan, 0, 0, None)
+
+    def lines(self, key: str) -> list[Line]:
+        """A table's lines; in the singular track the MAP's before them, which a posterior should beat."""
+        lines = self.tables[key].lines
+        return [self.point_mass, *lines] if lines and key == "singular" else lines
+
+    def page(self, template: str, **context: Any) -> bytes:
+        """A page of a template; `root` leads to the first page."""
+        shared = {"root": "../", "site": self, "board": self.board, "edition": self.board.edition, "card": _card}
+        return (templates().get_template(template).render(shared | context).rstrip() + "\n").encode()
 
 
 def site_files(site: Site) -> Iterator[tuple[str, bytes]]:
     """Every file of the site: its path there and its content."""
     yield from asset_files().items()
-    yield "index.html", first_page(site)
-    yield "compare.html", compare_page(site)
+    redrawn = sum(task.redrawn for place, task in site.tasks.items() if place.kind == "ranked")
+    yield "index.html", site.page("index.html.j2", root="", redrawn=redrawn, per_dataset=TASKS)
+    yield "compare.html", site.page("compare.html.j2", root="")
     yield "leaderboard.json", _leaderboard_json(site)
     for dataset in site.board.edition.datasets:
-        yield f"datasets/{dataset}.html", dataset_page(site, dataset)
+        yield f"datasets/{dataset}.html", _dataset_page(site, dataset)
     for standing in site.board.standings:
-        yield f"methods/{standing.name}.html", method_page(site, standing)
+        yield f"methods/{standing.name}.html", _method_page(site, standing)
     for name, found in _pairs(site):
         # A script, since a page that was opened from disk may not fetch files.
         yield f"data/{name}.js", b"fsviBenchCompared(" + to_json(found) + b");\n"
+
+
+def _card(dataset: str) -> Card | None:
+    return load_card(dataset) if dataset in card_names() else None
+
+
+def _dataset_page(site: Site, dataset: str) -> bytes:
+    """A data set's card, its tasks, and the entries of each track, the nearest first."""
+    rivals = {}
+    for track in TRACKS:
+        lines = sorted(site.lines(track), key=lambda line: (line.scores[dataset], line.name))
+        rivals[track] = [*zip(lines, positions([line.scores[dataset] for line in lines]), strict=True)]
+    return site.page(
+        "dataset.html.j2",
+        dataset=dataset,
+        tasks=[(place, task) for place, task in site.tasks.items() if place.dataset == dataset],
+        with_real_targets=WITH_REAL_TARGETS,
+        rivals={track: rows for track, rows in rivals.items() if rows},
+        headlines=HEADLINES,
+    )
+
+
+def positions(scores: Sequence[float]) -> list[float]:
+    """Where scores lie on a logarithmic axis that holds them all, from 0 to 1; NaN where one has no place there."""
+    row = pd.Series(scores, dtype=float)
+    logs = np.log10(row.where((row > NO_LOGARITHM) & (row < math.inf)))
+    return ((logs - logs.min()) / ((logs.max() - logs.min()) or 1.0)).tolist()
+
+
+def _method_page(site: Site, standing: Standing) -> bytes:
+    """What an entry is, what the verifier found, and the commands that make it again."""
+    score = HEADLINES[standing.track]
+    course = _course(standing, score)
+    return site.page(
+        "method.html.j2",
+        standing=standing,
+        lines={key: line for key, table in site.tables.items() for line in table.lines if line.name == standing.name},
+        score=score,
+        curves=_curves(course, standing),
+        along=_along(course[course["dataset"].isin(site.board.edition.ranked_datasets)]),
+        run_command=_run_command(site, standing),
+    )
+
+
+def _course(standing: Standing, score: Score) -> pd.DataFrame:
+    """The headline of the ranked runs at their waypoints; infinite where it has none."""
+    rows = [
+        dict(point)
+        | {"kl_above_floor": point.kl - cell.task.ffg_floor, "dataset": cell.dataset}
+        | {"run": f"{cell.dataset} {cell.number} {cell.seed}"}
+        for cell in standing.cells
+        if cell.kind == "ranked"
+        for point in cell.waypoints
+    ]
+    course = pd.DataFrame(rows, columns=["dataset", "run", "steps", "seconds", score])
+    return course.rename(columns={score: "score"}).astype({"score": float}).fillna({"score": math.inf})
+
+
+def _curves(course: pd.DataFrame, standing: Standing) -> Markup | None:
+    """A panel per data set, a line per ranked run; None of a method that has no way, such as a closed form.
+
+    A start at 0 steps, and what is infinite or 0 but for rounding, has no place on logarithmic axes.
+    """
+    frame = course[(course["steps"] > 0) & (course["score"] > NO_LOGARITHM) & (course["score"] < math.inf)]
+    if frame["steps"].nunique() < 2:
+        return None
+    spec = FigureSpec(**WORDS["course"], width=PANEL * min(WORDS["course"]["columns"], frame["dataset"].nunique()))
+    with figure_style():
+        figure = spec.of({"runs": frame.assign(colour=look(standing.entry.method).light)})
+    return inline_svg(figure, "course")
+
+
+def _along(course: pd.DataFrame) -> list[Any]:
+    """After a part of a run's steps, by the code's own count: medians over the runs, of the last waypoint within."""
+    last, first = course.groupby("run")["steps"].transform("max"), ~course["run"].duplicated()
+    parts = [
+        course[first | (course["steps"] <= fraction * last)].groupby("run").last().assign(fraction=fraction)
+        for fraction in FRACTIONS
+    ]
+    medians = pd.concat(parts).groupby("fraction")[["steps", "seconds", "score"]].median()
+    return [*medians.itertuples()]
+
+
+def _run_command(site: Site, standing: Standing) -> str:
+    """Trains the entry on the official tasks, with seeds of its own."""
+    manifest, method = standing.entry.manifest, standing.entry.manifest.method
+    name = f"entries/{standing.name}/{method.file}:{method.class_}" if isinstance(method, SourceFile) else method.name
+    words = ["fsvi-bench", "run", "--method", name, "--family", manifest.family]
+    words += [word for dataset in site.board.edition.datasets for word in ("--dataset", dataset)]
+    return shlex.join([*words, "--splits", ranges(OFFICIAL_SPLITS), *setting_words(manifest.settings)])
 
 
 def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -52,19 +211,16 @@ def _pairs(site: Site) -> Iterator[tuple[str, dict[str, Any]]]:
 
     The earlier of two has the pair, which takes half the room: seen from the later one, signs are the other way round.
     """
-    runs, datasets = run_frame([*site.shown.values()]), site.board.edition.datasets
-    frames = {score: score_frame(runs, score) for score in {*HEADLINES.values()}}
-    medians = {score: frame.groupby("dataset").median() for score, frame in frames.items()}
-    waiting = [*site.shown.values()]
-    while waiting:
-        a = waiting.pop(0)
+    shown, datasets = [*site.shown.values()], site.board.edition.datasets
+    runs = run_frame(shown)
+    frames = {score: score_frame(runs, score) for score in set(HEADLINES.values())}
+    for place, a in enumerate(shown, 1):
         found: dict[str, Any] = {"name": a.name, "track": a.track, "beside": {}}
         for key, score in (("same", HEADLINES[a.track]), ("other", ACROSS)):
-            words = [(digits(median), median) for median in medians[score].loc[datasets, a.name]]
-            found[key] = {"score": WORDS["scores"][score], "medians": words}
-            names = [b.name for b in waiting if (b.track == a.track) == (key == "same")]
-            pairs = paired(frames[score][[a.name, *names]], a.name, datasets) if names else ()
-            for name, pair in zip(names, pairs, strict=True):
+            medians = frames[score][a.name].groupby("dataset").median()[datasets]
+            found[key] = {"score": WORDS["scores"][score], "medians": [(digits(each), each) for each in medians]}
+            names = [b.name for b in shown[place:] if (b.track == a.track) == (key == "same")]
+            for name, pair in zip(names, paired(frames[score], a.name, names, datasets), strict=True):
                 hundredths = np.rint(100 * pair).astype(int).ravel().tolist()
                 found["beside"][name] = [digits(p_value(site.board, pair), 2), *hundredths]
         yield a.name, found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from fsvi_bench.errors import InputError
@@ -28,7 +28,13 @@ def write_site(folder: Path, files: Mapping[str, bytes]) -> list[str]:
     """
     require_writable_directory(folder, "site folder", "choose another with --out")
     earlier, names = built_files(folder), {*files, MANIFEST}
-    _require_ours(folder, names, earlier)
+    for name in sorted(names):
+        if links := _behind_links(folder, name):
+            raise InputError(f"{links[0]} is a symbolic link; choose another --out")
+        if os.path.lexists(folder / name) and name not in earlier:
+            raise InputError(
+                f"{folder / name} is there and was not made by `leaderboard build`; remove it or choose another --out"
+            )
     write_atomically(folder / MANIFEST, _manifest(earlier | names))
     for name, content in files.items():
         write_atomically(folder / name, content)
@@ -45,30 +51,15 @@ def built_files(folder: Path) -> set[str]:
     try:
         manifest = json.loads(read_bounded(folder / MANIFEST, MANIFEST_BYTES))
         names = manifest["files"] if manifest["format"] == FORMAT else []
-        return {name for name in names if isinstance(name, str) and _stays_inside(folder, name)}
+        inside = [name for name in map(str, names) if "\0" not in name and ".." not in PurePosixPath(name).parts]
+        return {name for name in inside if not name.startswith("/") and not _behind_links(folder, name)}
     except (InputError, ValueError, KeyError, TypeError, RecursionError):
         return set()
-
-
-def _stays_inside(folder: Path, name: str) -> bool:
-    path = PurePosixPath(name)
-    return not (path.is_absolute() or ".." in path.parts or "\0" in name or _behind_links(folder, name))
 
 
 def _behind_links(folder: Path, name: str) -> list[Path]:
     """The folders on the way to a file that are links, the site's own among them."""
     return [folder / above for above in PurePosixPath(name).parents if (folder / above).is_symlink()]
-
-
-def _require_ours(folder: Path, names: Iterable[str], earlier: set[str]) -> None:
-    """Someone's own `index.html` is not to be lost, nor may a link lead the writing elsewhere."""
-    for name in sorted(names):
-        if links := _behind_links(folder, name):
-            raise InputError(f"{links[0]} is a symbolic link; choose another --out")
-        if os.path.lexists(folder / name) and name not in earlier:
-            raise InputError(
-                f"{folder / name} is there and was not made by `leaderboard build`; remove it or choose another --out"
-            )
 
 
 def _manifest(names: set[str]) -> bytes:

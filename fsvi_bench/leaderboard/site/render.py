@@ -16,7 +16,7 @@ from fsvi_bench.presenting.figures import ASSETS as SHARED
 from fsvi_bench.presenting.plots import digits
 from fsvi_bench.presenting.report.appearance import colour_variable, look
 from fsvi_bench.presenting.report.page import environment
-from fsvi_bench.presenting.tables import Cell, Table, Written
+from fsvi_bench.presenting.tables import Table, Written
 from fsvi_bench.resources import read_yaml
 
 ASSETS = Path(__file__).parent / "assets"
@@ -24,13 +24,9 @@ SCRIPTS = (SHARED / "page.js", ASSETS / "site.js", ASSETS / "compare.js")
 WORDS: dict[str, Any] = read_yaml(ASSETS / "words.yaml")  # type: ignore[assignment]
 
 
-def render(template: str, depth: int, **context: Any) -> bytes:
-    """A page; `depth` is how many folders below the first page it lies."""
-    return (_environment().get_template(template).render(context, root="../" * depth).rstrip() + "\n").encode()
-
-
 @cache
-def _environment() -> Environment:
+def templates() -> Environment:
+    """The site's, with what all of them share."""
     found = environment(ASSETS, SHARED)
     found.finalize = visible
     found.globals.update(WORDS, table=_table, written=_written, look=look, variable=colour_variable)
@@ -41,7 +37,7 @@ def _environment() -> Environment:
 
 def asset_files() -> dict[str, bytes]:
     """Style sheet and scripts by their paths in the site; the report's own style comes first."""
-    shared = _environment().get_template("style.css.j2").render()
+    shared = templates().get_template("style.css.j2").render()
     style = f"{shared}\n{(ASSETS / 'site.css').read_text(encoding='utf-8')}"
     return {"assets/style.css": style.encode()} | {f"assets/{path.name}": path.read_bytes() for path in SCRIPTS}
 
@@ -56,7 +52,7 @@ def _table(context: Context, name: str, rows: Collection[Any], label: str, **att
     found = Table(
         title="",
         columns=(*columns,),
-        rows=tuple(_cells(expression({**shared, "row": row, "rows": rows})) for row in rows),
+        rows=tuple(tuple(map(_value, expression({**shared, "row": row, "rows": rows}))) for row in rows),
     )
     groups = {each: group for group, of in spec.get("groups", {}).items() for each, _ in _columns(of, datasets)}
     content = found.html(WORDS["meanings"], reference=WORDS["map"], form=shown, groups=groups, by=spec.get("by", ""))
@@ -74,18 +70,18 @@ def _columns(columns: Mapping[str, str], datasets: Sequence[str]) -> Iterator[tu
 
 @cache
 def _expression(text: str) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
-    found: Any = _environment().compile_expression(f"({text},)")
+    found: Any = templates().compile_expression(f"({text},)")
     return found  # type: ignore[no-any-return]
 
 
-def _cells(values: Sequence[Any]) -> tuple[Cell, ...]:
+def _value(value: Any) -> Any:
     """Strangers' words made visible; what is not there is None."""
-    return tuple(None if isinstance(value, Undefined) else visible(value) for value in values)
+    return None if isinstance(value, Undefined) else visible(value)
 
 
 def _written(value: Any, text: str) -> Written:
     """A cell that is sorted by its value."""
-    return Written(None if isinstance(value, Undefined) else visible(value), text)
+    return Written(_value(value), text)
 
 
 def _heading(dataset: str) -> str:

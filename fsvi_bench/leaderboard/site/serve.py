@@ -4,57 +4,36 @@ from __future__ import annotations
 
 from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.files import read_bounded
 from fsvi_bench.leaderboard.site.output import built_files
 
 HOST = "127.0.0.1"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".json": "application/json"}
-FILE_BYTES = 2**30
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers with a build's files, and only who asks for this server by name: no other page may read it by way of a
-    name of its own (DNS rebinding)."""
+class _Handler(SimpleHTTPRequestHandler):
+    """Answers with a build's files, none of them behind a link, and only who asks for this server by name: no other
+    page may read it by way of a name of its own (DNS rebinding)."""
 
     server: ThreadingHTTPServer
     timeout = 60
+    extensions_map = {suffix: f"{each}; charset=utf-8" for suffix, each in TYPES.items()} | {"": "text/plain"}
 
-    def __init__(self, *args: Any, site: Path) -> None:
-        self.site = site
-        super().__init__(*args)
-
-    def do_GET(self) -> None:
+    def send_head(self) -> Any:
         port = self.server.server_address[1]
         if self.headers.get_all("Host") not in ([f"{HOST}:{port}"], [f"localhost:{port}"]):
-            self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
-            return
+            return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
         name = unquote(self.path.partition("?")[0]).removeprefix("/") or "index.html"
-        try:
-            content = self._content(name)
-        except InputError:
-            self.send_error(HTTPStatus.NOT_FOUND)
-            return
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", f"{TYPES.get(Path(name).suffix, 'text/plain')}; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    do_HEAD = do_GET
-
-    def _content(self, name: str) -> bytes:
-        """Raises InputError of what is no file of the build, or lies behind a link."""
-        path = self.site / name
-        if name not in built_files(self.site) or path.resolve() != self.site.resolve() / name:
-            raise InputError(f"{path} is no file of the site")
-        return read_bounded(path, FILE_BYTES)
+        site = Path(self.directory)
+        path = site / name
+        if name not in built_files(site) or path.resolve() != site.resolve() / name or not path.is_file():
+            return self.send_error(HTTPStatus.NOT_FOUND)
+        return super().send_head()
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-cache")
@@ -75,7 +54,7 @@ def make_server(site: Path, port: int) -> ThreadingHTTPServer:
     if "index.html" not in built_files(site):
         raise InputError(f"{site} holds no built site; make it with `fsvi-bench leaderboard build`")
     try:
-        return ThreadingHTTPServer((HOST, port), partial(_Handler, site=site))
+        return ThreadingHTTPServer((HOST, port), partial(_Handler, directory=str(site)))
     except (OSError, OverflowError) as error:
         raise InputError(f"port {port} cannot be used ({error}); choose another with --port") from error
 
