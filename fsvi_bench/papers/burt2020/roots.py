@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -71,13 +73,9 @@ def examine(problem: Task, settings: Settings) -> Frames:
     """All roots of one task, a row each with floor and predictive KL [nats]; what features from each root itself differ
     in; and what is found of the task as a whole: the largest floor of any root, that of a rotation that reaches it, and
     that in Λ's eigenvectors.
-
-    Raises:
-        ValueError: the task's features have no root, as an RBF grid's.
     """
-    tril, C = problem.feature_map.tril, problem.truth.posterior.precision_tril
-    if tril is None:
-        raise ValueError(f"{problem.dataset} has features without a root")
+    C = problem.truth.posterior.precision_tril
+    tril = cast(Tensor, problem.feature_map.tril)  # official tasks have no other features than a sparse GP's
     generator = stream("cpu", settings.seed, problem.sha256, "orders")
     symmetric, eigenvectors = spectral_rotations(tril)
     orders = [torch.randperm(problem.k, generator=generator) for _ in range(settings.permutations)]

@@ -105,9 +105,3 @@ def test_no_other_radius_shows_more(k):
     for share in (0.9, 0.99, 1.01, 1.1):
         under_q = stats.chi2.cdf((share * event.radius) ** 2 / noise, d)
         assert under_q - event.under_p * share**d < event.under_q - event.under_p
-
-
-@pytest.mark.parametrize(("k", "noise_variance", "words"), [(6, 0.1, "0 directions"), (2, 0.0, "noise variance 0")])
-def test_an_event_needs_a_direction_out_of_reach_and_noise(k, noise_variance, words):
-    with pytest.raises(ValueError, match=words):
-        subspace(k=k).revealing_event(noise_variance)

@@ -104,9 +104,3 @@ def test_without_biases_every_width_has_at_most_two_pieces_through_the_origin_on
 def test_a_greedy_choice_by_hand(places, values, pieces):
     """|x| at −2, −1, 1, 2: two crooked triples that overlap prove one bend; three that overlap in turn prove two."""
     assert pieces_seen(exactly(*places), exactly(*values)) == pieces
-
-
-@pytest.mark.parametrize("places", [[0, 0], [1, 0], [0]])
-def test_places_must_rise_and_be_as_many_as_the_values(places):
-    with pytest.raises(ValueError, match="strictly rising"):
-        pieces_seen(exactly(*places), exactly(0, 1))

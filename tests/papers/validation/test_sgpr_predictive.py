@@ -48,18 +48,6 @@ def test_mean_and_variance_are_titsias(jitter):
     np.testing.assert_allclose((Phi_test @ mean).numpy(), u.T @ inverse_sigma @ U @ y / NOISE, rtol=1e-9, atol=1e-11)
 
 
-def test_the_linear_model_is_sor_and_titsias_is_dtc():
-    """Quiñonero-Candela and Rasmussen (2005), eqs. 16b and 20b, through N×N matrices Q = k_XZ K⁻¹ k_ZX."""
-    X, _, Z, x, Phi_test, _, factor = draw(6, 1e-6)
-    inverse = np.linalg.inv(kernel(Z, Z) + 1e-6 * np.eye(len(Z)))
-    Q, cross, prior = (kernel(a, Z) @ inverse @ kernel(Z, b) for a, b in ((X, X), (x, X), (x, x)))
-    explained = np.diag(cross @ np.linalg.solve(Q + NOISE * np.eye(len(X)), cross.T))
-    noise = torch.tensor(NOISE, dtype=torch.float64)
-    linear = predictive_variance(Phi_test, factor, noise).numpy()
-    np.testing.assert_allclose(linear, np.diag(prior) - explained + NOISE, rtol=1e-9)
-    np.testing.assert_allclose(variance_of(Phi_test, factor), OUTPUTSCALE - explained + NOISE, rtol=1e-9)
-
-
 def test_what_is_missing_is_what_the_linear_model_does_not_have():
     _, _, Z, _, Phi_test, _, factor = draw(6, 1e-6)
     noise, outputscale = (torch.tensor(value, dtype=torch.float64) for value in (NOISE, OUTPUTSCALE))
@@ -71,12 +59,3 @@ def test_what_is_missing_is_what_the_linear_model_does_not_have():
     tril = inducing_tril(torch.from_numpy(Z), *kernel_of, torch.tensor(0.0, dtype=torch.float64))
     at_Z = nystrom_features(torch.from_numpy(Z), torch.from_numpy(Z), *kernel_of, tril)
     assert missing_variance(at_Z, outputscale).abs().max() < 1e-12
-
-
-def test_batches_are_their_problems():
-    _, _, _, _, Phi_test, _, factor = draw(6, 1e-6)
-    noise, outputscale = torch.tensor([0.3, 0.5], dtype=torch.float64), torch.tensor([1.7, 2.5], dtype=torch.float64)
-    both = titsias_predictive_variance(Phi_test.expand(2, -1, -1), factor.expand(2, -1, -1), noise, outputscale)
-    for problem in range(2):
-        alone = titsias_predictive_variance(Phi_test, factor, noise[problem], outputscale[problem])
-        assert torch.allclose(both[problem], alone, rtol=1e-14, atol=0)

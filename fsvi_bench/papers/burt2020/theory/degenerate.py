@@ -79,22 +79,15 @@ class Flat(NamedTuple):
         return Asymptotics(0.5 * (M - len(inside)), float(constant), 0.5 * float(outside.square().sum()))
 
     def revealing_event(self, noise_variance: float) -> Event:
-        """An event that Q_ε all but always, and P all but never shows: a thin slab around the subspace of Q.
+        """An event that Q_ε, ε > 0, all but always, and P all but never shows: a thin slab around the subspace of Q.
 
         With d = M − r, Q_ε(E) = F_χ²(d)(c) for the radius ε√c, and P(E) is at most the ball's volume times the largest
         density of Nᵀy, V_d (ε√c)^d (2π)^(−d/2) det(NᵀLLᵀN)^(−½), whatever P's mean. Their difference is largest at
         c = d log(1/ε²) + log det NᵀLLᵀN, where the derivatives agree; up to powers of c, 1 less it falls like ε^d.
-
-        Raises:
-            ValueError: Q reaches every direction, or ε = 0.
         """
         left, variance = self._spectrum(0.0)
         complement = left[:, variance == 0]
         d = complement.shape[1]
-        if d == 0 or noise_variance <= 0:
-            raise ValueError(
-                f"no event for {d} directions out of reach and noise variance {noise_variance}, both must be > 0"
-            )
         logdet = 2 * float(torch.linalg.svdvals(complement.mT @ self.tril).log().sum())
         squared = max(d * math.log(1 / noise_variance) + logdet, 0.0)
         log_volume = -math.lgamma(0.5 * d + 1) - 0.5 * d * math.log(2)
