@@ -72,18 +72,6 @@ def test_curve_limit_against_draws(process):
     assert abs(error) < 4 * float(left.std()) / math.sqrt(4000)
 
 
-def test_curve_limit_by_adaptive_integration(process):
-    p = stats.multivariate_normal(np.zeros(3), process.covariance_matrix.numpy())
-    x = PLACES.numpy()
-
-    def integrand(t):
-        speed = np.linalg.norm(np.cos(x) + 2 * x * np.cos(2 * t * x))
-        return stats.norm.pdf(t) * (math.log(speed) + p.logpdf(t * np.cos(x) + np.sin(2 * t * x)))
-
-    expected = -1.5 * math.log(2 * math.pi * math.e) - integrate.quad(integrand, -10, 10, limit=500, epsabs=1e-11)[0]
-    assert smoothed_curve_kl_constant(PLACES, process) == pytest.approx(expected, abs=1e-9)
-
-
 # --- A curve that fills the square ---------------------------------------------------------------------------------------
 
 

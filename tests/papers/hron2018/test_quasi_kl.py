@@ -108,12 +108,10 @@ def test_log_mean_density_of_wide_and_far_cells():
 
 
 def test_every_law_of_a_batch_is_alone():
-    laws = [dropout(np.random.default_rng(seed), 3) for seed in range(4)]
-    batch = IndependentAtoms(*(torch.stack(part) for part in zip(*laws, strict=True)))
-    for i, law in enumerate(laws):
-        close(batch.quasi_kl()[i], law.quasi_kl(), rtol=1e-13)
-        close(batch.centred_convolved_kl(0.1)[i], law.centred_convolved_kl(0.1), rtol=1e-13)
-        close(batch.centred_discretised_kl(0.1)[i], law.centred_discretised_kl(0.1), rtol=1e-13)
+    laws = [dropout(np.random.default_rng(seed), 3) for seed in range(2)]
+    batch = IndependentAtoms(*map(torch.stack, zip(*laws, strict=True)))
+    close(batch.centred_convolved_kl(0.1), torch.stack([law.centred_convolved_kl(0.1) for law in laws]), rtol=1e-13)
+    close(batch.centred_discretised_kl(0.1), torch.stack([law.centred_discretised_kl(0.1) for law in laws]), rtol=1e-13)
 
 
 # --- Affine supports --------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fsvi_bench.maths.blr import blr_posterior, covariance_tril, predictive_variance
+from fsvi_bench.maths.blr import blr_posterior, covariance_tril
 from fsvi_bench.maths.features import inducing_tril, nystrom_features
-from fsvi_bench.papers.validation.sgpr_predictive import missing_variance, titsias_predictive_variance
+from fsvi_bench.papers.validation.sgpr_predictive import titsias_predictive_variance
 
 NOISE, OUTPUTSCALE, LENGTHSCALES = 0.3, 1.7, np.array([0.8, 1.4])
 
@@ -46,16 +46,3 @@ def test_mean_and_variance_are_titsias(jitter):
     reduced = np.einsum("kn,kl,ln->n", u, np.linalg.inv(K) - inverse_sigma, u)
     np.testing.assert_allclose(variance_of(Phi_test, factor), OUTPUTSCALE - reduced + NOISE, rtol=1e-10)
     np.testing.assert_allclose((Phi_test @ mean).numpy(), u.T @ inverse_sigma @ U @ y / NOISE, rtol=1e-9, atol=1e-11)
-
-
-def test_what_is_missing_is_what_the_linear_model_does_not_have():
-    _, _, Z, _, Phi_test, _, factor = draw(6, 1e-6)
-    noise, outputscale = (torch.tensor(value, dtype=torch.float64) for value in (NOISE, OUTPUTSCALE))
-    missing = missing_variance(Phi_test, outputscale)
-    assert missing.min() > 0.01
-    linear = predictive_variance(Phi_test, factor, noise).numpy()
-    np.testing.assert_allclose(variance_of(Phi_test, factor) - linear, missing.numpy(), rtol=1e-12)
-    kernel_of = (torch.from_numpy(LENGTHSCALES), outputscale)
-    tril = inducing_tril(torch.from_numpy(Z), *kernel_of, torch.tensor(0.0, dtype=torch.float64))
-    at_Z = nystrom_features(torch.from_numpy(Z), torch.from_numpy(Z), *kernel_of, tril)
-    assert missing_variance(at_Z, outputscale).abs().max() < 1e-12
