@@ -223,18 +223,3 @@ def test_both_scales_of_every_reproduction_validate(name):
     if isinstance(REPRODUCTIONS[name], Experiment):
         for quick in (False, True):
             REPRODUCTIONS[name]._settings(quick)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "burt2020-roots", "burt2020-shrinkage", "burt2020-theory", "gal2016-6.3", "ksw2015-fig2", "hron2018-fig1-3",
-        "hron2018-moments", "hron2018-limits", "hron2018-fig5",
-    ],
-)  # fmt: skip
-def test_a_quick_look_runs_twice_alike(name, tmp_path):
-    first, second = (REPRODUCTIONS[name].make(workshop(tmp_path / each, quick=True)) for each in ("a", "b"))
-    assert first.claims == second.claims
-    for one, other in zip(first.files, second.files, strict=True):
-        assert one.read_bytes() == other.read_bytes()
