@@ -30,19 +30,16 @@ class Statistic(NamedTuple):
         return Statistic(value, value, value)
 
     @staticmethod
-    def of_mean(values: ArrayLike) -> Statistic:
-        """Mean of independent values with its t-interval; otherwise as `of_splits`."""
-        return Statistic.of_splits(values, test_train_ratio=0.0)
-
-    @staticmethod
     def of_proportion(successes: Sequence[float] | NDArray[Any]) -> Statistic:
         """Share of what is true, with the interval of Clopper and Pearson (1934)."""
         found = stats.binomtest(int(np.sum(successes)), len(successes))
         return Statistic(found.statistic, *map(float, found.proportion_ci()))
 
     @staticmethod
-    def of_splits(values: ArrayLike, test_train_ratio: float = TEST_TRAIN_RATIO, about: float = 0.0) -> Statistic:
-        """Mean over splits that share rows, with the corrected resampled t-interval (Nadeau and Bengio 2003).
+    def of_mean(values: ArrayLike, test_train_ratio: float = 0.0, about: float = 0.0) -> Statistic:
+        """Mean of independent values with its t-interval, or over splits that share rows, with the corrected one.
+
+        The corrected resampled t-interval is that of Nadeau and Bengio (2003).
 
         Where some are infinite it is the limit in which these grow together: on which side of `about` they lie is
         judged, and nothing of the others unless all lie on the same, and the interval is one infinity, the other, or
@@ -181,7 +178,7 @@ class Claim(BaseModel):
             return Statistic.exact(values.item())
         if self.interval == "proportion":
             return Statistic.of_proportion(values)
-        return Statistic.of_splits(values, TEST_TRAIN_RATIO if self.interval == "splits" else 0.0, threshold)
+        return Statistic.of_mean(values, TEST_TRAIN_RATIO if self.interval == "splits" else 0.0, threshold)
 
     def _rank(self, case: Statistic) -> tuple[bool, float]:
         """How far the interval keeps to the claimed side; of what is not a number, less than any other's."""

@@ -9,22 +9,38 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fsvi_bench.papers.claims import Claim, Place, Statistic
+from fsvi_bench.papers.claims import TEST_TRAIN_RATIO, Claim, Place, Statistic
 
 INF = math.inf
 
 
 def outcome(values, side="above", threshold=0.0):
-    verdict = Claim(statistic="s", says="so", side=side, threshold=threshold).judge(Statistic.of_splits(values))
-    return "held" if verdict.holds else "undecided" if verdict.undecided else "did not hold"
+    rule = Claim(statistic="s", says="so", side=side, threshold=threshold, interval="splits")
+    return rule.judge(values).outcome
 
 
 def test_the_interval_over_splits_is_wider_by_what_they_share():
     values = np.random.default_rng(0).standard_normal(20)
-    found = Statistic.of_splits(values.tolist())
+    found = Statistic.of_mean(values.tolist(), TEST_TRAIN_RATIO)
     half = stats.t.ppf(0.975, 19) * values.std(ddof=1) * math.sqrt(1 / 20 + 1 / 9)
     assert found == pytest.approx((values.mean(), values.mean() - half, values.mean() + half), rel=1e-12)
-    assert Statistic.of_splits(values.tolist(), 0.0) == pytest.approx(Statistic.of_mean(values.tolist()), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "about", "expected"),
+    [
+        ([INF, 1.0, -5.0], 0, (INF, -INF, INF)),
+        ([INF, 1.0, 5.0], 0, (INF, INF, INF)),
+        ([-INF, INF, 5.0], 0, (0, -INF, INF)),
+        # One split of twenty on the claimed side, infinitely far, does not carry the others over the threshold.
+        ([INF] + [0.1] * 19, 0.7, (INF, -INF, INF)),
+        ([INF] + [0.8] * 19, 0.7, (INF, INF, INF)),
+    ],
+)
+def test_a_mean_with_infinite_values_is_a_limit(values, about, expected):
+    assert Statistic.of_mean(values, TEST_TRAIN_RATIO, about) == expected
+    low, high = -expected[2], -expected[1]
+    assert Statistic.of_mean(np.negative(values), TEST_TRAIN_RATIO, -about) == (-expected[0], low, high)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +60,6 @@ def test_the_interval_over_splits_is_wider_by_what_they_share():
 )
 def test_infinite_differences_outweigh_finite_ones_unless_all_agree(values, expected):
     assert outcome(values) == expected
-
-
-def test_an_infinite_mean_has_its_sign_and_equal_numbers_of_both_have_none():
-    assert Statistic.of_splits([INF, 1.0, -5.0]).value == INF
-    assert Statistic.of_splits([-INF, 1.0, 5.0]).value == -INF
-    assert Statistic.of_splits([INF, 1.0, 5.0]) == (INF, INF, INF)
-    assert Statistic.of_splits([-INF, INF, 5.0]) == (0.0, -INF, INF)
-    # One split of twenty on the claimed side, infinitely far, does not carry the others over the threshold.
-    assert Statistic.of_splits([INF] + [0.1] * 19, about=0.7) == (INF, -INF, INF)
-    assert Statistic.of_splits([INF] + [0.8] * 19, about=0.7) == (INF, INF, INF)
 
 
 # --- What a claim says of its interval --------------------------------------------------------------------------------

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from jaxtyping import Float
 from pydantic import Field
+from torch import Tensor
 
 from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
 from fsvi_bench.papers.pages import render
 from fsvi_bench.papers.parts import Plain
-from fsvi_bench.papers.validation.sgpr_predictive import missing_variance, titsias_predictive_variance
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
 from fsvi_bench.tasks.card import load_card
@@ -55,9 +57,8 @@ def compare(official: CertifiedTask, problem: Task) -> dict[str, Any]:
     task, fit = official.task, official.certificate.fit
     if fit is None:
         raise ValueError(f"{task.dataset} split {task.split} was not fitted")
-    Phi = problem.Phi_test
-    exact = exact_predictive(problem, Phi)
-    variance = titsias_predictive_variance(Phi, problem.truth.covariance_tril, task.noise_variance, task.outputscale)
+    exact = exact_predictive(problem, problem.Phi_test)
+    missing, variance = titsias_variance(problem)
     return {
         "dataset": task.dataset,
         "split": task.split,
@@ -68,10 +69,23 @@ def compare(official: CertifiedTask, problem: Task) -> dict[str, Any]:
         "titsias_nlpd": Predictive(exact.mean, variance).nlpd(problem),
         "bound": fit.bound_per_point,
         "noise": float(task.noise_variance),
-        # Of the Titsias predictive variance, what the features lack.
-        "missing_share": float((missing_variance(Phi, task.outputscale) / variance).mean()),
+        "missing_share": float((missing / variance).mean()),
         "nlpd_with_less_jitter": _nlpd_with_less_jitter(problem),
     }
+
+
+def titsias_variance(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """k(x,x) − φᵀφ ≥ 0 at the test inputs, what the features lack of the GP's prior variance; and the variance of y in
+    Titsias's (2009, eq. 6) approximate GP, the noise included.
+
+    Its q(u) is the exact posterior of the weights w = L⁻¹u, N(μ, FFᵀ), and f given u keeps the GP's conditional
+    variance: k(x,x) − φᵀφ + φᵀFFᵀφ + σ². The linear model has φᵀFFᵀφ + σ² only. In the words of Quiñonero-Candela and
+    Rasmussen (2005), at equal parameters, the linear model predicts as SoR and Titsias's GP as DTC (their eqs. 16b and
+    20b): the means φᵀμ are the same.
+    """
+    Phi = problem.Phi_test
+    missing = problem.frozen.outputscale - Phi.square().sum(-1)
+    return missing, missing + predictive_variance(Phi, problem.truth.covariance_tril, problem.noise_variance)
 
 
 def _nlpd_with_less_jitter(problem: Task) -> float:

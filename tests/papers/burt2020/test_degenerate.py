@@ -76,14 +76,6 @@ def test_asymptotics_are_what_is_left_at_small_noise(k):
     assert 1e-12 * flat.kls(1e-12)[1] == pytest.approx(leading.reverse, rel=1e-9)
 
 
-def test_redundant_parameters_leave_more_directions_out_of_reach():
-    """Rank 2 with 4 parameters: the slope is ½(M − 2), not ½(M − 4)."""
-    flat = subspace(k=2)
-    twice = flat._replace(factor=torch.cat([flat.factor, flat.factor @ f64([[1.0, 2.0], [-0.5, 0.3]])], dim=1))
-    assert twice.asymptotics().slope == 2.0
-    assert (twice.kls(1e-10)[0] - twice.kls(1e-9)[0]) / math.log(10) == pytest.approx(2.0, rel=1e-6)
-
-
 @pytest.mark.parametrize("noise_variance", [1e-1, 1e-3, 1e-6])
 def test_the_revealing_event_by_integration_and_from_below(noise_variance):
     """One direction out of reach: E is an interval. Under P its probability is less, and TV is more, than what is said."""
@@ -96,12 +88,3 @@ def test_the_revealing_event_by_integration_and_from_below(noise_variance):
     assert p.cdf(r) - p.cdf(-r) <= at_most
     assert event.under_p == pytest.approx(min(at_most, 1), rel=1e-12)
     assert event.under_q - event.under_p <= float(total_variation(flat.seen(noise_variance)))
-
-
-@pytest.mark.parametrize("k", [1, 4])
-def test_no_other_radius_shows_more(k):
-    noise, d = 1e-2, 6 - k
-    event = subspace(k=k).revealing_event(noise)
-    for share in (0.9, 0.99, 1.01, 1.1):
-        under_q = stats.chi2.cdf((share * event.radius) ** 2 / noise, d)
-        assert under_q - event.under_p * share**d < event.under_q - event.under_p

@@ -96,26 +96,6 @@ def of_method(Phi_A, S):
     return ssge.Ssge(problem, "full", M=M, S=S), Batch(Rows.whole(problem), measure(Phi_A[None]), rows[None])
 
 
-@pytest.mark.parametrize("M", [8, 24], ids=["A sees part", "A sees all"])
-def test_the_methods_own_gradient_rests_where_the_covariance_is_the_slope_times_the_priors(M):
-    """The derivative by a common log scale of q is (v − ρ)Σz² at q = N(0, vI): (1 − ρ)Σz² at the prior, 0 at v = ρ.
-
-    `stein_gradient` is what the method trains with; its derivative by a scale of w_s = √v z_s is Σ w_s · gradient_s.
-    """
-    k, S = 16, 40
-    Phi_A, w = normals(7, M, k), normals(8, S, k)
-    found, *_ = shrinkage(Marginal.of(Phi_A), w, 0.99)
-    assert 0.1 < found["whitened"] < 0.95
-    W = Marginal.of(Phi_A).W
-    squares = float((w @ W).square().sum())
-    method, batch = of_method(Phi_A, S)
-    for variance in (1.0, found["whitened"]):
-        scaled = math.sqrt(variance) * w
-        derivative = float((scaled * method.stein_gradient(scaled[None], batch)[0]).sum())
-        expected = (variance - found["whitened"]) * squares
-        assert derivative == pytest.approx(expected, rel=1e-9, abs=1e-9 * squares)
-
-
 @pytest.mark.parametrize("variances", [[0.2] * 6, [1.0] * 6, [0.9, 1.7, 0.3, 0.01, 1.0, 0.5]])
 def test_kls_of_variances_add_up_in_any_coordinates(variances):
     """C = LLᵀ, and q's covariance L diag(v) Lᵀ."""

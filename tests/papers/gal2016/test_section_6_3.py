@@ -78,16 +78,6 @@ def test_inputs_and_noise_have_the_stated_moments(small):
     assert (X.mT @ noise / N).abs().max() < 4 * 2 / math.sqrt(N)
 
 
-def test_compressed_rows_keep_every_inner_product(small):
-    for N in small.points:
-        problems = draw_problems(small, N, compressed=True)
-        for repeat in range(small.repeats):
-            X, y, _ = draw_problem(small, repeat, N)
-            full, kept = torch.cat([X, y[:, None]], 1), torch.cat([problems.X, problems.y[..., None]], -1)[repeat]
-            assert len(kept) <= small.inputs + 1
-            close(kept.mT @ kept, full.mT @ full, rtol=1e-12, atol=1e-11)
-
-
 def test_designs_are_what_they_are_called(small):
     problems = draw_problems(small, 30)
     general, constant, diagonal = (redesign(problems, name) for name in ("general", "Λ constant", "Σ diagonal"))

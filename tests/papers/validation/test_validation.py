@@ -15,9 +15,10 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.papers.claims import judge
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.papers.validation import experiment
-from fsvi_bench.papers.validation.experiment import compare, dropout, findings, gpflow, investigate
+from fsvi_bench.papers.validation.experiment import compare, dropout, findings, gpflow, investigate, titsias_variance
 from fsvi_bench.tasks.official import read_official
 from fsvi_bench.tasks.task import bind_task
+from tests import reference
 
 PAGE = Path(__file__).parents[3] / "docs" / "validation.md"
 COMMAND = "run `fsvi-bench reproduce validation --out docs` and commit what it writes"
@@ -164,6 +165,25 @@ def dense(problem):
         for variance in (linear, linear + missing)
     ]
     return *nlpd, np.sqrt((error**2).mean()), (missing / (linear + missing)).mean()
+
+
+def test_mean_and_variance_are_titsias():
+    """Eq. 6: mean k_xZ Σ⁻¹ k_ZX y/σ², variance k(x,x) − k_xZ (K⁻¹ − Σ⁻¹) k_Zx + σ², Σ = K + k_ZX k_XZ/σ².
+
+    K has a condition number of 1e6 here.
+    """
+    problem = bind_task(read_official("diabetes", 0).task)
+    task, Z, noise = problem.frozen, problem.frozen.inducing_points, float(problem.noise_variance)
+    K, U, u = (
+        reference.rbf_kernel(Z.numpy(), X.numpy(), task.lengthscales.numpy(), float(task.outputscale))
+        for X in (Z, problem.X, problem.X_test)
+    )
+    K += float(task.jitter) * np.eye(len(K))
+    inverse_sigma = np.linalg.inv(K + U @ U.T / noise)
+    reduced = np.einsum("kn,kl,ln->n", u, np.linalg.inv(K) - inverse_sigma, u)
+    assert titsias_variance(problem)[1].numpy() == pytest.approx(float(task.outputscale) - reduced + noise, rel=1e-8)
+    mean = u.T @ inverse_sigma @ U @ problem.y.numpy() / noise
+    assert (problem.Phi_test @ problem.truth.posterior.mean).numpy() == pytest.approx(mean, rel=1e-6, abs=1e-8)
 
 
 @pytest.mark.data
