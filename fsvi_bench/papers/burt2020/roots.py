@@ -30,10 +30,9 @@ from fsvi_bench.papers.burt2020.feature_roots import (
     random_rotation,
     spectral_rotations,
 )
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
-from fsvi_bench.presenting.tables import Frames
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
 
@@ -50,7 +49,7 @@ class Settings(Plain):
     seed: int
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """All splits of the data sets that have official tasks; the others are named."""
     splits = {dataset: official_splits(dataset)[: settings.splits] for dataset in settings.datasets}
     left_out = [dataset for dataset in splits if len(splits[dataset]) < 2]
@@ -66,7 +65,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     frames["floors"].attrs["left_out"] = (
         f"; left out, fewer than two official tasks: {', '.join(left_out)}" if left_out else ""
     )
-    return Findings(frames)
+    return frames
 
 
 def examine(problem: Task, settings: Settings) -> Frames:
@@ -192,6 +191,3 @@ def by_data_set(splits: pd.DataFrame) -> pd.DataFrame:
     groups = splits.groupby("dataset", sort=False)
     means = groups.mean().assign(splits=groups.size()).reset_index()
     return means.assign(place=means.index, label=means["dataset"] + "\n" + means["splits"].astype(str) + " splits")
-
-
-BURT2020_ROOTS = Experiment("burt2020-roots", Settings, investigate)

@@ -34,9 +34,8 @@ from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stei
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.parts import Plain, Rising
-from fsvi_bench.presenting.tables import Frames
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
@@ -140,7 +139,7 @@ def descend(
     return found
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """Prior and exact posterior of each data set, and the standard normal."""
     marginals: dict[str, list[Marginal]] = {}
     for dataset in settings.datasets:
@@ -149,7 +148,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
         )
         marginals |= function_marginals(bind_task(certified.task, laboratory.data_dir), settings)
     identity = Marginal.of(torch.eye(settings.M, dtype=torch.float64))
-    return Findings(judged(**examine(marginals | {CONTROL: [identity] * settings.seeds}, settings)))
+    return judged(**examine(marginals | {CONTROL: [identity] * settings.seeds}, settings))
 
 
 def function_marginals(problem: Task, settings: Settings) -> dict[str, list[Marginal]]:
@@ -223,6 +222,3 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
     others = groups[["rank", "raw", "error", "J", "bandwidth"]].mean()
     found = intervals(groups["whitened"]).join(others).astype({"rank": int}).reset_index()
     return found.assign(half=found["high"] - found["value"], alone=found["rank"] * found["value"].map(kl_of_variance))
-
-
-BURT2020_SHRINKAGE = Experiment("burt2020-shrinkage", Settings, investigate)

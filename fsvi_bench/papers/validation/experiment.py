@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.maths.blr import predictive_variance
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.claims import Verdict
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.pages import render
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.resources import resource_dir
@@ -37,7 +38,7 @@ class Settings(Plain):
     splits: int = Field(ge=2)
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """Every official task of these data sets beside what others report on its rows.
 
     Raises:
@@ -49,7 +50,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     tasks = (read_official(*place) for place in places)
     splits = pd.DataFrame([compare(each, bind_task(each.task, laboratory.data_dir)) for each in tasks])
     missing = [name for name in settings.datasets if name not in set(splits["dataset"])]
-    return findings(splits.merge(gpflow(), "left", ["dataset", "split"]), missing, laboratory.quick)
+    return findings(splits.merge(gpflow(), "left", ["dataset", "split"]), missing)
 
 
 def compare(official: CertifiedTask, problem: Task) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def _published(name: str) -> pd.DataFrame:
 # --- What is shown ----------------------------------------------------------------------------------------------------
 
 
-def findings(splits: pd.DataFrame, missing: Sequence[str], quick: bool) -> Findings:
+def findings(splits: pd.DataFrame, missing: Sequence[str]) -> Frames:
     """Of what `compare` and `gpflow` say, split by split; `missing` are data sets without official tasks."""
     splits = splits.assign(
         bound_gap=splits["bound"] - splits["gpflow_bound"],
@@ -139,11 +140,14 @@ def findings(splits: pd.DataFrame, missing: Sequence[str], quick: bool) -> Findi
     datasets = _means(splits).merge(dropout(), "left", "dataset")
     datasets["dropout_excess"] = datasets["nlpd"] - datasets["dropout_nlpd"]
     datasets["band"] = datasets.index
-    frames = {"splits": splits, "datasets": datasets, "gpflow": _means(splits.dropna(subset="gpflow_bound"))}
-    return Findings(
-        {**frames, "points": _points(splits, datasets)},
-        page=lambda verdicts: render(TEMPLATE, **frames, missing=missing, quick=quick, verdicts=verdicts),
-    )
+    found = {"splits": splits, "datasets": datasets, "gpflow": _means(splits.dropna(subset="gpflow_bound"))}
+    datasets.attrs["missing"] = missing
+    return {**found, "points": _points(splits, datasets)}
+
+
+def page(frames: Frames, verdicts: Sequence[Verdict], quick: bool) -> str:
+    """All of it in words."""
+    return render(TEMPLATE, **frames, missing=frames["datasets"].attrs["missing"], quick=quick, verdicts=verdicts)
 
 
 def _means(splits: pd.DataFrame) -> pd.DataFrame:
@@ -171,6 +175,3 @@ def _points(splits: pd.DataFrame, datasets: pd.DataFrame) -> pd.DataFrame:
                 part[f"{score}{end}"] = beside(shown, rows[score])
         parts.append(part)
     return pd.concat(parts)
-
-
-VALIDATION = Experiment("validation", Settings, investigate)

@@ -14,9 +14,10 @@ import pytest
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.burt2020.study.claims import StudyClaim, judge_study, verdict_table
-from fsvi_bench.papers.burt2020.study.reproduction import BURT2020_STUDY, is_published
+from fsvi_bench.papers.burt2020.study.reproduction import is_published
 from fsvi_bench.papers.burt2020.study.summary import courses
 from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, CURVES_FILE, Tables, read_tables, write_tables
+from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 from fsvi_bench.statistics.resampled_t import corrected_interval
@@ -87,7 +88,7 @@ def test_what_is_no_archive_is_refused(tmp_path, content):
 
 
 def reproduce(root):
-    return BURT2020_STUDY.make(Workshop(root, False, Resources(), Silent(), compute=False))
+    return REPRODUCTIONS["burt2020-study"].make(Workshop(root, False, Resources(), Silent(), compute=False))
 
 
 @pytest.mark.slow

@@ -22,9 +22,10 @@ from fsvi_bench.papers.gal2016.dropout_network import (
     fit,
     mean_log_density,
 )
-from fsvi_bench.papers.gal2016.elbo import GAL2016_ELBO, log_likelihood
-from fsvi_bench.papers.gal2016.uncertainty import GAL2016_UNCERTAINTY, heteroscedastic_loss
+from fsvi_bench.papers.gal2016.elbo import log_likelihood
+from fsvi_bench.papers.gal2016.uncertainty import heteroscedastic_loss
 from fsvi_bench.papers.parts import Parts
+from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 
@@ -56,11 +57,11 @@ class Given(Parts):
 
 
 def found(experiment, parts, **settings):
-    """Findings of an experiment from such parts, with claims' values, and (low, high)."""
+    """Frames of an experiment from such parts, with claims' values, and (low, high)."""
     settings = experiment.settings.model_validate({**experiment._settings(True).model_dump(), **settings})
-    findings = experiment.investigate(settings, Laboratory(parts, None, True, print))
-    verdicts = experiment._judge(findings)
-    return findings, [v.value for v in verdicts], [(v.low, v.high) for v in verdicts]
+    frames = experiment.investigate(settings, Laboratory(parts, None, True, print))
+    verdicts = experiment._judge(frames)
+    return frames, [v.value for v in verdicts], [(v.low, v.high) for v in verdicts]
 
 
 # --- Masks ----------------------------------------------------------------------------------------------------------------
@@ -201,8 +202,10 @@ def test_elbo_and_test_likelihood():
         measured = {"elbo": elbos, "test_log_likelihood": likelihoods, "test_rmse": rmses}
         return dict.fromkeys(MEASURED, 0.0) | {k: v[at[0]][at[1]] for k, v in measured.items()}
 
-    findings, values, intervals = found(GAL2016_ELBO, Given(find), drop_rates=rates, repeats=2, N=20, N_test=30)
-    deviation = findings.frames["targets"]["deviation"].item()
+    frames, values, intervals = found(
+        REPRODUCTIONS["gal2016-elbo"], Given(find), drop_rates=rates, repeats=2, N=20, N_test=30
+    )
+    deviation = frames["targets"]["deviation"].item()
     assert deviation == pytest.approx(WAVES.draw(20, 30).y_test.numpy().std(ddof=1), rel=1e-6)
     assert values == pytest.approx(
         [
@@ -223,12 +226,12 @@ def test_elbo_and_test_likelihood():
 
 def test_a_network_that_diverged_settles_no_claim_about_it():
     nothing = dict.fromkeys(MEASURED, math.nan)
-    _, values, _ = found(GAL2016_ELBO, Given(lambda training: nothing), repeats=2, N=20)
+    _, values, _ = found(REPRODUCTIONS["gal2016-elbo"], Given(lambda training: nothing), repeats=2, N=20)
     assert np.isnan(values).all()
 
 
 def test_claims_about_a_grid_need_its_points():
-    sound = GAL2016_ELBO._settings(True).model_dump()
+    sound = REPRODUCTIONS["gal2016-elbo"]._settings(True).model_dump()
     with pytest.raises(ValueError, match=r"the claims need drop_rates \[0\.0, 0\.5, 0\.75, 0\.9\]"):
         elbo.Settings.model_validate({**sound, "drop_rates": (0.0, 0.5)})
 
@@ -262,7 +265,7 @@ def test_uncertainties():
         return measured | {"test_log_likelihood": -of.N, "test_rmse": 1.0 + of.repeat, "objective": []}
 
     parts = Given(find)
-    _, values, intervals = found(GAL2016_UNCERTAINTY, parts, sizes=(200, 10, 1000), repeats=2)
+    _, values, intervals = found(REPRODUCTIONS["gal2016-uncertainty"], parts, sizes=(200, 10, 1000), repeats=2)
     assert [(each.N, each.repeat) for each in parts.arguments] == [(N, r) for N in (10, 200, 1000) for r in range(2)]
     assert values == pytest.approx(
         [
@@ -308,7 +311,7 @@ def test_regression_problems_have_the_noise_they_say(problem, f, noise):
         (lambda: trained_concrete(start_rate=0.0), "start_rate"),
         (lambda: trained_mc(tau=0.0), "tau"),
         (lambda: trained_mc(p=1.0), "p\n"),
-        (lambda: found(GAL2016_ELBO, None, N=0), "N\n"),
+        (lambda: found(REPRODUCTIONS["gal2016-elbo"], None, N=0), "N\n"),
     ],
 )
 def test_impossible_settings_are_refused(make, said):

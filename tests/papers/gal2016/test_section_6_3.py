@@ -27,7 +27,6 @@ from fsvi_bench.papers.gal2016.linear_model import (
     widened_kl,
 )
 from fsvi_bench.papers.gal2016.section_6_3 import (
-    GAL2016_63,
     at_optimum,
     best_lengthscales,
     compare_masks,
@@ -38,6 +37,7 @@ from fsvi_bench.papers.gal2016.section_6_3 import (
     follow_growth,
     scan_lengthscales,
 )
+from fsvi_bench.papers.registry import REPRODUCTIONS
 from tests import reference_dropout as slow
 from tests.maths.draws import close, f64
 
@@ -49,7 +49,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def small():
-    return GAL2016_63._settings(True).model_copy(update=SMALL)
+    return REPRODUCTIONS["gal2016-6.3"]._settings(True).model_copy(update=SMALL)
 
 
 def masked(settings):
@@ -91,9 +91,9 @@ def test_designs_are_what_they_are_called(small):
 
 @pytest.mark.parametrize("change", [{"points": (10, 100, 50)}, {"spreads": (0.1, 0.0)}, {"design_points": 5}])
 def test_settings_that_contradict_themselves_are_refused(change):
-    sound = GAL2016_63._settings(True).model_dump()
+    sound = REPRODUCTIONS["gal2016-6.3"]._settings(True).model_dump()
     with pytest.raises(ValidationError):
-        GAL2016_63.settings.model_validate({**sound, **change})
+        REPRODUCTIONS["gal2016-6.3"].settings.model_validate({**sound, **change})
 
 
 # --- §6.3 -------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,15 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.papers.claims import judge
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.papers.validation import experiment
-from fsvi_bench.papers.validation.experiment import compare, dropout, findings, gpflow, investigate, titsias_variance
+from fsvi_bench.papers.validation.experiment import (
+    compare,
+    dropout,
+    findings,
+    gpflow,
+    investigate,
+    page,
+    titsias_variance,
+)
 from fsvi_bench.tasks.official import read_official
 from fsvi_bench.tasks.task import bind_task
 from tests import reference
@@ -72,17 +80,17 @@ def published(monkeypatch):
 
 
 def judged(found):
-    return judge(FILE.claims, {}, found.frames)
+    return judge(FILE.claims, found)
 
 
 def test_the_worst_data_set_decides_each_claim(published):
     """Boston: ours less theirs −0.5 and +0.25 in bound, so a mean shortfall of 0.125, and as much above in NLPD, as is
     yacht below. The exact posterior's means are 3 and 1.5, half a nat below and a quarter above the published ones."""
-    verdicts = judged(findings(PLANTED, MISSING, False))
+    verdicts = judged(findings(PLANTED, MISSING))
     assert [verdict.value for verdict in verdicts] == pytest.approx([0.125, 0.125, 0.25], rel=1e-12)
     assert [verdict.holds for verdict in verdicts] == [False, False, False]
     assert [verdict.statistic.rsplit(" (")[-1] for verdict in verdicts] == ["boston)", "boston)", "yacht)"]
-    cases = [claim.at.of(findings(PLANTED, MISSING, False).frames) for claim in FILE.claims]
+    cases = [claim.at.of(findings(PLANTED, MISSING)) for claim in FILE.claims]
     assert cases == [
         {"boston": [pytest.approx(boston, rel=1e-12)], "yacht": [pytest.approx(yacht, rel=1e-12)]}
         for boston, yacht in ((0.125, -0.125), (0.125, -0.125), (-0.5, 0.25))
@@ -90,7 +98,7 @@ def test_the_worst_data_set_decides_each_claim(published):
 
 
 def test_tables_are_means(published):
-    overview, beside = (spec.of(findings(PLANTED, MISSING, False).frames) for spec in FILE.tables)
+    overview, beside = (spec.of(findings(PLANTED, MISSING)) for spec in FILE.tables)
     assert overview.rows[0] == ("boston", 3, *(pytest.approx(value) for value in (3.0, 2.9, 3.5, 2.0, 4.0)))
     assert beside.rows[1] == ("yacht", 1, *(pytest.approx(value, abs=1e-12) for value in (0.125, -0.125, 0.0)))
 
@@ -137,10 +145,10 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 @pytest.mark.data
 def test_the_committed_page_comes_out_again():
     """Words alike, and numbers, which other machines round otherwise, by a digit of the last place at most. 20 s."""
-    found = investigate(SETTINGS, SimpleNamespace(data_dir=None, quick=False))
+    found = investigate(SETTINGS, SimpleNamespace(data_dir=None))
     again, committed = (
         "\n".join(line.rstrip() for line in text.splitlines())
-        for text in (found.page(judged(found)), PAGE.read_text(encoding="utf-8"))
+        for text in (page(found, judged(found), False), PAGE.read_text(encoding="utf-8"))
     )
     words = [" ".join(NUMBER.sub("#", text).split()) for text in (again, committed)]
     assert words[0] == words[1], COMMAND
