@@ -23,8 +23,7 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from fsvi_bench.maths.gaussian import gaussian_kl
-from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, tril_of_gram
+from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.papers.burt2020.theory.f_divergence import Relative, relative, spectrum
 
@@ -54,20 +53,9 @@ class Flat(NamedTuple):
     tril: Float[Tensor, "M M"]
 
     def seen(self, noise_variance: float) -> Relative:
-        """Q_ε seen from P."""
+        """Q_ε seen from P, for any ε² ≥ 0: without a density for ε = 0 and a rank below M, see `RANK_TOLERANCE`."""
         left, variance = self._spectrum(noise_variance)
         return relative(self.shift, left * variance.sqrt(), self.tril)
-
-    def kls(self, noise_variance: float) -> tuple[float, float]:
-        """KL(Q_ε‖P) and KL(P‖Q_ε), for any ε² ≥ 0: infinity for ε = 0 and a rank below M, see `RANK_TOLERANCE`.
-
-        In F's left singular vectors FFᵀ + ε²I is diagonal, whose square root `tril_of_gram` takes without cancellation.
-        """
-        left, variance = self._spectrum(noise_variance)
-        q = self.shift, tril_of_gram((left * variance.sqrt()).mT)
-        p = torch.zeros_like(self.shift), self.tril
-        reverse = torch.where((variance > 0).all(), gaussian_kl(*p, *q), math.inf)
-        return float(gaussian_kl(*q, *p)), float(reverse)
 
     def asymptotics(self) -> Asymptotics:
         """The leading terms for ε → 0."""
