@@ -75,13 +75,14 @@ def test_a_damaged_table_is_refused_in_one_sentence(tmp_path, change, message):
         read_tables(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"no archive", gzip.compress(b"a,b\n" * 99, mtime=0)[:-9]], ids=["other", "cut"])
-def test_what_is_no_archive_is_refused(tmp_path, content):
+def test_what_is_no_archive_is_refused(tmp_path):
     path, curves = write_tables(whole(), tmp_path)
-    path.write_bytes(content)
-    with pytest.raises(InputError, match="is not a study's table"):
-        read_tables(tmp_path)
-    write_tables(whole(), tmp_path)
+    archive = path.read_bytes()
+    for content in (b"no archive", archive[:-9]):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="is not a study's table"):
+            read_tables(tmp_path)
+    path.write_bytes(archive)
     curves.unlink()
     with pytest.raises(InputError, match=r"there is no .*curves"):
         read_tables(tmp_path)
