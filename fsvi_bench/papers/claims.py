@@ -30,19 +30,16 @@ class Statistic(NamedTuple):
         return Statistic(value, value, value)
 
     @staticmethod
-    def of_mean(values: ArrayLike) -> Statistic:
-        """Mean of independent values with its t-interval; otherwise as `of_splits`."""
-        return Statistic.of_splits(values, test_train_ratio=0.0)
-
-    @staticmethod
     def of_proportion(successes: Sequence[float] | NDArray[Any]) -> Statistic:
         """Share of what is true, with the interval of Clopper and Pearson (1934)."""
         found = stats.binomtest(int(np.sum(successes)), len(successes))
         return Statistic(found.statistic, *map(float, found.proportion_ci()))
 
     @staticmethod
-    def of_splits(values: ArrayLike, test_train_ratio: float = TEST_TRAIN_RATIO, about: float = 0.0) -> Statistic:
-        """Mean over splits that share rows, with the corrected resampled t-interval (Nadeau and Bengio 2003).
+    def of_mean(values: ArrayLike, test_train_ratio: float = 0.0, about: float = 0.0) -> Statistic:
+        """Mean of independent values with its t-interval, or over splits that share rows, with the corrected one.
+
+        The corrected resampled t-interval is that of Nadeau and Bengio (2003).
 
         Where some are infinite it is the limit in which these grow together: on which side of `about` they lie is
         judged, and nothing of the others unless all lie on the same, and the interval is one infinity, the other, or
@@ -104,8 +101,6 @@ class Place(BaseModel):
     def of(self, frames: Frames) -> Values:
         """Raises KeyError for a frame or a column that is not there, or if no row is as `where` says."""
         rows = select(frames[self.frame], self.where)
-        if rows.empty:
-            raise KeyError(f"no row has {self.where}")
         over: Any = 1.0 if self.over is None else rows[self.over]
         less: Any = rows[self.less] if isinstance(self.less, str) else self.less
         values = rows[self.column].div(over, axis=0).sub(less, axis=0)
@@ -132,13 +127,11 @@ class Claim(BaseModel):
             of what is true. Without it, a number that is not random.
         geometric: the mean is the geometric one, and the interval that of the logarithms.
         magnitude: the claim is about the size of what was found.
-        at: where the statistic stands in the frames, unless the experiment returns it under the claim's name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     statistic: str
     says: str  #: what the paper claims, in our words, with its section, table or figure
-    at: Place | None = Field(default=None, exclude=True)
     interval: Literal["t", "splits", "proportion"] | None = None
     geometric: bool = False
     magnitude: bool = False
@@ -181,7 +174,7 @@ class Claim(BaseModel):
             return Statistic.exact(values.item())
         if self.interval == "proportion":
             return Statistic.of_proportion(values)
-        return Statistic.of_splits(values, TEST_TRAIN_RATIO if self.interval == "splits" else 0.0, threshold)
+        return Statistic.of_mean(values, TEST_TRAIN_RATIO if self.interval == "splits" else 0.0, threshold)
 
     def _rank(self, case: Statistic) -> tuple[bool, float]:
         """How far the interval keeps to the claimed side; of what is not a number, less than any other's."""
@@ -208,16 +201,19 @@ class Verdict(Claim):
         return "held" if self.holds else "undecided" if self.undecided else "did not hold"
 
 
-def judge(claims: Sequence[Claim], found: Mapping[str, Values], frames: Frames) -> tuple[Verdict, ...]:
-    """A verdict on every claim: on what stands in the frames where the claim says, or else was found under its name.
+class PlacedClaim(Claim):
+    """A claim, and where its statistic stands in the experiment's frames."""
+
+    at: Place = Field(exclude=True)
+
+
+def judge(claims: Sequence[PlacedClaim], frames: Frames) -> tuple[Verdict, ...]:
+    """A verdict on every claim.
 
     Raises:
-        ValueError: claims and what was found do not name the same things: one of them would go unseen.
+        ValueError: two claims have one statistic, or a statistic is not what its claim is about.
         KeyError: a claim names what no frame has.
     """
     if len({claim.statistic for claim in claims}) < len(claims):
         raise ValueError("two claims have one statistic")
-    named = {claim.statistic for claim in claims if claim.at is None}
-    if named != found.keys():
-        raise ValueError(f"claims and statistics differ in {', '.join(sorted(named ^ found.keys()))}")
-    return tuple(claim.judge(claim.at.of(frames) if claim.at else found[claim.statistic]) for claim in claims)
+    return tuple(claim.judge(claim.at.of(frames)) for claim in claims)

@@ -17,12 +17,13 @@ from pydantic_core import to_json
 from fsvi_bench.errors import InputError, invalid_field, plain
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.base import Outcome, Workshop
-from fsvi_bench.papers.claims import Claim, Values, Verdict, judge
+from fsvi_bench.papers.claims import PlacedClaim, Verdict, judge
 from fsvi_bench.papers.parts import Parts, Plain
 from fsvi_bench.papers.places import Cells, run_or_find
 from fsvi_bench.presenting.figures import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.tables import Frames, TableSpec, as_csv
+from fsvi_bench.presenting.tables import Frames as Frames  # for experiments, too
+from fsvi_bench.presenting.tables import TableSpec, as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan
@@ -30,15 +31,6 @@ from fsvi_bench.running.prepare import require_data
 
 Settings = TypeVar("Settings", bound=BaseModel)
 Model = TypeVar("Model", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What an experiment found out, as tidy frames, of which the YAML's tables and figure are made."""
-
-    frames: Frames
-    statistics: Mapping[str, Values] = field(default_factory=dict)  #: of claims that do not say where theirs stands
-    page: Callable[[Sequence[Verdict]], str] | None = None  #: a page of Markdown about all this, given the verdicts
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class File(Plain):
     summary: str
     paper: dict[str, Any]
     quick: dict[str, Any]  #: goes on top of `paper`
-    claims: Sequence[Claim] = ()
+    claims: Sequence[PlacedClaim] = ()
     tables: tuple[TableSpec, ...] = ()
     figure: FigureSpec | str  #: or the name of a reproduction that is drawn alike
 
@@ -127,10 +119,13 @@ class Experiment(Reproduction[Settings]):
 
     Args:
         settings: with a `Request`, the cells that it asks for are run, or found, first.
-        investigate: finds out; deterministic, with parts for whatever takes long.
+        investigate: what it finds out, as tidy frames, of which the YAML's claims, tables and figure are made;
+            deterministic, with parts for whatever takes long.
+        page: a page of Markdown about all this, given the verdicts, and whether it is a quick look.
     """
 
-    investigate: Callable[[Settings, Laboratory], Findings]
+    investigate: Callable[[Settings, Laboratory], Frames]
+    page: Callable[[Frames, Sequence[Verdict], bool], str] | None = None
 
     def make(self, workshop: Workshop) -> Outcome:
         """Of cells none of which has a task there is nothing to show."""
@@ -149,10 +144,9 @@ class Experiment(Reproduction[Settings]):
             **shown,
         )
 
-    def _show(self, settings: Settings, findings: Findings, workshop: Workshop) -> dict[str, Any]:
+    def _show(self, settings: Settings, frames: Frames, workshop: Workshop) -> dict[str, Any]:
         """Writes everything; what of it an outcome holds."""
-        file, frames, stem = self.file, findings.frames, workshop.stem(self.name)
-        verdicts = self._judge(findings)
+        file, stem, verdicts = self.file, workshop.stem(self.name), self._judge(frames)
         with self._names_of_the_file(frames):
             tables = tuple(spec.of(frames) for spec in file.tables)
         numbers = {
@@ -167,18 +161,18 @@ class Experiment(Reproduction[Settings]):
         texts = {".json": json_in_lines(to_json(numbers, inf_nan_mode="strings").decode(), 3)}
         if tables:
             texts[".csv"] = as_csv(tables)
-        if findings.page:
-            texts[".md"] = findings.page(verdicts)
+        if self.page:
+            texts[".md"] = self.page(frames, verdicts, workshop.quick)
         # Before the figure, so that what was computed is there whatever becomes of the drawing.
         written = write_texts({stem.with_name(stem.name + suffix): text for suffix, text in texts.items()})
         with self._names_of_the_file(frames):
             figure = figure_of(file.figure).of(frames)
         return {"files": [*write_figure(figure, stem), *written], "tables": tables, "claims": verdicts}
 
-    def _judge(self, findings: Findings) -> tuple[Verdict, ...]:
+    def _judge(self, frames: Frames) -> tuple[Verdict, ...]:
         try:
-            with self._names_of_the_file(findings.frames):
-                return judge(self.file.claims, findings.statistics, findings.frames)
+            with self._names_of_the_file(frames):
+                return judge(self.file.claims, frames)
         except (TypeError, ValueError) as error:  # of columns of words, too
             raise InputError(
                 f"{path_of(self.name)}: {plain(str(error))}; name in the file's claims what the experiment finds"

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
@@ -25,7 +25,7 @@ _DECIDES_NOTHING = (
 
 
 class Plain(BaseModel):
-    """What a part takes, or returns: plain data that JSON can hold, infinity included."""
+    """What a part takes: plain data that JSON can hold, infinity included."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
@@ -40,7 +40,7 @@ Rising = AfterValidator(_rising)  #: what a setting of several numbers may ask f
 
 
 class Row(Plain, extra="allow"):
-    """What was measured of one thing, by name."""
+    """What a part returns: what was measured of one thing, by name."""
 
     __pydantic_extra__: dict[str, int | float | list[float | dict[str, str | int | float]]]
 
@@ -48,36 +48,33 @@ class Row(Plain, extra="allow"):
         super().__init__(**measured)
 
 
-Argument = TypeVar("Argument", bound=Plain)
-Result = TypeVar("Result", bound=Plain)
+Function = Callable[[Any], Row]
 
 
 class PartFailed(Exception):
     """A part could not be computed; the others are kept."""
 
 
-class _Kept(Plain, Generic[Result]):
+class _Kept(Plain):
     """A part's file."""
 
     argument: Any  #: for people: the file's name stands for it
-    result: Result
+    result: Row
 
 
 class Parts:
     """The parts of one experiment in one folder.
 
-    A part is a module's function of one `Plain` model that returns another, so that it can run in any process
-    and be found again: its name is a hash of the function, the argument and the sources that decide the result.
+    A part is a module's function of one `Plain` model that returns a `Row`, so that it can run in any process and be
+    found again: its name is a hash of the function, the argument and the sources that decide the result.
     """
 
     def __init__(self, name: str, workshop: Workshop) -> None:
         self.folder, self.workshop = workshop.root / "parts" / name, workshop
         self.computed = self.reused = 0
 
-    def compute(
-        self, function: Callable[[Argument], Result], arguments: Sequence[Argument], result: type[Result]
-    ) -> list[Result]:
-        """The results in the order of the arguments.
+    def table(self, function: Function, arguments: Sequence[Plain], told: set[str]) -> pd.DataFrame:
+        """A row for each part in the order of the arguments, which tells these fields of its argument, and its result.
 
         Raises:
             PartFailed: a part raised something; all others are computed and kept first.
@@ -90,7 +87,7 @@ class Parts:
         progress, failures = self.workshop.progress, []
         progress.start(function.__name__, len(missing))
         for argument, outcome in self.workshop.resources.executor.map(partial(_attempt, function), missing):
-            if isinstance(outcome, Plain):
+            if isinstance(outcome, Row):
                 kept = _Kept(argument=argument, result=outcome).model_dump_json() + "\n"
                 write_atomically(self._path(function, argument), kept.encode())
             else:
@@ -99,21 +96,16 @@ class Parts:
             progress.advance(function.__name__, _words(argument))
         if failures:
             raise PartFailed(f"{len(failures)} of {len(arguments)} parts failed; the first: {failures[0]}")
-        return [_read(path, result) for path in paths]  # what a second run will find, and nothing else
+        # What a second run will find, and nothing else.
+        found = zip(arguments, map(_read, paths), strict=True)
+        return pd.DataFrame(argument.model_dump(include=told) | result.model_dump() for argument, result in found)
 
-    def table(self, function: Callable[[Argument], Row], arguments: Sequence[Argument], told: set[str]) -> pd.DataFrame:
-        """A row for each part, which tells these fields of its argument, and its result. Raises as `compute`."""
-        results = self.compute(function, arguments, Row)
-        return pd.DataFrame(
-            of.model_dump(include=told) | each.model_dump() for of, each in zip(arguments, results, strict=True)
-        )
-
-    def _path(self, function: Callable[[Argument], Result], argument: Argument) -> Path:
+    def _path(self, function: Function, argument: Plain) -> Path:
         plain = json.loads(argument.model_dump_json())  # infinity as a word
         return self.folder / f"{sha256_of_json([function.__qualname__, plain, _deciding(function)])[:24]}.json"
 
 
-def _attempt(function: Callable[[Argument], Result], argument: Argument) -> Result | str:
+def _attempt(function: Function, argument: Plain) -> Row | str:
     """A part's result, or what it raised, in words: an exception may not survive the way between processes, and an
     executor takes a ValueError, such as NumPy's LinAlgError, for a bug, which would end the other parts too."""
     try:
@@ -128,9 +120,9 @@ def _deciding(function: Callable[..., Any]) -> dict[str, str]:
     return reached((Path(module).read_bytes(),), _DECIDES_NOTHING)
 
 
-def _read(path: Path, result: type[Result]) -> Result:
+def _read(path: Path) -> Row:
     try:
-        return _Kept[result].model_validate_json(path.read_bytes()).result  # type: ignore[valid-type]
+        return _Kept.model_validate_json(path.read_bytes()).result
     except (OSError, ValidationError) as error:
         raise InputError(
             f"{path} is not a finished part ({type(error).__name__}); move it away and run again"

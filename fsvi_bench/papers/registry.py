@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 from fsvi_bench.errors import unknown_name
 from fsvi_bench.papers.burt2020 import roots, scores, shrinkage, toy
-from fsvi_bench.papers.burt2020.study.reproduction import BURT2020_STUDY
-from fsvi_bench.papers.burt2020.theory.experiment import BURT2020_THEORY
-from fsvi_bench.papers.experiment import Reproduction
+from fsvi_bench.papers.burt2020.study.reproduction import Study
+from fsvi_bench.papers.burt2020.theory import experiment as theory
+from fsvi_bench.papers.experiment import Experiment, Reproduction
 from fsvi_bench.papers.gal2016 import elbo, section_6_3, uncertainty
 from fsvi_bench.papers.hron2018 import fig1_3, fig5, limits, moments
 from fsvi_bench.papers.ksw2015 import fig1, fig2, variance
-from fsvi_bench.papers.validation.experiment import VALIDATION
+from fsvi_bench.papers.validation import experiment as validation
+from fsvi_bench.running.options import Request
 
-_ALL: tuple[Reproduction[Any], ...] = (
-    toy.BURT2020_FIG1,
-    scores.BURT2020_FIG2,
-    scores.BURT2020_FIG3,
-    scores.BURT2020_FIG4,
-    BURT2020_STUDY,
-    roots.BURT2020_ROOTS,
-    shrinkage.BURT2020_SHRINKAGE,
-    BURT2020_THEORY,
-    variance.KSW2015_VARIANCE,
-    fig1.KSW2015_FIG1,
-    fig2.KSW2015_FIG2,
-    section_6_3.GAL2016_63,
-    fig1_3.HRON2018_FIG1_3,
-    moments.HRON2018_MOMENTS,
-    limits.HRON2018_LIMITS,
-    fig5.HRON2018_FIG5,
-    elbo.GAL2016_ELBO,
-    uncertainty.GAL2016_UNCERTAINTY,
-    VALIDATION,
+_OF_CELLS: tuple[Reproduction[Any], ...] = (
+    Experiment("burt2020-fig1", Request, toy.compare_curves),
+    Experiment("burt2020-fig2", Request, scores.compare_scores),
+    Experiment("burt2020-fig3", Request, scores.compare_scores, takes_days=True),
+    Experiment("burt2020-fig4", Request, scores.compare_scores, takes_days=True),
+    Study("burt2020-study", Request, takes_days=True),
 )
-REPRODUCTIONS = {reproduction.name: reproduction for reproduction in _ALL}
+#: Modules with `Settings`, `investigate` and perhaps a `page`.
+_MODULES: dict[str, ModuleType] = {
+    "burt2020-roots": roots,
+    "burt2020-shrinkage": shrinkage,
+    "burt2020-theory": theory,
+    "ksw2015-variance": variance,
+    "ksw2015-fig1": fig1,
+    "ksw2015-fig2": fig2,
+    "gal2016-6.3": section_6_3,
+    "hron2018-fig1-3": fig1_3,
+    "hron2018-moments": moments,
+    "hron2018-limits": limits,
+    "hron2018-fig5": fig5,
+    "gal2016-elbo": elbo,
+    "gal2016-uncertainty": uncertainty,
+    "validation": validation,
+}
+REPRODUCTIONS: dict[str, Reproduction[Any]] = {
+    **{each.name: each for each in _OF_CELLS},
+    **{
+        name: Experiment(name, module.Settings, module.investigate, getattr(module, "page", None))
+        for name, module in _MODULES.items()
+    },
+}
 
 
 def find_reproduction(name: str) -> Reproduction[Any]:

@@ -9,22 +9,38 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fsvi_bench.papers.claims import Claim, Place, Statistic
+from fsvi_bench.papers.claims import TEST_TRAIN_RATIO, Claim, Place, Statistic
 
 INF = math.inf
 
 
 def outcome(values, side="above", threshold=0.0):
-    verdict = Claim(statistic="s", says="so", side=side, threshold=threshold).judge(Statistic.of_splits(values))
-    return "held" if verdict.holds else "undecided" if verdict.undecided else "did not hold"
+    rule = Claim(statistic="s", says="so", side=side, threshold=threshold, interval="splits")
+    return rule.judge(values).outcome
 
 
 def test_the_interval_over_splits_is_wider_by_what_they_share():
     values = np.random.default_rng(0).standard_normal(20)
-    found = Statistic.of_splits(values.tolist())
+    found = Statistic.of_mean(values.tolist(), TEST_TRAIN_RATIO)
     half = stats.t.ppf(0.975, 19) * values.std(ddof=1) * math.sqrt(1 / 20 + 1 / 9)
     assert found == pytest.approx((values.mean(), values.mean() - half, values.mean() + half), rel=1e-12)
-    assert Statistic.of_splits(values.tolist(), 0.0) == pytest.approx(Statistic.of_mean(values.tolist()), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "about", "expected"),
+    [
+        ([INF, 1.0, -5.0], 0, (INF, -INF, INF)),
+        ([INF, 1.0, 5.0], 0, (INF, INF, INF)),
+        ([-INF, INF, 5.0], 0, (0, -INF, INF)),
+        # One split of twenty on the claimed side, infinitely far, does not carry the others over the threshold.
+        ([INF] + [0.1] * 19, 0.7, (INF, -INF, INF)),
+        ([INF] + [0.8] * 19, 0.7, (INF, INF, INF)),
+    ],
+)
+def test_a_mean_with_infinite_values_is_a_limit(values, about, expected):
+    assert Statistic.of_mean(values, TEST_TRAIN_RATIO, about) == expected
+    low, high = -expected[2], -expected[1]
+    assert Statistic.of_mean(np.negative(values), TEST_TRAIN_RATIO, -about) == (-expected[0], low, high)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +60,6 @@ def test_the_interval_over_splits_is_wider_by_what_they_share():
 )
 def test_infinite_differences_outweigh_finite_ones_unless_all_agree(values, expected):
     assert outcome(values) == expected
-
-
-def test_an_infinite_mean_has_its_sign_and_equal_numbers_of_both_have_none():
-    assert Statistic.of_splits([INF, 1.0, -5.0]).value == INF
-    assert Statistic.of_splits([-INF, 1.0, 5.0]).value == -INF
-    assert Statistic.of_splits([INF, 1.0, 5.0]) == (INF, INF, INF)
-    assert Statistic.of_splits([-INF, INF, 5.0]) == (0.0, -INF, INF)
-    # One split of twenty on the claimed side, infinitely far, does not carry the others over the threshold.
-    assert Statistic.of_splits([INF] + [0.1] * 19, about=0.7) == (INF, -INF, INF)
-    assert Statistic.of_splits([INF] + [0.8] * 19, about=0.7) == (INF, INF, INF)
 
 
 # --- What a claim says of its interval --------------------------------------------------------------------------------
@@ -106,6 +112,15 @@ def test_geometric_is_the_mean_of_logarithms():
     assert halves == pytest.approx((0.5, 0.5, 0.5), rel=1e-12)
 
 
+def test_magnitude_of_a_ratio_is_by_which_factor_it_is_off_either_way():
+    assert found(-3.0, magnitude=True) == (3.0, 3.0, 3.0)
+    small = [ratio / 2 for ratio in RATIOS]
+    value, low, high = found(small, interval="t", geometric=True)
+    sized = found(small, interval="t", geometric=True, magnitude=True)
+    assert sized == pytest.approx((1 / value, 1 / high, 1 / low), rel=1e-12)
+    assert found(RATIOS, interval="t", geometric=True, magnitude=True)[1] == 1.0  # within whose interval 1 lies
+
+
 def test_of_ratios_over_splits_one_that_is_zero_or_infinite_decides():
     assert found([0.0, 0.0, 0.0], interval="splits", geometric=True, threshold=1.0) == (0.0, 0.0, 0.0)
     assert found([0.0, 0.5, 0.7], interval="splits", geometric=True, threshold=1.0)[0] == 0.0
@@ -123,17 +138,6 @@ def test_of_ratios_over_splits_one_that_is_zero_or_infinite_decides():
 def test_magnitude_is_of_the_mean_and_its_interval(values, expected):
     """Hand-computed: t(0.975; 2) = 4.302652730 and t(0.975; 1) = 12.706204736. An interval around 0 begins at 0."""
     assert found(values, interval="t", magnitude=True) == pytest.approx(expected, rel=1e-9)
-
-
-def test_magnitude_of_what_is_not_random_and_of_a_ratio():
-    assert found(-3.0, magnitude=True) == (3.0, 3.0, 3.0)
-    # Of a ratio: by which factor it is off, either way.
-    small = [ratio / 2 for ratio in RATIOS]
-    value, low, high = found(small, interval="t", geometric=True, magnitude=True)
-    plain = found(small, interval="t", geometric=True)
-    assert value == pytest.approx(1 / stats.gmean(small), rel=1e-12)
-    assert (low, high) == pytest.approx((1 / plain[2], 1 / plain[1]), rel=1e-12)
-    assert found(RATIOS, interval="t", geometric=True, magnitude=True)[1] == 1.0  # within whose interval 1 lies
 
 
 # --- Claims about every case ------------------------------------------------------------------------------------------

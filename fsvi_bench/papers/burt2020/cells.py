@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,10 @@ def spread_by_line(cells: pd.DataFrame, score: str) -> pd.DataFrame:
 
 def finished_in_words(lines: pd.DataFrame, of: str) -> str:
     """On how many of the planned splits lines finished, such as `3–20/20`; nothing if on all."""
-    finished, planned = lines["finished"].tolist(), lines["planned"].tolist()
-    return "" if finished == planned else f"{span(finished)}{of}{span(planned)}"
+    if lines["finished"].equals(lines["planned"]):
+        return ""
+    ends = lines[["finished", "planned"]].agg(["min", "max"])
+    return of.join("–".join(map(str, ends[name].unique())) for name in ends)
 
 
 def title_of(method: str) -> str:
@@ -103,9 +104,3 @@ def _steps_in_words(cells: pd.DataFrame) -> str:
     usual = takers.map(len).idxmax()
     others = [f"{title_of(name)}: {steps:,}" for steps, names in takers.drop(usual).items() for name in names]
     return f"up to {usual:,} steps" + (f" ({'; '.join(others)})" if others else "")
-
-
-def span(values: Sequence[int]) -> str:
-    """From the least to the greatest, as `3–20`; one number if they are equal."""
-    low, high = min(values), max(values)
-    return f"{low}" if low == high else f"{low}–{high}"

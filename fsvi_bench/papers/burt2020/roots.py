@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -28,10 +30,9 @@ from fsvi_bench.papers.burt2020.feature_roots import (
     random_rotation,
     spectral_rotations,
 )
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.parts import Plain
 from fsvi_bench.papers.streams import stream
-from fsvi_bench.presenting.tables import Frames
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.task import Task, bind_task
 
@@ -48,7 +49,7 @@ class Settings(Plain):
     seed: int
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """All splits of the data sets that have official tasks; the others are named."""
     splits = {dataset: official_splits(dataset)[: settings.splits] for dataset in settings.datasets}
     left_out = [dataset for dataset in splits if len(splits[dataset]) < 2]
@@ -64,20 +65,16 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     frames["floors"].attrs["left_out"] = (
         f"; left out, fewer than two official tasks: {', '.join(left_out)}" if left_out else ""
     )
-    return Findings(frames)
+    return frames
 
 
 def examine(problem: Task, settings: Settings) -> Frames:
     """All roots of one task, a row each with floor and predictive KL [nats]; what features from each root itself differ
     in; and what is found of the task as a whole: the largest floor of any root, that of a rotation that reaches it, and
     that in Λ's eigenvectors.
-
-    Raises:
-        ValueError: the task's features have no root, as an RBF grid's.
     """
-    tril, C = problem.feature_map.tril, problem.truth.posterior.precision_tril
-    if tril is None:
-        raise ValueError(f"{problem.dataset} has features without a root")
+    C = problem.truth.posterior.precision_tril
+    tril = cast(Tensor, problem.feature_map.tril)  # official tasks have no other features than a sparse GP's
     generator = stream("cpu", settings.seed, problem.sha256, "orders")
     symmetric, eigenvectors = spectral_rotations(tril)
     orders = [torch.randperm(problem.k, generator=generator) for _ in range(settings.permutations)]
@@ -194,6 +191,3 @@ def by_data_set(splits: pd.DataFrame) -> pd.DataFrame:
     groups = splits.groupby("dataset", sort=False)
     means = groups.mean().assign(splits=groups.size()).reset_index()
     return means.assign(place=means.index, label=means["dataset"] + "\n" + means["splits"].astype(str) + " splits")
-
-
-BURT2020_ROOTS = Experiment("burt2020-roots", Settings, investigate)

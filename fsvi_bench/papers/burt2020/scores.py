@@ -13,7 +13,7 @@ from fsvi_bench.papers.burt2020.cells import (
     spread_by_line,
     title_of,
 )
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.running.options import Request
 
 DEFAULT = 80  #: what has no size, as EXACT, looks like this one
@@ -25,10 +25,10 @@ APART = 0.12  #: of two sizes at most
 BESIDE = 0.043  #: a mean's place, to the right of its median
 
 
-def compare_scores(request: Request, laboratory: Laboratory) -> Findings:
+def compare_scores(request: Request, laboratory: Laboratory) -> Frames:
     """Scores by data set, method, family, size of A and jitter, over splits."""
     cells = frame_of(laboratory.cells)
-    return Findings(frames={"scores": scores_by_line(cells, laboratory.quick), "cells": cells})
+    return {"scores": scores_by_line(cells, laboratory.quick), "cells": cells}
 
 
 def scores_by_line(cells: pd.DataFrame, quick: bool) -> pd.DataFrame:
@@ -74,8 +74,3 @@ def _panel(cells: pd.DataFrame, sizes: list[int]) -> str:
     """A data set's name, and its sizes where others have more."""
     own = sorted(cells["M"].dropna().unique())
     return f"{cells.name}" + (f", M = {', '.join(map(str, own))} only" if own and own != sizes else "")
-
-
-BURT2020_FIG2 = Experiment("burt2020-fig2", Request, compare_scores)
-BURT2020_FIG3 = Experiment("burt2020-fig3", Request, compare_scores, takes_days=True)
-BURT2020_FIG4 = Experiment("burt2020-fig4", Request, compare_scores, takes_days=True)

@@ -7,7 +7,7 @@ import torch
 
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.burt2020.cells import frame_of, in_words, problem_of, settings_in_words, title_of
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.store import load_posterior
@@ -16,7 +16,7 @@ from fsvi_bench.tasks.task import Task
 LIMITS = -3.4, 3.6  #: of the figure's panels, as its file has them
 
 
-def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
+def compare_curves(request: Request, laboratory: Laboratory) -> Frames:
     """Mean and standard deviation of f (without noise) under every posterior, and the training data.
 
     Raises:
@@ -42,17 +42,11 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Findings:
         "cells": cells,
     }
     panels.attrs.update(settings_in_words(cells, laboratory.quick))
-    return Findings(frames=frames)
+    return frames
 
 
 def curve(problem: Task, q: Posterior) -> pd.DataFrame:
-    """f under q, without noise, at a problem's test inputs in rising order: mean, deviation, and ±2 of these.
-
-    Raises:
-        ValueError: the problem's inputs have more than one dimension.
-    """
-    if problem.X.shape[1] != 1:
-        raise ValueError(f"inputs have {problem.X.shape[1]} dimensions, only one can be drawn")
+    """f under q, without noise, at the toy problem's test inputs in rising order: mean, deviation, and ±2 of these."""
     x, order = problem.X_test[:, 0].sort()
     Phi, no_noise = problem.Phi_test[order], torch.zeros((), dtype=torch.float64)
     deviation = predictive_variance(Phi, q.covariance_tril(), no_noise).sqrt()
@@ -73,6 +67,3 @@ def _panels(cells: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
         words = f"{title_of(str(method))}: KL = {kls.iloc[0]} nats{jitters[own['kl_jitter'] > 0].sum() or ''}"
         panels.append({"method": method, "x": curves["x"].quantile(0.17), "panel": words, "reach": reach})
     return pd.DataFrame(panels)
-
-
-BURT2020_FIG1 = Experiment("burt2020-fig1", Request, compare_curves)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.gal2016.dropout_network import WAVES, NetworkSettings, fit, mean_log_density
 from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
@@ -62,14 +62,14 @@ class Training(Plain):
     network: NetworkSettings
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     shared = settings.model_dump(include={"N", "N_test", "network"}) | {"device": laboratory.device}
     points = product(sorted(settings.precisions), sorted(settings.drop_rates), range(settings.repeats))
     trainings = [Training(tau=tau, p=p, repeat=repeat, **shared) for tau, p, repeat in points]
     networks = laboratory.parts.table(train_and_measure, trainings, {"tau", "p", "repeat", "N"})
     targets = WAVES.draw(settings.N, settings.N_test, settings.network.seed).y_test.double()
     deviation = float(targets.std())
-    return Findings({**frames(networks, deviation), "targets": pd.DataFrame({"deviation": [deviation]})})
+    return {**frames(networks, deviation), "targets": pd.DataFrame({"deviation": [deviation]})}
 
 
 def train_and_measure(training: Training) -> Row:
@@ -109,7 +109,7 @@ def log_likelihood(f: Float[Tensor, "*T N"], y: Float[Tensor, " N"], precision: 
     return 0.5 * (math.log(precision) - LOG_2PI - precision * (y - f).square())
 
 
-def frames(networks: pd.DataFrame, deviation: float) -> dict[str, pd.DataFrame]:
+def frames(networks: pd.DataFrame, deviation: float) -> Frames:
     """Networks beside those with p = 0.5 and those with τ = 10, and rank correlations with the ELBO over p.
 
     Repeats are paired: they share start, masks and minibatches for all p and τ.
@@ -136,6 +136,3 @@ def frames(networks: pd.DataFrame, deviation: float) -> dict[str, pd.DataFrame]:
         "correlations": correlations,
         "mean_correlations": intervals(correlations.groupby(["tau", "what"], sort=False)["correlation"]).reset_index(),
     }
-
-
-GAL2016_ELBO = Experiment("gal2016-elbo", Settings, investigate)

@@ -24,7 +24,7 @@ from fsvi_bench.maths.blr import (
 )
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.spike_slab import spike_slab_moments, spike_slab_optimum, spike_slab_row
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.gal2016.linear_model import (
     Problems,
     Settings,
@@ -39,7 +39,6 @@ from fsvi_bench.papers.gal2016.linear_model import (
 )
 from fsvi_bench.seeds import derived_generator
 
-Frames = dict[str, pd.DataFrame]
 SHOWN = 0  #: the data set whose profiles and bounds are drawn
 DROPS = (0.95, 0.9, 0.8, 0.65, *(0.5 * 10 ** -np.arange(0, 6, 0.25)), 0.0)  #: 1 − p at which m* is held against the MAP
 FINENESS = tuple(2.0**-power for power in range(2, 13))  #: widths σ and steps Δ, all of which divide the atoms below
@@ -47,7 +46,7 @@ ATOMS, RETAIN, LENGTHSCALES = np.array([(0.5, 1.0, 2.0), (0.5, 0.9, 0.99), (0.5,
 RARE_SPIKE = 1e-9  #: the f that stands for f → 0
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """All in this process: at the paper's scale it is a matter of seconds."""
     few_weights = settings.model_copy(update={"inputs": settings.mask_weights})
     masked = draw_problems(few_weights, settings.mask_points)
@@ -63,7 +62,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     frames["mask_table"] = summarise(frames["masks"], frames["mask_sets"], frames["slabs"])
     for frame in frames.values():
         frame.attrs.update(settings.model_dump())
-    return Findings(frames)
+    return frames
 
 
 # --- §6.3: what happens to dropout's optimum as data are added --------------------------------------------------------
@@ -298,6 +297,3 @@ def summarise(masks: pd.DataFrame, mask_sets: pd.DataFrame, slabs: pd.DataFrame)
         "spike and slab: smallest slab weight": slabs["slab_weight"].min(),
     }
     return pd.DataFrame(found.items(), columns=["what", "value"])
-
-
-GAL2016_63 = Experiment("gal2016-6.3", Settings, investigate)

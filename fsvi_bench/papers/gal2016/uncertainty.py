@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.gal2016.dropout_network import LINE, NetworkSettings, fit, mean_log_density
 from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
@@ -55,12 +55,12 @@ class Training(Plain):
     network: ConcreteSettings
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     shared = settings.model_dump(include={"N_test", "network"}) | {"device": laboratory.device}
     points = product(sorted(settings.sizes), range(settings.repeats))
     trainings = [Training(N=N, repeat=repeat, **shared) for N, repeat in points]
     networks = laboratory.parts.table(train_and_measure, trainings, {"N", "repeat"})
-    return Findings(frames(networks.assign(predictive=np.hypot(networks["epistemic"], networks["aleatoric"]))))
+    return frames(networks.assign(predictive=np.hypot(networks["epistemic"], networks["aleatoric"])))
 
 
 def train_and_measure(training: Training) -> Row:
@@ -96,7 +96,7 @@ def heteroscedastic_loss(outputs: Float[Tensor, "M 2"], y: Float[Tensor, " M"]) 
     return 0.5 * (log_precision.exp() * (y - f).square() - log_precision).mean()
 
 
-def frames(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def frames(networks: pd.DataFrame) -> Frames:
     """Networks, their scores over repeats, what each repeat shows over N, and drop probabilities by layer."""
     first, last = networks["N"].min(), networks["N"].max()
     networks = networks.assign(end=networks["N"].map({first: "first", last: "last"}))
@@ -121,7 +121,7 @@ def frames(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
 
 
-def drop_rates(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def drop_rates(networks: pd.DataFrame) -> Frames:
     """p by layer, counted from the inputs up, and its change since the smallest N."""
     rates = networks[["N", "end", "repeat", "drop_rates"]].explode("drop_rates").rename(columns={"drop_rates": "p"})
     layer = rates.groupby(["N", "repeat"]).cumcount() + 1
@@ -129,6 +129,3 @@ def drop_rates(networks: pd.DataFrame) -> dict[str, pd.DataFrame]:
     change = rates["p"] - rates.groupby(["repeat", "layer"])["p"].transform("first")
     means = rates.groupby(["N", "layer"])["p"].mean(skipna=False).unstack("layer").reset_index()
     return {"drop_rates": rates.assign(change=change), "mean_rates": means}
-
-
-GAL2016_UNCERTAINTY = Experiment("gal2016-uncertainty", Settings, investigate)

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from scipy import stats
 from scipy.special import expit
 
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.hron2018.log_uniform import Likelihood, log_uniform_mass, posterior_mean, posterior_variance
 from fsvi_bench.papers.parts import Plain
 
@@ -129,7 +129,7 @@ def truncations(intervals: list[tuple[float, float]]) -> pd.DataFrame:
     )
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """Masses that grow without bound, and how the truncated prior changes with its interval."""
     forms, (delta, r), k = likelihoods(settings), neighbourhood(settings), settings.tail_from
     height = expit(k)
@@ -151,16 +151,11 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     truncated = truncations(settings.intervals)
     named = zip(truncated["interval"], settings.intervals, strict=True)
     outlines = {name: outline(*ends, settings.points) for name, ends in named}
-    return Findings(
-        frames={
-            "growth": pd.concat(grown, names=["where"]).reset_index("where"),
-            "masses": pd.DataFrame([{"where": name} | tell(g, settings.per_decade) for name, g in grown.items()]),
-            "curves": curves,
-            "outlines": pd.concat(outlines, names=["interval"]).reset_index("interval"),
-            "truncated": truncated,
-            "wider": truncated[1:],
-        }
-    )
-
-
-HRON2018_FIG1_3 = Experiment("hron2018-fig1-3", Settings, investigate)
+    return {
+        "growth": pd.concat(grown, names=["where"]).reset_index("where"),
+        "masses": pd.DataFrame([{"where": name} | tell(g, settings.per_decade) for name, g in grown.items()]),
+        "curves": curves,
+        "outlines": pd.concat(outlines, names=["interval"]).reset_index("interval"),
+        "truncated": truncated,
+        "wider": truncated[1:],
+    }

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.hron2018.quasi_kl import direction, quasi_kl_gaussian, restrict_gaussian
 from fsvi_bench.papers.parts import Plain
 
@@ -142,16 +142,14 @@ def ellipses(covariance: Sequence[Sequence[float]]) -> pd.DataFrame:
 
 
 def equation_9(precision_tril: Tensor) -> dict[str, float]:
-    """Quasi-KL = KL(Q‖P_S) − log Z_S ≥ −log Z_S for Gaussians on lines at many angles."""
+    """Quasi-KL = KL(Q‖P_S) − log Z_S ≥ −log Z_S for Gaussians on lines at many angles: the largest difference of its
+    sides, and the least excess over the last [nats]."""
     grid = np.meshgrid(np.linspace(0, math.pi, 25), np.linspace(-3, 3, 7), np.logspace(-2, 1, 13))
     angle, mean, sd = map(torch.from_numpy, grid)
     sd_p, log_mass = restricted(angle, precision_tril)
     kl = normal_kl(mean, sd.square(), torch.zeros_like(mean), sd_p.square())
     excess = line_quasi_kl(angle, mean, sd, precision_tril) + log_mass
-    return {
-        "equation 9: largest difference between its sides [nats]": float((excess - kl).abs().max()),
-        "section 5: least excess of the quasi-KL over -log Z_S [nats]": float(excess.min()),
-    }
+    return {"difference": float((excess - kl).abs().max()), "least_excess": float(excess.min())}
 
 
 # --- Section 5.1: principal subspaces ---------------------------------------------------------------------------------
@@ -262,10 +260,10 @@ def prior_scales(Phi: Tensor, targets: Tensor, noise_sd: float, scale: Tensor) -
     return found
 
 
-# --- Findings ---------------------------------------------------------------------------------------------------------
+# --- What is found ----------------------------------------------------------------------------------------------------
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """Lines in the plane, subspaces by descent, and a hyperparameter by quasi-KL."""
     precision_tril = torch.linalg.cholesky(torch.linalg.inv(torch.tensor(settings.covariance, dtype=torch.float64)))
     angles = torch.linspace(0, math.pi, settings.points, dtype=torch.float64)
@@ -285,30 +283,22 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     by = scales.melt("scale", var_name="by")
     best = by.loc[by.groupby("by", sort=False)["value"].idxmax()]
     best.attrs = scales.attrs
-    return Findings(
-        frames={
-            "lines": lines,
-            "segments": segments(lines),
-            "ellipses": ellipses(settings.covariance),
-            "heights": pd.DataFrame({"degrees": angles.rad2deg(), "height": -log_mass}),
-            "starts": starts,
-            "best start": starts.nsmallest(1, "quasi_kl"),
-            "choices": points,
-            "distances": distances,
-            "scales": by,
-            "best scales": best,
-        },
-        statistics={
-            **equation_9(precision_tril),
-            "section 5: most by which the prior scale's bound exceeds the log evidence [nats]": (
-                scales[BOUND] - scales[EVIDENCE]
-            ).max(skipna=False),
-            "section 5: distance of the bound's best prior scale from the evidence's [log10]": np.ptp(
-                np.log10(best["scale"])
-            ),
-            "proposition 7: largest ratio of distances at successive noises": ratios[1:].to_dict(),
-        },
-    )
-
-
-HRON2018_FIG5 = Experiment("hron2018-fig5", Settings, investigate)
+    whole = {
+        **equation_9(precision_tril),
+        "above_evidence": (scales[BOUND] - scales[EVIDENCE]).max(skipna=False),
+        "scales_apart": np.ptp(np.log10(best["scale"])),
+    }
+    return {
+        "lines": lines,
+        "segments": segments(lines),
+        "ellipses": ellipses(settings.covariance),
+        "heights": pd.DataFrame({"degrees": angles.rad2deg(), "height": -log_mass}),
+        "starts": starts,
+        "best start": starts.nsmallest(1, "quasi_kl"),
+        "choices": points,
+        "distances": distances,
+        "successive": pd.DataFrame({"step": ratios.index.astype(str), "ratio": ratios})[1:],
+        "scales": by,
+        "best scales": best,
+        "whole": pd.DataFrame([whole]),
+    }

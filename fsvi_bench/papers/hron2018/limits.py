@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.linalg import tril_of_gram
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.hron2018.quasi_kl import (
     IndependentAtoms,
     centred_discretised_line_kl,
@@ -129,7 +129,7 @@ def lines(settings: Settings) -> pd.DataFrame:
     return pd.concat(found.assign(width=width, left=left(width)) for width in settings.line_cells)
 
 
-# --- Findings ---------------------------------------------------------------------------------------------------------
+# --- What is found ----------------------------------------------------------------------------------------------------
 
 
 def approach(
@@ -141,7 +141,7 @@ def approach(
     return cases.melt(["way", "step", "size", "shift"], var_name="case", value_name="distance")
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """Distances from the limits, and what discretisation leaves of a line's orientation."""
     theta, retain, *targets = dropout_cases(settings)
     atoms, subspaces, along = dropout(theta, retain, *targets), random_subspaces(settings), lines(settings)
@@ -163,33 +163,21 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     minimisers["theta"] = minimisers["noise variance"].map(one_weight_minimiser)
     by_width = along.pivot(index=["degrees", "formula"], columns="width", values="left")[settings.line_cells]
     apart = atoms.centred_convolved_kl(settings.smallest_noise) - atoms.centred_discretised_kl(settings.smallest_cell)
-    return Findings(
-        frames={
-            "distances": distances,
-            "largest": largest[largest["step"].isin(places)],
-            "ends": largest[largest["step"] == places[-1]],
-            "lines": along,
-            "lines by width": by_width.add_prefix("cell width ").reset_index(),
-            "minimisers": minimisers,
-        },
-        statistics={
-            "theorem 4: largest distance between the two at the end [nats]": float(apart.abs().max()),
-            "section 4.1: largest difference of the limit's gradient from that of Gal and Ghahramani's objective": (
-                float(gradient_difference(theta, retain).abs().max())
-            ),
-            "equation 8: quasi-KL at the limit of the minimisers above its infimum [nats]": equation_8_gap(
-                one_weight_minimiser(settings.smallest_noise)
-            ),
-            "section 5: full dimension, largest difference between quasi-KL and KL [nats]": float(
-                full_dimension_difference(*subspaces[SPACE]).abs().max()
-            ),
-            "lines by convolution: spread over angles of what is left at the end [nats]": np.ptp(finest["convolved"]),
-            "lines by discretisation: spread over angles of what is left at the end [nats]": np.ptp(finest["left"]),
-            "lines by discretisation: largest distance from our formula at irrational slopes [nats]": (
-                (finest["left"] - finest["formula"])[1:-1].abs().max(skipna=False)
-            ),
-        },
-    )
-
-
-HRON2018_LIMITS = Experiment("hron2018-limits", Settings, investigate)
+    whole = {
+        "ways_apart": float(apart.abs().max()),
+        "gradient": float(gradient_difference(theta, retain).abs().max()),
+        "gap": equation_8_gap(one_weight_minimiser(settings.smallest_noise)),
+        "full_dimension": float(full_dimension_difference(*subspaces[SPACE]).abs().max()),
+        "spread_convolved": np.ptp(finest["convolved"]),
+        "spread_discretised": np.ptp(finest["left"]),
+        "from_formula": (finest["left"] - finest["formula"])[1:-1].abs().max(skipna=False),
+    }
+    return {
+        "distances": distances,
+        "largest": largest[largest["step"].isin(places)],
+        "ends": largest[largest["step"] == places[-1]],
+        "lines": along,
+        "lines by width": by_width.add_prefix("cell width ").reset_index(),
+        "minimisers": minimisers,
+        "whole": pd.DataFrame([whole]),
+    }

@@ -9,7 +9,7 @@ import pandas as pd
 from pydantic import Field, PositiveFloat
 from scipy.special import expit
 
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.hron2018.log_uniform import (
     Likelihood,
     Numbers,
@@ -111,7 +111,7 @@ def formats() -> pd.DataFrame:
     )
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """The three sequences, and what they end at."""
     followed = sequences(settings)
     steps, by_format = pd.concat(followed), formats()
@@ -119,18 +119,10 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     single, double, *_ = np.log10(by_format["mean"])
     a = -settings.largest_size
     h = np.logaddexp(0, [math.exp(a), -math.exp(a)])  # h(e^a) and h(−e^a), h(x) = log(1 + e^x)
-    return Findings(
-        frames={
-            "steps": steps,
-            "places": steps[steps.index.isin(places)],
-            "ends": pd.DataFrame([end_of(each) for each in followed]),
-            "formats": by_format,
-        },
-        statistics={
-            "fixed b: second term of equation 1 at the lowest a": h.sum() / (1 - a),
-            "floating point: log10 of the ratio of posterior means, double over single": double - single,
-        },
-    )
-
-
-HRON2018_MOMENTS = Experiment("hron2018-moments", Settings, investigate)
+    return {
+        "steps": steps,
+        "places": steps[steps.index.isin(places)],
+        "ends": pd.DataFrame([end_of(each) for each in followed]),
+        "formats": by_format,
+        "whole": pd.DataFrame([{"second_term": h.sum() / (1 - a), "log_ratio": double - single}]),
+    }

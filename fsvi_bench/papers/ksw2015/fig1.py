@@ -9,7 +9,7 @@ import pandas as pd
 from pydantic import Field, PositiveInt
 
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, error_rate, split, train
 from fsvi_bench.papers.parts import Plain, Row
@@ -61,7 +61,7 @@ def train_and_test(job: Training) -> Row:
     return Row(test_error=errors[best][1], best_epoch=best + 1, drop_rates=rates)
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     images, jobs = ImageSource.find(laboratory), []
     for variant, width, repeat in product(VARIANTS, sorted(settings.widths), range(settings.repeats)):
         seed = derive_seed("width sweep", settings.training.seed, repeat) % 2**31  # the same start for every variant
@@ -79,22 +79,20 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     return findings(networks)
 
 
-def findings(networks: pd.DataFrame) -> Findings:
+def findings(networks: pd.DataFrame) -> Frames:
     """Of trained networks; repeats share their start across variants. Errors in percentage points."""
     mean = networks.groupby(["variant", "repeat"])["error"].mean().reset_index()
     margins = mean.merge(mean, on="repeat", suffixes=("", "_of_other")).rename(columns={"variant_of_other": "other"})
     runs = networks.sort_values("width").groupby(["variant", "repeat"])
     fall = (runs["error"].first() - runs["error"].last()).unstack("variant")  # from the smallest width to the largest
     gain = (fall["Gaussian A"] - fall["variational A"] + fall["Gaussian B"] - fall["variational B"]) / 2
-    return Findings(
-        frames={
-            "networks": networks,
-            "points": points(networks),
-            "margins": margins.assign(margin=margins["error"] - margins["error_of_other"]),
-            "ends": (runs["rate"].first() / runs["rate"].last()).reset_index(name="rate_ratio"),
-        },
-        statistics={"gain of variational over Gaussian: smallest width less largest": list(gain)},
-    )
+    return {
+        "networks": networks,
+        "points": points(networks),
+        "margins": margins.assign(margin=margins["error"] - margins["error_of_other"]),
+        "ends": (runs["rate"].first() / runs["rate"].last()).reset_index(name="rate_ratio"),
+        "gains": gain.reset_index(name="gain"),
+    }
 
 
 def points(networks: pd.DataFrame) -> pd.DataFrame:
@@ -109,6 +107,3 @@ def points(networks: pd.DataFrame) -> pd.DataFrame:
     found[rates] = found[rates].where(learnt).astype("Float64")  # a dash in tables, not NaN
     # Moved sideways a little, so that bars do not hide each other.
     return found.assign(place=found["width"] * 1.015 ** (found["variant"].map(list(VARIANTS).index) - 3))
-
-
-KSW2015_FIG1 = Experiment("ksw2015-fig1", Settings, investigate)

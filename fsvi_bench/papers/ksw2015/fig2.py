@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.parts import Plain
 
 FORMS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -31,7 +31,7 @@ class Settings(Plain):
     points: int = Field(ge=2)
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """All forms as the paper draws them: −KL, the constant such that the exact one is 0 at α = 1."""
     low, high = (math.log(p / (1 - p)) for p in (settings.lowest_rate, settings.highest_rate))
     log_alpha = torch.linspace(low, high, settings.points, dtype=torch.float64).clamp(max=0.0)
@@ -40,7 +40,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     errors = forms.sub(forms["exact"], axis=0)
     curves = forms.assign(log_alpha=log_alpha.numpy()).melt("log_alpha", var_name="form", value_name="negative_kl")
     curves["error"] = errors.melt()["value"]
-    return Findings(frames={"curves": curves, "errors": _worst(errors, log_alpha, np.ptp(forms["exact"]))})
+    return {"curves": curves, "errors": _worst(errors, log_alpha, np.ptp(forms["exact"]))}
 
 
 def _worst(errors: pd.DataFrame, log_alpha: Tensor, height: float) -> pd.DataFrame:
@@ -56,6 +56,3 @@ def _worst(errors: pd.DataFrame, log_alpha: Tensor, height: float) -> pd.DataFra
         "below": -highest,
     }
     return pd.DataFrame(found).rename_axis("form").reset_index()
-
-
-KSW2015_FIG2 = Experiment("ksw2015-fig2", Settings, investigate)

@@ -11,8 +11,8 @@ import pandas as pd
 from pydantic import PositiveInt, model_validator
 from scipy.stats import chi2, gmean
 
-from fsvi_bench.papers.claims import Values, intervals
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.claims import intervals
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import (
     Law,
@@ -27,7 +27,6 @@ from fsvi_bench.papers.ksw2015.measuring import (
 )
 from fsvi_bench.papers.ksw2015.networks import NoiseSettings, TrainSettings
 from fsvi_bench.papers.parts import Plain
-from fsvi_bench.presenting.tables import Frames
 from fsvi_bench.seeds import derive_seed
 
 NOISES = {  # one α for each weight, or input
@@ -63,13 +62,13 @@ class Settings(Plain):
         return self
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     images = ImageSource.find(laboratory)
     networks = laboratory.parts.table(train_and_measure, _trainings(settings, images), {*PLACE})
     timing = Timing(settings=settings.timing, images=images)
     timed = laboratory.parts.table(time_steps, [timing], set())  # alone, so that no other part disturbs it
     found = findings(networks, pd.DataFrame(timed["rounds"][0]), settings)
-    found.frames["ratios"]["images"] = images.name
+    found["ratios"]["images"] = images.name
     return found
 
 
@@ -91,7 +90,7 @@ def _trainings(settings: Settings, images: ImageSource) -> list[Training]:
     ]
 
 
-def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -> Findings:
+def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -> Frames:
     """What was measured, by table and network, and its summaries over networks."""
     found: Any = networks.to_dict("records")
     variances, sizes = (pd.json_normalize(found, name, PLACE) for name in ("variances", "sizes"))
@@ -101,21 +100,19 @@ def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -
         **frames_of_laws(sizes),
         **frames_of_times(rounds, settings.published_seconds),
     }
-    return Findings(frames=frames, statistics=statistics(frames))
+    return frames | beyond_rows(frames)
 
 
-def statistics(frames: Mapping[str, pd.DataFrame]) -> dict[str, Values]:
-    """Of claims that are about more than one row; by network, but for the law's."""
+def beyond_rows(frames: Frames) -> dict[str, pd.DataFrame]:
+    """What claims on more than one row are about: by network, and the law's χ² over all."""
     correlated = frames["cells"].query("table == 'table 2'")
     local = frames["means"].query("parameter == 'theta'").pivot(index="network", columns="table", values="local")
     drawn = frames["laws"].query("sampling == 'with-replacement'")
     probability = chi2.sf(drawn["chi_square"].sum(), (drawn["sizes"] - 2).sum())
+    log_ratio = np.log(correlated["per-point over local"]).groupby(correlated["network"]).mean()
     return {
-        "table 2: distance of log(per point / local) from 0": list(
-            np.log(correlated["per-point over local"]).groupby(correlated["network"]).mean()
-        ),
-        "table 2 over table 1, theta, local: mean": list(local["table 2"] / local["table 1"]),
-        "eq. 5: chi-square probability of the law V/M + (1 - 1/M) C": float(probability),
+        "by_network": pd.DataFrame({"log_ratio": log_ratio, "over_table_1": local["table 2"] / local["table 1"]}),
+        "fit": pd.DataFrame({"probability": [probability]}),
     }
 
 
@@ -184,6 +181,3 @@ def frames_of_times(rounds: pd.DataFrame, published: Mapping[str, float]) -> Fra
     times["seconds"] = seconds.groupby("repeat").median().median()
     times["paper"] = (pd.Series(published) / published["local"]).astype("Float64")
     return {"rounds": rounds, "repeats": repeats, "times": times.reset_index()}
-
-
-KSW2015_VARIANCE = Experiment("ksw2015-variance", Settings, investigate)

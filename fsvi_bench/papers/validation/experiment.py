@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from jaxtyping import Float
 from pydantic import Field
+from torch import Tensor
 
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.maths.blr import predictive_variance
+from fsvi_bench.papers.claims import Verdict
+from fsvi_bench.papers.experiment import Frames, Laboratory
 from fsvi_bench.papers.pages import render
 from fsvi_bench.papers.parts import Plain
-from fsvi_bench.papers.validation.sgpr_predictive import missing_variance, titsias_predictive_variance
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
 from fsvi_bench.tasks.card import load_card
@@ -35,7 +38,7 @@ class Settings(Plain):
     splits: int = Field(ge=2)
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """Every official task of these data sets beside what others report on its rows.
 
     Raises:
@@ -47,7 +50,7 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
     tasks = (read_official(*place) for place in places)
     splits = pd.DataFrame([compare(each, bind_task(each.task, laboratory.data_dir)) for each in tasks])
     missing = [name for name in settings.datasets if name not in set(splits["dataset"])]
-    return findings(splits.merge(gpflow(), "left", ["dataset", "split"]), missing, laboratory.quick)
+    return findings(splits.merge(gpflow(), "left", ["dataset", "split"]), missing)
 
 
 def compare(official: CertifiedTask, problem: Task) -> dict[str, Any]:
@@ -55,9 +58,8 @@ def compare(official: CertifiedTask, problem: Task) -> dict[str, Any]:
     task, fit = official.task, official.certificate.fit
     if fit is None:
         raise ValueError(f"{task.dataset} split {task.split} was not fitted")
-    Phi = problem.Phi_test
-    exact = exact_predictive(problem, Phi)
-    variance = titsias_predictive_variance(Phi, problem.truth.covariance_tril, task.noise_variance, task.outputscale)
+    exact = exact_predictive(problem, problem.Phi_test)
+    missing, variance = titsias_variance(problem)
     return {
         "dataset": task.dataset,
         "split": task.split,
@@ -68,10 +70,23 @@ def compare(official: CertifiedTask, problem: Task) -> dict[str, Any]:
         "titsias_nlpd": Predictive(exact.mean, variance).nlpd(problem),
         "bound": fit.bound_per_point,
         "noise": float(task.noise_variance),
-        # Of the Titsias predictive variance, what the features lack.
-        "missing_share": float((missing_variance(Phi, task.outputscale) / variance).mean()),
+        "missing_share": float((missing / variance).mean()),
         "nlpd_with_less_jitter": _nlpd_with_less_jitter(problem),
     }
+
+
+def titsias_variance(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """k(x,x) − φᵀφ ≥ 0 at the test inputs, what the features lack of the GP's prior variance; and the variance of y in
+    Titsias's (2009, eq. 6) approximate GP, the noise included.
+
+    Its q(u) is the exact posterior of the weights w = L⁻¹u, N(μ, FFᵀ), and f given u keeps the GP's conditional
+    variance: k(x,x) − φᵀφ + φᵀFFᵀφ + σ². The linear model has φᵀFFᵀφ + σ² only. In the words of Quiñonero-Candela and
+    Rasmussen (2005), at equal parameters, the linear model predicts as SoR and Titsias's GP as DTC (their eqs. 16b and
+    20b): the means φᵀμ are the same.
+    """
+    Phi = problem.Phi_test
+    missing = problem.frozen.outputscale - Phi.square().sum(-1)
+    return missing, missing + predictive_variance(Phi, problem.truth.covariance_tril, problem.noise_variance)
 
 
 def _nlpd_with_less_jitter(problem: Task) -> float:
@@ -114,7 +129,7 @@ def _published(name: str) -> pd.DataFrame:
 # --- What is shown ----------------------------------------------------------------------------------------------------
 
 
-def findings(splits: pd.DataFrame, missing: Sequence[str], quick: bool) -> Findings:
+def findings(splits: pd.DataFrame, missing: Sequence[str]) -> Frames:
     """Of what `compare` and `gpflow` say, split by split; `missing` are data sets without official tasks."""
     splits = splits.assign(
         bound_gap=splits["bound"] - splits["gpflow_bound"],
@@ -125,11 +140,14 @@ def findings(splits: pd.DataFrame, missing: Sequence[str], quick: bool) -> Findi
     datasets = _means(splits).merge(dropout(), "left", "dataset")
     datasets["dropout_excess"] = datasets["nlpd"] - datasets["dropout_nlpd"]
     datasets["band"] = datasets.index
-    frames = {"splits": splits, "datasets": datasets, "gpflow": _means(splits.dropna(subset="gpflow_bound"))}
-    return Findings(
-        {**frames, "points": _points(splits, datasets)},
-        page=lambda verdicts: render(TEMPLATE, **frames, missing=missing, quick=quick, verdicts=verdicts),
-    )
+    found = {"splits": splits, "datasets": datasets, "gpflow": _means(splits.dropna(subset="gpflow_bound"))}
+    datasets.attrs["missing"] = missing
+    return {**found, "points": _points(splits, datasets)}
+
+
+def page(frames: Frames, verdicts: Sequence[Verdict], quick: bool) -> str:
+    """All of it in words."""
+    return render(TEMPLATE, **frames, missing=frames["datasets"].attrs["missing"], quick=quick, verdicts=verdicts)
 
 
 def _means(splits: pd.DataFrame) -> pd.DataFrame:
@@ -157,6 +175,3 @@ def _points(splits: pd.DataFrame, datasets: pd.DataFrame) -> pd.DataFrame:
                 part[f"{score}{end}"] = beside(shown, rows[score])
         parts.append(part)
     return pd.concat(parts)
-
-
-VALIDATION = Experiment("validation", Settings, investigate)

@@ -8,14 +8,15 @@ from functools import cache
 import pandas as pd
 
 from fsvi_bench.papers.burt2020.study.claims import judge_study
-from fsvi_bench.papers.burt2020.study.reproduction import BURT2020_STUDY, page_of
+from fsvi_bench.papers.burt2020.study.reproduction import page_of
 from fsvi_bench.papers.burt2020.study.summary import frames_of
 from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, SPECTRUM, Tables
 from fsvi_bench.papers.places import places
+from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.plan import Request, make_plan
 
 DATASETS, SPLITS = ("boston", "power"), "0-2"
-FILE = BURT2020_STUDY.file
+FILE = REPRODUCTIONS["burt2020-study"].file
 CLAIMS = FILE.claims
 LEVEL = {"exact": 0.5, "fixed-a": 60.0, "rand-a": 11.0, "rand-a-ngd": 9.0, "ssge": 300.0}
 

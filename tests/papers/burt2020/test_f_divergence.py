@@ -2,7 +2,6 @@
 
 import math
 
-import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -61,21 +60,6 @@ def test_kl_and_its_reverse_are_those_of_the_gaussians():
     close(reverse_kl(seen), gaussian_kl(mean_p, tril_p, mean_q, tril_q))
     close(kl(swapped(seen)), reverse_kl(seen))
     close(total_variation(swapped(seen)), total_variation(seen), rtol=1e-9)
-
-
-def test_the_chernoff_integral_by_many_digits_in_two_dimensions():
-    """A product of two one-dimensional integrals, each by tanh-sinh."""
-    of = Relative(f64([0.4, -1.1]), f64([0.2, 1.5]))
-    for alpha in (0.3, 0.5, 1.7, -0.2):
-        expected = mp.mpf(0)
-        for m, v in zip(of.shift.tolist(), of.variance.tolist(), strict=True):
-
-            def integrand(z, m=m, v=v, alpha=alpha):
-                log_q = -((z - m) ** 2) / (2 * v) - mp.log(2 * mp.pi * v) / 2
-                return mp.exp(alpha * log_q + (1 - alpha) * (-(z**2) / 2 - mp.log(2 * mp.pi) / 2))
-
-            expected += mp.log(mp.quad(integrand, mp.linspace(-40, 40, 33)))
-        close(log_chernoff(of, alpha), f64(float(expected)), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("alpha", [-0.5, 2.5])

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -48,6 +49,26 @@ def test_rotated_factors_are_the_roots(seed):
     close(symmetric, sqrtm(K.numpy()).real, rtol=0, atol=1e-9 * math.sqrt(size))
     scaled = tril @ found["eigenvectors"]
     close(scaled.mT @ scaled, torch.linalg.eigvalsh(K).flip(0).diag(), rtol=1e-9, atol=1e-12 * size)
+
+
+@mp.workdps(50)
+def test_floors_see_only_the_root_of_the_kernels_condition():
+    """cond(K) is 1e8 and eps · 1e4 is what rotations lose, against the roots R of LLᵀ with many digits, Q = L⁻¹R."""
+    U, V = (random_rotation(8, torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    tril = torch.linalg.qr((U * torch.logspace(0, -4, 8).double() @ V).mT).R.mT
+    tril = tril * tril.diagonal().sign()
+    C = torch.from_numpy(random_tril(np.random.default_rng(2), 8, 8))
+    L, exact_C, P = (mp.matrix(each.tolist()) for each in (tril, C, torch.eye(8)[ORDER]))
+    S, W = mp.eigsy(L * L.T)
+    roots = {
+        "orders": P.T * mp.cholesky(P * L * L.T * P.T),
+        "symmetric": W * mp.diag([mp.sqrt(each) for each in S]) * W.T,
+    }
+    for kind, root in roots.items():
+        factor = mp.inverse(mp.inverse(L) * root) * exact_C
+        diagonal = [mp.fsum(x**2 for x in factor[i, :]) for i in range(8)]
+        expected = mp.fsum(map(mp.log, diagonal)) / 2 - mp.log(mp.det(exact_C))
+        assert factorised_floor(rotations(tril)[kind].mT @ C, C) == pytest.approx(float(expected), rel=1e-10)
 
 
 @given(seed=seeds)

@@ -10,7 +10,6 @@ import pytest
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.burt2020.study import reproduction
-from fsvi_bench.papers.burt2020.study.reproduction import BURT2020_STUDY
 from fsvi_bench.papers.burt2020.study.table import (
     CELLS_FILE,
     Tables,
@@ -20,6 +19,7 @@ from fsvi_bench.papers.burt2020.study.table import (
     write_tables,
 )
 from fsvi_bench.papers.places import Cells
+from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
 from tests.papers.burt2020.synthetic_study import cell, curve, curves_of, frame, study_places, whole, without
@@ -105,7 +105,7 @@ def sitting(tmp_path, monkeypatch):
         monkeypatch.setattr(reproduction, "run_or_find", lambda *args: Cells([], missing))
         monkeypatch.setattr(reproduction, "collect", lambda *args: found)
         monkeypatch.setattr(reproduction, "write_page", lambda *args: [])
-        return BURT2020_STUDY.make(Workshop(tmp_path, False, Resources(), Silent(), compute=False))
+        return REPRODUCTIONS["burt2020-study"].make(Workshop(tmp_path, False, Resources(), Silent(), compute=False))
 
     return make
 

@@ -62,6 +62,18 @@ def test_divergences_of_values_are_those_of_their_covariances(rows):
     close(kl(of_values(mean, factor, A)), expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("generator", GENERATORS, ids=lambda g: g.name)
+def test_of_one_value_they_are_one_dimensional_integrals(generator):
+    mean, factor, Phi = drawn_model()
+    q = stats.norm(float(Phi[0] @ mean), float((Phi[0] @ factor).norm()))
+    p = stats.norm(0, float(Phi[0].norm()))
+    end = -p.ppf(1e-17)
+    expected, _ = integrate.quad(
+        lambda y: generator.f(math.exp(q.logpdf(y) - p.logpdf(y))) * p.pdf(y), -end, end, limit=1000, epsabs=1e-13
+    )
+    assert float(generator.divergence(of_values(mean, factor, Phi[:1]))) == pytest.approx(expected, rel=1e-6)
+
+
 def test_more_values_than_the_rank_say_what_independent_ones_do():
     """12 values of rank 8: any 8 of them determine the others, as do 3 of 9 values at three points."""
     mean, factor, Phi = drawn_model()
@@ -70,19 +82,6 @@ def test_more_values_than_the_rank_say_what_independent_ones_do():
         assert len(seen.shift) == len(few)
         for generator in GENERATORS:
             close(generator.divergence(seen), generator.divergence(as_few), rtol=1e-8)
-
-
-def test_ranks_rise_to_k_and_stay(nested):
-    k, points = settings_of().features, settings_of().features + settings_of().extra_points
-    ranks = nested[nested["inputs"].str.startswith("M")].groupby(["draw", "divergence"])["rank"].agg(list)
-    assert ranks.to_list() == [[min(M, k) for M in range(1, points + 1)]] * len(ranks)
-
-
-def test_repeated_points_show_what_they_show_once(nested):
-    """21 rows of rank 7: the same divergences as the 7 points, which is why the number of points is not what counts."""
-    k = settings_of().features
-    seen = nested.pivot(index=["draw", "divergence"], columns="inputs", values="functional")
-    np.testing.assert_allclose(seen[f"{k - 1} points, each three times"], seen[f"M = {k - 1}"], rtol=1e-9)
 
 
 def test_claims_on_data_processing_notice_a_breach(nested):
@@ -139,8 +138,6 @@ def test_indicators_lose_everything_as_their_cells_shrink():
     assert indicator_kl(1.0) == pytest.approx(float((q * np.log(q / p)).sum()), rel=1e-9)
     assert indicator_kl(1e-6) / indicator_kl(5e-7) == pytest.approx(2, rel=1e-6)
     assert indicator_kl(0.0) == 0.0
-    with pytest.raises(ValueError, match="expected between 0 and 1"):
-        indicator_kl(1.5)
 
 
 # --- Propositions 4 and 8 ---------------------------------------------------------------------------------------------
@@ -199,13 +196,11 @@ def test_claims_on_singular_laws_notice_a_breach(case):
     assert excess == pytest.approx(along["overlap"].max(), rel=1e-9)
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_case_that_came_to_nothing_lets_no_claim_on_cases_hold(case, place):
-    """Wherever it stands."""
+def test_a_case_that_came_to_nothing_lets_no_claim_on_cases_hold(case):
     along, bare = case
     numbers = along.select_dtypes("number").columns.drop(["k", "M", "noise", "log_noise"])
     lost = [along.assign(case="lost", **dict.fromkeys(numbers, math.nan)), bare.assign(case="lost", found=math.nan)]
-    both = [pd.concat([a, b][:: 1 - 2 * place], ignore_index=True) for a, b in zip(lost, case, strict=True)]
+    both = [pd.concat(pair, ignore_index=True) for pair in zip(case, lost, strict=True)]
     found = judged(singular.judged_by_case(both[0], singular.beside_largest(both[1])))
     assert len(found) == 14
     assert all(math.isnan(verdict.value) and not verdict.holds for verdict in found.values())
@@ -215,13 +210,6 @@ def test_the_curve_has_the_slope_of_one_parameter():
     found = singular.follow_curve(settings_of(curve_draws=40, curve_points=3))
     assert found["curve slopes"]["error"].mean() == pytest.approx(0.0, abs=1e-3)
     assert tuple(found["curve"]["noise"]) == singular.CURVE_NOISE
-
-
-def test_a_curve_that_fills_the_square_is_told_from_one_that_does_not():
-    rounded = singular.follow_rounded(settings_of(finest=5))
-    assert rounded["n"].to_list() == [1, 2, 3, 4, 5]
-    assert rounded["hilbert"].iloc[-1] == pytest.approx(math.log(2 * math.pi) + 1 / 3, abs=1e-3)
-    assert rounded["diagonal"].diff().iloc[-1] == pytest.approx(math.log(2), rel=1e-2)
 
 
 # --- Proposition 9 ----------------------------------------------------------------------------------------------------
@@ -305,9 +293,8 @@ def test_an_event_shows_of_every_divergence_what_two_coins_do():
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("cases", [[3, 3]], "expected rising"), ("pairs", [[6, 5]], "expected rising"), ("cases", [[0, 2]], "cases"),
-        ("widths", [-1], "widths"), ("widths", [1, 0], "widths"), ("folded_mean", math.nan, "folded_mean"),
-        ("folded_mean", 1e200, "folded_mean"), ("curve_points", 61, "curve_points"),
+        ("cases", [[3, 3]], "expected rising"), ("cases", [[0, 2]], "cases"), ("widths", [1, 0], "widths"),
+        ("folded_mean", math.nan, "folded_mean"), ("curve_points", 61, "curve_points"),
     ],
 )  # fmt: skip
 def test_settings_outside_what_the_formulas_serve_are_refused(field, value, words):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from fsvi_bench.papers.burt2020.toy import curve
-from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
+from fsvi_bench.posteriors.gaussian import FullGaussian
 
 
 def test_a_curve_is_the_mean_and_deviation_of_f(toy):
@@ -25,9 +23,3 @@ def test_a_curve_is_the_mean_and_deviation_of_f(toy):
         phi = torch.exp(-0.5 * ((row["x"] - centres) / 0.2) ** 2)
         assert row["mean"] == pytest.approx(float(phi @ mean), rel=1e-12, abs=1e-12)
         assert row["sd"] ** 2 == pytest.approx(float(phi @ (tril @ tril.mT) @ phi), rel=1e-12)
-
-
-def test_only_one_input_can_be_drawn(toy):
-    q = FactorisedGaussian(torch.zeros(20, dtype=torch.float64), torch.ones(20, dtype=torch.float64))
-    with pytest.raises(ValueError, match="inputs have 2 dimensions"):
-        curve(replace(toy, X=toy.X.expand(-1, 2), X_test=toy.X_test.expand(-1, 2)), q)

@@ -1,16 +1,14 @@
 """The quasi-KL of singular approximations, and what it is the limit of, against brute force and its identities."""
 
-import itertools
 import math
 
 import mpmath as mp
 import numpy as np
 import pytest
 import torch
-from scipy import integrate
 from scipy.stats import norm
 
-from fsvi_bench.maths.gaussian import gaussian_kl_to_precision, gaussian_log_density
+from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.papers.hron2018.quasi_kl import (
     IndependentAtoms,
     centred_discretised_line_kl,
@@ -58,16 +56,6 @@ def test_countable_equals_the_sum_by_hand():
     expected = 0.2 * math.log(0.2 / 0.5) + 0.8 * math.log(0.8 / 0.3)
     close(quasi_kl_countable(q, p.log()), expected, rtol=1e-15)
     close(quasi_kl_countable(torch.stack([q, q]), torch.stack([p, 2 * p]).log())[1], expected - math.log(2), rtol=1e-14)
-
-
-def test_atoms_equal_the_enumeration():
-    law = dropout(np.random.default_rng(0), 4)
-    joint, log_density = [], []
-    for choice in itertools.product(range(2), repeat=4):
-        joint.append(float(law.probabilities[range(4), choice].prod()))
-        w = law.locations[range(4), choice]
-        log_density.append(norm.logpdf(w, law.mean_p, law.scale_p).sum())
-    close(law.quasi_kl(), quasi_kl_countable(f64(joint), f64(log_density)))
 
 
 @pytest.mark.parametrize("tau", [1e-4, 1e-2, 0.3, 4.0])
@@ -120,32 +108,13 @@ def test_log_mean_density_of_wide_and_far_cells():
 
 
 def test_every_law_of_a_batch_is_alone():
-    laws = [dropout(np.random.default_rng(seed), 3) for seed in range(4)]
-    batch = IndependentAtoms(*(torch.stack(part) for part in zip(*laws, strict=True)))
-    for i, law in enumerate(laws):
-        close(batch.quasi_kl()[i], law.quasi_kl(), rtol=1e-13)
-        close(batch.centred_convolved_kl(0.1)[i], law.centred_convolved_kl(0.1), rtol=1e-13)
-        close(batch.centred_discretised_kl(0.1)[i], law.centred_discretised_kl(0.1), rtol=1e-13)
+    laws = [dropout(np.random.default_rng(seed), 3) for seed in range(2)]
+    batch = IndependentAtoms(*map(torch.stack, zip(*laws, strict=True)))
+    close(batch.centred_convolved_kl(0.1), torch.stack([law.centred_convolved_kl(0.1) for law in laws]), rtol=1e-13)
+    close(batch.centred_discretised_kl(0.1), torch.stack([law.centred_discretised_kl(0.1) for law in laws]), rtol=1e-13)
 
 
 # --- Affine supports --------------------------------------------------------------------------------------------------
-
-
-def test_affine_equals_the_integral_along_a_line():
-    """In arc length, with both densities written out."""
-    rng = np.random.default_rng(0)
-    C, covariance = target(rng, 3)
-    mean, factor = normal(rng, 3), normal(rng, 3, 1)
-    length = float(factor.norm())
-    unit = factor[:, 0].numpy() / length
-
-    def integrand(t):
-        log_q = -0.5 * (t / length) ** 2 - math.log(length) - 0.5 * math.log(2 * math.pi)
-        log_p = reference.gaussian_log_density(mean.numpy() + t * unit, np.zeros(3), covariance.numpy())
-        return math.exp(log_q) * (log_q - log_p)
-
-    expected, _ = integrate.quad(integrand, -12 * length, 12 * length, epsabs=1e-12, epsrel=1e-12)
-    close(quasi_kl_gaussian(mean, factor, C), expected, rtol=1e-10)
 
 
 def test_affine_of_full_dimension_is_the_kl():
@@ -158,18 +127,6 @@ def test_affine_of_full_dimension_is_the_kl():
 
 def test_affine_of_a_lower_rank_is_infinite():
     assert quasi_kl_gaussian(f64([0.0, 0.0]), f64([[0.0], [0.0]]), torch.eye(2, dtype=torch.float64)) == math.inf
-
-
-def test_restricted_gaussian_is_the_target_on_the_subspace():
-    """log p(A z) = log P_S(z) + log Z_S at every z, which fixes precision and mass."""
-    rng = np.random.default_rng(3)
-    C, covariance = target(rng, 4)
-    basis = orthonormal(rng, 4, 2)
-    R, log_mass = restrict_gaussian(basis, C)
-    tril = torch.linalg.cholesky(torch.linalg.inv(R @ R.mT))
-    for z in normal(rng, 8, 2):
-        expected = reference.gaussian_log_density((basis @ z).numpy(), np.zeros(4), covariance.numpy())
-        close(gaussian_log_density(z, torch.zeros_like(z), tril) + log_mass, expected)
 
 
 def test_affine_is_a_kl_within_the_subspace_less_its_log_mass():

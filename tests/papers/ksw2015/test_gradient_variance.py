@@ -13,11 +13,10 @@ from fsvi_bench.papers.ksw2015.measuring import (
     VarianceSettings,
     draw_rows,
     gradient_draws,
-    gradient_variances,
     mean_variance,
     watched_parameters,
 )
-from fsvi_bench.papers.ksw2015.networks import Classifier, NoiseSettings, TrainSettings, train
+from fsvi_bench.papers.ksw2015.networks import Classifier, NoiseSettings, TrainSettings
 
 TRAINING = TrainSettings(epochs=8, averaging=0.98, lr=3e-3)
 SETTINGS = {"checkpoints": (0, 8), "minibatch": 50, "repetitions": 120, "coordinates": 500}
@@ -31,16 +30,6 @@ def digits():
 def network(digits, kind):
     noise = NoiseSettings(kind=kind, granularity="weight" if kind == "variational-b" else "unit")
     return Classifier(digits, noise, 24, TRAINING.seed)
-
-
-def measured(digits, kind, **changes):
-    """Entries by place at the checkpoints, and the weights at the end."""
-    settings, entries = VarianceSettings(**(SETTINGS | changes)), []
-    for epochs, averaged in enumerate(train(network(digits, kind), digits, TRAINING)):
-        if epochs in settings.checkpoints:
-            entries += gradient_variances(averaged, digits, settings, TRAINING.seed, epochs)
-    places = ("epochs", "layer", "parameter", "estimator")
-    return {tuple(e[n] for n in places): (e["variance"], e["error"]) for e in entries}, averaged.state_dict()
 
 
 # --- A variance and its standard error ----------------------------------------------------------------------------------
@@ -83,38 +72,6 @@ def test_gradients_estimate_those_of_all_training_data(digits):
 
 
 # --- Tables 1 and 2 -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_table_1_local_varies_less_than_per_point_and_that_less_than_per_minibatch(digits):
-    found, _ = measured(digits, "variational-b")
-    for epochs, layer in itertools.product((0, 8), ("bottom", "top")):
-        local, per_point, per_minibatch = (
-            found[epochs, layer, "log_alpha", name] for name in ("local", "per-point", "per-minibatch")
-        )
-        for less, more in ((local, per_point), (per_point, per_minibatch)):
-            relative = math.hypot(less[1] / less[0], more[1] / more[0])
-            assert more[0] / less[0] * math.exp(-4 * relative) > 1  # measured ratios are between 1.5 and 17
-        assert found[epochs, layer, "theta", "no-noise"] < found[epochs, layer, "theta", "local"]
-    assert (0, "top", "log_alpha", "no-noise") not in found
-
-
-@pytest.mark.slow
-def test_table_2_per_point_is_local_where_the_noise_is_correlated(digits):
-    found, _ = measured(digits, "variational-a")
-    for place in itertools.product((0, 8), ("bottom", "top"), ("theta", "log_alpha")):
-        local, per_point, per_minibatch = (found[*place, name] for name in ("local", "per-point", "per-minibatch"))
-        assert local != per_point  # from streams of their own
-        assert abs(local[0] - per_point[0]) < 4 * math.hypot(local[1], per_point[1])
-        assert per_minibatch[0] > 1.2 * local[0]
-
-
-@pytest.mark.slow
-def test_measuring_changes_neither_the_network_nor_its_training(digits):
-    found, weights = measured(digits, "variational-b", repetitions=3)
-    *_, unmeasured = train(network(digits, "variational-b"), digits, TRAINING)
-    torch.testing.assert_close(unmeasured.state_dict(), weights, rtol=0, atol=0)
-    assert measured(digits, "variational-b", repetitions=3)[0] == found
 
 
 def test_what_is_watched(digits):

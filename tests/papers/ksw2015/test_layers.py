@@ -127,15 +127,6 @@ def test_per_point_noise_is_a_weight_matrix_for_every_point(chunk, monkeypatch):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("estimator", ["local", "per-point"])
-def test_noise_on_the_inputs_is_a_weight_matrix_for_every_point(estimator):
-    layer, a = make("variational-a"), inputs()
-    s = 1 + layer.log_alpha[:, 0].exp().sqrt() * torch.randn(M, K, generator=generator(9), dtype=torch.float64)
-    W = s[:, :, None] * layer.theta
-    expected = torch.einsum("mi,mij->mj", a, W) + layer.bias
-    torch.testing.assert_close(layer(a, generator(9), estimator), expected, rtol=1e-13, atol=1e-14)
-
-
 # --- Gradients -----------------------------------------------------------------------------------------------------------
 
 

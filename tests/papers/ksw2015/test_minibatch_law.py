@@ -144,8 +144,3 @@ def test_impossible_measurements_are_refused(changes):
 def test_minibatches_without_replacement_are_no_larger_than_the_data():
     with pytest.raises(InputError, match="at most 10"):
         draw_rows(10, 11, "without-replacement", torch.Generator())
-
-
-def test_a_variance_without_an_error_cannot_be_fitted():
-    with pytest.raises(InputError, match="noisy network"):
-        fit_law(np.array([1, 2]), np.array([1.0, 1.0]), np.array([0.1, 0.0]))

@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import chi2
 
 from fsvi_bench.papers.ksw2015 import fig1, variance
-from fsvi_bench.papers.ksw2015.fig1 import KSW2015_FIG1, VARIANTS
+from fsvi_bench.papers.ksw2015.fig1 import VARIANTS
 from fsvi_bench.papers.ksw2015.measuring import Law
-from fsvi_bench.papers.ksw2015.variance import KSW2015_VARIANCE
+from fsvi_bench.papers.registry import REPRODUCTIONS
 
 
 def judged(experiment, findings):
@@ -38,7 +38,7 @@ def test_test_errors_over_width():
             for name, (at, width), repeat in itertools.product(VARIANTS, enumerate((10, 20)), range(2))
         ]
     )  # fmt: skip
-    found = judged(KSW2015_FIG1, fig1.findings(networks))
+    found = judged(REPRODUCTIONS["ksw2015-fig1"], fig1.findings(networks))
     assert [claim.value for claim in found.values()] == pytest.approx(
         [
             -1.5,  # 5 − 6.5
@@ -111,12 +111,12 @@ def findings(networks=2):
         {"table": table, "network": network, **measured}
         for (table, measured), network in itertools.product(kinds.items(), range(networks))
     ]
-    return variance.findings(pd.DataFrame(rows), TIMED, KSW2015_VARIANCE._settings(False))
+    return variance.findings(pd.DataFrame(rows), TIMED, REPRODUCTIONS["ksw2015-variance"]._settings(False))
 
 
 @pytest.fixture
 def found():
-    return judged(KSW2015_VARIANCE, findings())
+    return judged(REPRODUCTIONS["ksw2015-variance"], findings())
 
 
 def test_gradient_variances(found):
@@ -158,7 +158,7 @@ def test_laws(found):
 def test_the_papers_ratios():
     """Table 1: 2.6e3 / 1.2e3 in the top layer after 100 epochs."""
     place = ["table", "parameter", "epochs", "layer", "estimator"]
-    table = findings().frames["ratios"].set_index(place)["paper"]
+    table = findings()["ratios"].set_index(place)["paper"]
     assert table["table 1", "theta", 100, "top", POINT] == pytest.approx(2.6 / 1.2)
     assert table["table 2", "theta", 100, "top", POINT] is pd.NA
     assert table["table 1", "log_alpha", 100, "top", POINT] is pd.NA

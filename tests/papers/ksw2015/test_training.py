@@ -71,19 +71,6 @@ def test_averaging_is_the_corrected_moving_average():
     assert averaged.module.weight.item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_training_yields_the_averaged_weights_of_all_steps(digits):
-    images, settings = few(digits), TrainSettings(epochs=1, minibatch=20, averaging=0.9)
-    net, twin = network(images, "none"), network(images, "none")
-    started, ended = (averaged.layers[0].theta.clone() for averaged in train(net, images, settings))
-    assert torch.equal(started, twin.layers[0].theta)
-    rows = torch.randperm(60, generator=stream("cpu", "networks", "order", 0)).split(20)
-    optimizer, averaged = torch.optim.Adam(twin.parameters()), averaged_copy(twin, 0.9)
-    for each in rows:
-        step(twin, optimizer, images.x_train[each], images.y_train[each], torch.Generator(), 0.0)
-        averaged.update_parameters(twin)
-    assert torch.equal(ended, averaged.module.layers[0].theta)
-
-
 def test_the_validation_set_is_held_out(digits):
     kept, validation = split(digits, TrainSettings(validation_share=0.25))
     assert len(validation[0]) == round(0.25 * 1438)

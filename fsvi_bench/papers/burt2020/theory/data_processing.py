@@ -105,15 +105,10 @@ def folded_shortfall(mean: float, scale: float) -> float:
 
 
 def indicator_kl(cell: float) -> float:
-    """Functional KL of g(θ)(x) = 1[|x − θ| ≤ cell/2], θ ~ N(1, 1) and N(0, 1), at x = −4, −3, …, 5.
+    """Functional KL of g(θ)(x) = 1[|x − θ| ≤ cell/2], θ ~ N(1, 1) and N(0, 1), at x = −4, −3, …, 5, for cells up to 1.
 
-    At most one value is 1 for cells up to 1, so that there are eleven states. A cell of 0 leaves 1[x = θ].
-
-    Raises:
-        ValueError: cells overlap.
+    At most one value is 1, so that there are eleven states. A cell of 0 leaves 1[x = θ].
     """
-    if not 0 <= cell <= 1:
-        raise ValueError(f"got cells of {cell}, expected between 0 and 1")
     away = np.arange(-4.0, 6.0) - np.array([[1.0], [0.0]])
     inside = special.ndtr(away + cell / 2) - special.ndtr(away - cell / 2)
     q, p = np.column_stack([inside, 1 - inside.sum(1)])

@@ -23,8 +23,7 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from fsvi_bench.maths.gaussian import gaussian_kl
-from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril, tril_of_gram
+from fsvi_bench.maths.linalg import logdet_of_tril, solve_tril
 from fsvi_bench.maths.projection import RANK_TOLERANCE
 from fsvi_bench.papers.burt2020.theory.f_divergence import Relative, relative, spectrum
 
@@ -54,20 +53,9 @@ class Flat(NamedTuple):
     tril: Float[Tensor, "M M"]
 
     def seen(self, noise_variance: float) -> Relative:
-        """Q_ε seen from P."""
+        """Q_ε seen from P, for any ε² ≥ 0: without a density for ε = 0 and a rank below M, see `RANK_TOLERANCE`."""
         left, variance = self._spectrum(noise_variance)
         return relative(self.shift, left * variance.sqrt(), self.tril)
-
-    def kls(self, noise_variance: float) -> tuple[float, float]:
-        """KL(Q_ε‖P) and KL(P‖Q_ε), for any ε² ≥ 0: infinity for ε = 0 and a rank below M, see `RANK_TOLERANCE`.
-
-        In F's left singular vectors FFᵀ + ε²I is diagonal, whose square root `tril_of_gram` takes without cancellation.
-        """
-        left, variance = self._spectrum(noise_variance)
-        q = self.shift, tril_of_gram((left * variance.sqrt()).mT)
-        p = torch.zeros_like(self.shift), self.tril
-        reverse = torch.where((variance > 0).all(), gaussian_kl(*p, *q), math.inf)
-        return float(gaussian_kl(*q, *p)), float(reverse)
 
     def asymptotics(self) -> Asymptotics:
         """The leading terms for ε → 0."""
@@ -79,22 +67,15 @@ class Flat(NamedTuple):
         return Asymptotics(0.5 * (M - len(inside)), float(constant), 0.5 * float(outside.square().sum()))
 
     def revealing_event(self, noise_variance: float) -> Event:
-        """An event that Q_ε all but always, and P all but never shows: a thin slab around the subspace of Q.
+        """An event that Q_ε, ε > 0, all but always, and P all but never shows: a thin slab around the subspace of Q.
 
         With d = M − r, Q_ε(E) = F_χ²(d)(c) for the radius ε√c, and P(E) is at most the ball's volume times the largest
         density of Nᵀy, V_d (ε√c)^d (2π)^(−d/2) det(NᵀLLᵀN)^(−½), whatever P's mean. Their difference is largest at
         c = d log(1/ε²) + log det NᵀLLᵀN, where the derivatives agree; up to powers of c, 1 less it falls like ε^d.
-
-        Raises:
-            ValueError: Q reaches every direction, or ε = 0.
         """
         left, variance = self._spectrum(0.0)
         complement = left[:, variance == 0]
         d = complement.shape[1]
-        if d == 0 or noise_variance <= 0:
-            raise ValueError(
-                f"no event for {d} directions out of reach and noise variance {noise_variance}, both must be > 0"
-            )
         logdet = 2 * float(torch.linalg.svdvals(complement.mT @ self.tril).log().sum())
         squared = max(d * math.log(1 / noise_variance) + logdet, 0.0)
         log_volume = -math.lgamma(0.5 * d + 1) - 0.5 * d * math.log(2)

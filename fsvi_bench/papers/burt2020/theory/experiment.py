@@ -6,12 +6,9 @@ from fsvi_bench.papers.burt2020.theory.data_processing import of_data_processing
 from fsvi_bench.papers.burt2020.theory.networks import of_networks
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.burt2020.theory.singular import of_singular
-from fsvi_bench.papers.experiment import Experiment, Findings, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory
 
 
-def investigate(settings: Settings, laboratory: Laboratory) -> Findings:
+def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     """All in this process: it is a matter of seconds."""
-    return Findings({**of_data_processing(settings), **of_singular(settings), **of_networks(settings)})
-
-
-BURT2020_THEORY = Experiment("burt2020-theory", Settings, investigate)
+    return {**of_data_processing(settings), **of_singular(settings), **of_networks(settings)}

@@ -25,7 +25,7 @@ from fsvi_bench.papers.burt2020.theory.curves import (
     smoothed_curve_log_ratio,
 )
 from fsvi_bench.papers.burt2020.theory.degenerate import Flat
-from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, log_chernoff, log_overlap
+from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, kl, log_chernoff, log_overlap, reverse_kl
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.presenting.tables import Frames
@@ -59,10 +59,10 @@ def follow(settings: Settings, k: int, M: int) -> pd.DataFrame:
     rows = []
     for noise in np.geomspace(1, settings.smallest_noise, settings.steps).tolist():
         seen, event = problem.seen(noise), problem.revealing_event(noise)
-        kl, reverse_kl = problem.kls(noise)
         affinities = {name: float(log_chernoff(seen, alpha)) for name, alpha in ALPHAS.items()}
         rows.append({
-            "noise": noise, "kl": kl, "reverse_kl": reverse_kl, "redundant": twice.kls(noise)[0], **affinities,
+            "noise": noise, "kl": float(kl(seen)), "reverse_kl": float(reverse_kl(seen)),
+            "redundant": float(kl(twice.seen(noise))), **affinities,
             "overlap": float(log_overlap(seen).exp()), "event": event.under_q - event.under_p,
         })  # fmt: skip
     along = pd.DataFrame(rows).assign(case=f"k = {k}, M = {M}", k=k, M=M, **problem.asymptotics()._asdict())

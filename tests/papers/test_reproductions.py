@@ -1,0 +1,122 @@
+"""Every experiment, made tiny, runs from end to end in seconds, twice alike."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fsvi_bench.errors import InputError
+from fsvi_bench.papers import experiment
+from fsvi_bench.papers.base import Workshop
+from fsvi_bench.papers.experiment import Laboratory
+from fsvi_bench.papers.ksw2015 import variance
+from fsvi_bench.papers.ksw2015.data import ImageSource
+from fsvi_bench.papers.ksw2015.measuring import TIMED
+from fsvi_bench.papers.parts import Parts, Row
+from fsvi_bench.papers.registry import REPRODUCTIONS
+from fsvi_bench.running.progress import Silent
+from fsvi_bench.running.runner import Resources
+
+NETWORK = {"width": 6, "steps": 5, "minibatch": 10, "lr": 0.001, "draws": 5, "seed": 0}
+CONCRETE = {"temperature": 0.1, "start_rate": 0.1, "lr_of_rates": 0.01}
+TRAINING = {"minibatch": 300, "averaging": 0.5}
+#: What takes the place of the quick scale.
+TINY = {
+    "burt2020-roots": {"permutations": 2},
+    "burt2020-shrinkage": {"datasets": ["diabetes"], "M": 20, "S": [25, 100], "seeds": 2, "steps": [1, 2]},
+    "burt2020-theory": {
+        "draws": 2, "cases": [[1, 3]], "steps": 3, "curve_draws": 9, "widths": [5], "networks": 9, "pairs": [[1, 2]],
+        "seen_networks": 4, "finest": 4,
+    },
+    "gal2016-6.3": {"points": [4, 20, 100], "repeats": 2, "lengthscales_per_decade": 2, "mask_weights": 4},
+    "gal2016-elbo": {
+        "repeats": 2, "N": 30, "N_test": 20, "network": {**NETWORK, "hidden_layers": 1, "length_scale": 0.01},
+    },
+    "gal2016-uncertainty": {
+        "sizes": [10, 40, 160], "repeats": 2, "N_test": 20,
+        "network": {**NETWORK, **CONCRETE, "hidden_layers": 2, "length_scale": 1.0},
+    },
+    "hron2018-fig1-3": {}, "hron2018-moments": {}, "hron2018-limits": {}, "hron2018-fig5": {"points": 19, "starts": 2},
+    "ksw2015-fig1": {"widths": [4, 8], "repeats": 2, "training": {**TRAINING, "epochs": 2}},
+    "ksw2015-fig2": {},
+    "ksw2015-variance": {
+        "networks": 2, "width": 6, "training": TRAINING,
+        "variance": {"checkpoints": [0, 1, 2], "minibatch": 10, "repetitions": 4, "coordinates": 20},
+        "law": {"sizes": [1, 10, 100], "repetitions": 10, "passes": 10},
+        "timing": {"width": 6, "minibatch": 10, "rounds": 1, "repeats": 2},
+    },
+}  # fmt: skip
+
+
+def clockless(timing):
+    """Stands in for a clock, whose readings differ from run to run."""
+    return Row(rounds=[{"repeat": n, **{name: 1.0 + place for place, name in enumerate(TIMED)}} for n in range(2)])
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    read = experiment.read_yaml
+
+    def read_tiny(path):
+        content = read(path)
+        return {**content, "quick": content["quick"] | TINY[path.stem]}
+
+    monkeypatch.setattr(experiment, "read_yaml", read_tiny)
+    monkeypatch.setattr(variance, "time_steps", clockless)
+
+
+def make(name, root, data_dir=None, progress=None):
+    return REPRODUCTIONS[name].make(Workshop(root, True, Resources(data_dir=data_dir), progress or Silent()))
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_run_writes_everything_and_runs_twice_alike(name, tmp_path):
+    first, second = (make(name, tmp_path / each) for each in "ab")
+    assert [path.suffix for path in first.files] == [".png", ".svg", ".json", ".csv"]
+    for one, other in zip(first.files, second.files, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.suffix
+    if first.computed:
+        again = make(name, tmp_path / "a")
+        assert (again.computed, again.reused, again.claims) == (0, first.computed, first.claims)
+
+
+# --- Images -----------------------------------------------------------------------------------------------------------
+
+
+def write_mnist(folder, seed=0):
+    rng = np.random.default_rng(seed)
+    x, y = rng.integers(0, 256, (80, 3, 3), dtype=np.uint8), np.arange(80) % 10
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / "mnist.npz", x_train=x[:60], y_train=y[:60], x_test=x[60:], y_test=y[60:])
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny")
+def test_mnist_is_used_when_its_file_is_there_and_may_move(tmp_path):
+    notes, progress = [], Silent()
+    progress.note = notes.append
+
+    def made(folder):
+        return make("ksw2015-fig1", tmp_path / "out", folder, progress)
+
+    first = made(write_mnist(tmp_path / "here"))
+    numbers = json.loads((tmp_path / "out" / "ksw2015-fig1-quick.json").read_text())
+    assert set(numbers["frames"]["networks"]["images"]) == {"mnist"}
+    assert numbers["tables"][0]["title"].startswith("Test error on mnist [%]")
+    assert notes == []
+    moved = made(write_mnist(tmp_path / "there"))
+    assert (first.reused, moved.computed) == (0, 0)
+    assert made(write_mnist(tmp_path / "there", seed=1)).reused == 0
+    made(tmp_path)
+    assert notes == ["no MNIST in the data folder: scikit-learn's bundled digits stand in for it"]
+
+
+def test_images_that_change_meanwhile_are_refused(tmp_path):
+    workshop = Workshop(tmp_path / "out", True, Resources(data_dir=write_mnist(tmp_path)), Silent())
+    found = ImageSource.find(Laboratory(Parts("x", workshop), workshop.resources.data_dir, True, print))
+    assert found.load().name == "mnist"
+    write_mnist(tmp_path, seed=1)
+    with pytest.raises(InputError, match="changed while they were in use"):
+        found.load()
