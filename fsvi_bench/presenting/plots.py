@@ -23,7 +23,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fsvi_bench.presenting.figures import BLUE, GREEN, NO_LOGARITHM, PAGE_WIDTH, PURPLE, STYLE, VERMILLION
+from fsvi_bench.presenting.looks import BLUE, GREEN, NO_LOGARITHM, PAGE_WIDTH, PURPLE, STYLE, VERMILLION
 from fsvi_bench.presenting.tables import Frames, select, worded
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}

@@ -23,10 +23,9 @@ from filelock import FileLock
 
 from fsvi_bench.errors import InputError, in_one_line
 from fsvi_bench.files import is_file, write_atomically
-from fsvi_bench.presenting.curves import curves_figure
 from fsvi_bench.presenting.parquet import record_frame, trace_rows
 from fsvi_bench.presenting.summary import STATUSES, cells_of, shared, summary_of
-from fsvi_bench.presenting.traces import curve_rows
+from fsvi_bench.presenting.traces import curve_rows, curves_figure
 from fsvi_bench.running.cell import Record, content_sha256, row_sha256
 from fsvi_bench.running.executors.local import Worker, start_worker
 from fsvi_bench.running.store import load_traces, paths_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-
 from fsvi_bench.presenting.curves import LABELS, curves_figure
+
 from fsvi_bench.training.trace import Trace, TracePoint
 
 

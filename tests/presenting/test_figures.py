@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fsvi_bench.presenting.figures import write_figure
+from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
 
 

@@ -11,8 +11,8 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.figures import ASSETS
-from fsvi_bench.presenting.report.appearance import (
+from fsvi_bench.presenting.looks import (
+    ASSETS,
     GROUND,
     colour_variables,
     figure_style,

@@ -11,8 +11,7 @@ from scipy import stats
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.report.page import write_report
 from fsvi_bench.presenting.report.study import read_study
-from fsvi_bench.presenting.result_table import format_mean
-from fsvi_bench.presenting.summary import SHOWN, cells_of, summary_of
+from fsvi_bench.presenting.summary import SHOWN, cells_of, format_mean, summary_of
 from tests.presenting.studies import Page, curve, page_of, record, save
 
 RNG = np.random.default_rng(0)

@@ -23,9 +23,8 @@ from fsvi_bench.leaderboard.ranking import HEADLINES, Line, Score, Table, rank_a
 from fsvi_bench.leaderboard.result import Cell, TaskFacts, Waypoint
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
 from fsvi_bench.leaderboard.site.render import WORDS, render
-from fsvi_bench.presenting.figures import NO_LOGARITHM
+from fsvi_bench.presenting.looks import NO_LOGARITHM, figure_style, inline_svg, look
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.report.appearance import figure_style, inline_svg, look
 from fsvi_bench.running.settings import setting_words
 from fsvi_bench.tasks.card import Card, card_names, load_card
 from fsvi_bench.tasks.splits import ranges

@@ -8,12 +8,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.curves import spread_frame
-from fsvi_bench.presenting.figures import NO_LOGARITHM, SPECS
+from fsvi_bench.presenting.looks import NO_LOGARITHM, SPECS, looks
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.report.appearance import looks
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
-from fsvi_bench.presenting.traces import spread_by_second, spread_by_step
+from fsvi_bench.presenting.traces import spread_along
 
 WIDTH = 12.0  #: inches; the page's text is as wide
 WIDEST = 5.2  #: inches of a panel
@@ -134,7 +132,7 @@ def _course(study: Study, dataset: str, entry: Entry) -> pd.DataFrame:
     told_by_panels = f"M={M}" if isinstance(M, int | float) else None
     singular = any(math.isinf(trace.points[-1].kl) for trace in traces)
     score = "kl_moment_matched" if singular else "kl"
-    steps, seconds = (spread_frame(spread(traces, score)) for spread in (spread_by_step, spread_by_second))
+    steps, seconds = (spread_along(traces, score, axis).reset_index() for axis in ("steps", "seconds"))
     return pd.concat([_thinned(steps).assign(along="steps"), _thinned(seconds).assign(along="seconds")]).assign(
         family=entry.family,
         method=entry.method,

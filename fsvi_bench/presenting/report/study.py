@@ -13,7 +13,7 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.presenting.report.appearance import method_place
+from fsvi_bench.presenting.looks import method_place
 from fsvi_bench.presenting.summary import ROW, SCORES, cells_of, summary_of
 from fsvi_bench.running.store import Archive, load_traces, read_archive
 from fsvi_bench.training.trace import Trace
