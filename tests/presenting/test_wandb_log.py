@@ -324,7 +324,7 @@ def test_a_server_out_of_reach_means_offline_and_a_note(tmp_path, finished, monk
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     began = time.monotonic()
     (note,) = log_records(finished[0], "online", tmp_path)
-    assert time.monotonic() - began < float(SETTINGS["INIT_TIMEOUT"]) + 90
+    assert time.monotonic() - began < float(SETTINGS["WANDB_INIT_TIMEOUT"]) + 90
     assert note.startswith("W&B did not go online (")
     assert note.endswith(f"its runs are kept in {tmp_path}/wandb, and `wandb sync` sends them")
     assert "\n" not in note
