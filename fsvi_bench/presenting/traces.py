@@ -89,8 +89,8 @@ def curve_rows(traces: Mapping[str, Trace]) -> list[dict[str, float]]:
     rows: dict[tuple[str, float], dict[str, float]] = defaultdict(dict)
     for axis, score in product(("steps", "seconds"), TRACED):
         curve = spread_along(list(traces.values()), score, axis).set_axis(SHORT, axis=1)  # type: ignore[arg-type]
-        for place, spread in curve.add_prefix(f"by_{axis}/{score}/").iterrows():
-            rows[axis, place] |= {axis: place, **spread.dropna()}  # type: ignore[index]
+        for place, spread in curve.add_prefix(f"by_{axis}/{score}/").T.items():
+            rows[axis, place] |= {axis: place, **spread.dropna()}  # type: ignore[index,dict-item]
     for name, trace in islice(traces.items(), MAX_SERIES // len(TRACED)):
         for point in trace.points:
             scores = {f"problem/{name}/{score}": getattr(point, score) for score in TRACED}

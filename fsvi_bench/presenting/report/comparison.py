@@ -147,7 +147,8 @@ def _scores(
     tables = [cells[cells["entry"] == entry].pivot(index="split", columns="seed", values=score) for entry in entries]
     seeds = {tuple(own) for entry, own in zip(entries, tables, strict=True) if len(own) and not _repeats(entry, own)}
     columns = len(min(seeds)) if len(seeds) == 1 else 1
-    scores = [table.reindex(splits).to_numpy(float) for table in tables]
+    none = np.full((len(splits), 1), np.nan)
+    scores = [table.reindex(splits).to_numpy(float) if len(table) else none for table in tables]
     # A mean over seeds of which one is missing is missing.
     means = [np.repeat(each.mean(1, keepdims=True), columns, axis=1) for each in scores]
     return np.stack([each if each.shape == mean.shape else mean for each, mean in zip(scores, means, strict=True)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -105,15 +105,12 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
     An entry without measurement points stands in the panels of every number of them.
     """
     cells = study.finished[study.finished["dataset"] == dataset]
-    traced = cells.assign(trace=cells["cell"].map(study.of_cells)).dropna(subset="trace")
-    curves = pd.concat(
-        [
-            pd.DataFrame(),
-            *(_course(e, [each for each in of if each.points]) for e, of in traced.groupby("entry")["trace"]),
-        ]
-    )
-    if curves.empty:
-        return curves
+    by_entry: Any = cells.groupby("entry")["cell"]
+    traces = {entry: [t for key in keys if (t := study.of_cells.get(key)) and t.points] for entry, keys in by_entry}
+    courses = [_course(entry, own) for entry, own in traces.items() if own]
+    if not courses:
+        return pd.DataFrame()
+    curves = pd.concat(courses)
     curves = curves[np.isfinite(curves["median"])]
     shown = ["lower_quartile", "median", "upper_quartile"]
     curves[shown] = curves[shown].clip(NO_LOGARITHM, 1.5 * curves["median"].max())  # bands may be far wider
