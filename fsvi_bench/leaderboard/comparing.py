@@ -20,8 +20,8 @@ from jaxtyping import Float
 from fsvi_bench.leaderboard.board import Board, Standing
 from fsvi_bench.leaderboard.ranked_tasks import TRAINING_SHARE
 from fsvi_bench.leaderboard.ranking import ACROSS, FEWEST_DATASETS, HEADLINES, TIE, Score, run_frame, score_frame
+from fsvi_bench.statistics.ranks import signed_rank_test
 from fsvi_bench.statistics.resampled_t import half_width, paired_differences
-from fsvi_bench.statistics.wilcoxon import signed_rank_test
 
 BOUND = 1.0  #: of a run's log10 ratio
 TEST_TRAIN_RATIO = (1 - TRAINING_SHARE) / TRAINING_SHARE

@@ -15,7 +15,7 @@ observations, not data sets with their splits and seeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,8 +24,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.statistics.arrays import refuse_minus_infinity
-from fsvi_bench.statistics.ranks import dataset_ranks
+from fsvi_bench.statistics.ranks import dataset_ranks, refuse_minus_infinity
 
 
 class RankInterval(NamedTuple):
@@ -69,18 +68,16 @@ def bootstrap_ranks(
         InputError: no data sets or resamples, other shapes, or a score of −Infinity.
     """
     tables = _validated(scores, n_resamples)
-    mean_rank = dataset_ranks(np.stack([table.mean((1, 2)) for table in tables], 1)).mean(1)
+    mean_rank = dataset_ranks(np.stack([table.mean((1, 2)) for table in tables.values()], 1)).mean(1)
     complete = ~np.isnan(mean_rank)
-    drawn = generator.integers(len(tables), size=(n_resamples, len(tables)))
-    totals = np.zeros((n_resamples, complete.sum()))
-    for d, table in enumerate(tables):
-        resample, _ = np.nonzero(drawn == d)
-        counts = draw_counts(generator, len(resample), *table.shape[1:])
-        sums = _weighted_sums(counts, table[complete].reshape(-1, counts.shape[1]).T)
-        # Ranks are multiples of a half: their sums are exact in any order.
-        np.add.at(totals, resample, rankdata(sums, axis=1))
+
+    def ranks(name: str, n: int) -> Float[np.ndarray, "n M"]:
+        counts = draw_counts(generator, n, *tables[name].shape[1:])
+        sums = _weighted_sums(counts, tables[name][complete].reshape(-1, counts.shape[1]).T)
+        return np.asarray(rankdata(sums, axis=1))
+
     resampled = np.full((n_resamples, len(complete)), np.nan)
-    resampled[:, complete] = totals / len(tables)
+    resampled[:, complete] = _resampled([*tables], generator, n_resamples, ranks)
     return BootstrapRanks(mean_rank, resampled)
 
 
@@ -98,18 +95,32 @@ def bootstrap_run_ranks(
         n_resamples: R.
     """
     names = sorted(ranks)
-    means = np.mean([ranks[name].mean(1) for name in names], axis=0)
-    drawn = generator.integers(len(names), size=(n_resamples, len(names)))
-    totals = np.zeros((n_resamples, len(means)))
-    for d, name in enumerate(names):
-        resample, _ = np.nonzero(drawn == d)
+
+    def weighed(name: str, n: int) -> Float[np.ndarray, "n M"]:
         runs = ranks[name].shape[1]
-        counts = draw_counts(generator, len(resample), runs, 1)
-        np.add.at(totals, resample, counts @ ranks[name].T / runs)
-    return BootstrapRanks(means, totals / len(names))
+        return np.asarray(draw_counts(generator, n, runs, 1) @ ranks[name].T / runs)
+
+    means = np.mean([ranks[name].mean(1) for name in names], axis=0)
+    return BootstrapRanks(means, _resampled(names, generator, n_resamples, weighed))
 
 
-def _validated(scores: Mapping[str, Float[np.ndarray, "M _ _"]], n_resamples: int) -> list[np.ndarray]:
+def _resampled(
+    names: Sequence[str],
+    generator: np.random.Generator,
+    n_resamples: int,
+    ranks: Callable[[str, int], Float[np.ndarray, "n M"]],
+) -> Float[np.ndarray, "R M"]:
+    """Mean ranks in each resample of the data sets; `ranks` draws within one of them, so many times."""
+    drawn = generator.integers(len(names), size=(n_resamples, len(names)))
+    resamples = [np.nonzero(drawn == d)[0] for d in range(len(names))]
+    found = [ranks(name, len(own)) for name, own in zip(names, resamples, strict=True)]
+    totals = np.zeros((n_resamples, found[0].shape[1]))
+    # Ranks are multiples of a half: their sums are exact in any order.
+    np.add.at(totals, np.concatenate(resamples), np.concatenate(found))
+    return totals / len(names)
+
+
+def _validated(scores: Mapping[str, Float[np.ndarray, "M _ _"]], n_resamples: int) -> dict[str, np.ndarray]:
     """The tables by name."""
     if not scores or n_resamples < 1:
         raise InputError(f"got {len(scores)} data sets and {n_resamples} resamples, expected at least one of each")
@@ -120,7 +131,7 @@ def _validated(scores: Mapping[str, Float[np.ndarray, "M _ _"]], n_resamples: in
                 f"scores of '{name}' have shape {list(table.shape)}, expected [{M} methods, splits, seeds]"
             )
         refuse_minus_infinity(table)
-    return [np.ascontiguousarray(scores[name], dtype=float) for name in sorted(scores)]
+    return {name: np.ascontiguousarray(scores[name], dtype=float) for name in sorted(scores)}
 
 
 def draw_counts(generator: np.random.Generator, n: int, splits: int, seeds: int) -> Int[np.ndarray, "n cells"]:

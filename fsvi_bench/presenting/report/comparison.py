@@ -16,15 +16,13 @@ from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.report.study import FAMILIES, Entry, Study
 from fsvi_bench.presenting.tables import in_words
 from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks, tie_groups
-from fsvi_bench.statistics.multiple import holm
-from fsvi_bench.statistics.ranks import critical_difference
+from fsvi_bench.statistics.ranks import Comparison, critical_difference, holm, wilcoxon_over_datasets
 from fsvi_bench.statistics.resampled_t import (
     corrected_interval,
     corrected_paired_test,
     least_p_value,
     paired_differences,
 )
-from fsvi_bench.statistics.wilcoxon import Comparison, wilcoxon_over_datasets
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
 
