@@ -26,6 +26,8 @@ from scipy.stats import rankdata
 from fsvi_bench.errors import InputError
 from fsvi_bench.statistics.ranks import dataset_ranks, refuse_minus_infinity
 
+BEYOND = 0.5 - 0.5 * 0.95  #: of the resamples, on either side of a 95 % interval
+
 
 class RankInterval(NamedTuple):
     """A mean rank and its percentile interval."""
@@ -42,9 +44,9 @@ class BootstrapRanks:
     mean_rank: Float[np.ndarray, " M"]
     resampled: Float[np.ndarray, "R M"]
 
-    def intervals(self, level: float = 0.95) -> list[RankInterval | None]:
+    def intervals(self) -> list[RankInterval | None]:
         """One per method; None for a method that is not ranked."""
-        ends = np.quantile(self.resampled, [0.5 - 0.5 * level, 0.5 + 0.5 * level], axis=0)
+        ends = np.quantile(self.resampled, [BEYOND, 1 - BEYOND], axis=0)
         rows = np.column_stack([self.mean_rank, *ends]).tolist()
         return [None if np.isnan(row[0]) else RankInterval(*row) for row in rows]
 
@@ -157,29 +159,29 @@ def _weighted_sums(
     return sums
 
 
-def separated(bootstrap: BootstrapRanks, level: float = 0.95, least: float = 0.0) -> Bool[np.ndarray, "M M"]:
+def separated(bootstrap: BootstrapRanks, least: float = 0.0) -> Bool[np.ndarray, "M M"]:
     """[a, b]: a is separated from b, and better.
 
-    Its mean rank is lower, and the percentile interval of the difference in mean rank, of the given level, lies below
-    0: no more than (1 − level)/2 of the resamples have a not below b. That is pair by pair, without a correction for
+    Its mean rank is lower, and the percentile interval of the difference in mean rank lies below 0: no more than
+    `BEYOND` of the resamples have a not below b. That is pair by pair, without a correction for
     their number: of ten methods that are equal in truth on five data sets some pair nearly always is. So mean ranks
     must be `least` apart as well (`ranks.critical_difference`). What is not ranked is separated from nothing.
     """
     X = np.ascontiguousarray(bootstrap.resampled.T)
-    allowed = 0.5 * (1 - level) * X.shape[1] + 1e-9  # (1 − 0.95)/2 · 1000 is 25.000000000000021
+    allowed = BEYOND * X.shape[1] + 1e-9
     not_below = np.array([(~(row < X)).sum(1) for row in X])
     lead = bootstrap.mean_rank - bootstrap.mean_rank[:, None]
     return (lead > 0) & (lead >= least) & (not_below <= allowed)
 
 
-def tie_groups(bootstrap: BootstrapRanks, level: float = 0.95, least: float = 0.0) -> list[int | None]:
+def tie_groups(bootstrap: BootstrapRanks, least: float = 0.0) -> list[int | None]:
     """Groups of methods, 1 the leading one; None for a method that is not ranked.
 
     A method from which no better one is separated is in group 1; else it is in the group after the last one that
     holds a better method separated from it. So no two methods of a group are separated, and each method outside the
     leading group is separated from some method of the group before its own. Methods of different groups need not be.
     """
-    better = separated(bootstrap, level, least)
+    better = separated(bootstrap, least)
     groups = np.zeros(len(better), dtype=int)
     for m in np.argsort(bootstrap.mean_rank):
         groups[m] = 1 + groups[better[:, m]].max(initial=0)

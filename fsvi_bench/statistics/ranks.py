@@ -58,15 +58,15 @@ def tied_ranks(scores: Float[np.ndarray, " M"], tie: float) -> Float[np.ndarray,
     return ranks
 
 
-def critical_difference(methods: int, datasets: int, level: float = 0.95) -> float:
+def critical_difference(methods: int, datasets: int) -> float:
     """How far two of the methods' mean ranks must be apart for Nemenyi's test to separate them (Demšar 2006, §3.2.2).
 
-    q √(k(k+1)/(6N)), q the quantile of the studentized range over √2: with probability `level` no pair at all of k
+    q √(k(k+1)/(6N)), q the quantile of the studentized range over √2: with probability 95 % no pair at all of k
     methods that are equal in truth is that far apart on N data sets.
     """
     if methods < 2:
         return 0.0
-    q = float(studentized_range.ppf(level, methods, np.inf))
+    q = float(studentized_range.ppf(0.95, methods, np.inf))
     return q * math.sqrt(methods * (methods + 1) / (12 * datasets))
 
 
