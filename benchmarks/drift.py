@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.figures import BLUE, VERMILLION
+from fsvi_bench.presenting.looks import BLUE, VERMILLION
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import LocalExecutor, available_cores, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan

@@ -73,7 +73,7 @@ def reproduce(
 
 def _show(outcome: Outcome) -> None:
     from fsvi_bench.cli.console import stdout
-    from fsvi_bench.presenting.result_table import result_table
+    from fsvi_bench.presenting.summary import result_table
     from fsvi_bench.presenting.tables import in_words
 
     if outcome.records:

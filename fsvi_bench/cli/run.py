@@ -56,7 +56,7 @@ def run(
 
 def _show(result: RunResult, out: Path) -> None:
     from fsvi_bench.cli.console import stderr, stdout
-    from fsvi_bench.presenting.result_table import result_table
+    from fsvi_bench.presenting.summary import result_table
 
     stdout.print(result_table(result.records, stdout.width))
     reused = len(result.records) - len(result.computed) - len(result.refused)

@@ -31,9 +31,8 @@ from fsvi_bench.leaderboard.ranked_tasks import TRAINING_SHARE
 from fsvi_bench.leaderboard.result import Cell, ShortScores, TaskFacts
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.statistics.bootstrap import bootstrap_run_ranks, tie_groups
-from fsvi_bench.statistics.ranks import critical_difference, tied_ranks
+from fsvi_bench.statistics.ranks import critical_difference, signed_rank_test, tied_ranks
 from fsvi_bench.statistics.resampled_t import half_width, paired_differences
-from fsvi_bench.statistics.wilcoxon import signed_rank_test
 
 TIE = 0.01  #: nats above a tie group's smallest score
 RESAMPLES = 1000

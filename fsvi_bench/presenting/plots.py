@@ -8,7 +8,7 @@ with `beyond` shows these as arrows at the edge, with their numbers beside them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fsvi_bench.presenting.figures import BLUE, GREEN, NO_LOGARITHM, PAGE_WIDTH, PURPLE, STYLE, VERMILLION
+from fsvi_bench.presenting.looks import BLUE, GREEN, NO_LOGARITHM, PAGE_WIDTH, PURPLE, STYLE, VERMILLION
 from fsvi_bench.presenting.tables import Frames, select, worded
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
@@ -122,7 +122,8 @@ class Layer(_Spec):
             return
         x, y = rows[self.x], rows[self.low if self.kind == "band" else self.y]
         if self.kind == "band":
-            axes.fill_between(x, y, rows[self.high], **{"linewidth": 0, "alpha": 0.15} | _given(look))
+            faint: Look = {"linewidth": 0, "alpha": 0.15} | look
+            axes.fill_between(x, y, rows[self.high], **faint)
         elif self.kind == "bar":
             axes.bar(x, y, width=self.width, **look)
         elif self.kind == "intervals":
@@ -173,7 +174,7 @@ class Layer(_Spec):
 
     def _look(self, colour: str, marker: str, style: str, alpha: float, fill: float) -> Look:
         colour = NAMED.get(colour, colour)
-        look: Look = {"color": colour, "alpha": alpha}
+        look: Look = {"color": colour} | ({} if alpha is None else {"alpha": alpha})
         if self.kind in ("band", "bar", "words"):
             return look
         look |= {"linewidth": self.width, "linestyle": style if "line" in self.kind else ""}
@@ -230,7 +231,7 @@ class Panel(_Spec):
 
     def fit(self, axes: Axes, frames: Frames) -> None:
         """Sets scales, and the limits of an axis that leaves something beyond it; panels may share these."""
-        axes.set_xscale(self.xscale, **({} if self.linthresh is None else {"linthresh": self.linthresh}))
+        axes.set_xscale(self.xscale, **self.model_dump(include={"linthresh"}, exclude_none=True))
         axes.set_yscale(worded(self.yscale, self.first(frames)))
         values = axes.xaxis if self.horizontal else axes.yaxis
         found = [layer.marks(layer.rows(frames), values) for layer in self.layers if layer.beyond]
@@ -238,7 +239,7 @@ class Panel(_Spec):
             return
         marks = pd.concat(found)
         least, greatest = self.within or (NO_LOGARITHM if values.get_scale() == "log" else -math.inf, math.inf)
-        shown = marks.loc[marks["stretches"], ["value", "low", "high"]].to_numpy(float).ravel()
+        shown = marks.loc[marks["stretches"], ["value", "low", "high"]].to_numpy(float)
         shown = shown[np.isfinite(shown) & (shown >= least) & (shown <= greatest)]
         shown = shown[shown <= fence(shown)] if self.fence else shown
         if not len(shown):
@@ -256,7 +257,7 @@ class Panel(_Spec):
     def draw_on(self, axes: Axes, frames: Frames) -> None:
         """Raises KeyError for a frame or a column that is not there."""
         values = axes.xaxis if self.horizontal else axes.yaxis
-        limits = _given({"xlim": self.xlim, "ylim": self.ylim})
+        limits = self.model_dump(include={"xlim", "ylim"}, exclude_none=True)
         if any(layer.beyond for layer in self.layers):
             axes.autoscale(False, axis="x" if self.horizontal else "y")
             axes.set(**limits)
@@ -428,20 +429,18 @@ def _number(values: Axis, outside: pd.DataFrame) -> None:
 def _write(values: Axis, places: Iterable[float], share: float, texts: Iterable[str], look: Look) -> None:
     """Words at a share of the axis of values: at an edge within the panel, beyond 1 outside."""
     across = values.axis_name == "x"
+    turned = slice(None, None, 1 if across else -1)
     side = 1 if share == 0.5 else 2 if 0.5 < share <= 1 else 0
     ink: Look = {name: look[name] for name in ("color", "alpha") if name in look}
+    if across:
+        ink |= {"ha": ("left", "center", "right")[side], "va": "center"}
+    else:
+        ink |= {"ha": "center", "va": ("bottom", "center", "top")[side]}
     for place, words in zip(places, texts, strict=True):
-        if across:
-            ink |= {"ha": ("left", "center", "right")[side], "va": "center", "xycoords": ("axes fraction", "data")}
-        else:
-            ink |= {"va": ("bottom", "center", "top")[side], "ha": "center", "xycoords": ("data", "axes fraction")}
-        values.axes.annotate(words, (share, place) if across else (place, share), **ink)
+        at: Any = (share, place)[turned]
+        values.axes.annotate(words, at, xycoords=("axes fraction", "data")[turned], **ink)
 
 
 def _chosen(of: Any, value: Any, turn: int) -> Any:
     """What is chosen for the value of `by` that is drawn in this turn."""
     return of[str(value)] if isinstance(of, dict) else of[turn % len(of)] if isinstance(of, list) else of
-
-
-def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}

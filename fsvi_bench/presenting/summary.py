@@ -1,17 +1,23 @@
-"""Records as one tidy frame, a row per cell; and cells to rows over splits, one per line of a table and score."""
+"""Records as one tidy frame, a row per cell; cells to rows over splits, one per line of a table and score; and how
+these are written: the result table on a terminal, and the cells of tables there and in reports."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as Terminal
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
+from fsvi_bench.presenting.tables import Table, Written, in_words
 from fsvi_bench.presenting.traces import Spread, spread_of
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.cell import Record
@@ -26,7 +32,16 @@ ROW = ["dataset", "method", "family", "settings"]  #: columns that tell rows of 
 CELL = ["dataset", "split", "method", "family", "seed"]
 FACTS = [*CELL, "settings", "status", "reason", "task_sha256", "seconds"]
 STATUSES = ["ok", "diverged", "failed"]
-NUMBERS = [*(field.name for field in fields(Spread)), "standard_error"]
+NUMBERS = [*Spread._fields, "standard_error"]
+UNLIMITED = 10_000  #: characters
+HUGE = 1e9  #: from here on a number is told by its power of ten
+ROUNDING = 1e-9  #: a KL below this in size is rounding; its size is shown, an error bar would say nothing
+OWN_PRIOR = "Own prior: the method's model has another prior than the task's, and its KL contains the mismatch."
+UNITS = "KL in nats; NLPD in nats per test point and RMSE in the target's original unit."
+MEDIANS = "Medians over splits."
+OVER_SPLITS, ONE_SPLIT = "Median and quartiles over splits.", "Of one split each."
+DIVERGED = "Splits that diverged count as infinite KLs."
+MEANS = "Means and standard errors: fsvi-bench report DIR --json."
 
 
 def frame_of(records: Sequence[Record]) -> pd.DataFrame:
@@ -101,30 +116,148 @@ def summary_of(cells: pd.DataFrame) -> pd.DataFrame:
     quartiles and ends of the range the KL of a split that diverged is infinite. All are missing where nothing finished,
     or a finished cell lacks the score. `repeats_kl`: it is the KL of q's moments, and q's own, as for every Gaussian.
     """
-    lines = [
-        line
-        for _, of_dataset in cells.groupby("dataset", sort=False)
-        for _, of_row in of_dataset.groupby(ROW, sort=False)
-        for line in _lines(of_row)
-    ]
-    columns = [*ROW, "words", "cells", *STATUSES, "splits", "score", *NUMBERS]
-    summary = pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(NUMBERS, float))
-    own = summary["mean"].where(summary["score"] == "kl").groupby([summary[name] for name in ROW]).transform("first")
-    repeats_kl = (summary["score"] == "kl_moment_matched") & (summary["mean"] == own)
-    return summary.assign(repeats_kl=repeats_kl)
+    by_dataset = cells.sort_values("dataset", key=lambda names: pd.factorize(names)[0], kind="stable")
+    lines = [line for _, of_row in by_dataset.groupby(ROW, sort=False) for line in _lines(of_row)]
+    columns = [*ROW, "words", "cells", *STATUSES, "splits", "score", *NUMBERS, "repeats_kl"]
+    return pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(NUMBERS, float) | {"repeats_kl": bool})
 
 
 def _lines(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
     finished = cells[cells["status"] == "ok"]
     means = finished.groupby("split")[SCORES].mean()
     counts = cells["status"].value_counts().reindex(STATUSES, fill_value=0)
-    row = {**cells[[*ROW, "words"]].iloc[0], "cells": len(cells), **counts, "splits": len(means)}
+    row = {**cells[[*ROW, "words"]].iloc[0], "cells": len(cells), **counts, "splits": len(means), "repeats_kl": False}
     lost = dict.fromkeys(cells.loc[cells["status"] == "diverged", "split"], math.inf)
+    kl = math.nan
     for score in SCORES:
-        numbers: dict[str, float] = {}
+        line = row | {"score": score}
         if len(finished) and finished[score].notna().all():
             ranked = pd.Series({**means[score], **(lost if score in DIVERGES else {})})
             spread = spread_of(means[score].to_numpy())
-            error = spread.standard_deviation / math.sqrt(len(means))
-            numbers = vars(spread_of(ranked.to_numpy())) | {"mean": spread.mean, "standard_error": error}
-        yield row | {"score": score} | numbers
+            kl = spread.mean if score == "kl" else kl
+            line |= spread_of(ranked.to_numpy())._asdict() | {"mean": spread.mean}
+            line["standard_error"] = spread.standard_deviation / math.sqrt(len(means))
+            line["repeats_kl"] = score == "kl_moment_matched" and spread.mean == kl
+        yield line
+
+
+def result_table(records: Sequence[Record], width: int) -> Terminal:
+    """Median and quartiles over splits, one line per data set, method, family and settings.
+
+    Where `width` is short there are fewer quartiles, and then fewer columns.
+    """
+    summary = summary_of(cells_of(records))
+    whole = shown_scores(summary)
+    narrow = [score for score in whole if SHOWN[score].get("narrow")]
+    needed: list[int] = []
+    for scores, quartiles in product((whole, narrow), (whole, ["kl"], [])):
+        table = _terminal(summary, scores, quartiles)
+        needed.append(_least_width(table))
+        if needed[-1] <= width:
+            break
+    lost = (summary["diverged"] * summary["ok"]).any()
+    several = lost or (summary["splits"] > 1).any()
+    remarks = [(OVER_SPLITS if quartiles else MEDIANS) if several else ONE_SPLIT, UNITS, MEANS if several else ""]
+    remarks += [DIVERGED if lost else "", own_prior(summary)]
+    if scores is narrow:
+        remarks.append(f"At {needed[2]} columns all scores are shown.")
+    elif several and quartiles is not whole:
+        remarks.append(f"At {needed[0]} columns all quartiles are shown.")
+    table.caption = " ".join(filter(None, remarks))
+    return table
+
+
+def own_prior(summary: pd.DataFrame) -> str:
+    """What to say beside rows of which some have a prior of their own."""
+    return OWN_PRIOR if summary["settings"].str.contains('"prior":"own"').any() else ""
+
+
+def shown_scores(summary: pd.DataFrame) -> list[str]:
+    """Scores that a table of these rows shows. For a Gaussian the KL of the moments is the KL."""
+    kl = summary[(summary["score"] == "kl") & (summary["ok"] > 0)]["mean"]
+    return [score for score in SHOWN if score != "kl_moment_matched" or not kl.map(math.isfinite).all()]
+
+
+def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[str]) -> Terminal:
+    rows = [
+        (first["dataset"], " ".join(filter(None, first[["method", "family", "words"]])), *cells)
+        for first, cells in written_rows(summary, scores, lambda n: format_spread(n, n["score"] in quartiles))
+    ]
+    columns = ("data set", "method", *headings(scores))
+    table = Table(title="", columns=columns, rows=tuple(rows)).terminal(sections=True)
+    for column in table.columns:
+        column.no_wrap = column.header != "method"
+    table.columns[1].min_width = max((len(word) for row in rows for word in row[1].split()), default=0)
+    return table
+
+
+def _least_width(table: Terminal) -> int:
+    """Of all columns, with the methods' names on several lines."""
+    names, console = table.columns[1], Console(width=UNLIMITED)
+    names.max_width = names.min_width
+    least = Measurement.get(console, console.options, table).maximum
+    names.max_width = None
+    return least
+
+
+def headings(scores: Sequence[str]) -> list[str]:
+    """Of the cells that `written_rows` gives."""
+    return ["splits", *(SHOWN[score]["heading"] for score in scores)]
+
+
+def written_rows(
+    summary: pd.DataFrame, scores: Sequence[str], form: Callable[[pd.Series], str]
+) -> Iterator[tuple[pd.Series, list[Written]]]:
+    """The first line of each row of a table, and the row's cells: its splits and these scores."""
+    for _, lines in summary[summary["score"].isin(scores)].groupby(ROW, sort=False):
+        first = lines.iloc[0]
+        lost = f"({first['cells'] - first['ok']} not ok)" if first["ok"] < first["cells"] else ""
+        splits = Written(first["splits"], str(first["splits"]), lost)
+        yield first, [splits, *(_written(line, form) for _, line in lines.iterrows())]
+
+
+def _written(number: pd.Series, form: Callable[[pd.Series], str]) -> Written:
+    """A line of a summary in this form, or in its place what became of the cells or that the score does not apply."""
+    if not number["ok"]:
+        text = {0: "failed", number["cells"]: "diverged"}.get(number["diverged"], "not ok")
+    elif math.isnan(number["mean"]):
+        text = "–"
+    else:
+        text = "=" if number["repeats_kl"] else form(number)
+    text, sign, error = text.partition(" ± ")
+    return Written(
+        number["mean"], text, f"{sign}{error}".strip(), number.get("interval", ""), number.get("best", False)
+    )
+
+
+def format_spread(number: pd.Series, quartiles: bool = True) -> str:
+    """`36.7 [36.3, 37.1]`; of equal numbers and of rounding errors the median alone."""
+    ends = number["lower_quartile"], number["upper_quartile"]
+    if not quartiles or number["smallest"] == number["largest"] or max(map(abs, ends)) < ROUNDING:
+        return three_digits(number["median"])
+    return f"{three_digits(number['median'])} [{', '.join(map(three_digits, ends))}]"
+
+
+def three_digits(value: float) -> str:
+    """`0.0123`, `36.7`, `12346`; what is rounding, small or huge by its power of ten."""
+    if not math.isfinite(value) or not value:
+        return in_words(value)
+    size = abs(value)
+    if not 1e-3 <= size < 1e6:
+        return re.sub(r"e\+?(-?)0?", r"e\1", f"{value:.{0 if size < ROUNDING else 2}e}")
+    return f"{value:.{max(0, 2 - math.floor(math.log10(size)))}f}"
+
+
+def format_mean(number: pd.Series) -> str:
+    """`36.71 ± 0.42`: as many decimals as show two digits of the error; what is small or huge in powers of ten."""
+    mean, error = number["mean"], number["standard_error"]
+    if not math.isfinite(mean):
+        return in_words(mean)
+    if abs(mean) < ROUNDING and (mean or not error >= ROUNDING):
+        return f"{mean:.0e}" if mean else "0"
+    if not 0 < error < math.inf:
+        return f"{mean:#.4g}".removesuffix(".")
+    exponent = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < 1e-3 or abs(mean) >= HUGE else 0
+    decimals = max(0, 1 - math.floor(math.log10(error)) + exponent)
+    mantissas = f"{mean / 10**exponent:.{decimals}f} ± {error / 10**exponent:.{decimals}f}"
+    return f"({mantissas})e{exponent}" if exponent else mantissas

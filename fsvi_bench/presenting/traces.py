@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
-from itertools import islice
-from typing import Any
+from itertools import islice, product
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,16 +18,25 @@ from numpy.typing import NDArray
 
 from fsvi_bench.training.trace import Trace
 
-#: The scores that a trace follows.
-TRACED = ("kl", "nlpd", "kl_moment_matched", "nlpd_moment_matched", "loss")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: The scores that a trace follows, and what figures call them.
+TRACED = {
+    "kl": "KL(q ‖ exact), nats",
+    "nlpd": "NLPD, nats per point",
+    "kl_moment_matched": "KL of q's moments, nats",
+    "nlpd_moment_matched": "NLPD of q's moments",
+    "loss": "loss, nats",
+}
 MAX_SECONDS = 200  #: points of a curve against seconds; with more, they are thinned evenly by rank
 MAX_SERIES = 300  #: curves of single traces that a logger is given
-SHORT = ("mean", "sd", "min", "q25", "median", "q75", "max")  #: for the fields of `Spread`
+SHORT = ["mean", "sd", "min", "q25", "median", "q75", "max"]  #: for the fields of `Spread`
 HUGE = 1e300  #: stands for infinity in quantiles: between infinite neighbours NumPy's are NaN
+LOGARITHMIC_FROM = 20.0  #: a curve of positive values that span a larger factor has a logarithmic axis
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """One score over cells at one place.
 
     The standard deviation (n − 1 in the denominator) is NaN for a single cell and where some cell's score is infinite.
@@ -44,27 +52,32 @@ class Spread:
     largest: float
 
 
-def spread_by_step(traces: Sequence[Trace], score: str) -> list[tuple[int, Spread]]:
-    """(steps, spread over the traces) at every number of steps that some trace has.
+def spread_of(values: NDArray[np.float64]) -> Spread:
+    """The spread of one score's values over cells; infinite ones are allowed."""
+    quantiles = np.quantile(np.minimum(values, HUGE), np.linspace(0, 1, 5)).tolist()
+    infinite = [math.inf if each > HUGE / 10 else each for each in quantiles]
+    with np.errstate(invalid="ignore", over="ignore"):
+        return Spread(pd.Series(values).mean(), pd.Series(values).std(), *infinite)
 
-    Left out are steps before some trace begins, and those where some trace lacks the score, as a mixture's NLPD before
-    the end or the loss of a method that has none.
+
+def spread_along(traces: Sequence[Trace], score: str, along: Literal["steps", "seconds"] = "steps") -> pd.DataFrame:
+    """The spread over the traces, one row for each place at which some trace has a point.
+
+    Between its points a trace keeps the last one: what is known at a time is what was last looked at. Left out are
+    places before some trace begins, and those where some trace lacks the score, as a mixture's NLPD before the end or
+    the loss of a method that has none. Of more than `MAX_SECONDS` times, so many are kept, both ends among them.
 
     Args:
         score: one of `TRACED`.
     """
-    return _spreads(_table(traces, score, "steps"))
-
-
-def spread_by_second(traces: Sequence[Trace], score: str) -> list[tuple[float, Spread]]:
-    """(seconds of training, spread over the traces) likewise, at the times at which some trace has a point.
-
-    Between its points a trace keeps the last one: what is known at a time is what was last looked at. Of more than
-    `MAX_SECONDS` times, so many are kept, the first and the last among them.
-    """
-    table = _table(traces, score, "seconds")
-    kept = np.unique(np.linspace(0, len(table) - 1, min(len(table), MAX_SECONDS)).round().astype(int))
-    return _spreads(table.iloc[kept])
+    points = [{getattr(point, along): getattr(point, score) for point in trace.points} for trace in traces]
+    known = [{place: math.inf if value != value else value for place, value in each.items()} for each in points]
+    table = pd.DataFrame(dict(enumerate(pd.Series(each, dtype=float) for each in known))).sort_index().ffill().dropna()
+    if along == "seconds":
+        kept = np.linspace(0, len(table) - 1, min(len(table), MAX_SECONDS)).round()
+        table = table.iloc[np.unique(kept).astype(int)]
+    rows = map(spread_of, table.to_numpy())
+    return pd.DataFrame(rows, table.index.rename("place"), columns=Spread._fields, dtype=float)
 
 
 def curve_rows(traces: Mapping[str, Trace]) -> list[dict[str, float]]:
@@ -74,36 +87,40 @@ def curve_rows(traces: Mapping[str, Trace]) -> list[dict[str, float]]:
     `steps` or `seconds`. Of many traces only the first have curves of their own, `MAX_SERIES` in all.
     """
     rows: dict[tuple[str, float], dict[str, float]] = defaultdict(dict)
-    for axis, spreads in (("steps", spread_by_step), ("seconds", spread_by_second)):
-        for score in TRACED:
-            for place, spread in spreads(list(traces.values()), score):
-                numbers = zip(SHORT, astuple(spread), strict=True)
-                values = {f"by_{axis}/{score}/{name}": value for name, value in numbers if not math.isnan(value)}
-                rows[axis, place] |= {axis: place, **values}
+    for axis, score in product(("steps", "seconds"), TRACED):
+        curve = spread_along(list(traces.values()), score, axis).set_axis(SHORT, axis=1)  # type: ignore[arg-type]
+        for place, spread in curve.add_prefix(f"by_{axis}/{score}/").T.items():
+            rows[axis, place] |= {axis: place, **spread.dropna()}  # type: ignore[index,dict-item]
     for name, trace in islice(traces.items(), MAX_SERIES // len(TRACED)):
         for point in trace.points:
-            scores = {score: getattr(point, score) for score in TRACED}
-            values = {f"problem/{name}/{score}": value for score, value in scores.items() if value is not None}
-            rows["steps", point.steps] |= {"steps": point.steps, **values}
+            scores = {f"problem/{name}/{score}": getattr(point, score) for score in TRACED}
+            known = {name: value for name, value in scores.items() if value is not None}
+            rows["steps", point.steps] |= {"steps": point.steps, **known}
     return [rows[place] for place in sorted(rows)]
 
 
-def _table(traces: Sequence[Trace], score: str, along: str) -> pd.DataFrame:
-    """A column per trace: its last score at each place at which some trace has a point and no trace lacks the score."""
-    if score not in TRACED:
-        raise ValueError(f"no trace follows '{score}', expected one of {', '.join(TRACED)}")
-    points = [{getattr(point, along): getattr(point, score) for point in trace.points} for trace in traces]
-    known = [{place: math.inf if value != value else value for place, value in each.items()} for each in points]
-    return pd.DataFrame(dict(enumerate(pd.Series(each, dtype=float) for each in known))).sort_index().ffill().dropna()
+def curves_figure(traces: Sequence[Trace], title: str) -> Figure | None:
+    """Scores against steps, one panel each: median, mean, quartiles and extremes; None if there is no curve to draw.
+
+    A curve has two places at least. Those of the moments are drawn only if q's cannot be, and what is infinite is left
+    out.
+    """
+    from fsvi_bench.presenting.looks import SPECS
+    from fsvi_bench.presenting.plots import FigureSpec
+
+    curves = {score: _drawable(traces, score) for score in TRACED}
+    curves = {score: curve for score, curve in curves.items() if curve["median"].count() > 1}
+    shown = [curve for s, curve in curves.items() if s.removesuffix("_moment_matched") not in curves.keys() - {s}]
+    if not shown:
+        return None
+    spec = FigureSpec(**SPECS["scores"], width=3.2 * len(shown), columns=len(shown), title=title)
+    return spec.of({"curves": pd.concat(shown)})
 
 
-def _spreads(table: pd.DataFrame) -> list[tuple[Any, Spread]]:
-    return list(zip(table.index.tolist(), map(spread_of, table.to_numpy()), strict=True))
-
-
-def spread_of(values: NDArray[np.float64]) -> Spread:
-    """The spread of one score's values over cells; infinite ones are allowed."""
-    quantiles = np.quantile(np.minimum(values, HUGE), np.linspace(0, 1, 5)).tolist()
-    infinite = [math.inf if each > HUGE / 10 else each for each in quantiles]
-    with np.errstate(invalid="ignore", over="ignore"):
-        return Spread(pd.Series(values).mean(), pd.Series(values).std(), *infinite)
+def _drawable(traces: Sequence[Trace], score: str) -> pd.DataFrame:
+    curve = spread_along(traces, score).reset_index()
+    several = (curve["smallest"] < curve["largest"]).any()
+    curve = curve.replace([np.inf, -np.inf], np.nan)
+    low, high = curve["smallest"].min(), curve["median"].max()
+    scale = "log" if low > 0 and high / low > LOGARITHMIC_FROM else "linear"
+    return curve.assign(score=TRACED[score], cells="several" if several else "one", scale=scale)

@@ -6,15 +6,15 @@ they are in. `wandb/logged` in the output folder marks what was logged; the next
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,22 @@ from filelock import FileLock
 
 from fsvi_bench.errors import InputError, in_one_line
 from fsvi_bench.files import is_file, write_atomically
-from fsvi_bench.presenting.curves import curves_figure
 from fsvi_bench.presenting.parquet import record_frame, trace_rows
 from fsvi_bench.presenting.summary import STATUSES, cells_of, shared, summary_of
-from fsvi_bench.presenting.traces import curve_rows
+from fsvi_bench.presenting.traces import curve_rows, curves_figure
 from fsvi_bench.running.cell import Record, content_sha256, row_sha256
 from fsvi_bench.running.executors.local import Worker, start_worker
 from fsvi_bench.running.store import load_traces, paths_of
 
 SECONDS = 240.0  #: for a run: half of them waiting for another command's, half more than W&B's limits add up to
-#: W&B's, as environment variables. What computed the results is in a run's config; what sends them is of no interest.
-SETTINGS = {"INIT_TIMEOUT": "20", "LOGIN_TIMEOUT": "20", "FINISH_TIMEOUT": "60", "FINISH_TIMEOUT_RAISES": "true"}
-SETTINGS |= dict.fromkeys(["DISABLE_CODE", "_DISABLE_META", "_DISABLE_STATS", "_DISABLE_MACHINE_INFO"], "true")
-SETTINGS |= {"CONSOLE": "off", "ERROR_REPORTING": "false"}
+#: What computed the results is in a run's config; what sends them is of no interest.
+_OFF = ["DISABLE_CODE", "_DISABLE_META", "_DISABLE_STATS", "_DISABLE_MACHINE_INFO", "FINISH_TIMEOUT_RAISES"]
+SETTINGS = {"INIT_TIMEOUT": "20", "LOGIN_TIMEOUT": "20", "FINISH_TIMEOUT": "60", "CONSOLE": "off"}
+SETTINGS |= {"ERROR_REPORTING": "false", **dict.fromkeys(_OFF, "true")}
+SETTINGS = {f"WANDB_{name}": value for name, value in SETTINGS.items()}
 #: Meant for one run of the user's own: they would make one run of all of ours.
 OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME", "WANDB_RUN_GROUP", "WANDB_SERVICE")
 CONFIG = r"^(dataset|split|method|family|seed|\w+_sha256|option_.+|provenance_(?!seeds|started).+)$"  #: columns
-
-
 #: What a person is told, given the reason and the output folder.
 NOTES = {
     "offline": "W&B did not go online ({}); its runs are kept in {}/wandb, and `wandb sync` sends them",
@@ -81,8 +79,10 @@ class WandbUploads(AbstractContextManager["WandbUploads"]):
         try:
             marker = self.folder / "wandb" / "logged" / content_sha256(group)
             if self.mode != "off" and not is_file(marker):
-                self._worker = self._worker or self._start()
-                self._calls.append(self._calling.submit(self._call, group, marker))
+                places = str(self.folder.resolve() / "wandb"), self._temporary.name
+                self._worker = self._worker or Worker(get_context("spawn"), _begin, self.mode, *places)
+                call = partial(log_once, group, self.folder, marker, self.seconds / 2)
+                self._calls.append(self._calling.submit(_answer, self._worker, call))
         except Exception as error:
             self.notes.setdefault("stopped", in_one_line(error))
 
@@ -100,39 +100,36 @@ class WandbUploads(AbstractContextManager["WandbUploads"]):
             self._calling.shutdown(cancel_futures=True)
             self._temporary.cleanup()
 
-    def _call(self, group: Sequence[Record], marker: Path) -> dict[str, str]:
-        assert self._worker is not None
-        self._worker.send(partial(log_once, group, self.folder, marker, self.seconds / 2))
-        return self._worker.receive()
 
-    def _start(self) -> Worker:
-        places = str(self.folder.resolve() / "wandb"), self._temporary.name
-        return Worker(multiprocessing.get_context("spawn"), _begin, self.mode, *places)
+def _answer(worker: Worker, call: Callable[[], dict[str, str]]) -> dict[str, str]:
+    worker.send(call)
+    return worker.receive()  # type: ignore[no-any-return]
 
 
 def _begin(mode: str, folder: str, temporary: str) -> None:
     """W&B's process is silent and writes nowhere else."""
     users = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_RUN}
     usual = {"PROJECT": "fsvi-bench", "DATA_DIR": f"{folder}/data", "CACHE_DIR": f"{folder}/cache"}
-    usual, ours = ({f"WANDB_{name}": value for name, value in each.items()} for each in (usual, SETTINGS))
-    start_worker(usual | users | ours | {"WANDB_MODE": mode, "TMPDIR": temporary}, temporary)
+    usual = {f"WANDB_{name}": value for name, value in usual.items()}
+    start_worker(usual | users | SETTINGS | {"WANDB_MODE": mode, "TMPDIR": temporary}, temporary)
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def log_once(group: Sequence[Record], folder: Path, marker: Path, patience: float) -> dict[str, str]:
     """Logs a group unless another command just has; offline, and says why, where that works and online does not."""
-    note, mode = {}, os.environ["WANDB_MODE"]
     with FileLock(folder / "wandb" / "logged.lock", timeout=patience):
-        if not is_file(marker):
-            try:
-                upload(group, folder, mode)
-            except Exception as error:
-                if mode == "offline":
-                    raise
-                upload(group, folder, "offline")
-                note, os.environ["WANDB_MODE"] = {"offline": in_one_line(error)}, "offline"
-            write_atomically(marker, b"")
+        if is_file(marker):
+            return {}
+        note = {}
+        try:
+            upload(group, folder, os.environ["WANDB_MODE"])
+        except Exception as error:
+            if os.environ["WANDB_MODE"] == "offline":
+                raise
+            upload(group, folder, "offline")
+            note, os.environ["WANDB_MODE"] = {"offline": in_one_line(error)}, "offline"
+        write_atomically(marker, b"")
     return note
 
 
@@ -141,8 +138,8 @@ def upload(group: Sequence[Record], folder: Path, mode: Any) -> None:
     import wandb
 
     words = [group[0].dataset, group[0].method, group[0].family]
-    told: dict[str, Any] = {"name": "-".join(words)[:128], "group": words[0][:128], "job_type": words[1][:64]}
-    run = wandb.init(**told, tags=sorted({word[:64] for word in words}), dir=folder, mode=mode)
+    name, tags = "-".join(words)[:128], sorted({word[:64] for word in words})
+    run = wandb.init(name=name, group=words[0][:128], job_type=words[1][:64], tags=tags, dir=folder, mode=mode)
     home = Path(run.dir).resolve().parent
     try:
         with run:
@@ -180,6 +177,6 @@ def fill(run: Any, group: Sequence[Record], folder: Path) -> None:
         if artifact.manifest.entries:
             run.log_artifact(artifact)
     summary = summary_of(cells_of(group)).set_index("score")
-    run.summary.update(summary["mean"].dropna().to_dict())
-    run.summary.update(summary["standard_error"].dropna().add_suffix("_standard_error").to_dict())
-    run.summary.update({"cells": len(group)} | summary.iloc[0][STATUSES].add_prefix("cells_").to_dict())
+    means, errors = summary["mean"].dropna(), summary["standard_error"].dropna().add_suffix("_standard_error")
+    counts = summary.iloc[0][STATUSES].add_prefix("cells_")
+    run.summary.update({"cells": len(group), **counts, **means, **errors})

@@ -15,7 +15,7 @@ observations, not data sets with their splits and seeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,8 +24,9 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.statistics.arrays import refuse_minus_infinity
-from fsvi_bench.statistics.ranks import dataset_ranks
+from fsvi_bench.statistics.ranks import dataset_ranks, refuse_minus_infinity
+
+BEYOND = 0.5 - 0.5 * 0.95  #: of the resamples, on either side of a 95 % interval
 
 
 class RankInterval(NamedTuple):
@@ -43,9 +44,9 @@ class BootstrapRanks:
     mean_rank: Float[np.ndarray, " M"]
     resampled: Float[np.ndarray, "R M"]
 
-    def intervals(self, level: float = 0.95) -> list[RankInterval | None]:
+    def intervals(self) -> list[RankInterval | None]:
         """One per method; None for a method that is not ranked."""
-        ends = np.quantile(self.resampled, [0.5 - 0.5 * level, 0.5 + 0.5 * level], axis=0)
+        ends = np.quantile(self.resampled, [BEYOND, 1 - BEYOND], axis=0)
         rows = np.column_stack([self.mean_rank, *ends]).tolist()
         return [None if np.isnan(row[0]) else RankInterval(*row) for row in rows]
 
@@ -69,18 +70,16 @@ def bootstrap_ranks(
         InputError: no data sets or resamples, other shapes, or a score of −Infinity.
     """
     tables = _validated(scores, n_resamples)
-    mean_rank = dataset_ranks(np.stack([table.mean((1, 2)) for table in tables], 1)).mean(1)
+    mean_rank = dataset_ranks(np.stack([table.mean((1, 2)) for table in tables.values()], 1)).mean(1)
     complete = ~np.isnan(mean_rank)
-    drawn = generator.integers(len(tables), size=(n_resamples, len(tables)))
-    totals = np.zeros((n_resamples, complete.sum()))
-    for d, table in enumerate(tables):
-        resample, _ = np.nonzero(drawn == d)
-        counts = draw_counts(generator, len(resample), *table.shape[1:])
-        sums = _weighted_sums(counts, table[complete].reshape(-1, counts.shape[1]).T)
-        # Ranks are multiples of a half: their sums are exact in any order.
-        np.add.at(totals, resample, rankdata(sums, axis=1))
+
+    def ranks(name: str, n: int) -> Float[np.ndarray, "n M"]:
+        counts = draw_counts(generator, n, *tables[name].shape[1:])
+        sums = _weighted_sums(counts, tables[name][complete].reshape(-1, counts.shape[1]).T)
+        return np.asarray(rankdata(sums, axis=1))
+
     resampled = np.full((n_resamples, len(complete)), np.nan)
-    resampled[:, complete] = totals / len(tables)
+    resampled[:, complete] = _resampled([*tables], generator, n_resamples, ranks)
     return BootstrapRanks(mean_rank, resampled)
 
 
@@ -98,18 +97,32 @@ def bootstrap_run_ranks(
         n_resamples: R.
     """
     names = sorted(ranks)
-    means = np.mean([ranks[name].mean(1) for name in names], axis=0)
-    drawn = generator.integers(len(names), size=(n_resamples, len(names)))
-    totals = np.zeros((n_resamples, len(means)))
-    for d, name in enumerate(names):
-        resample, _ = np.nonzero(drawn == d)
+
+    def weighed(name: str, n: int) -> Float[np.ndarray, "n M"]:
         runs = ranks[name].shape[1]
-        counts = draw_counts(generator, len(resample), runs, 1)
-        np.add.at(totals, resample, counts @ ranks[name].T / runs)
-    return BootstrapRanks(means, totals / len(names))
+        return np.asarray(draw_counts(generator, n, runs, 1) @ ranks[name].T / runs)
+
+    means = np.mean([ranks[name].mean(1) for name in names], axis=0)
+    return BootstrapRanks(means, _resampled(names, generator, n_resamples, weighed))
 
 
-def _validated(scores: Mapping[str, Float[np.ndarray, "M _ _"]], n_resamples: int) -> list[np.ndarray]:
+def _resampled(
+    names: Sequence[str],
+    generator: np.random.Generator,
+    n_resamples: int,
+    ranks: Callable[[str, int], Float[np.ndarray, "n M"]],
+) -> Float[np.ndarray, "R M"]:
+    """Mean ranks in each resample of the data sets; `ranks` draws within one of them, so many times."""
+    drawn = generator.integers(len(names), size=(n_resamples, len(names)))
+    resamples = [np.nonzero(drawn == d)[0] for d in range(len(names))]
+    found = [ranks(name, len(own)) for name, own in zip(names, resamples, strict=True)]
+    totals = np.zeros((n_resamples, found[0].shape[1]))
+    # Ranks are multiples of a half: their sums are exact in any order.
+    np.add.at(totals, np.concatenate(resamples), np.concatenate(found))
+    return totals / len(names)
+
+
+def _validated(scores: Mapping[str, Float[np.ndarray, "M _ _"]], n_resamples: int) -> dict[str, np.ndarray]:
     """The tables by name."""
     if not scores or n_resamples < 1:
         raise InputError(f"got {len(scores)} data sets and {n_resamples} resamples, expected at least one of each")
@@ -120,7 +133,7 @@ def _validated(scores: Mapping[str, Float[np.ndarray, "M _ _"]], n_resamples: in
                 f"scores of '{name}' have shape {list(table.shape)}, expected [{M} methods, splits, seeds]"
             )
         refuse_minus_infinity(table)
-    return [np.ascontiguousarray(scores[name], dtype=float) for name in sorted(scores)]
+    return {name: np.ascontiguousarray(scores[name], dtype=float) for name in sorted(scores)}
 
 
 def draw_counts(generator: np.random.Generator, n: int, splits: int, seeds: int) -> Int[np.ndarray, "n cells"]:
@@ -146,29 +159,29 @@ def _weighted_sums(
     return sums
 
 
-def separated(bootstrap: BootstrapRanks, level: float = 0.95, least: float = 0.0) -> Bool[np.ndarray, "M M"]:
+def separated(bootstrap: BootstrapRanks, least: float = 0.0) -> Bool[np.ndarray, "M M"]:
     """[a, b]: a is separated from b, and better.
 
-    Its mean rank is lower, and the percentile interval of the difference in mean rank, of the given level, lies below
-    0: no more than (1 − level)/2 of the resamples have a not below b. That is pair by pair, without a correction for
+    Its mean rank is lower, and the percentile interval of the difference in mean rank lies below 0: no more than
+    `BEYOND` of the resamples have a not below b. That is pair by pair, without a correction for
     their number: of ten methods that are equal in truth on five data sets some pair nearly always is. So mean ranks
     must be `least` apart as well (`ranks.critical_difference`). What is not ranked is separated from nothing.
     """
     X = np.ascontiguousarray(bootstrap.resampled.T)
-    allowed = 0.5 * (1 - level) * X.shape[1] + 1e-9  # (1 − 0.95)/2 · 1000 is 25.000000000000021
+    allowed = BEYOND * X.shape[1] + 1e-9
     not_below = np.array([(~(row < X)).sum(1) for row in X])
     lead = bootstrap.mean_rank - bootstrap.mean_rank[:, None]
     return (lead > 0) & (lead >= least) & (not_below <= allowed)
 
 
-def tie_groups(bootstrap: BootstrapRanks, level: float = 0.95, least: float = 0.0) -> list[int | None]:
+def tie_groups(bootstrap: BootstrapRanks, least: float = 0.0) -> list[int | None]:
     """Groups of methods, 1 the leading one; None for a method that is not ranked.
 
     A method from which no better one is separated is in group 1; else it is in the group after the last one that
     holds a better method separated from it. So no two methods of a group are separated, and each method outside the
     leading group is separated from some method of the group before its own. Methods of different groups need not be.
     """
-    better = separated(bootstrap, level, least)
+    better = separated(bootstrap, least)
     groups = np.zeros(len(better), dtype=int)
     for m in np.argsort(bootstrap.mean_rank):
         groups[m] = 1 + groups[better[:, m]].max(initial=0)

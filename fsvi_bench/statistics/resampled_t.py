@@ -1,5 +1,7 @@
 """Means over overlapping splits: the corrected resampled t interval and paired test.
 
+Scores are the better the lower; +Infinity is the worst, and NaN is missing.
+
 Random splits of one data set share rows, so that their scores correlate and s²/J understates the variance of their
 mean. Nadeau and Bengio (2003, *Inference for the generalization error*, Machine Learning 52, section 3.1) take the
 correlation to be n_test/(n_train + n_test) and get s²(1/J + n_test/n_train): wide enough in their and in Bouckaert and
@@ -18,7 +20,20 @@ from numpy.typing import ArrayLike
 from scipy.stats import t as student_t
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.statistics.arrays import one_row
+
+
+def one_row(name: str, values: ArrayLike) -> Float[np.ndarray, " J"]:
+    """At least one number, none missing.
+
+    Raises:
+        InputError: otherwise.
+    """
+    row = np.asarray(values, dtype=float)
+    if row.ndim != 1 or not row.size:
+        raise InputError(f"{name} has shape {list(row.shape)}, expected one row of at least one number")
+    if np.isnan(row).any():
+        raise InputError(f"{name} holds NaN at place {np.isnan(row).argmax()}; leave out what is missing")
+    return row
 
 
 class Interval(NamedTuple):

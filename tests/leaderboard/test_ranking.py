@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.ranked_tasks import runs
 from fsvi_bench.leaderboard.ranking import TIE, comparison, rank
-from fsvi_bench.statistics.ranks import tied_ranks
+from fsvi_bench.statistics.ranks import signed_rank_test, tied_ranks
 from fsvi_bench.statistics.resampled_t import corrected_interval
-from fsvi_bench.statistics.wilcoxon import signed_rank_test
 from tests.leaderboard.boards import DATASETS, edition, make_board
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fsvi_bench.presenting.report.page import write_report
 from fsvi_bench.presenting.report.study import make_study
 from fsvi_bench.running.cell import Cell, Record, Seconds
 from fsvi_bench.running.store import Archive, Store
@@ -48,6 +47,11 @@ def record(method, split, kl=None, **changes):
     return Record(**decides, **(outcome | changes))
 
 
+def cells(method, values, **changes):
+    """A record for each split."""
+    return [record(method, split, value, **changes) for split, value in enumerate(values)]
+
+
 def curve(values, seconds_per_step=0.5):
     """A trace with these KLs after 0, 1, 2, 4, 8, ... steps."""
     steps = [0, *(2**place for place in range(len(values) - 1))]
@@ -68,13 +72,6 @@ def save(root, records, traces=None):
         cell = Cell(**{name: getattr(each, name) for name in Cell.model_fields})
         store.save(cell, each, None, (traces or {}).get(each.cell))
     return root
-
-
-def page_of(tmp_path, records, traces=None):
-    """The report on these records, read back: text of the page, and what a parser makes of it."""
-    path = write_report(save(tmp_path / "results", records, traces), tmp_path / "report")
-    text = path.read_text(encoding="utf-8")
-    return text, Page(text)
 
 
 class Page(HTMLParser):

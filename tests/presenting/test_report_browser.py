@@ -31,8 +31,9 @@ def report(tmp_path_factory):
     traces = {each.cell: curve([90.0, 40.0, each.scores.kl]) for each in records if each.scores is not None}
     root = save(tmp_path_factory.mktemp("results") / "r", [r for r in records if "<" not in r.method], traces)
     for place, each in enumerate(r for r in records if "<" in r.method):
-        (root / "cells" / str(place)).mkdir()
-        (root / "cells" / str(place) / "record.json").write_text(each.model_dump_json())
+        path = root / "cells" / "mine" / "full" / str(place) / "record.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(each.model_dump_json())
     return write_report(root, root / "report")
 
 

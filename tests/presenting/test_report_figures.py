@@ -11,8 +11,8 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.figures import ASSETS
-from fsvi_bench.presenting.report.appearance import (
+from fsvi_bench.presenting.looks import (
+    ASSETS,
     GROUND,
     colour_variables,
     figure_style,
@@ -27,7 +27,7 @@ from fsvi_bench.presenting.report.figures import (
     lines_of,
 )
 from fsvi_bench.scoring.scores import Overconfidence
-from tests.presenting.studies import SPECTRUM, curve, record, study_of
+from tests.presenting.studies import SPECTRUM, cells, curve, record, study_of
 
 
 def strips(name, study):
@@ -89,14 +89,10 @@ def test_coverage_is_the_mean_over_splits_beside_the_exact_ones():
     assert bars(axes) == [pytest.approx((40.0, 90.0))]
 
 
-def curves_study(**changes):
-    """Three cells of rand-a, whose KLs after 4 steps are 1, 2 and 10."""
-    records = [record("rand-a", split, kl, **changes) for split, kl in enumerate([1.0, 2.0, 10.0])]
-    return study_of(records, {each.cell: curve([90.0, 70.0, 60.0, each.scores.kl]) for each in records})
-
-
 def test_curves_are_medians_with_quartiles_over_steps_and_seconds():
-    study = curves_study()
+    """Three cells, whose KLs after 4 steps are 1, 2 and 10."""
+    records = cells("rand-a", [1.0, 2.0, 10.0])
+    study = study_of(records, {each.cell: curve([90.0, 70.0, 60.0, each.scores.kl]) for each in records})
     left, right = draw_curves(study, "boston", curves_of(study, "boston")).axes
     for axes, places in ((left, [1.0, 2.0, 4.0]), (right, [0.5, 1.0, 2.0])):
         (line,) = axes.lines

@@ -11,8 +11,7 @@ from rich.console import Console
 from fsvi_bench.cli.console import print_failures
 from fsvi_bench.cli.score import in_lines
 from fsvi_bench.errors import InputError
-from fsvi_bench.presenting.result_table import format_mean, format_spread, result_table
-from fsvi_bench.presenting.summary import cells_of, summary_of
+from fsvi_bench.presenting.summary import cells_of, format_mean, format_spread, result_table, summary_of
 from tests.presenting import studies
 
 

@@ -146,16 +146,6 @@ def test_cells_in_words(value, words):
     assert in_words(value) == words
 
 
-def test_markdown_says_which_columns_are_numbers_and_no_bar_ends_a_cell():
-    assert MIXED.markdown().splitlines() == [
-        "| data set | kl | n |",
-        "| --- | ---: | ---: |",
-        "| boston | 12.35 | 10 |",
-        "| a\\|b | -∞ | – |",
-        "|  | ∞ | 2 |",
-    ]
-
-
 def test_csv_has_every_digit_and_table_after_table_under_its_title():
     other = MIXED.model_copy(update={"title": "others, too", "rows": ((0.1 + 0.2, 1, "x"),)})
     rows = list(csv.reader(io.StringIO(as_csv([MIXED, other]))))

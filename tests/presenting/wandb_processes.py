@@ -10,6 +10,10 @@ from fsvi_bench.files import write_atomically
 from fsvi_bench.presenting import wandb_runs
 
 
+def refuse(*_):
+    raise ConnectionError("planted")
+
+
 def hang(*_):
     tempfile.mkdtemp()
     time.sleep(600)

@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata, wilcoxon
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.statistics.multiple import holm
-from fsvi_bench.statistics.ranks import critical_difference, dataset_ranks
-from fsvi_bench.statistics.wilcoxon import signed_rank_test, wilcoxon_over_datasets
+from fsvi_bench.statistics.ranks import (
+    critical_difference,
+    dataset_ranks,
+    holm,
+    signed_rank_test,
+    wilcoxon_over_datasets,
+)
 from tests.maths.draws import PROPERTY
 from tests.statistics.demsar import AS_RANKED, AUC, MEAN_RANKS
 

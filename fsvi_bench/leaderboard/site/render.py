@@ -12,9 +12,9 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from fsvi_bench.leaderboard.entry import DEVELOPMENT_DATASETS
-from fsvi_bench.presenting.figures import ASSETS as SHARED
+from fsvi_bench.presenting.looks import ASSETS as SHARED
+from fsvi_bench.presenting.looks import colour_variable, look
 from fsvi_bench.presenting.plots import digits
-from fsvi_bench.presenting.report.appearance import colour_variable, look
 from fsvi_bench.presenting.report.page import environment
 from fsvi_bench.presenting.tables import Table, Written
 from fsvi_bench.resources import read_yaml

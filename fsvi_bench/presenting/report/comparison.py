@@ -16,15 +16,13 @@ from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.report.study import FAMILIES, Entry, Study
 from fsvi_bench.presenting.tables import in_words
 from fsvi_bench.statistics.bootstrap import RankInterval, bootstrap_ranks, tie_groups
-from fsvi_bench.statistics.multiple import holm
-from fsvi_bench.statistics.ranks import critical_difference
+from fsvi_bench.statistics.ranks import Comparison, critical_difference, holm, wilcoxon_over_datasets
 from fsvi_bench.statistics.resampled_t import (
     corrected_interval,
     corrected_paired_test,
     least_p_value,
     paired_differences,
 )
-from fsvi_bench.statistics.wilcoxon import Comparison, wilcoxon_over_datasets
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
 
@@ -51,12 +49,9 @@ def held_out_ratio(dataset: str) -> float:
 def compared(study: Study) -> pd.DataFrame:
     """The summary, and of each line the corrected 95 % `interval` in words and whether the entry is `best`."""
     lines = study.summary
-    places: Any = lines.groupby(["dataset", "family", "score"]).groups
-    best = {place: supported_best(study, *place) for place in places}
-    return lines.assign(
-        interval=[_interval(study, line) for line in lines.itertuples()],
-        best=[best[line.dataset, line.family, line.score] == line.entry for line in lines.itertuples()],
-    )
+    places: Any = lines.groupby(["dataset", "family", "score"])["entry"]
+    best = places.transform(lambda entries: supported_best(study, *entries.name))
+    return lines.assign(interval=[_interval(study, line) for line in lines.itertuples()], best=lines["entry"] == best)
 
 
 def _interval(study: Study, line: Any) -> str:
@@ -115,12 +110,11 @@ def rankings(study: Study) -> list[Ranking]:
     """One per family and score that has at least two entries and two data sets."""
     found = []
     for family, score in product(FAMILIES, RANKED):
-        rivals = {dataset: study.rivals(dataset, family) for dataset in study.datasets}
-        datasets = [dataset for dataset in study.datasets if rivals[dataset]]
+        rivals = {dataset: own for dataset in study.datasets if (own := study.rivals(dataset, family))}
         entries = sorted({entry for own in rivals.values() for entry in own})
-        if len(entries) > 1 and len(datasets) > 1:
-            tables = {dataset: _scores(study, dataset, entries, score) for dataset in datasets}
-            found.append(Ranking(family, score, datasets, _standings(entries, tables)))
+        if len(entries) > 1 and len(rivals) > 1:
+            tables = {dataset: _scores(study, dataset, entries, score) for dataset in rivals}
+            found.append(Ranking(family, score, [*rivals], _standings(entries, tables)))
     return found
 
 
@@ -150,13 +144,12 @@ def _scores(
     splits = sorted(cells["split"].unique())
     tables = [cells[cells["entry"] == entry].pivot(index="split", columns="seed", values=score) for entry in entries]
     seeds = {tuple(own) for entry, own in zip(entries, tables, strict=True) if len(own) and not _repeats(entry, own)}
-    shape = (len(splits), len(min(seeds)) if len(seeds) == 1 else 1)
-    found = []
-    for table in tables:
-        scores = table.reindex(splits).to_numpy(float)
-        # A mean over seeds of which one is missing is missing.
-        found.append(scores if scores.shape == shape else np.broadcast_to(scores.mean(1, keepdims=True), shape))
-    return np.stack(found)
+    columns = len(min(seeds)) if len(seeds) == 1 else 1
+    none = np.full((len(splits), 1), np.nan)
+    scores = [table.reindex(splits).to_numpy(float) if len(table) else none for table in tables]
+    # A mean over seeds of which one is missing is missing.
+    means = [np.repeat(each.mean(1, keepdims=True), columns, axis=1) for each in scores]
+    return np.stack([each if each.shape == mean.shape else mean for each, mean in zip(scores, means, strict=True)])
 
 
 def _repeats(entry: Entry, scores: pd.DataFrame) -> bool:

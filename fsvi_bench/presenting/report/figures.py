@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.curves import spread_frame
-from fsvi_bench.presenting.figures import NO_LOGARITHM, SPECS
+from fsvi_bench.presenting.looks import NO_LOGARITHM, SPECS, looks
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.report.appearance import looks
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
-from fsvi_bench.presenting.traces import spread_by_second, spread_by_step
+from fsvi_bench.presenting.traces import spread_along
+from fsvi_bench.training.trace import Trace
 
 WIDTH = 12.0  #: inches; the page's text is as wide
 WIDEST = 5.2  #: inches of a panel
@@ -42,17 +42,15 @@ def lines_of(study: Study) -> pd.DataFrame:
     """
     summary = study.summary[study.summary.groupby("dataset")["ok"].transform("max") > 0]
     scores = {score: lines.set_index(LINE_OF) for score, lines in summary.groupby("score")}
-    kl = scores["kl"]
-    own = np.isfinite(kl["mean"])
-    finished = study.cells[study.cells["status"] == "ok"]
-    lines = kl[["method", "family", "cells", "ok"]].assign(
-        kl_own=own.astype(float), one=1.0, missing=np.where(kl["ok"] > 0, "unknown", "none finished")
-    )
-    for score, estimate in {"kl": kl.where(own, scores["kl_moment_matched"]), "nlpd": scores["nlpd"]}.items():
-        mean, error = estimate["mean"], estimate["standard_error"]
+    own = np.isfinite(scores["kl"]["mean"])
+    scores["kl"] = scores["kl"].where(own, scores["kl_moment_matched"])
+    lines = scores["kl"][["method", "family", "cells", "ok"]].assign(kl_own=own.astype(float), one=1.0)
+    for score in ("kl", "nlpd"):
+        mean, error = scores[score]["mean"], scores[score]["standard_error"]
         lines = lines.assign(**{score: mean, f"{score}_low": mean - error, f"{score}_high": mean + error})
-    inside = coverage(finished, "coverage", LINE_OF).add_prefix("inside_")
-    lines = lines.join([_spectra(finished), inside]).reset_index()
+    inside = coverage(study.finished, "coverage", LINE_OF).add_prefix("inside_")
+    lines = lines.join([_spectra(study.finished), inside]).reset_index()
+    lines["missing"] = np.where(lines["ok"] > 0, "unknown", "none finished")
     lacking = (lines["cells"] - lines["ok"]).astype(str) + "/" + lines["cells"].astype(str)
     lines["lacking"] = lacking.where((lines["ok"] > 0) & (lines["ok"] < lines["cells"]), "")
     return lines.join(looks(lines["method"])).merge(_places(lines), on="entry")
@@ -62,9 +60,10 @@ def _places(lines: pd.DataFrame) -> pd.DataFrame:
     """Where each entry's line is, and its name; a method's name stands beside its first line only."""
     entries = lines[["entry", "method"]].drop_duplicates().sort_values("entry", ignore_index=True)
     methods = entries["method"].mask(entries.duplicated("method"), "")
-    names = [f"{method}   {entry.variant}".strip() for method, entry in zip(methods, entries["entry"], strict=True)]
+    names = (methods + "   " + [entry.variant for entry in entries["entry"]]).str.strip()
+    short = names.str[: MOST_LETTERS - 1].str.rstrip() + "…"
     place = entries.index + METHOD_GAP * entries.groupby("method", sort=False).ngroup()
-    return entries[["entry"]].assign(place=place, name=[shorten(name, MOST_LETTERS) for name in names])
+    return entries[["entry"]].assign(place=place, name=names.where(names.str.len() <= MOST_LETTERS, short))
 
 
 def _spectra(finished: pd.DataFrame) -> pd.DataFrame:
@@ -76,8 +75,7 @@ def _spectra(finished: pd.DataFrame) -> pd.DataFrame:
 
 def exact_levels(study: Study) -> pd.DataFrame:
     """The coverage of the exact posterior's intervals, over all splits on which anything finished."""
-    finished = study.cells[study.cells["status"] == "ok"]
-    return coverage(finished, "coverage_exact", ["dataset"]).reset_index().melt("dataset", value_name="level")
+    return coverage(study.finished, "coverage_exact", ["dataset"]).reset_index().melt("dataset", value_name="level")
 
 
 def coverage(finished: pd.DataFrame, of: str, by: list[str]) -> pd.DataFrame:
@@ -85,11 +83,6 @@ def coverage(finished: pd.DataFrame, of: str, by: list[str]) -> pd.DataFrame:
     shares = 100 * finished[[f"{of}.{level}" for level in LEVELS]].set_axis(LEVELS, axis=1).astype(float)
     splits = shares.groupby([finished[name] for name in (*by, "split")]).mean(skipna=False)
     return splits.groupby(level=by).mean(skipna=False)
-
-
-def shorten(words: str, letters: int) -> str:
-    """Words of at most so many letters, the last an ellipsis where some are cut off."""
-    return words if len(words) <= letters else f"{words[: letters - 1].rstrip()}…"
 
 
 def draw_curves(study: Study, dataset: str, curves: pd.DataFrame) -> Figure:
@@ -111,13 +104,18 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
 
     An entry without measurement points stands in the panels of every number of them.
     """
-    curves = pd.concat([_course(study, dataset, entry) for entry in study.entries_on(dataset)])
+    cells = study.finished[study.finished["dataset"] == dataset]
+    by_entry: Any = cells.groupby("entry")["cell"]
+    traces = {entry: [t for key in keys if (t := study.of_cells.get(key)) and t.points] for entry, keys in by_entry}
+    courses = [_course(entry, own) for entry, own in traces.items() if own]
+    if not courses:
+        return pd.DataFrame()
+    curves = pd.concat(courses)
     curves = curves[np.isfinite(curves["median"])]
     shown = ["lower_quartile", "median", "upper_quartile"]
     curves[shown] = curves[shown].clip(NO_LOGARITHM, 1.5 * curves["median"].max())  # bands may be far wider
-    names = curves[["method", "name"]].drop_duplicates()
-    turns = names.set_index("name").groupby("method").cumcount()
-    curves["style"] = [DASHES[turn % len(DASHES)] for turn in curves["name"].map(turns)]
+    names = curves[["method", "name"]].drop_duplicates().set_index("name")
+    curves["style"] = curves["name"].map(names.groupby("method").cumcount() % len(DASHES)).map(dict(enumerate(DASHES)))
     sizes = sorted(curves["size"].dropna().unique()) or [math.nan]
     curves["size"] = [sizes if math.isnan(size) else [size] for size in curves["size"]]
     curves = curves.explode("size", ignore_index=True)
@@ -129,22 +127,22 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
     return curves.sort_values(["size", "family"], key=lambda of: of.replace(FAMILIES, range(len(FAMILIES))))
 
 
-def _course(study: Study, dataset: str, entry: Entry) -> pd.DataFrame:
-    traces, M = study.traces(dataset, entry), entry.hyperparameters.get("M")
-    told_by_panels = f"M={M}" if isinstance(M, int | float) else None
+def _course(entry: Entry, traces: list[Trace]) -> pd.DataFrame:
+    """At most so many points a decade, the last ones; what lies at 0 has no place on a logarithmic axis."""
+    M = entry.hyperparameters.get("M")
+    told_by_panels = isinstance(M, int | float)
+    words = [word for word in entry.settings.split() if not (told_by_panels and word == f"M={M}")]
     singular = any(math.isinf(trace.points[-1].kl) for trace in traces)
     score = "kl_moment_matched" if singular else "kl"
-    steps, seconds = (spread_frame(spread(traces, score)) for spread in (spread_by_step, spread_by_second))
-    return pd.concat([_thinned(steps).assign(along="steps"), _thinned(seconds).assign(along="seconds")]).assign(
+    axes: list[Literal["steps", "seconds"]] = ["steps", "seconds"]
+    curve = pd.concat(spread_along(traces, score, axis).reset_index().assign(along=axis) for axis in axes)
+    curve = curve[curve["place"] > 0]
+    decades = (PER_DECADE * np.log10(curve["place"])).round()
+    curve = curve[~curve.assign(place=decades).duplicated(["along", "place"], keep="last")]
+    return curve.assign(
         family=entry.family,
         method=entry.method,
-        name=" ".join([entry.method, *(word for word in entry.settings.split() if word != told_by_panels)]),
+        name=" ".join([entry.method, *words]),
         size=M if told_by_panels else math.nan,
         of_moments=singular,
     )
-
-
-def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
-    """At most so many points a decade, the last ones; what lies at 0 has no place on a logarithmic axis."""
-    curve = curve[curve["place"] > 0]
-    return curve[~(PER_DECADE * np.log10(curve["place"])).round().duplicated(keep="last")]

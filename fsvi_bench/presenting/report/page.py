@@ -12,8 +12,8 @@ from markupsafe import Markup
 from matplotlib.markers import MarkerStyle
 
 from fsvi_bench.files import require_writable_directory, write_atomically
-from fsvi_bench.presenting.figures import ASSETS
-from fsvi_bench.presenting.report.appearance import (
+from fsvi_bench.presenting.looks import (
+    ASSETS,
     Drawing,
     colour_variable,
     colour_variables,

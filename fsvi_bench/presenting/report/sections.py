@@ -13,11 +13,10 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_installed, method_names
-from fsvi_bench.presenting.figures import ASSETS
+from fsvi_bench.presenting.looks import ASSETS
 from fsvi_bench.presenting.report.comparison import RANKED, compared, rankings
 from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
-from fsvi_bench.presenting.result_table import format_mean, headings, own_prior, shown_scores, written_rows
-from fsvi_bench.presenting.summary import SHOWN, STATUSES
+from fsvi_bench.presenting.summary import SHOWN, STATUSES, format_mean, headings, own_prior, shown_scores, written_rows
 from fsvi_bench.presenting.tables import Table, Written
 from fsvi_bench.resources import read_yaml
 from fsvi_bench.running.settings import setting_words

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.presenting.report.appearance import method_place
+from fsvi_bench.presenting.looks import method_place
 from fsvi_bench.presenting.summary import ROW, SCORES, cells_of, summary_of
 from fsvi_bench.running.store import Archive, load_traces, read_archive
 from fsvi_bench.training.trace import Trace
@@ -50,8 +50,6 @@ class Study:
     archive: Archive
     cells: pd.DataFrame  #: `cells_of` the records, and their keys as `cell`
     summary: pd.DataFrame  #: `summary_of` the cells
-    #: Scores by data set, entry and split, seeds averaged; missing where one did not finish or lacks the score.
-    splits: pd.DataFrame
     of_cells: Mapping[str, Trace]  #: traces by `cell`
 
     @cached_property
@@ -62,27 +60,20 @@ class Study:
     def entries(self) -> list[Entry]:
         return sorted(self.cells["entry"].unique())
 
-    def entries_on(self, *datasets: str) -> list[Entry]:
-        """The entries that were run on one of these data sets, in order."""
-        return sorted(self.cells.loc[self.cells["dataset"].isin(datasets), "entry"].unique())
+    @cached_property
+    def splits(self) -> pd.DataFrame:
+        """Scores by data set, entry and split, seeds averaged; missing where one did not finish or lacks the score."""
+        return self.cells.groupby(["dataset", "entry", "split"])[SCORES].mean(skipna=False)
+
+    @cached_property
+    def finished(self) -> pd.DataFrame:
+        """The cells that have scores."""
+        return self.cells[self.cells["status"] == "ok"]
 
     def rivals(self, dataset: str, family: Family) -> list[Entry]:
-        """The entries of a family that are compared with one another."""
-        return [e for e in self.entries_on(dataset) if e.family == family and e.method != REFERENCE]
-
-    def row(self, dataset: str, entry: Entry) -> pd.DataFrame:
-        """The summary's lines of an entry on a data set, by score."""
-        return _part(self.summary, dataset, entry).set_index("score")
-
-    def finished(self, dataset: str, entry: Entry) -> pd.DataFrame:
-        """The cells that have scores."""
-        cells = _part(self.cells, dataset, entry)
-        return cells[cells["status"] == "ok"]
-
-    def traces(self, dataset: str, entry: Entry) -> list[Trace]:
-        """The traces of the cells that have scores."""
-        found = (self.of_cells.get(cell) for cell in self.finished(dataset, entry)["cell"])
-        return [trace for trace in found if trace is not None and trace.points]
+        """The entries of a family that are compared with one another on a data set, in order."""
+        entries = self.cells.loc[self.cells["dataset"] == dataset, "entry"].unique()
+        return sorted(e for e in entries if e.family == family and e.method != REFERENCE)
 
 
 def read_study(root: Path) -> Study:
@@ -105,14 +96,7 @@ def make_study(archive: Archive, traces: Mapping[str, Trace]) -> Study:
     cells = cells_of(archive.records).assign(**own)
     entries = _entries(cells)
     cells, summary = (frame.merge(entries, how="left") for frame in (cells, summary_of(cells)))
-    by_split = cells.groupby(["dataset", "entry", "split"])[SCORES]
-    splits = by_split.mean().where(by_split.count().eq(by_split.size(), axis=0))
-    return Study(archive, cells, summary, splits, traces)
-
-
-def _part(frame: pd.DataFrame, dataset: str, entry: Entry) -> pd.DataFrame:
-    of_dataset = frame[frame["dataset"] == dataset]
-    return of_dataset[of_dataset["entry"] == entry]
+    return Study(archive, cells, summary, traces)
 
 
 def _entries(cells: pd.DataFrame) -> pd.DataFrame:

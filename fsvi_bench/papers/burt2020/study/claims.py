@@ -12,7 +12,7 @@ from pydantic import Field
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers.burt2020.cells import LOST, in_words
 from fsvi_bench.papers.claims import Claim
-from fsvi_bench.presenting.figures import NO_LOGARITHM
+from fsvi_bench.presenting.looks import NO_LOGARITHM
 from fsvi_bench.statistics.resampled_t import paired_differences
 
 M = 80  #: the paper's default

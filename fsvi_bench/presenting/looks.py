@@ -1,7 +1,11 @@
-"""How methods look, the same in every figure; and figures as part of a page that may be light or dark."""
+"""How figures and methods look, the same everywhere; figures as files, and as part of a page that may be light or dark.
+
+Colours are safe for colour-blind readers (Okabe and Ito's palette).
+"""
 
 from __future__ import annotations
 
+import io
 import re
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,13 +17,22 @@ from markupsafe import Markup
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from fsvi_bench.presenting.figures import ASSETS, figure_bytes, write_figure
+from fsvi_bench.files import write_atomically
 from fsvi_bench.resources import read_yaml
 
+BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 #: Colours of a figure on light ground; the page's style sheet has their dark counterparts by the same names.
-INK, MUTED, RULE, BAND, PAPER, FAILED = "#1c2127", "#68707a", "#dfe3e8", "#f6f7f9", "#ffffff", "#b3362b"
-DOTS_PER_INCH = 150  #: of the PNG files, which are as wide as a page
-GROUND = {"ink": INK, "muted": MUTED, "rule": RULE, "band": BAND, "paper": PAPER, "failed": FAILED}
+GROUND = {
+    "ink": "#1c2127", "muted": "#68707a", "rule": "#dfe3e8", "band": "#f6f7f9", "paper": "#ffffff", "failed": "#b3362b"
+}  # fmt: skip
+ASSETS = Path(__file__).parent / "assets"
+STYLE = ASSETS / "figures.mplstyle"  #: Matplotlib's settings for every figure
+SPECS: dict[str, dict[str, Any]] = read_yaml(ASSETS / "figures.yaml")  # type: ignore[assignment]
+PAGE_WIDTH = 7.0  #: inches of a printed page's text; at this width no letter is smaller than 8 points
+SMALL = 8.0  #: points
+DOTS_PER_INCH = 200
+DOTS_IN_REPORT = 150  #: per inch, where figures are as wide as a page
+NO_LOGARITHM = 1e-9  #: a KL below this is 0 but for rounding, which a logarithmic axis cannot show
 
 
 @dataclass(frozen=True)
@@ -33,13 +46,12 @@ class Look:
 
 _LOOKS: dict[str, Any] = read_yaml(ASSETS / "looks.yaml")  # type: ignore[assignment]
 LOOKS = {method: Look(**look) for method, look in _LOOKS["methods"].items()}
-_BUILT_IN = tuple(LOOKS)
-_OTHERS = tuple(Look(**look) for look in _LOOKS["others"])
+_OTHERS = [Look(**look) for look in _LOOKS["others"]]
 
 
 def method_place(method: str) -> tuple[int, str]:
     """Where a method stands among others: the exact posterior first, methods from outside last, by name."""
-    return (_BUILT_IN.index(method), "") if method in LOOKS else (len(_BUILT_IN), method)
+    return ([*LOOKS].index(method), "") if method in LOOKS else (len(LOOKS), method)
 
 
 def look(method: str) -> Look:
@@ -63,8 +75,29 @@ def colour_variable(each: Look) -> str:
 
 
 def figure_style() -> AbstractContextManager[None]:
-    """Matplotlib's settings for a report's figures."""
+    """Matplotlib's settings for figures in pages."""
     return style.context(ASSETS / "report.mplstyle")
+
+
+def write_figure(figure: Figure, stem: Path, dots_per_inch: int = DOTS_PER_INCH) -> list[Path]:
+    """Writes `stem`.png and `stem`.svg, each whole or not at all; equal figures give equal bytes.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
+    for path in paths:
+        write_atomically(path, figure_bytes(figure, stem.name, path.suffix[1:], dots_per_inch))
+    return paths
+
+
+def figure_bytes(figure: Figure, name: str, kind: str, dots_per_inch: int = DOTS_PER_INCH) -> bytes:
+    """A figure as `png` or `svg`; its name salts the identifiers within an SVG."""
+    content = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {}
+    with style.context([STYLE, {"svg.hashsalt": name}]):
+        figure.savefig(content, format=kind, dpi=dots_per_inch, metadata=metadata)
+    return content.getvalue()
 
 
 @dataclass(frozen=True)
@@ -84,7 +117,7 @@ def write_drawing(figure: Figure, name: str, folder: Path, description: str, sub
     Raises:
         InputError: the folder cannot be written.
     """
-    paths = write_figure(figure, folder / name, DOTS_PER_INCH)
+    paths = write_figure(figure, folder / name, DOTS_IN_REPORT)
     svg = Markup(svg_for_page(paths[1].read_text(encoding="utf-8")))  # Matplotlib has escaped the texts in it
     width = round(96 * float(figure.get_figwidth()))
     return Drawing(svg, width, description, tuple(path.name for path in paths), subject)
@@ -96,8 +129,8 @@ def svg_for_page(svg: str) -> str:
     removed = r"<(metadata|style)\b.*?</\1>|<!--.*?-->| id=\"[^\"]*_\d+\"|xlink:(?=href)| font-family: [^;\"]*;?"
     svg = re.sub(removed, "", svg[svg.index("<svg") :], flags=re.S)
     svg = re.sub(r"^<svg\b[^>]*?viewBox=\"([^\"]*)\"[^>]*>", r'<svg viewBox="\1" aria-hidden="true">', svg)
-    variables = {colour: variable for variable, colour in {**GROUND, **colour_variables(dark=False)}.items()}
-    svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{variables[m[0]]})" if m[0] in variables else m[0], svg)
+    for variable, colour in {**GROUND, **colour_variables(dark=False)}.items():
+        svg = re.sub(rf"{colour}\b", f"var(--{variable})", svg)
     return re.sub(r">\s+<", "><", re.sub(r"\n\s*", " ", svg)).strip()
 
 

@@ -1,0 +1,225 @@
+"""What sections are made of: comparisons, ranks, groups of failures, provenance and commands."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+import numpy as np
+import pytest
+import typer
+from scipy.stats import t as student_t
+from scipy.stats import wilcoxon
+
+from fsvi_bench.api.run import plan_of
+from fsvi_bench.cli.app import app
+from fsvi_bench.methods.registry import load_method
+from fsvi_bench.presenting.report.comparison import held_out_ratio, rankings, supported_best
+from fsvi_bench.presenting.report.sections import commands, counts, method_summary, origin, troubles
+from fsvi_bench.running.options import RunOptions
+from fsvi_bench.statistics.bootstrap import bootstrap_ranks
+from tests.presenting.studies import cells, record, study_of
+
+NOISE = np.random.default_rng(1).standard_normal((4, 20))
+A = 5 + 0.01 * NOISE[0]
+DATASETS = ["boston", "concrete", "energy", "kin8nm", "naval", "yacht"]
+
+
+def best(*records):
+    found = supported_best(study_of(records), "boston", "full", "kl")
+    return None if found is None else found.name
+
+
+def p_value(a, b, ratio=51 / 455):
+    """Nadeau and Bengio's corrected paired t test, written out."""
+    difference = np.asarray(a) - np.asarray(b)
+    J = len(difference)
+    statistic = difference.mean() / math.sqrt(difference.var(ddof=1) * (1 / J + ratio))
+    return 2 * student_t.sf(abs(statistic), J - 1)
+
+
+def test_ratios_are_those_of_the_splits():
+    assert held_out_ratio("boston") == 51 / 455
+    assert held_out_ratio("toy") == 0  # each split is a draw of its own: nothing overlaps
+    assert held_out_ratio("somebody's") == 1 / 9
+
+
+def test_holm_decides_with_the_number_of_rivals():
+    """The same difference, p between 0.025 and 0.05, is enough against one rival and not against two alike."""
+    a = 5 + NOISE[0]
+    b = next(b for gap in np.linspace(0.3, 1.5, 400) if p_value(a, b := a + gap + NOISE[1]) < 0.04)
+    assert 0.025 < p_value(a, b) < 0.05
+    assert p_value(a, b, 0.0) < 0.01  # a plain t test would have been far surer
+    one = [*cells("rand-a", a), *cells("ssge", b)]
+    assert best(*one) == "rand-a full"
+    assert best(*one, *cells("fixed-a", b)) is None
+
+
+@pytest.mark.parametrize(("splits", "found"), [(5, None), (6, "rand-a full")])
+def test_no_test_of_few_splits_says_more_than_their_signs_could(splits, found):
+    """Five differences that happen to agree: t would be sure of them, and five signs give 2/2^5 = 0.0625 at least."""
+    a, b = A[:splits], (A + 1 + 0.001 * NOISE[1])[:splits]
+    assert p_value(a, b) < 1e-6
+    assert best(*cells("rand-a", a), *cells("ssge", b)) == found
+
+
+@pytest.mark.parametrize(
+    ("rivals", "found"),
+    [
+        ([("exact", [0.0] * 20, {})], None),  # no rival
+        ([("exact", [0.0] * 20, {}), ("rand-a", A + 1, {"M": 80})], "rand-a full"),  # settings are
+        ([("ssge", [math.inf] * 20, {})], "rand-a full"),
+        ([("ssge", [*(A - 1)[:19], math.inf], {})], None),  # once does not decide
+        ([("ssge", [*(A - 1)[:18], None, None], {})], None),  # unfinished: not best, and still a rival
+        ([("ssge", [*(A + 1)[:18], None, None], {})], "rand-a full"),
+    ],
+)
+def test_who_is_a_rival(rivals, found):
+    records = [each for method, values, changes in rivals for each in cells(method, values, **changes)]
+    assert best(*cells("rand-a", A), *records) == found
+
+
+def test_failures_alike_but_for_numbers_stand_together():
+    reasons = ["CUDA out of memory: 3.5 GiB", "CUDA out of memory: 12 GiB", "CUDA error 3.5"]
+    records = [record("ssge", split, None, reason=reason) for split, reason in enumerate(reasons)]
+    records.append(record("ssge", 3, None, reason="CUDA out of memory: 1 GiB", status="diverged"))
+    records.append(record("ssge", 4, None, reason="x" * 5000, dataset="yacht"))
+    told = ("status", "cells", "of", "where", "numbers_differ")
+    assert [tuple(t[name] for name in told) for t in troubles(study_of(records))] == [
+        ("failed", 2, 4, ["boston 0-1"], True),
+        ("diverged", 1, 4, ["boston 3"], False),
+        ("failed", 1, 4, ["boston 2"], False),
+        ("failed", 1, 1, ["yacht 4"], False),
+    ]
+
+
+def test_provenance_counts_what_differs():
+    records = cells("rand-a", [1.0, 2.0])
+    records += [record("ssge", 0, 1.0, code_sha256="a" * 64, provenance={"torch": "2.11"}), record("ssge", 1, 1.0)]
+    found = origin(study_of(records))
+    assert found["facts"]["hardware"] == [("a machine", 3), ("not recorded", 1)]
+    assert found["facts"]["PyTorch"] == [("not recorded", 3), ("2.11", 1)]
+    assert {method: len(hashes) for method, hashes in found["code"].items()} == {"rand-a": 1, "ssge": 2}
+    assert found["training"] == 8.0  # 2 s a cell
+    tasks = {dataset: rows.to_numpy().tolist() for dataset, rows in found["tasks"]}
+    assert tasks == {"boston": [[0, f"{0:064x}"], [1, f"{1:064x}"]]}
+
+
+def test_methods_from_elsewhere_come_last_and_missing_and_stale_cells_are_counted():
+    assert method_summary("Mine") == "not among the installed methods"
+    records = [record("Mine", 0, 1.0), record("ssge", 1), record("ssge", 2, None, status="diverged")]
+    study = study_of(records, planned=9, missing=6, stale=2)
+    assert [entry.method for entry in study.entries] == ["ssge", "Mine"]
+    assert counts(study) == {"planned": 9, "ok": 1, "diverged": 1, "failed": 1, "missing": 6, "stale": 2}
+
+
+def test_commands_ask_for_the_records_cells():
+    """Parsed and planned as `run` does it, they give the records' methods, families, settings, splits and seeds."""
+    wanted = [("exact", "full", {}, 0), ("exact", "ffg", {}, 0), ("ssge", "ffg", {"lr": 0.05, "minibatch": "full"}, 0)]
+    wanted += [("rand-a", "full", {"M": M, "max_steps": 7}, seed) for M in (20, 80) for seed in (0, 1)]
+    records = []
+    for method, family, changes, seed in wanted:
+        options = load_method(method).options(changes).model_dump(mode="json")
+        same = {"family": family, "hyperparameters": options, "seed": seed}
+        records += [record(method, split, 1.0, **same) for split in (0, 1, 4)]
+    planned = [cell for line in commands(study_of(records)) for cell in planned_cells(line)]
+    expected = [(r.dataset, r.split, r.method, r.family, str(r.hyperparameters), r.seed) for r in records]
+    assert sorted(planned) == sorted(expected)
+
+
+def planned_cells(line):
+    program, name, *arguments = shlex.split(line)
+    assert (program, name) == ("fsvi-bench", "run")
+    given = typer.main.get_command(app).commands["run"].make_context("run", arguments).params
+    plan = plan_of(RunOptions(**{name: value for name, value in given.items() if name in RunOptions.model_fields}))
+    for variant in plan.variants:
+        for dataset, split in plan.splits:
+            for seed in variant.seeds:
+                yield dataset, split, variant.method, variant.family, str(variant.hyperparameters), seed
+
+
+# --- Ranks over data sets ---------------------------------------------------------------------------------------------
+
+
+def standings_of(records):
+    return next(found for found in rankings(study_of(records)) if found.score == "kl_moment_matched").standings
+
+
+def intervals_of(records):
+    return {standing.entry.method: standing.interval for standing in standings_of(records)}
+
+
+def scored(scores):
+    """Method -> KL on each data set."""
+    pairs = [(method, pair) for method, row in scores.items() for pair in zip(DATASETS, row, strict=False)]
+    return [record(method, 0, kl, dataset=dataset) for method, (dataset, kl) in pairs]
+
+
+def tables_of(tables, methods):
+    """Records of a table [methods, splits, seeds] of each data set; NaN is no cell."""
+    return [
+        record(method, split, float(kl), seed=seed, dataset=dataset, **changes)
+        for dataset, table in tables.items()
+        for (method, changes), rows in zip(methods.items(), table, strict=True)
+        for (split, seed), kl in np.ndenumerate(rows)
+        if not math.isnan(kl)
+    ]
+
+
+def test_the_others_are_compared_with_the_best_mean_rank():
+    rand_a, fixed_a = [1.0, 1.0, 1.0, 1.0, 1.0, 4.0], [1.3, 1.5, 1.4, 1.2, 1.7, 3.9]
+    scores = {"rand-a": rand_a, "fixed-a": fixed_a, "ssge": [2.0, 1.0, 3.0, 4.0, 5.0, 3.5]}
+    standings = standings_of(scored(scores))
+    assert [s.entry.method for s in standings] == ["rand-a", "fixed-a", "ssge"]
+    # fixed-a's only gain is the smallest difference: 2 · 2/2⁶. Of the coin flips of ssge's ranks 2 (the gain, 0.5)
+    # to 6, those with a sum of at most 2 are "none" and "the 2": 2 · 2/2⁵. Holm: twice the smaller, then the larger.
+    assert [s.beside_first for s in standings] == [None, (1, 5, 0, 4 / 64, 8 / 64), (1, 4, 1, 4 / 32, 4 / 32)]
+    assert wilcoxon(np.subtract(fixed_a, rand_a), method="exact").pvalue == pytest.approx(4 / 64, rel=1e-14)
+
+
+def test_what_is_not_ranked_is_counted_and_not_tested():
+    scores = {"rand-a": [1.0, 1.0, 1.0], "fixed-a": [2.0, 2.0, math.inf], "ssge": [0.5, 3.0, None]}
+    unranked = standings_of(scored(scores))[-1]
+    assert (unranked.entry.method, unranked.interval) == ("ssge", None)
+    assert unranked.beside_first == (1, 1, 0, None, None)
+
+
+def test_fewer_seeds_than_another_method_has_are_not_missing_cells():
+    """Seeds 0-1 beside 0-4: a split's score is the mean over the seeds that an entry has."""
+    generator = np.random.default_rng(2)
+    tables = {dataset: generator.random((3, 4, 5)) for dataset in DATASETS[:3]}
+    for table in tables.values():
+        table[0, :, 1:] = table[2, :, 2:] = math.nan
+    records = tables_of(tables, {"fixed-a": {}, "rand-a": {}, "ssge": {}})
+    means = {name: np.nanmean(table, axis=2, keepdims=True) for name, table in tables.items()}
+    expected = bootstrap_ranks(means, np.random.default_rng(0)).intervals()
+    found = intervals_of(records)
+    assert [found[name] for name in ("fixed-a", "rand-a", "ssge")] == expected
+    # A seed that an entry has elsewhere on the data set and lacks here is missing all the same.
+    lost = ("ssge", "concrete", 2, 1)
+    found = intervals_of([r for r in records if (r.method, r.dataset, r.split, r.seed) != lost])
+    assert [name for name, interval in found.items() if interval is None] == ["ssge"]
+
+
+@pytest.mark.parametrize("method", ["exact-like", "spike-and-slab", "bernoulli-dropout"])
+def test_one_seed_is_repeated_where_the_method_has_no_randomness_or_is_not_here(method):
+    """The others' seeds stay columns, so that the bootstrap draws them; else they would be averaged first."""
+    options = {}
+    if method == "bernoulli-dropout":
+        entry = load_method(method)
+        assert entry.cls.is_deterministic(entry.options({"training": "closed-form"}))
+        options = entry.options({"training": "closed-form"}).model_dump(mode="json")
+    generator = np.random.default_rng(3)
+    tables = {dataset: generator.random((2, 3, 2)) for dataset in DATASETS[:3]}
+    one_seed = {name: np.where([[[True, True]], [[True, False]]], table, math.nan) for name, table in tables.items()}
+    found = intervals_of(tables_of(one_seed, {"rand-a": {}, method: {"hyperparameters": options}}))
+    for table in tables.values():
+        table[1, :, 1] = table[1, :, 0]
+    expected = bootstrap_ranks(tables, np.random.default_rng(0)).intervals()
+    assert [found[name] for name in ("rand-a", method)] == expected
+
+
+def test_different_single_seeds_of_methods_with_randomness_are_ranked():
+    tables = {dataset: np.array([[[1.0, math.nan]], [[math.nan, 2.0]]]) for dataset in DATASETS}
+    found = intervals_of(tables_of(tables, {"rand-a": {}, "ssge": {}}))
+    assert {name: interval.mean_rank for name, interval in found.items()} == {"rand-a": 1.0, "ssge": 2.0}
