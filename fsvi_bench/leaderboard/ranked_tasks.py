@@ -26,7 +26,7 @@ from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.raw import RawData
-from fsvi_bench.tasks.task import Task, bind, bind_task, raw_data
+from fsvi_bench.tasks.task import Task, bind_task, raw_data
 
 TASKS, WITH_REAL_TARGETS = 5, 3  #: per data set
 OFFICIAL_SPLITS = range(5)  #: of each data set, run too and shown, never ranked
@@ -130,7 +130,7 @@ def _with_real_targets(official: FrozenTask, raw: RawData, number: int, stream: 
         test_index=torch.from_numpy(test),
         **moved,
     )
-    return bind(drawn, raw)
+    return bind_task(drawn, raw=raw)
 
 
 def _inducing_points(X: np.ndarray, official: FrozenTask, stream: np.random.Generator) -> np.ndarray:

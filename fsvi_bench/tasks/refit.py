@@ -16,7 +16,7 @@ from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, Fit
 from fsvi_bench.tasks.raw import RawData
-from fsvi_bench.tasks.task import Task, bind
+from fsvi_bench.tasks.task import Task, bind_task
 
 #: How far a refit's predictions may end from the frozen task's: three to five times the most that was found with other
 #: kernels of BLAS, 0.066 and 0.019 (`benchmarks/README.md`). How far its bound may, the data set's card says.
@@ -68,7 +68,7 @@ def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Ref
         raise ValueError(f"{task.dataset} split {task.split} against {other.dataset} split {other.split}")
     fit, other_fit = _fit(frozen.certificate), _fit(refitted.certificate)
     bound, other_bound = fit.bound_per_point, other_fit.bound_per_point
-    (mean, sd), (other_mean, other_sd) = _predictions(bind(task, raw)), _predictions(bind(other, raw))
+    (mean, sd), (other_mean, other_sd) = _predictions(bind_task(task, raw=raw)), _predictions(bind_task(other, raw=raw))
     bounds = bound, other_bound, abs(bound - other_bound)
     means = float(mean.mean()), float(other_mean.mean()), _size((other_mean - mean) / sd)
     sds = float(sd.mean()), float(other_sd.mean()), _size((other_sd / sd).log())
