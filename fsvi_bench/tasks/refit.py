@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, Fit
+from fsvi_bench.tasks.certificate import CertifiedTask
 from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tasks.task import Task, bind_task
 
@@ -60,15 +60,14 @@ def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Ref
     """The frozen task against a fit of the same split.
 
     Raises:
-        ValueError: they are not of one split, or one of them was not fitted.
         InputError: the raw data are not the tasks'.
     """
     task, other = frozen.task, refitted.task
-    if (task.dataset, task.split) != (other.dataset, other.split):
-        raise ValueError(f"{task.dataset} split {task.split} against {other.dataset} split {other.split}")
-    fit, other_fit = _fit(frozen.certificate), _fit(refitted.certificate)
+    fit, other_fit = frozen.certificate.fit, refitted.certificate.fit
+    assert fit and other_fit
+    assert (task.dataset, task.split) == (other.dataset, other.split)
     bound, other_bound = fit.bound_per_point, other_fit.bound_per_point
-    (mean, sd), (other_mean, other_sd) = _predictions(bind_task(task, raw=raw)), _predictions(bind_task(other, raw=raw))
+    (mean, sd), (other_mean, other_sd) = (_predictions(bind_task(each, raw=raw)) for each in (task, other))
     bounds = bound, other_bound, abs(bound - other_bound)
     means = float(mean.mean()), float(other_mean.mean()), _size((other_mean - mean) / sd)
     sds = float(sd.mean()), float(other_sd.mean()), _size((other_sd / sd).log())
@@ -96,9 +95,3 @@ def _predictions(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"
 def _size(values: Float[Tensor, " n"]) -> float:
     """Root mean square."""
     return float(values.square().mean().sqrt())
-
-
-def _fit(certificate: Certificate) -> Fit:
-    if certificate.fit is None:
-        raise ValueError(f"{certificate.dataset} split {certificate.split} was not fitted")
-    return certificate.fit
