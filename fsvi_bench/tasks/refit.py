@@ -64,7 +64,8 @@ def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Ref
     """
     task, other = frozen.task, refitted.task
     fit, other_fit = frozen.certificate.fit, refitted.certificate.fit
-    assert fit and other_fit
+    assert fit is not None
+    assert other_fit is not None
     assert (task.dataset, task.split) == (other.dataset, other.split)
     bound, other_bound = fit.bound_per_point, other_fit.bound_per_point
     (mean, sd), (other_mean, other_sd) = (_predictions(bind_task(each, raw=raw)) for each in (task, other))
