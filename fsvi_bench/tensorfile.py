@@ -9,22 +9,19 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, plain, quoted
-from fsvi_bench.files import is_file, write_atomically
+from fsvi_bench.files import write_atomically
 
 MAX_BYTES = 256 * 2**20
-TensorStream = Any  #: an open safetensors file; the library has no type for it
 
 
 @dataclass(frozen=True)
@@ -91,23 +88,6 @@ def read_tensor_file(
         raise _not_safetensors(path, expected_format, error) from error
     _check_metadata(path, metadata, expected_format, required_metadata)
     return TensorFile(path, tensors, metadata)
-
-
-@contextmanager
-def open_tensor_file(path: Path, expected_format: str, required_metadata: Iterable[str]) -> Iterator[TensorStream]:
-    """Opens a safetensors file of which not all tensors are wanted: they are read by name and slice.
-
-    Raises:
-        InputError: no such file, not safetensors, another format, or metadata missing.
-    """
-    if not is_file(path):
-        raise InputError(f"cannot read {path}: no such file")
-    try:
-        with safe_open(path, "pt") as stream:
-            _check_metadata(path, stream.metadata() or {}, expected_format, required_metadata)
-            yield stream
-    except (SafetensorError, OSError) as error:
-        raise _not_safetensors(path, expected_format, error) from error
 
 
 def _not_safetensors(path: Path, expected_format: str, error: Exception) -> InputError:

@@ -4,8 +4,7 @@
 `tests/methods` holds our own methods to the same and more.
 """
 
-from fsvi_bench.conformance.checks import CHECKS
-from fsvi_bench.conformance.runner import Finding, Report, check_method, parametrize_with_checks
+from fsvi_bench.conformance.checks import CHECKS, Report, check_method, parametrize_with_checks
 from fsvi_bench.conformance.subject import Subject, subjects
 
-__all__ = ["CHECKS", "Finding", "Report", "Subject", "check_method", "parametrize_with_checks", "subjects"]
+__all__ = ["CHECKS", "Report", "Subject", "check_method", "parametrize_with_checks", "subjects"]

@@ -25,7 +25,7 @@ from fsvi_bench.tasks.certificate import certify
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import official_splits, read_official
 from fsvi_bench.tasks.raw import RawData
-from fsvi_bench.tasks.task import Task, bind, bind_task, raw_data
+from fsvi_bench.tasks.task import Task, bind_task, raw_data
 
 TASKS, WITH_REAL_TARGETS = 5, 3  #: per data set
 OFFICIAL_SPLITS = range(5)  #: of each data set, run too and shown, never ranked
@@ -108,7 +108,7 @@ def _draw(number: int, official: FrozenTask, raw: RawData, stream: Stream) -> Ta
         test_index=torch.from_numpy(test),
         **moved,
     )
-    task = bind(drawn, raw)
+    task = bind_task(drawn, raw=raw)
     if number >= WITH_REAL_TARGETS:
         task = _with_targets_of_the_model(task, stream)
     certify(task).require_limits()

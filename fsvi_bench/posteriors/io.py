@@ -69,14 +69,11 @@ def read_posterior(
     path: Path,
     k: int | None = None,
     task_sha256: str | None = None,
-    *,
-    must_name_task: bool = False,
     content: bytes | None = None,
 ) -> Posterior:
     """Reads and checks one posterior; with `k` given it must have that many weights.
 
-    A file may name its task in the metadata `task_sha256`, or must; one that names another than the one given is
-    refused.
+    A file may name its task in the metadata `task_sha256`; one that names another than the one given is refused.
 
     Args:
         content: the file's bytes, where they have been read already; `path` then is but its name.
@@ -85,8 +82,7 @@ def read_posterior(
         InputError: it is not a valid `fsvi-posterior/1` file of a kind that this version scores, or has another k, or
             belongs to another task.
     """
-    required = ("format", "kind", "task_sha256") if must_name_task else ("format", "kind")
-    file = read_tensor_file(path, FORMAT, required, content)
+    file = read_tensor_file(path, FORMAT, ("format", "kind"), content)
     _check_metadata(file, task_sha256)
     kind = file.metadata["kind"]
     if kind not in KINDS:

@@ -33,9 +33,9 @@ class TrainablePosterior(nn.Module, ABC):
     @torch.no_grad()
     def posterior(self) -> Posterior:
         """A copy without gradients: by default of the Gaussian whose mean and root `forward` gives."""
-        mean, root = self()
-        if root.ndim == 2:
-            return FactorisedGaussian(mean[:, : self.k].clone(), root[:, : self.k].clone())
+        mean, root, *_ = self()
+        if root.ndim == 2:  # of either sign where it is a multiple of the mean
+            return FactorisedGaussian(mean[:, : self.k].clone(), root[:, : self.k].abs())
         return FullGaussian(mean[:, : self.k].clone(), root[:, : self.k, : self.k].clone())
 
     def only(self, problem: int) -> nn.Module:
@@ -146,11 +146,6 @@ class TrainableMultiplicative(TrainablePosterior):
     def forward(self) -> Multiplicative:
         theta, log_alpha = self.theta[:, : self.k], self.log_alpha[:, : self.count].expand(-1, self.k)
         return Multiplicative(theta, (0.5 * log_alpha).exp() * theta, log_alpha)
-
-    @torch.no_grad()
-    def posterior(self) -> FactorisedGaussian:
-        theta, scale, _ = self()
-        return FactorisedGaussian(theta.clone(), scale.abs())
 
 
 class TrainableAdditive(TrainablePosterior):

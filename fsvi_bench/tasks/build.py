@@ -17,11 +17,11 @@ from fsvi_bench.seeds import derived_generator
 from fsvi_bench.sources import meaning_sha256
 from fsvi_bench.tasks import toy
 from fsvi_bench.tasks.card import Card, FitSettings, ToySource, card_names, load_card
-from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, certify, differences, read_within_limits
+from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, certify, differences, read_certified
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.raw import Array, RawData, cache_dir, load_raw
 from fsvi_bench.tasks.splits import Index, standard_splits
-from fsvi_bench.tasks.task import Task, bind, raw_data
+from fsvi_bench.tasks.task import Task, bind_task
 
 Rows = Sequence[Index]  #: of training and of testing
 
@@ -116,7 +116,7 @@ def new_task(dataset: str, split: int, raw: RawData, rows: Rows, features: str, 
     frozen = FrozenTask(
         dataset, split, raw.sha256, features, **doubles, train_index=train, test_index=test, own_data=own
     )
-    return bind(frozen, raw)
+    return bind_task(frozen, raw=raw)
 
 
 def cached_task_path(card: Card, split: int) -> Path:
@@ -142,9 +142,13 @@ def load_cached(card: Card, split: int) -> CertifiedTask | None:
         TaskRefused: its certificate fails its own limits.
     """
     try:
-        return read_within_limits(cached_task_path(card, split))
+        task, certificate = read_certified(cached_task_path(card, split))
     except InputError:
         return None
+    if certificate is None:
+        return None
+    certificate.require_limits()
+    return CertifiedTask(task, certificate)
 
 
 def verification(task: FrozenTask, stored: Certificate | None, data_dir: Path | None = None) -> tuple[float, list[str]]:
@@ -154,7 +158,7 @@ def verification(task: FrozenTask, stored: Certificate | None, data_dir: Path | 
         InputError: the raw data cannot be had.
     """
     try:
-        fresh = certify(bind(task, raw_data(task, data_dir)), stored.fit if stored else None)
+        fresh = certify(bind_task(task, data_dir), stored.fit if stored else None)
         fresh.require_limits()
     except TaskRefused as error:
         return math.nan, [str(error)]

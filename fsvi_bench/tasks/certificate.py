@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, ValidationError
@@ -110,8 +109,7 @@ class Certificate(Strict):
                 )
 
 
-@dataclass(frozen=True)
-class CertifiedTask:
+class CertifiedTask(NamedTuple):
     """A task with the certificate that vouches for it."""
 
     task: FrozenTask
@@ -156,24 +154,19 @@ def _posterior_checks(problem: Task) -> tuple[PosteriorCheck, ...]:
     mean, tril = problem.truth.posterior.mean, problem.truth.covariance_tril
     data = problem.Phi, problem.y, problem.noise_variance
     other = blr_posterior_cholesky(*data)
-    cholesky = PosteriorCheck(
-        method="cholesky",
-        mean_relative_difference=_relative_difference(mean, other.mean),
-        covariance_relative_difference=_relative_difference(
-            tril @ tril.mT, torch.cholesky_inverse(other.precision_tril)
-        ),
-        kl=float(gaussian_kl_to_precision(mean, tril, *other).total),
+    kl = float(gaussian_kl_to_precision(mean, tril, *other).total)
+    routes: list[tuple[Any, ...]] = [("cholesky", other.mean, torch.cholesky_inverse(other.precision_tril), kl)]
+    if problem.N <= WOODBURY_MAX_N:
+        routes.append(("woodbury", *blr_posterior_woodbury(*data), None))
+    return tuple(
+        PosteriorCheck(
+            method=route,
+            mean_relative_difference=_relative_difference(mean, other_mean),
+            covariance_relative_difference=_relative_difference(tril @ tril.mT, covariance),
+            kl=kl,
+        )
+        for route, other_mean, covariance, kl in routes
     )
-    if problem.N > WOODBURY_MAX_N:
-        return (cholesky,)
-    other_mean, covariance = blr_posterior_woodbury(*data)
-    woodbury = PosteriorCheck(
-        method="woodbury",
-        mean_relative_difference=_relative_difference(mean, other_mean),
-        covariance_relative_difference=_relative_difference(tril @ tril.mT, covariance),
-        kl=None,
-    )
-    return cholesky, woodbury
 
 
 def _relative_difference(a: Tensor, b: Tensor) -> float:
@@ -225,11 +218,24 @@ def read_certified(path: Path) -> tuple[FrozenTask, Certificate | None]:
         InputError: one of the two is not valid, or the certificate is that of another task.
     """
     task, beside = read_task(path), certificate_path(path)
-    return task, require_match(read_certificate(beside), task, beside) if is_file(beside) else None
+    if not is_file(beside):
+        return task, None
+    try:
+        return task, certificate_of(task, beside.read_bytes(), beside)
+    except OSError as error:
+        raise InputError(f"cannot read {beside}: {error.strerror}") from error
 
 
-def require_match(certificate: Certificate, task: FrozenTask, where: Path) -> Certificate:
-    """Raises InputError unless the certificate is that of the task."""
+def certificate_of(task: FrozenTask, text: str | bytes, where: Path) -> Certificate:
+    """A task's certificate from its text.
+
+    Raises:
+        InputError: it is not `fsvi-certificate/1`, or that of another task.
+    """
+    try:
+        certificate = Certificate.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError(f"{where} is not a valid certificate: {invalid_field(error)}; build the task again") from error
     if certificate.task_sha256 != task.sha256:
         raise InputError(
             f"{where} certifies task {certificate.task_sha256[:12]}..., but {task.dataset} split {task.split} is "
@@ -238,29 +244,17 @@ def require_match(certificate: Certificate, task: FrozenTask, where: Path) -> Ce
     return certificate
 
 
-def read_within_limits(path: Path) -> CertifiedTask:
-    """A task file and the certificate beside it, which stands for it: `fsvi-bench tasks verify` computes that again.
-
-    Raises:
-        InputError: one of the two files is damaged or missing.
-        TaskRefused: the certificate fails the limits of this version.
-    """
-    task, certificate = read_certified(path)
-    if certificate is None:
-        raise InputError(f"{path} has no certificate beside it; build the task again")
-    certificate.require_limits()
-    return CertifiedTask(task, certificate)
-
-
-def save(built: CertifiedTask, path: Path) -> None:
-    """Writes a task and the certificate beside it.
+def save(built: tuple[FrozenTask, Certificate | None], path: Path) -> None:
+    """Writes a task, and the certificate beside it if it has one.
 
     Raises:
         InputError: the place is not writable.
         TaskRefused: a number of the certificate is not finite.
     """
-    write_atomically(certificate_path(path), f"{certificate_json(built.certificate, indent=2)}\n".encode())
-    write_task(path, built.task)
+    task, certificate = built
+    if certificate is not None:
+        write_atomically(certificate_path(path), f"{certificate_json(certificate, indent=2)}\n".encode())
+    write_task(path, task)
 
 
 def certificate_path(task_path: Path) -> Path:
@@ -280,27 +274,3 @@ def certificate_json(certificate: Certificate, indent: int | None = None) -> str
         raise TaskRefused(
             f"the certificate of {certificate.dataset} split {certificate.split} holds NaN or infinity"
         ) from error
-
-
-def read_certificate(path: Path) -> Certificate:
-    """Reads a certificate strictly.
-
-    Raises:
-        InputError: it cannot be read or is not `fsvi-certificate/1`.
-    """
-    try:
-        return parse_certificate(path, path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-
-
-def parse_certificate(where: Path, text: str | bytes) -> Certificate:
-    """A certificate from its text.
-
-    Raises:
-        InputError: it is not `fsvi-certificate/1`.
-    """
-    try:
-        return Certificate.model_validate_json(text)
-    except ValidationError as error:
-        raise InputError(f"{where} is not a valid certificate: {invalid_field(error)}; build the task again") from error

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.files import write_atomically
-from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, save
-from fsvi_bench.tasks.frozen import FrozenTask, write_task
+from fsvi_bench.tasks.certificate import Certificate, save
+from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.tensorfile import write_tensor_file
 
 FORMAT = "fsvi-training-problem/1"
-Format = Literal["npz", "safetensors", "task"]
+FORMATS = {"npz": "npz", "safetensors": "safetensors", "task": "safetensors"}  #: and how their files end
 
 
 def training_tensors(problem: Task) -> dict[str, Tensor]:
@@ -48,43 +47,29 @@ def export_task(
 ) -> Path:
     """Writes a task in one of the formats into a folder and returns the file's path.
 
-    `task` is the frozen task itself (`fsvi-task/1`), with the certificate beside it, if it has one.
+    `task` is the frozen task itself (`fsvi-task/1`), with the certificate beside it, if it has one. `npz` and
+    `safetensors` are what a method may see of it. With those tensors go words that tell the problem from others, in an
+    `npz` as arrays of text without an axis; `task_sha256` goes into the posterior's file.
 
     Raises:
-        InputError: an unknown format, raw data that cannot be had, or a place that is not writable.
+        InputError: an unknown format, raw data that cannot be had, features that are not finite, or a place that is not
+            writable.
     """
-    if form not in get_args(Format):
-        raise unknown_name("format", form, get_args(Format))
-    if form != "task":
-        return export_problem(bind_task(task, data_dir), out, form)
-    path = split_path(out, task.dataset, task.split)
-    if certificate is None:
-        write_task(path, task)
-    else:
-        save(CertifiedTask(task, certificate), path)
-    return path
-
-
-def export_problem(problem: Task, out: Path, form: str) -> Path:
-    """Writes what a method may see of a task, as `npz` or `safetensors`, and returns the file's path.
-
-    With the tensors go words that tell the problem from others, in an `npz` as arrays of text without an axis;
-    `task_sha256` goes into the posterior's file.
-
-    Raises:
-        InputError: features that are not finite, or a place that is not writable.
-    """
-    if not bool(torch.isfinite(problem.Phi).all()):
-        raise InputError(f"the features of {problem.dataset} split {problem.split} are not finite")
-    tensors = training_tensors(problem)
-    words = {name: str(getattr(problem.frozen, name)) for name in ("dataset", "split", "features", "k")}
-    words |= {"format": FORMAT, "task_sha256": problem.sha256}
-    path = split_path(out, problem.dataset, problem.split, form)
+    if form not in FORMATS:
+        raise unknown_name("format", form, FORMATS)
+    path = split_path(out, task.dataset, task.split, FORMATS[form])
+    if form == "task":
+        save((task, certificate), path)
+        return path
+    tensors = training_tensors(bind_task(task, data_dir))
+    if not bool(tensors["Phi"].isfinite().all()):
+        raise InputError(f"the features of {task.dataset} split {task.split} are not finite")
+    words = {name: str(getattr(task, name)) for name in ("dataset", "split", "features", "k")}
+    words |= {"format": FORMAT, "task_sha256": task.sha256}
     if form == "safetensors":
         write_tensor_file(path, tensors, words)
         return path
     arrays: dict[str, Any] = tensors | words
-    stream = io.BytesIO()
-    np.savez(stream, **arrays)
+    np.savez(stream := io.BytesIO(), **arrays)
     write_atomically(path, stream.getvalue())
     return path

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, Fit
+from fsvi_bench.tasks.certificate import CertifiedTask
 from fsvi_bench.tasks.raw import RawData
-from fsvi_bench.tasks.task import Task, bind
+from fsvi_bench.tasks.task import Task, bind_task
 
 #: How far a refit's predictions may end from the frozen task's: three to five times the most that was found with other
 #: kernels of BLAS, 0.066 and 0.019 (`benchmarks/README.md`). How far its bound may, the data set's card says.
@@ -60,15 +60,15 @@ def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Ref
     """The frozen task against a fit of the same split.
 
     Raises:
-        ValueError: they are not of one split, or one of them was not fitted.
         InputError: the raw data are not the tasks'.
     """
     task, other = frozen.task, refitted.task
-    if (task.dataset, task.split) != (other.dataset, other.split):
-        raise ValueError(f"{task.dataset} split {task.split} against {other.dataset} split {other.split}")
-    fit, other_fit = _fit(frozen.certificate), _fit(refitted.certificate)
+    fit, other_fit = frozen.certificate.fit, refitted.certificate.fit
+    assert fit is not None
+    assert other_fit is not None
+    assert (task.dataset, task.split) == (other.dataset, other.split)
     bound, other_bound = fit.bound_per_point, other_fit.bound_per_point
-    (mean, sd), (other_mean, other_sd) = _predictions(bind(task, raw)), _predictions(bind(other, raw))
+    (mean, sd), (other_mean, other_sd) = (_predictions(bind_task(each, raw=raw)) for each in (task, other))
     bounds = bound, other_bound, abs(bound - other_bound)
     means = float(mean.mean()), float(other_mean.mean()), _size((other_mean - mean) / sd)
     sds = float(sd.mean()), float(other_sd.mean()), _size((other_sd / sd).log())
@@ -96,9 +96,3 @@ def _predictions(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"
 def _size(values: Float[Tensor, " n"]) -> float:
     """Root mean square."""
     return float(values.square().mean().sqrt())
-
-
-def _fit(certificate: Certificate) -> Fit:
-    if certificate.fit is None:
-        raise ValueError(f"{certificate.dataset} split {certificate.split} was not fitted")
-    return certificate.fit

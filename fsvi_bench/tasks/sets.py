@@ -1,4 +1,4 @@
-"""All splits of a data set in one file, `fsvi-task-set/1`, of which one task is read without the others.
+"""All splits of a data set in one file, `fsvi-task-set/1`.
 
 Its tensors are those of `fsvi-task/1` with a leading axis of splits, and `certificate.<split>` in its metadata is the
 certificate of one of them.
@@ -13,9 +13,9 @@ import torch
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.tasks import frozen
-from fsvi_bench.tasks.certificate import CertifiedTask, certificate_json, parse_certificate, require_match
+from fsvi_bench.tasks.certificate import CertifiedTask, certificate_json, certificate_of
 from fsvi_bench.tasks.frozen import TENSOR_NAMES, task_of
-from fsvi_bench.tensorfile import TensorFile, TensorStream, open_tensor_file, write_tensor_file
+from fsvi_bench.tensorfile import TensorFile, read_tensor_file, write_tensor_file
 
 FORMAT = "fsvi-task-set/1"
 _SHARED = ("dataset", "data_sha256", "features")
@@ -41,10 +41,10 @@ def write_set(path: Path, members: Sequence[CertifiedTask]) -> None:
 def is_set(path: Path) -> bool:
     """Whether a file says that it is a set; whether it is one in earnest is found when it is read."""
     try:
-        with open_tensor_file(path, FORMAT, ()):
-            return True
+        read_tensor_file(path, FORMAT, ())
     except InputError:
         return False
+    return True
 
 
 def splits_of(path: Path) -> list[int]:
@@ -53,33 +53,31 @@ def splits_of(path: Path) -> list[int]:
     Raises:
         InputError: it is no such file.
     """
-    with open_tensor_file(path, FORMAT, _SHARED) as stream:
-        return list(range(_count(path, stream)))
+    return list(range(_count(read_tensor_file(path, FORMAT, _SHARED))))
 
 
-def _count(path: Path, stream: TensorStream) -> int:
-    shapes = {name: stream.get_slice(name).get_shape() for name in stream.keys()}  # noqa: SIM118 -- not a mapping
+def _count(content: TensorFile) -> int:
+    shapes = {name: list(tensor.shape) for name, tensor in content.tensors.items()}
     counts = {shape[0] if shape else 0 for shape in shapes.values()}
     if len(counts) != 1:
-        raise InputError(f"{path}: its tensors have shapes {shapes}, expected one number of splits in front of all")
-    return int(counts.pop())
+        raise content.error(f"its tensors have shapes {shapes}, expected one number of splits in front of all")
+    return counts.pop()
 
 
 def read_member(path: Path, split: int) -> CertifiedTask:
-    """One task of a set, with its certificate. The tensors of the others are not read.
+    """One task of a set, with its certificate. What is wrong with the others does not matter.
 
     Raises:
         InputError: it is not there or not valid; says which field is wrong, what was got and expected.
     """
-    name = Path(f"{path}:{split}")
-    with open_tensor_file(path, FORMAT, _SHARED) as stream:
-        if split not in range(count := _count(path, stream)):
-            raise InputError(f"{path} has no split {split}; its splits run from 0 to {count - 1}")
-        metadata = stream.metadata()
-        # Copies, for the reason that `read_tensor_file` has.
-        tensors = {key: stream.get_slice(key)[split].clone() for key in stream.keys()}  # noqa: SIM118
+    content = read_tensor_file(path, FORMAT, _SHARED)
+    if split not in range(count := _count(content)):
+        raise InputError(f"{path} has no split {split}; its splits run from 0 to {count - 1}")
+    # Copies, for the reason that `read_tensor_file` has.
+    tensors = {name: tensor[split].clone() for name, tensor in content.tensors.items()}
+    name, metadata = Path(f"{path}:{split}"), content.metadata
     if (certificate := metadata.get(f"certificate.{split}")) is None:
         raise InputError(f"{name} has no certificate beside it; install the package again")
     own = {"format": frozen.FORMAT, "split": str(split)} | {key: metadata[key] for key in _SHARED}
     task = task_of(TensorFile(name, tensors, own))
-    return CertifiedTask(task, require_match(parse_certificate(name, certificate), task, name))
+    return CertifiedTask(task, certificate_of(task, certificate, name))

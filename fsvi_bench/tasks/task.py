@@ -19,7 +19,7 @@ from fsvi_bench.maths.batching import Stacked
 from fsvi_bench.maths.blr import PrecisionGaussian, blr_posterior, covariance_tril, log_evidence
 from fsvi_bench.maths.features import Kernel, inducing_tril, nystrom_features, rbf_grid_features
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.certificate import Certificate, CertifiedTask, Fit, certify, save
+from fsvi_bench.tasks.certificate import Certificate, Fit, certify, save
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.raw import RawData, load_raw
 
@@ -202,7 +202,7 @@ class Task:
         Raises:
             InputError: the place is not writable.
         """
-        save(CertifiedTask(self.frozen, self.certificate), Path(path))
+        save((self.frozen, self.certificate), Path(path))
 
     @staticmethod
     def from_gpytorch(
@@ -237,17 +237,13 @@ class Task:
         return task_of_model(*read_model(model, likelihood), X, y, X_test, y_test, name, jitter)
 
 
-def raw_data(task: FrozenTask, data_dir: Path | None = None) -> RawData:
-    """The raw data that a task was made from: its own, or those of its data set.
+def raw_data(task: FrozenTask, data_dir: Path | None = None, raw: RawData | None = None) -> RawData:
+    """The raw data that a task was made from: those at hand (`raw`), its own, or those of its data set.
 
     Raises:
         InputError: they cannot be had, or are not the task's.
     """
-    return require_same_data(task, task.own_data or load_raw(load_card(task.dataset), task.split, data_dir))
-
-
-def require_same_data(task: FrozenTask, raw: RawData) -> RawData:
-    """Raises InputError unless the raw data are the ones that the task was made from."""
+    raw = raw or task.own_data or load_raw(load_card(task.dataset), task.split, data_dir)
     if raw.sha256 != task.data_sha256:
         raise InputError(
             f"task {task.dataset} split {task.split} was made from data with SHA-256 {task.data_sha256}, "
@@ -256,24 +252,15 @@ def require_same_data(task: FrozenTask, raw: RawData) -> RawData:
     return raw
 
 
-def bind(task: FrozenTask, raw: RawData) -> Task:
-    """A task from its frozen part and the raw data that it was made from.
+def bind_task(task: FrozenTask, data_dir: Path | None = None, raw: RawData | None = None) -> Task:
+    """A task from its frozen part and its raw data, as `raw_data` has them.
 
     Raises:
-        InputError: the raw data are not the task's.
+        InputError: as there.
         TaskRefused: the task's features cannot be computed.
     """
-    require_same_data(task, raw)
+    raw = raw_data(task, data_dir, raw)
     X = (torch.from_numpy(raw.X) - task.input_mean) / task.input_std
     y = (torch.from_numpy(raw.y) - task.target_mean) / task.target_std
     train, test = task.train_index, task.test_index
     return Task(task, FeatureMap.of(task), X[train], y[train], X[test], y[test])
-
-
-def bind_task(task: FrozenTask, data_dir: Path | None = None) -> Task:
-    """`bind` with the raw data that `raw_data` finds.
-
-    Raises:
-        InputError, TaskRefused: as there.
-    """
-    return bind(task, raw_data(task, data_dir))

@@ -1,4 +1,4 @@
-"""One sound method, and for each check one that is sound but for what the check is there to find."""
+"""Two sound methods, and for each check some that are sound but for what the check is there to find."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import secrets
 import warnings
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,86 +65,8 @@ class Raises(Sound):
         raise ValueError("planted")
 
 
-class TakesAnything(Sound):
-    class Options(Sound.Options):
-        model_config = ConfigDict(extra="ignore")
-
-
-class TakesNaN(Sound):
-    class Options(Sound.Options):
-        model_config = ConfigDict(allow_inf_nan=True)
-
-
-class NothingToShowAtFirst(Sound):
-    def posterior(self):
-        return self.walked if self.steps_done == 0 else super().posterior()
-
-
-class SinglePrecision(Sound):
-    def posterior(self):
-        return FactorisedGaussian(self.walked.float(), torch.ones_like(self.walked).float())
-
-
-class NoBatchAxis(Sound):
-    def posterior(self):
-        return FactorisedGaussian(self.walked[0], torch.ones_like(self.walked[0]))
-
-
-class OneWeightTooFew(Sound):
-    def posterior(self):
-        return FactorisedGaussian(self.walked[:, 1:], torch.ones_like(self.walked[:, 1:]))
-
-
-class NotANumber(Sound):
-    def posterior(self):
-        return FactorisedGaussian(
-            self.walked + (np.nan if self.steps_done == 20 else 0.0), torch.ones_like(self.walked)
-        )
-
-
-class NegativeScale(Sound):
-    def posterior(self):
-        return FactorisedGaussian(self.walked, -torch.ones_like(self.walked))
-
-
-class WrongKind(Sound):
-    def posterior(self):
-        return FullGaussian(self.walked, torch.ones_like(self.walked).diag_embed())
-
-
-class UpperTriangular(Sound):
-    families = ("full",)
-
-    def posterior(self):
-        return FullGaussian(self.walked, torch.ones_like(self.walked).diag_embed() + 0.1)
-
-
-class TooFewEntries(Sound):
-    def work(self):
-        return [{}]
-
-
-class Averages(Sound):
-    def posterior(self):
-        return FactorisedGaussian(self.walked - self.walked.mean(0), torch.ones_like(self.walked))
-
-
-class AveragesOddShapesOnly(Sound):
-    def posterior(self):
-        shift = self.walked.mean(0) if self.problems.k == 7 else 0.0
-        return FactorisedGaussian(self.walked - shift, torch.ones_like(self.walked))
-
-
-class AveragesLate(Sound):
-    def training_step(self, batch, batch_idx):
-        super().training_step(batch, batch_idx)
-        if self.steps_done > 50:
-            self.walked -= self.walked.mean(0)
-
-
-class AnotherInLargeBatches(Sound):
-    def posterior(self):
-        return FactorisedGaussian(self.walked + 0.1 * (len(self.problems) > 8), torch.ones_like(self.walked))
+class IgnoresMaxSteps(Sound):
+    num_steps = 7
 
 
 class DrawsAnew(Sound):
@@ -158,28 +80,10 @@ class IgnoresSeeds(Sound):
         super().__init__(tasks, family, [0] * len(seeds), options)
 
 
-class FalselyDeterministic(Sound):
-    deterministic = True
-
-
-class DrawsWhenLookedAt(Sound):
-    def posterior(self):
-        self.streams("walk")[0].standard_normal()
-        return super().posterior()
-
-
 class StepsWhenLookedAt(Descends):
     def posterior(self):
         self.walked += 1e-6
         return super().posterior()
-
-
-class IgnoresMaxStepsAndDrawsNothing(Descends):
-    num_steps = 777
-
-
-class IgnoresMaxSteps(Sound):
-    num_steps = 7
 
 
 class TwiceTheSteps(Sound):
@@ -191,22 +95,7 @@ class TwiceTheSteps(Sound):
         return data
 
 
-class PlannedWork(Sound):
-    def work(self):
-        return [{"likelihood_rows": self.num_steps}] * len(self.problems)
-
-
-class NegativeWork(Sound):
-    def work(self):
-        return [{"likelihood_rows": -self.steps_done}] * len(self.problems)
-
-
-class AlwaysDiverges(Sound):
-    def divergences(self):
-        return ["it always does"] * len(self.problems)
-
-
-class _Unchecked(FullGaussian):
+class Unchecked(FullGaussian):
     """Hides from the checks of its form that its factor is a symmetric root, not a Cholesky factor."""
 
     def malformed(self):
@@ -219,109 +108,119 @@ class NegativeKL(Sound):
     families = ("full",)
 
     def posterior(self):
-        data = self.problems
+        data, roots = self.problems, []
         exact = [blr_posterior(*each) for each in zip(data.Phi, data.y, data.noise_variance, strict=True)]
-        roots = []
         for each in exact:
             tril = covariance_tril(each.precision_tril)
             values, vectors = torch.linalg.eigh(tril @ tril.mT)
             roots.append(vectors @ values.sqrt().diag() @ vectors.mT)
-        return _Unchecked(torch.stack([each.mean for each in exact]), torch.stack(roots))
+        return Unchecked(torch.stack([each.mean for each in exact]), torch.stack(roots))
 
 
-class ClaimsTooMuch(Sound):
-    exact_limits: ClassVar = {"ffg": ExactLimit({"max_steps": 5}, tolerance=1e-3)}
+def options(**config):
+    return type("Options", (Sound.Options,), {"model_config": ConfigDict(**config)})
 
 
-class DrawsGlobally(Sound):
+def ffg(mean, scale=1.0):
+    return FactorisedGaussian(mean, torch.full_like(mean, scale))
+
+
+def full(method, above=0.0):
+    return FullGaussian(method.walked, torch.ones_like(method.walked).diag_embed() + above)
+
+
+def after_a_step(act, late=False):
+    """A step of a sound method, and then something besides; where it is late, after fifty only."""
+
     def training_step(self, batch, batch_idx):
-        super().training_step(batch, batch_idx)
-        torch.rand(1)
+        Sound.training_step(self, batch, batch_idx)
+        if self.steps_done > 50 * late:
+            act(self)
+
+    return {"training_step": training_step}
 
 
-class DrawsGloballyLate(Sound):
-    def training_step(self, batch, batch_idx):
-        super().training_step(batch, batch_idx)
-        if self.steps_done > 50:
-            torch.randn(1)
+def at_the_end(act):
+    return {"on_train_end": lambda self: act()}
 
 
-class SeedsNumPy(Sound):
-    def training_step(self, batch, batch_idx):
-        super().training_step(batch, batch_idx)
-        np.random.seed(0)
+def shows(posterior):
+    return {"posterior": posterior}
 
 
-class DrawsFromPython(Sound):
-    def training_step(self, batch, batch_idx):
-        super().training_step(batch, batch_idx)
-        random.random()
+def says(name, count):
+    return {name: lambda self: [count(self)] * len(self.problems)}
 
 
-class LeavesDtype(Sound):
-    def on_train_end(self):
-        torch.set_default_dtype(torch.float16)
+def leaves_filters(self):
+    warnings.filters.append(("ignore", None, Warning, None, 0))
 
 
-class LeavesFilters(Sound):
-    def on_fit_start(self):
-        super().on_fit_start()
-        warnings.filters.append(("ignore", None, Warning, None, 0))
+def drawn_from(self):
+    self.streams("walk")[0].standard_normal()
+    return Sound.posterior(self)
 
 
-class LeavesThreads(Sound):
-    def on_train_end(self):
-        torch.set_num_threads(2 if torch.get_num_threads() == 1 else 1)
+def other_threads():
+    torch.set_num_threads(2 if torch.get_num_threads() == 1 else 1)
 
 
-class CentresInPlace(Sound):
-    def training_step(self, batch, batch_idx):
-        super().training_step(batch, batch_idx)
-        self.problems.y.sub_(0.1)
+BEFORE, AFTER, BATCH = "posterior before the first step", "posterior after training", "the same in any batch"
+GENERATORS, SETTINGS, BUDGET = "leaves random generators alone", "leaves the process as it was", "keeps to its budget"
 
-
-class WritesALog(Sound):
-    def training_step(self, batch, batch_idx):
-        super().training_step(batch, batch_idx)
-        Path("debug.log").write_text("step")
-
-
-#: (class, the check that finds it, words of what it says)
-BROKEN = [
+#: (class, or what a sound one has otherwise; the check that finds it; words of what it says)
+_BROKEN = [
     (Raises, "trains", "ValueError: planted .*broken.py, line .* raise ValueError"),
-    (TakesAnything, "options are checked", "unknown option"),
-    (TakesNaN, "options are checked", "'size' took NaN"),
-    (NothingToShowAtFirst, "posterior before the first step", "is Tensor, expected gaussian-ffg"),
-    (SinglePrecision, "posterior after training", "float32, expected float64"),
-    (NoBatchAxis, "posterior after training", "for 3 problems"),
-    (OneWeightTooFew, "posterior after training", r"shape \[19\], expected \[20\]"),
-    (NotANumber, "posterior after training", "NaN or infinity"),
-    (NegativeScale, "posterior after training", "'scale' holds -1, expected positive"),
-    (WrongKind, "posterior after training", "gaussian-full, expected gaussian-ffg"),
-    (UpperTriangular, "posterior after training", "above the diagonal"),
-    (TooFewEntries, "one entry per problem", r"work\(\) has 1 entries for 3 problems"),
-    (Averages, "the same in any batch", "averaged"),
-    (AveragesLate, "the same in any batch", "averaged"),
-    (AnotherInLargeBatches, "the same in any batch", "problem 1 among 6 others differs"),
-    (AveragesOddShapesOnly, "the same in any batch, odd shapes", "averaged"),
+    ({"Options": options(extra="ignore")}, "options are checked", "no_method_has_this_option"),
+    ({"Options": options(allow_inf_nan=True)}, "options are checked", "'size' took nan"),
+    (shows(lambda m: Sound.posterior(m) if m.steps_done else m.walked), BEFORE, "is Tensor, expected gaussian-ffg"),
+    (shows(lambda m: ffg(m.walked.float())), AFTER, "float32, expected float64"),
+    (shows(lambda m: ffg(m.walked[0])), AFTER, "for 4 problems"),
+    (shows(lambda m: ffg(m.walked[:, 1:])), AFTER, r"shape \[19\], expected \[20\]"),
+    (shows(lambda m: ffg(m.walked + (np.nan if m.steps_done == 20 else 0.0))), AFTER, "NaN or infinity"),
+    (shows(lambda m: ffg(m.walked, -1.0)), AFTER, "'scale' holds -1, expected positive"),
+    (shows(full), AFTER, "gaussian-full, expected gaussian-ffg"),
+    ({"families": ("full",), **shows(lambda m: full(m, 0.1))}, AFTER, "above the diagonal"),
+    (NegativeKL, AFTER, r"covariance_tril\(\) .* lower triangular"),
+    ({"work": lambda m: [{}]}, "one entry per problem", r"work\(\) has 1 entries for 4 problems"),
+    (says("details", lambda m: {"a": "b"}), "one entry per problem", "expected a number"),
+    (says("divergences", lambda m: "" if m.steps_done else None), "one entry per problem", "names no reason"),
+    (shows(lambda m: ffg(m.walked - m.walked.mean(0))), BATCH, "averaged"),
+    (after_a_step(lambda m: m.walked.sub_(m.walked.mean(0)), late=True), BATCH, "averaged"),
+    (shows(lambda m: ffg(m.walked + 0.1 * (len(m.problems) > 8))), BATCH, "problem 1 among 6 others differs"),
+    (
+        shows(lambda m: ffg(m.walked - (m.walked.mean(0) if m.problems.k == 7 else 0.0))),
+        f"{BATCH}, odd shapes",
+        "averaged",
+    ),
     (DrawsAnew, "the same seed, the same bits", "trained twice"),
     (IgnoresSeeds, "another seed, other numbers", "the same numbers"),
-    (FalselyDeterministic, "another seed, other numbers", "declared deterministic, but"),
-    (DrawsWhenLookedAt, "looking moves nothing", "looked at on the way, problem 0"),
+    ({"deterministic": True}, "another seed, other numbers", "declared deterministic, but"),
+    (shows(drawn_from), "looking moves nothing", "looked at on the way, problem 0"),
     (StepsWhenLookedAt, "looking moves nothing", "looked at on the way, problem 0"),
-    (IgnoresMaxSteps, "keeps to its budget", "num_steps is 7 where max_steps is 20"),
-    (IgnoresMaxStepsAndDrawsNothing, "keeps to its budget", "num_steps is 777 where max_steps is 20"),
-    (TwiceTheSteps, "keeps to its budget", "was called 40 times, expected once for each of 20 steps"),
-    (PlannedWork, "counts its work", "halfway and at the end"),
-    (NegativeWork, "counts its work", "has -20 for 'likelihood_rows'"),
-    (AlwaysDiverges, "scores are numbers", "it always does"),
-    (ClaimsTooMuch, "reaches its exact limit", "claims 0.001"),
-    (DrawsGlobally, "leaves random generators alone", "generator of torch"),
-    (DrawsGloballyLate, "leaves random generators alone", "generator of torch"),
-    (SeedsNumPy, "leaves random generators alone", "generator of NumPy"),
-    (DrawsFromPython, "leaves random generators alone", "generator of Python's random"),
-    (LeavesDtype, "leaves the process as it was", "default dtype"),
-    (LeavesThreads, "leaves the process as it was", "number of threads"),
-    (CentresInPlace, "leaves its problems as they were", "problems' y"),
-    (WritesALog, "writes no files", "debug.log"),
+    (IgnoresMaxSteps, BUDGET, "num_steps is 7 where max_steps is 20"),
+    (type("DrawsNothing", (Descends,), {"num_steps": 777}), BUDGET, "num_steps is 777 where max_steps is 20"),
+    (TwiceTheSteps, BUDGET, "was called 40 times, expected once for each of 20 steps"),
+    (says("work", lambda m: {"likelihood_rows": m.num_steps}), "counts its work", "after a step and .* at the end"),
+    (
+        says("work", lambda m: {"likelihood_rows": 99 - m.steps_done}),
+        "counts its work",
+        "after a step and .* at the end",
+    ),
+    (says("work", lambda m: {"likelihood_rows": -m.steps_done}), "counts its work", "-20}, expected whole numbers"),
+    (says("divergences", lambda m: "it always does"), "scores are numbers", "it always does"),
+    ({"exact_limits": {"ffg": ExactLimit({"max_steps": 5}, 1e-3)}}, "reaches its exact limit", "claims 0.001"),
+    ({"exact_limits": {"ffg": ExactLimit({}, np.inf)}}, "reaches its exact limit", "claims inf"),
+    (after_a_step(lambda m: torch.rand(1)), GENERATORS, "generator of torch"),
+    (after_a_step(lambda m: torch.randn(1), late=True), GENERATORS, "generator of torch"),
+    (after_a_step(lambda m: np.random.seed(0)), GENERATORS, "generator of NumPy"),
+    (after_a_step(lambda m: random.random()), GENERATORS, "generator of Python's random"),
+    (at_the_end(lambda: torch.set_default_dtype(torch.float16)), SETTINGS, "default dtype"),
+    (at_the_end(other_threads), SETTINGS, "number of threads"),
+    (after_a_step(lambda m: m.problems.y.sub_(0.1)), "leaves its problems as they were", "problems' y"),
+    (after_a_step(lambda m: Path("debug.log").write_text("step")), "writes no files", "debug.log"),
+]
+BROKEN = [
+    (how if isinstance(how, type) else type(f"Case{place}", (Sound,), how), check, words)
+    for place, (how, check, words) in enumerate(_BROKEN)
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fsvi_bench.conformance.problems import odd_problems, take, toy_problems
+from fsvi_bench.conformance.subject import odd_problems, take, toy_problems
 from fsvi_bench.maths.functional_kl import Gaussian
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method

@@ -11,7 +11,7 @@ import torch
 
 from fsvi_bench.conformance import Subject
 from fsvi_bench.conformance.checks import in_any_company
-from fsvi_bench.conformance.subject import numbers, same
+from fsvi_bench.conformance.subject import numbers
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method, method_names
@@ -36,13 +36,16 @@ from tests.methods.table import (
     variants,
 )
 
+same = torch.equal
+
 # --- Training ---------------------------------------------------------------------------------------------------------
 
 
 def make(row: Row, settings: Settings, data: TrainingData, seeds: list[int], steps: int = STEPS) -> Method:
-    subject = Subject(load_method(row.method), row.family, settings, steps)
-    assert row.family in subject.entry.cls.families
-    return subject.make(data, seeds)
+    """Not as the suite makes it, which takes smaller minibatches and measurement sets than the defaults."""
+    entry = load_method(row.method)
+    budget = {"max_steps": steps} if "max_steps" in entry.cls.Options.model_fields else {}
+    return entry.cls(data, row.family, seeds, entry.options({**budget, **settings}))
 
 
 def seeds_for(row: Row, places: list[int], seed: int = 0) -> list[int]:
@@ -59,9 +62,8 @@ def trained(row: Row, settings: Settings, data: TrainingData, places: list[int],
 
 def require_the_same_in_any_company(row, settings, data, steps=5):
     """Alone, among all but one (in other places) and among all: the same bits. Returns what they are."""
-    together, departure = in_any_company(Subject(load_method(row.method), row.family, settings, steps), data)
-    assert departure is None
-    assert all(mean.isfinite().all() and tril.isfinite().all() for mean, tril in together)
+    together = in_any_company(Subject(load_method(row.method), row.family, settings, steps), data)
+    assert all(each.isfinite().all() for each in together)
     return together
 
 
@@ -122,9 +124,9 @@ def test_it_starts_at_the_prior(row, settings):
         starts.append(numbers(method))
 
     train(method, "cpu", observe, [0])
-    for (mean, tril), problem, trace in zip(starts[0], problems, tracer.traces, strict=True):
-        assert not mean.any()
-        assert torch.equal(tril, torch.eye(20, dtype=f64))
+    for start, problem, trace in zip(starts[0], problems, tracer.traces, strict=True):
+        assert not start[:, 0].any()
+        assert torch.equal(start[:, 1:], torch.eye(20, dtype=f64))
         exact = problem.truth.posterior.mean.numpy(), (problem.truth.covariance_tril @ problem.truth.covariance_tril.mT)
         expected = twin.gaussian_kl(torch.zeros(20).numpy(), torch.eye(20).numpy(), exact[0], exact[1].numpy())
         assert trace.points[0].steps == 0
@@ -154,9 +156,8 @@ def test_a_problem_is_bitwise_the_same_in_any_batch(row, settings):
 
 @variants
 def test_odd_shapes_are_bitwise_the_same_in_any_batch_too(row, settings):
-    for mean, tril in require_the_same_in_any_company(row, settings, odd_problems(N=67)):
-        assert tuple(mean.shape) == (7,)
-        assert tuple(tril.shape) == (7, 7)
+    for mean_and_tril in require_the_same_in_any_company(row, settings, odd_problems()):
+        assert tuple(mean_and_tril.shape) == (7, 8)
 
 
 @pytest.mark.slow
@@ -220,4 +221,4 @@ def test_a_nan_among_one_problems_targets_is_its_own_misfortune(row, settings):
         assert int(found[1]) == 0
     for place in places:
         if place != planted:
-            assert same((q[place].mean, q[place].covariance_tril()), healthy[place])
+            assert same(numbers(method)[place], healthy[place])

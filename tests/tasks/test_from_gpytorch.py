@@ -9,7 +9,7 @@ import pytest
 import torch
 from gpytorch.kernels import InducingPointKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.means import ConstantMean, LinearMean, ZeroMean
+from gpytorch.means import ConstantMean, LinearMean
 from gpytorch.variational import (
     CholeskyVariationalDistribution,
     UnwhitenedVariationalStrategy,
@@ -29,16 +29,16 @@ KERNELS = {
 
 
 class SGPR(gpytorch.models.ExactGP):
-    """As GPyTorch's tutorial writes it."""
+    """As GPyTorch's tutorial writes it, with as many inducing points as are asked for."""
 
-    def __init__(self, X, y, kernel, k=12, mean=None):
+    def __init__(self, X, y, kernel, k=12, mean=None, warp=lambda x: x, shift=lambda x: 0.0):
         super().__init__(X, y, GaussianLikelihood())
-        self.mean_module = mean or ConstantMean()
-        self.base_covar_module = kernel
-        self.covar_module = InducingPointKernel(kernel, X[:k].clone(), self.likelihood)
+        self.mean_module, self.warp, self.shift = mean or ConstantMean(), warp, shift
+        self.covar_module = InducingPointKernel(kernel, X[:k].clone(), self.likelihood) if k else kernel
 
     def forward(self, x):
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+        x = self.warp(x)
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x) + self.shift(x), self.covar_module(x))
 
 
 class SVGP(gpytorch.models.ApproximateGP):
@@ -57,6 +57,16 @@ def data(n=60, D=3, seed=0):
     return X, np.sin(X).sum(1) + 2.0 + 0.1 * g.normal(size=n)
 
 
+def of_data(kernel, dtype=torch.float64, D=3, **options):
+    """A model that was not fitted."""
+    X, y = (torch.from_numpy(part).to(dtype) for part in data(D=D))
+    return SGPR(X, y, kernel, **options).to(dtype)
+
+
+def ard():
+    return ScaleKernel(RBFKernel(ard_num_dims=3))
+
+
 def climb(model, mll, X, y, steps=15):
     model.train()
     optimiser = torch.optim.Adam(mll.parameters(), lr=0.05)
@@ -69,29 +79,23 @@ def climb(model, mll, X, y, steps=15):
 
 
 def fitted(kernel=None, X=None, y=None, dtype=torch.float64, **options):
-    if X is None:
-        X, y = data()
+    X, y = data() if X is None else (X, y)
     inputs, targets = torch.from_numpy(X).to(dtype), torch.from_numpy(y).to(dtype)
-    model = SGPR(inputs, targets, kernel or ScaleKernel(RBFKernel(ard_num_dims=X.shape[1])), **options).to(dtype)
+    model = SGPR(inputs, targets, kernel or ard(), **options).to(dtype)
     return climb(model, gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model), inputs, targets)
 
 
 def dense_kernel(name, a, b, lengthscales, outputscale):
     r = np.sqrt((((a[:, None] - b[None]) / lengthscales) ** 2).sum(-1))
-    return (
-        outputscale
-        * {
-            "sgpr-rbf-ard": lambda: np.exp(-(r**2) / 2),
-            "sgpr-matern12-ard": lambda: np.exp(-r),
-            "sgpr-matern32-ard": lambda: (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r),
-            "sgpr-matern52-ard": lambda: (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r),
-        }[name]()
-    )
+    s = {"sgpr-rbf-ard": 0, "sgpr-matern12-ard": 1, "sgpr-matern32-ard": 3**0.5, "sgpr-matern52-ard": 5**0.5}[name]
+    polynomial = {0: 1, 1: 1, 3**0.5: 1 + s * r, 5**0.5: 1 + s * r + 5 * r**2 / 3}[s]
+    return outputscale * polynomial * np.exp(-s * r if s else -(r**2) / 2)
 
 
 def dense_twin(name, model, likelihood, Z, X, y, jitter=1e-6):
     """Mean, covariance and log evidence of the weights from what GPyTorch's modules say, in dense NumPy."""
-    scale = model.base_covar_module if hasattr(model, "base_covar_module") else model.covar_module
+    scale = model.covar_module
+    scale = scale.base_kernel if isinstance(scale, InducingPointKernel) else scale
     base = scale.base_kernel if isinstance(scale, ScaleKernel) else scale
     outputscale = float(scale.outputscale.detach()) if isinstance(scale, ScaleKernel) else 1.0
     lengthscales = base.lengthscale.detach().numpy().astype(float).reshape(-1)
@@ -170,42 +174,6 @@ def test_rows_held_out_are_scored_and_without_them_the_training_rows():
     assert np.array_equal(alone.exact.mean, task.exact.mean)
 
 
-class Warped(SGPR):
-    def forward(self, x):
-        x = torch.tanh(x)
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-
-class SlightlyWarped(SGPR):
-    """Half a percent off: a covariance that falls to 0.5 at some distance is 0.0035 off there."""
-
-    def forward(self, x):
-        x = 1.005 * x
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-
-class Shifted(SGPR):
-    def forward(self, x):
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x) + x[:, 0], self.covar_module(x))
-
-
-def with_class(kind):
-    X, y = (torch.from_numpy(part) for part in data())
-    model = kind(X, y, ScaleKernel(RBFKernel(ard_num_dims=3))).double()
-    return climb(model, gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model), X, y)
-
-
-class Plain(gpytorch.models.ExactGP):
-    def __init__(self, kernel):
-        X, y = (torch.from_numpy(part) for part in data())
-        super().__init__(X, y, GaussianLikelihood())
-        self.mean_module, self.covar_module = ZeroMean(), kernel
-        self.double()
-
-    def forward(self, x):
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-
 def other_noise():
     model = fitted()
     model.likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(torch.ones(60, dtype=torch.float64))
@@ -225,14 +193,15 @@ REFUSED = {
     "the kernel is AdditiveKernel": lambda: fitted(RBFKernel() + MaternKernel()),
     "kernel.x.. of all inputs": lambda: fitted(RBFKernel(active_dims=[0])),
     "the mean is LinearMean, expected GPyTorch's ConstantMean or ZeroMean": lambda: fitted(mean=LinearMean(3)),
-    "the model has no inducing points": lambda: Plain(ScaleKernel(RBFKernel())),
+    "the model has no inducing points": lambda: of_data(ScaleKernel(RBFKernel()), k=0),
     "the likelihood is FixedNoiseGaussianLikelihood": other_noise,
-    "forward does not give the mean and kernel": lambda: with_class(Warped),
-    "transform inputs before the model": lambda: with_class(Shifted),
-    "transform inputs before the model, not in it": lambda: with_class(SlightlyWarped),
+    "forward does not give the mean and kernel": lambda: fitted(warp=torch.tanh),
+    "transform inputs before the model": lambda: fitted(shift=lambda x: x[:, 0]),
+    # Half a percent off: a covariance that falls to 0.5 at some distance is 0.0035 off there.
+    "transform inputs before the model, not in it": lambda: fitted(warp=lambda x: 1.005 * x),
     "expected finite parameters": diverged,
     "the model is Linear, expected GPyTorch's ExactGP or ApproximateGP": lambda: torch.nn.Linear(3, 1),
-    "at their initial values": lambda: SGPR(*(torch.from_numpy(part) for part in data()), RBFKernel()).double(),
+    "at their initial values": lambda: of_data(RBFKernel()),
 }
 
 
@@ -245,21 +214,19 @@ def test_what_a_task_cannot_hold_is_refused_in_one_sentence(words):
 
 def test_an_initial_value_of_a_constraint_is_no_fit_either():
     constraint = gpytorch.constraints.Positive(initial_value=torch.tensor(2.0, dtype=torch.float64))
-    X, y = (torch.from_numpy(part) for part in data())
-    model = SGPR(X, y, RBFKernel(lengthscale_constraint=constraint)).double()
-    assert model.base_covar_module.lengthscale.item() == pytest.approx(2.0)
+    model = of_data(RBFKernel(lengthscale_constraint=constraint))
+    assert model.covar_module.base_kernel.lengthscale.item() == pytest.approx(2.0)
     with pytest.raises(InputError, match="at their initial values"):
-        Task.from_gpytorch(model, X, y)
+        Task.from_gpytorch(model, *data())
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 @pytest.mark.parametrize(("lengthscale", "outputscale"), [(0.05, 1.0), (1.0, 100.0), (30.0, 0.01)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rounding_of_gpytorchs_own_is_no_other_kernel(kernel, lengthscale, outputscale, dtype):
-    X, y = (torch.from_numpy(part).to(dtype) for part in data(D=2))
-    model = SGPR(X, y, ScaleKernel(kernel(ard_num_dims=2)), k=20).to(dtype)
-    model.base_covar_module.base_kernel.lengthscale = lengthscale
-    model.base_covar_module.outputscale = outputscale
+    scaled = ScaleKernel(kernel(ard_num_dims=2))
+    model = of_data(scaled, dtype, D=2, k=20)
+    scaled.base_kernel.lengthscale, scaled.outputscale = lengthscale, outputscale
     found, tensors = read_model(model, None)
     assert float(tensors["outputscale"]) == pytest.approx(outputscale, rel=1e-6)
     assert KERNELS[f"sgpr-{found}-ard"] is kernel
@@ -267,34 +234,24 @@ def test_rounding_of_gpytorchs_own_is_no_other_kernel(kernel, lengthscale, outpu
 
 @pytest.mark.parametrize("moved", ["outputscale", "noise"])
 def test_a_fit_may_leave_some_parameters_where_they_were(moved):
-    X, y = (torch.from_numpy(part) for part in data())
-    model = SGPR(X, y, ScaleKernel(RBFKernel())).double()
-    if moved == "noise":
-        model.likelihood.noise = 0.01
-    else:
-        model.base_covar_module.outputscale = 4.0
-    assert Task.from_gpytorch(model, X, y).k == 12
+    model = of_data(kernel := ScaleKernel(RBFKernel()))
+    setattr(kernel if moved == "outputscale" else model.likelihood, moved, 4.0)
+    assert Task.from_gpytorch(model, *data()).k == 12
+
+
+INPUTS, TARGETS = data()
 
 
 @pytest.mark.parametrize(
     ("X", "y", "options", "words"),
     [
-        (
-            data()[0][:, :2],
-            data()[1],
-            {},
-            r"X has shape \[60, 2\] and y \[60\], expected \[n, 3\] and \[n\]; .* and the model's columns",
-        ),
-        (data()[0], data()[1][:-1], {}, r"X has shape \[60, 3\] and y \[59\], expected"),
-        (data()[0], 0 * data()[1], {}, "all 60 targets are 0"),
-        (*data(), {"name": "a b"}, "name is 'a b', expected"),
-        (*data(), {"jitter": -1.0}, "jitter is -1.0, expected 0 or more"),
-        (*data(), {"X_test": data()[0]}, "y_test does not hold numbers alone"),
-        (
-            *data(),
-            {"X_test": data()[0][:, :1], "y_test": data()[1]},
-            r"X_test has shape \[60, 1\] and y_test \[60\], expected \[n, 3\]",
-        ),
+        (INPUTS[:, :2], TARGETS, {}, r"X has shape \[60, 2\] and y \[60\], expected \[n, 3\] and \[n\]; .* columns"),
+        (INPUTS, TARGETS[:-1], {}, r"X has shape \[60, 3\] and y \[59\], expected"),
+        (INPUTS, 0 * TARGETS, {}, "all 60 targets are 0"),
+        (INPUTS, TARGETS, {"name": "a b"}, "name is 'a b', expected"),
+        (INPUTS, TARGETS, {"jitter": -1.0}, "jitter is -1.0, expected 0 or more"),
+        (INPUTS, TARGETS, {"X_test": INPUTS}, "y_test does not hold numbers alone"),
+        (INPUTS, TARGETS, {"X_test": INPUTS[:, :1], "y_test": TARGETS}, r"X_test has shape \[60, 1\] and y_test"),
     ],
 )
 def test_data_that_are_not_the_models_are_refused(X, y, options, words):

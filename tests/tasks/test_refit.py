@@ -12,7 +12,7 @@ from fsvi_bench.tasks.card import FitSettings, load_card
 from fsvi_bench.tasks.certificate import CertifiedTask
 from fsvi_bench.tasks.raw import load_raw
 from fsvi_bench.tasks.refit import compare
-from fsvi_bench.tasks.task import bind
+from fsvi_bench.tasks.task import bind_task
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def with_fit(built, task=None, **changes):
 
 def predictions(task, raw):
     """Through the N×N covariance of the linear model's targets: no weights, no posterior."""
-    problem = bind(task, raw)
+    problem = bind_task(task, raw=raw)
     Phi, Phi_test, noise = problem.Phi.numpy(), problem.Phi_test.numpy(), float(task.noise_variance)
     covariance = Phi @ Phi.T + noise * np.eye(len(Phi))
     cross = Phi_test @ Phi.T
@@ -76,21 +76,15 @@ def test_distances_are_what_dense_numpy_says(raw, frozen):
     assert not again.holds
 
 
-@pytest.mark.parametrize(("step", "holds"), [(0.9, True), (-0.9, True), (1.1, False), (-1.1, False)])
-def test_a_better_bound_departs_as_well_as_a_worse_one(raw, frozen, step, holds):
-    """The question is whether the task comes out again, not whether another were better."""
-    bound = frozen.certificate.fit.bound_per_point + step * load_card("diabetes").refit_tolerance
+@pytest.mark.parametrize(("step", "allowed"), [(0.9, 1), (-0.9, 1), (1.1, 1), (-1.1, 1), (2, 3)])
+def test_a_better_bound_departs_as_well_as_a_worse_one(raw, frozen, step, allowed, monkeypatch):
+    """The question is whether the task comes out again, not whether another were better; a card may allow more."""
+    usual = load_card("diabetes")
+    bound = frozen.certificate.fit.bound_per_point + step * usual.refit_tolerance
+    card = usual.model_copy(update={"refit_tolerance": allowed * usual.refit_tolerance})
+    monkeypatch.setattr(refit, "load_card", lambda name: card)
     nearly = replace(frozen.task, noise_variance=frozen.task.noise_variance * (1 + 1e-12))
-    assert compare(frozen, with_fit(frozen, nearly, bound_per_point=bound), raw).holds is holds
-
-
-def test_a_card_may_allow_more(raw, frozen, monkeypatch):
-    bound = frozen.certificate.fit.bound_per_point + 0.02
-    nearly = replace(frozen.task, noise_variance=frozen.task.noise_variance * (1 + 1e-12))
-    assert not compare(frozen, with_fit(frozen, nearly, bound_per_point=bound), raw).holds
-    generous = load_card("diabetes").model_copy(update={"refit_tolerance": 0.03})
-    monkeypatch.setattr(refit, "load_card", lambda name: generous)
-    assert compare(frozen, with_fit(frozen, nearly, bound_per_point=bound), raw).holds
+    assert compare(frozen, with_fit(frozen, nearly, bound_per_point=bound), raw).holds is (abs(step) < allowed)
 
 
 def test_other_versions_are_named(raw, frozen):
@@ -99,12 +93,3 @@ def test_other_versions_are_named(raw, frozen):
     was = frozen.certificate.fit.versions
     found = compare(frozen, with_fit(frozen, versions=versions), raw).other_versions
     assert found == (f"gpytorch None, then {was['gpytorch']}", f"scipy 9.9, then {was['scipy']}")
-
-
-def test_only_fits_of_one_split_are_compared(raw, frozen, card):
-    other = build.build_task(card, 2)
-    with pytest.raises(ValueError, match="diabetes split 1 against diabetes split 2"):
-        compare(frozen, other, raw)
-    drawn = build.build_task(load_card("toy"), 0)
-    with pytest.raises(ValueError, match="toy split 0 was not fitted"):
-        compare(drawn, drawn, load_raw(load_card("toy"), 0))

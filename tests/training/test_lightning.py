@@ -8,7 +8,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 
-from fsvi_bench.conformance.problems import toy_problems
+from fsvi_bench.conformance.subject import toy_problems
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods import functional
 from fsvi_bench.methods.rand_a import RandA
