@@ -2,9 +2,9 @@
 
     FSVI_BENCH_DATA=... python benchmarks/mutation.py --workers 2 [--only TEXT] [--log FILE]
 
-For each fault run, until one fails, in a process of its own: the quick tests of its package, its module's first, and those
-of the other packages with formulas that import the module; the other tests of these packages; all others. A test that
-fails without the fault, too, has not found it, nor has one that does not end. The working tree is never touched: the copies
+For each fault run, until one fails, the quick tests of its module; of its package; of the other packages with formulas,
+first where they import the module; all others: each of these in a process of its own. A test that fails without the fault,
+too, has not found it, nor has one that does not end. The working tree is never touched: the copies
 are made at the start. What the log has of the same commit is not done again.
 """
 
@@ -175,10 +175,15 @@ def rounds(tree: Path, fault: Fault) -> Iterator[list[str]]:
     def unlikely(path: Path) -> tuple[bool, ...]:
         return path.stem != f"test_{module}", path.parent.name != package, not likely[path]
 
-    first = [path for path in likely if path.parent.name == package or (likely[path] and path.parent.name in PACKAGES)]
-    second = [path for path in likely if path not in first and (likely[path] or path.parent.name in PACKAGES)]
-    for part in (first, second, [path for path in likely if path not in first and path not in second]):
-        yield [str(path.relative_to(tree)) for path in sorted(part, key=lambda path: (*unlikely(path), path))]
+    groups: dict[int, list[Path]] = {}
+    for path in sorted(likely, key=lambda path: (*unlikely(path), path)):
+        other_file, other_package, silent = unlikely(path)
+        of_formulas = path.parent.name in PACKAGES
+        near = not other_package and not other_file
+        place = 0 if near else 1 if not other_package else 2 if of_formulas and not silent else 3 if of_formulas else 4
+        groups.setdefault(place, []).append(path)
+    for place in sorted(groups):
+        yield [str(path.relative_to(tree)) for path in groups[place]]
 
 
 def run_tests(tree: Path, tests: list[str]) -> Outcome:

@@ -64,11 +64,10 @@ def test_shared_optimum_is_the_lowest_of_a_scan(seed, lengthscale, N):
 
 
 def test_an_optimum_far_beyond_saturation_is_found():
-    Phi, y, _ = problem(1, N=50)
-    noise = f64(1e-6)
-    optimum = optimal_shared_retain(Phi, y, noise)
+    data = *problem(1, N=50)[:2], f64(1e-6)
+    optimum = optimal_shared_retain(*data)
     assert optimum.logit > 1e4
-    slope = retain_profile(Phi, y, noise).slope(optimum.logit)
+    slope = retain_profile(*data).slope(optimum.logit)
     assert abs(float(slope)) < 1e-9 * optimum.logit  # two terms of that size cancel
 
 
@@ -80,9 +79,7 @@ def test_an_optimum_far_beyond_saturation_is_found():
 def test_logits_at_a_given_mean_are_stationary(seed, lengthscale, with_offset):
     Phi, _, noise, mean, _ = draw(seed)
     mean[0] = 0.0
-    offset = (
-        torch.from_numpy(np.random.default_rng(seed).uniform(-30, 30, 4)) if with_offset else torch.zeros(4).double()
-    )
+    offset = f64(np.random.default_rng(seed).uniform(-30, 30, 4) * with_offset)
     logit = optimal_retain_logits(mean, Phi, noise, lengthscale, offset)
     a = 0.5 * mean.square() * (Phi.square().sum(0) / noise + lengthscale**2)
     pull = a * (1 + torch.exp(-logit)).square()

@@ -119,34 +119,6 @@ def test_tiny_spike_weights_keep_their_digits():
 # --- Identities -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["one probability", "low noise", "slab"])
-def test_density_integrates_to_one(kind):
-    """The trapezoidal rule over a Gaussian-smoothed density converges geometrically: a step of σ/2 leaves e⁻⁷⁹."""
-    problem = random_problem(3, kind, deviations=(0,), max_k=5)
-    sigma = math.sqrt(problem.noise_variance)
-    if kind == "low noise":
-        sigma, problem = 0.01, problem._replace(noise_variance=1e-4)
-    sizes = np.abs(problem.Phi[0]) * (np.abs(problem.mean) + 10 * problem.scale)
-    end = sizes.sum() + 10 * sigma
-    y = np.arange(-end, end, sigma / 2)
-    Phi = np.broadcast_to(problem.Phi[:1], (len(y), len(problem.mean))).copy()
-    log_density = fast(problem._replace(y=y, Phi=Phi)).log_density
-    assert float(log_density.exp().sum()) * sigma / 2 == pytest.approx(1, abs=1e-9)
-
-
-@PROPERTY
-@given(seed=seeds, kind=st.sampled_from(["one probability", "slab"]), scale=st.floats(1e-3, 1e3))
-def test_units_and_signs(seed, kind, scale):
-    """log p(cy | cφ, cσ) = log p(y | φ, σ) − log |c|."""
-    problem = random_problem(seed, kind, deviations=(0, 2, -5), max_k=6)
-    before = fast(problem)
-    for c in (scale, -scale):
-        noise = c * c * problem.noise_variance
-        after = fast(problem._replace(y=c * problem.y, Phi=c * problem.Phi, noise_variance=noise))
-        difference = (after.log_density - before.log_density + math.log(scale)).abs()
-        assert (difference <= before.imprecision + after.imprecision).all()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_point_does_not_depend_on_its_batch(kind):
     """To the bit, though some points need enumeration and others do not."""

@@ -124,25 +124,19 @@ def test_the_command_line_refuses_nonsense_in_one_line_and_writes_nothing(tmp_pa
 def test_what_nobody_chose_suits_the_smallest_data_set(row):
     """`fsvi-bench run --dataset toy` runs every method on 40 rows: where fewer rows are than asked for, all are taken."""
     data = TrainingData.of(toys()[:1])
-    trained(row, {}, data, [0], steps=1)
+    trained(row, {}, data, steps=1)
     if "minibatch" in load_method(row.method).cls.Options.model_fields and row.method != "fixed-a":
-        full, more = (trained(row, {"minibatch": rows}, data, [0], steps=2) for rows in ("full", 1000))
-        assert same(full[0], more[0])
+        assert same(*(trained(row, {"minibatch": rows}, data, steps=2) for rows in ("full", 1000)))
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "message"),
-    [
-        ("rand-a", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
-        ("rand-a-ngd", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
-        ("ssge", {"M": 41, "draw_A": "data"}, "M=41 asks for 41 distinct training inputs, but a split has 40"),
-        ("fixed-a", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
-    ],
+    ("method", "settings"),
+    [("rand-a", {"M": 82}), ("rand-a-ngd", {"M": 82}), ("ssge", {"M": 41, "draw_A": "data"}), ("fixed-a", {"M": 82})],
 )
-def test_what_a_data_set_is_too_small_for_is_refused(method, settings, message):
-    row = Row(method, "ffg")
+def test_what_a_data_set_is_too_small_for_is_refused(method, settings):
+    message = f"M={settings['M']} asks for 41 distinct training inputs, but a split has 40"
     with pytest.raises(InputError, match=message):
-        trained(row, settings, TrainingData.of(toys()[:1]), [0])
+        trained(Row(method, "ffg"), settings, TrainingData.of(toys()[:1]))
 
 
 @pytest.mark.parametrize(

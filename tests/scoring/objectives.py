@@ -18,7 +18,7 @@ from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.tasks.task import FeatureMap, Task
 from fsvi_bench.training.trace import TRACED_SETS
-from tests.maths.draws import draw, f64
+from tests.maths.draws import draw, eye, f64, normal
 from tests.methods.table import terms
 
 FAMILIES = pytest.mark.parametrize("family", ["full", "ffg"])
@@ -106,13 +106,11 @@ def fixed(Phi_A, kl_weight=1.0, **options):
 
 
 def random_features(M, k, seed=1):
-    return torch.from_numpy(np.random.default_rng([seed, M]).standard_normal((M, k)))
+    return normal([seed, M], M, k)
 
 
 def loss_by_hand(q, problem, basis, c):
     """−E_q[log p(y|w)] + c·KL(Q_A ‖ P_A) with all its constants, from `maths/` alone."""
-    k = problem.frozen.k
     mean, factor = q.mean, q.covariance_tril()
     fit = expected_log_likelihood(problem.Phi, problem.y, problem.frozen.noise_variance, mean, factor)
-    zero, identity = torch.zeros(k, dtype=torch.float64), torch.eye(k, dtype=torch.float64)
-    return float(-fit + c * projected_kl(basis, mean, factor, zero, identity))
+    return float(-fit + c * projected_kl(basis, mean, factor, 0 * mean, eye(len(mean))))

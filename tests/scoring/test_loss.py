@@ -25,7 +25,7 @@ from fsvi_bench.seeds import derive_seed
 from fsvi_bench.training.trace import TRACED_SETS
 from fsvi_bench.training.trainer import train
 from tests import reference as twin
-from tests.maths.draws import f64
+from tests.maths.draws import dense, f64
 from tests.methods.table import terms
 from tests.scoring.objectives import (
     FAMILIES,
@@ -45,14 +45,13 @@ def multiplicative(q):
 
 
 def negative_log_likelihood(q, problem):
-    covariance = (q.covariance_tril() @ q.covariance_tril().mT).numpy()
+    covariance = dense(q.covariance_tril())
     model = problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance)
     return -twin.expected_log_likelihood(*model, q.mean.numpy(), covariance)
 
 
 def kl_at(q, Phi_A, jitter=0.0):
-    covariance = (q.covariance_tril() @ q.covariance_tril().mT).numpy()
-    return twin.functional_kl_to_prior(Phi_A.numpy(), q.mean.numpy(), covariance, jitter)
+    return twin.functional_kl_to_prior(Phi_A.numpy(), q.mean.numpy(), dense(q.covariance_tril()), jitter)
 
 
 # --- In weight space --------------------------------------------------------------------------------------------------
@@ -69,6 +68,9 @@ def test_loss_plus_log_evidence_is_the_kl_to_the_posterior(toy, small, family):
         if family == "ffg":
             scaled = VariationalDropout(problem, prior="task", free_alpha=True)
             assert scaled.objective(0, problem, q=multiplicative(q)) == pytest.approx(loss, rel=1e-13)
+            halved = VariationalDropout(problem, prior="task", free_alpha=True, kl_scale=0.5)
+            half = 0.5 * (loss + negative_log_likelihood(q, problem))
+            assert halved.objective(0, problem, q=multiplicative(q)) == pytest.approx(half, rel=1e-12)
             additive = SparseVariationalDropout(problem, prior="task")
             assert additive.objective(0, problem, q=terms(q)) == pytest.approx(loss, rel=1e-13)
     exact = problem.truth.posterior
