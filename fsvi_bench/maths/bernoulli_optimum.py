@@ -23,6 +23,7 @@ from fsvi_bench.maths.bernoulli_dropout import (
 )
 from fsvi_bench.maths.domain import require_positive
 from fsvi_bench.maths.elementwise import on_and_off, sigmoid
+from fsvi_bench.maths.linalg import identity
 from fsvi_bench.maths.shapes import Features, Matrix, PerProblem, Targets, Vector
 
 SATURATION = 40.0  #: from this logit on, 1 − p is lost against p in float64
@@ -89,7 +90,7 @@ def retain_profile(
     require_positive("prior length-scale", prior_lengthscale)
     k = Phi.shape[-1]
     decay = prior_lengthscale * noise_variance.sqrt()[..., None, None]
-    prior = decay * torch.eye(k, k + 1, dtype=Phi.dtype, device=Phi.device)
+    prior = decay * identity(k, Phi, k + 1)
     R = torch.linalg.qr(torch.cat([torch.cat([Phi, y[..., None]], dim=-1), prior], dim=-2), mode="r").R
     factor, rotated = R[..., :k, :k], R[..., :k, k]
     D_rsqrt = factor.square().sum(-2).rsqrt()

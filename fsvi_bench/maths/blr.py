@@ -15,7 +15,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_log_density
-from fsvi_bench.maths.linalg import inverse_tril, logdet_of_tril, positive_diagonal_tril, solve_tril, tril_of_gram
+from fsvi_bench.maths.linalg import (
+    identity,
+    inverse_tril,
+    logdet_of_tril,
+    positive_diagonal_tril,
+    solve_tril,
+    tril_of_gram,
+)
 from fsvi_bench.maths.shapes import Features, Matrix, PerProblem, Shared, Targets, Vector
 
 
@@ -34,7 +41,7 @@ def blr_posterior(Phi: Features, y: Targets, noise_variance: PerProblem) -> Prec
     """
     k = Phi.shape[-1]
     rows = torch.cat([Phi, y[..., None]], dim=-1) / noise_variance.sqrt()[..., None, None]
-    prior = torch.eye(k, k + 1, dtype=Phi.dtype, device=Phi.device).expand(*Phi.shape[:-2], k, k + 1)
+    prior = identity(k, Phi, k + 1).expand(*Phi.shape[:-2], k, k + 1)
     R = torch.linalg.qr(torch.cat([rows, prior], dim=-2), mode="r").R
     factor, rotated_targets = R[..., :k, :k], R[..., :k, k:]
     mean = torch.linalg.solve_triangular(factor, rotated_targets, upper=True)[..., 0]
@@ -44,7 +51,7 @@ def blr_posterior(Phi: Features, y: Targets, noise_variance: PerProblem) -> Prec
 def blr_posterior_cholesky(Phi: Features, y: Targets, noise_variance: PerProblem) -> PrecisionGaussian:
     """Exact posterior from the Cholesky factor of Λ; its relative error grows like cond(Λ)."""
     rows = Phi.mT / noise_variance[..., None, None]
-    tril = torch.linalg.cholesky(rows @ Phi + torch.eye(Phi.shape[-1], dtype=Phi.dtype, device=Phi.device))
+    tril = torch.linalg.cholesky(rows @ Phi + identity(Phi.shape[-1], Phi))
     return PrecisionGaussian(torch.cholesky_solve(rows @ y[..., None], tril)[..., 0], tril)
 
 
@@ -58,11 +65,10 @@ class CovarianceGaussian(NamedTuple):
 def blr_posterior_woodbury(Phi: Features, y: Targets, noise_variance: PerProblem) -> CovarianceGaussian:
     """Exact posterior through the N×N marginal covariance: Φᵀ(ΦΦᵀ + σ²I)⁻¹y and I − Φᵀ(ΦΦᵀ + σ²I)⁻¹Φ. O(N³)."""
     k = Phi.shape[-1]
-    identity = torch.eye(Phi.shape[-2], dtype=Phi.dtype, device=Phi.device)
-    tril = torch.linalg.cholesky(Phi @ Phi.mT + noise_variance[..., None, None] * identity)
+    tril = torch.linalg.cholesky(Phi @ Phi.mT + noise_variance[..., None, None] * identity(Phi.shape[-2], Phi))
     whitened = solve_tril(tril, torch.cat([Phi, y[..., None]], dim=-1))
     whitened_Phi, whitened_y = whitened[..., :k], whitened[..., k:]
-    covariance = torch.eye(k, dtype=Phi.dtype, device=Phi.device) - whitened_Phi.mT @ whitened_Phi
+    covariance = identity(k, Phi) - whitened_Phi.mT @ whitened_Phi
     return CovarianceGaussian((whitened_Phi.mT @ whitened_y)[..., 0], covariance)
 
 

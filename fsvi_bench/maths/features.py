@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.maths.linalg import solve_tril
+from fsvi_bench.maths.linalg import identity, solve_tril
 from fsvi_bench.maths.shapes import Matrix, PerProblem
 
 Kernel = Literal["rbf", "matern12", "matern32", "matern52"]
@@ -58,9 +58,8 @@ def inducing_tril(
         torch.linalg.LinAlgError: the jitter does not make the matrix positive definite. It is not raised here,
             since another jitter would be another task.
     """
-    identity = torch.eye(Z.shape[-2], dtype=Z.dtype, device=Z.device)
     K = ard_kernel(Z, Z, lengthscales, outputscale, kernel)
-    return torch.linalg.cholesky(K + jitter[..., None, None] * identity)
+    return torch.linalg.cholesky(K + jitter[..., None, None] * identity(Z.shape[-2], Z))
 
 
 def nystrom_features(

@@ -8,6 +8,7 @@ from torch import Tensor
 PerProblem = Float[Tensor, "*B"]  #: one number for each problem; of an elementwise function, any shape
 Vector = Float[Tensor, "*B k"]  #: k weights
 Matrix = Float[Tensor, "*B k k"]
+Square = Float[Tensor, "*B n n"]  #: of any side
 Features = Float[Tensor, "*B N k"]  #: Φ, of N rows
 Targets = Float[Tensor, "*B N"]
 Shared = Float[Tensor, "*B #k"]  #: one number for each weight, or one for all of them
