@@ -2,7 +2,7 @@
 
 import json
 import math
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -28,12 +28,9 @@ def published(name):
     return bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
 
 
-def f64(values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def eye(k):
-    return torch.eye(k, dtype=torch.float64)
+f64, eye, zeros, ones, linspace = (
+    partial(make, dtype=torch.float64) for make in (torch.tensor, torch.eye, torch.zeros, torch.ones, torch.linspace)
+)
 
 
 def normal(seed, *shape):

@@ -22,7 +22,7 @@ from fsvi_bench.maths.bernoulli_optimum import (
     retain_profile,
 )
 from tests import reference_dropout as slow
-from tests.maths.draws import close, f64
+from tests.maths.draws import close, f64, linspace, zeros
 from tests.maths.test_bernoulli_dropout import PROPERTY, draw, draws, lengthscales, numpy
 
 
@@ -53,7 +53,7 @@ def test_profile_equals_the_objective_at_the_optimal_m(seed, lengthscale, logit)
 def test_shared_optimum_is_the_lowest_of_a_scan(seed, lengthscale, N):
     data = problem(seed, N)
     optimum = optimal_shared_retain(*data, lengthscale)
-    scan = retain_profile(*data, lengthscale).objective(torch.linspace(-8, 60, 5001, dtype=torch.float64))
+    scan = retain_profile(*data, lengthscale).objective(linspace(-8, 60, 5001))
     assert optimum.objective <= scan.min() + 1e-11 * (1 + scan.min().abs())
     assert optimum.logit[0] >= 0
     close(optimum.m, optimal_m(*data, optimum.retain_probability, lengthscale), rtol=1e-10, atol=1e-10)
@@ -129,7 +129,7 @@ def test_optimum_per_weight_is_where_scipy_ends_from_the_same_start(seed):
 def test_cavi_reaches_a_minimum_of_the_kl_to_the_enumerated_posterior(seed, k):
     Phi, y, noise, m, _ = draw(seed, k=k, N=15)
     noise = 5 * noise
-    logit = coordinate_ascent_masks(Phi, y, noise, m, torch.zeros(k, dtype=torch.float64))
+    logit = coordinate_ascent_masks(Phi, y, noise, m, zeros(k))
     close(slow.free_form_logits(Phi, y, noise, m, logit.sigmoid()), logit, rtol=1e-9, atol=1e-9)
     _, log_posterior = slow.log_restricted_evidence(*numpy(Phi, y, noise, m))
     eps = slow.masks(k)

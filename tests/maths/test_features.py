@@ -10,7 +10,7 @@ from scipy import special
 
 from fsvi_bench.maths.features import Kernel, ard_kernel, inducing_tril, nystrom_features, rbf_grid_features
 from tests import reference
-from tests.maths.draws import PROPERTY, f64, normal, seeds
+from tests.maths.draws import PROPERTY, eye, f64, normal, seeds
 from tests.maths.draws import close as close_to
 
 sizes = st.integers(1, 5)
@@ -90,7 +90,7 @@ def test_features_of_every_kernel_have_its_nystrom_kernel_as_inner_products(name
     tril = inducing_tril(Z, lengthscales, outputscale, f64(1e-6), name)
     Phi = nystrom_features(x, Z, lengthscales, outputscale, tril, name)
     cross, K = (ard_kernel(points, Z, lengthscales, outputscale, name) for points in (x, Z))
-    expected = cross @ torch.linalg.solve(K + 1e-6 * torch.eye(4, dtype=torch.float64), cross.mT)
+    expected = cross @ torch.linalg.solve(K + 1e-6 * eye(4), cross.mT)
     close(Phi @ Phi.mT, expected, atol=1e-12)
 
 

@@ -15,7 +15,7 @@ from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
 from fsvi_bench.posteriors.io import read_posterior
 from tests import reference
 from tests.conftest import REFERENCE
-from tests.maths.draws import EXPECTED, PROPERTY, PUBLISHED, close, draw, eye, f64, published, seeds, sizes
+from tests.maths.draws import EXPECTED, PROPERTY, PUBLISHED, close, draw, eye, f64, published, seeds, sizes, zeros
 
 K = 8
 JITTER = 0.05
@@ -176,7 +176,7 @@ def test_nested_sets_never_lower_the_kl(seed, k):
 def test_nearly_equal_rows_count_for_one_below_the_rank_tolerance_only(delta, rank, k):
     """Rows e₁ and e₁ + δe₂ span the first two weights whatever δ; at δ = 1e-8 the singular values decide, at 1e-5 the
     pivots see no danger. The rounding of a basis of such rows is eps/δ."""
-    Phi_A = torch.zeros(1, 2, k, dtype=torch.float64)
+    Phi_A = zeros(1, 2, k)
     Phi_A[0, :, 0], Phi_A[0, 1, 1] = 1.0, delta
     rng = np.random.default_rng(6)
     mean, factor, _ = draw_q(rng, 1, k)
@@ -197,7 +197,7 @@ def test_the_rank_tolerance_decides_on_a_degenerate_set():
 @pytest.mark.parametrize("M", [3, 9])
 def test_a_set_that_sees_nothing_costs_nothing(M):
     _, mean, factor, scale = case("regular", M)
-    for result in everything(torch.zeros(3, M, K, dtype=torch.float64), mean, factor, scale):
+    for result in everything(zeros(3, M, K), mean, factor, scale):
         assert not result.any()
 
 
@@ -237,7 +237,7 @@ def test_a_singular_q_has_no_kl_and_spares_its_neighbours(M, way):
 
 def test_an_empty_set_is_refused():
     with pytest.raises(ValueError, match="empty"):
-        measure(torch.zeros(2, 0, 4, dtype=torch.float64))
+        measure(zeros(2, 0, 4))
 
 
 # --- The published set ------------------------------------------------------------------------------------------------

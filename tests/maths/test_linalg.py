@@ -10,6 +10,7 @@ from fsvi_bench.maths.linalg import (
     product_tril,
     tril_of_gram,
 )
+from tests.maths.draws import f64, ones
 from tests.reference import random_tril
 
 # --- Triangular factors -----------------------------------------------------------------------------------------------
@@ -17,7 +18,7 @@ from tests.reference import random_tril
 
 def test_positive_diagonal_tril_keeps_the_gram_matrix():
     rng = np.random.default_rng(3)
-    signs = torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
+    signs = f64([1.0, -1.0, -1.0, 1.0])
     upper = torch.from_numpy(random_tril(rng, 2, 3, 4, 4)).mT * signs[:, None]
     lower = positive_diagonal_tril(upper)
     assert torch.equal(lower, lower.tril())
@@ -38,14 +39,14 @@ def test_tril_of_gram_is_the_cholesky_factor(m, n):
 def test_tril_of_gram_sees_what_the_gram_matrix_rounds_away():
     # Läuchli's matrix: FᵀF rounds to a singular matrix of ones, though det FᵀF = 2e² + e⁴.
     e = 1e-10
-    factor = torch.tensor([[1.0, 1.0], [e, 0.0], [0.0, e]], dtype=torch.float64)
-    assert torch.equal(factor.mT @ factor, torch.ones(2, 2, dtype=torch.float64))
+    factor = f64([[1.0, 1.0], [e, 0.0], [0.0, e]])
+    assert torch.equal(factor.mT @ factor, ones(2, 2))
     # QR's error is eps relative to ‖F‖, hence eps/e relative to the small pivot.
     assert tril_of_gram(factor)[1, 1].item() == pytest.approx(math.sqrt(2) * e, rel=1e-5)
 
 
 def test_tril_of_gram_of_a_rank_deficient_factor_is_no_error():
-    factor = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], dtype=torch.float64)
+    factor = f64([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])
     tril = tril_of_gram(factor)
     assert tril[1, 1].item() == pytest.approx(0.0, abs=1e-14)
     torch.testing.assert_close(tril @ tril.mT, factor.mT @ factor, rtol=1e-14, atol=0)
@@ -56,7 +57,7 @@ def test_tril_of_gram_keeps_the_digits_of_small_rows(small):
     """log det FᵀF is known from F's own factors, whatever the rows' sizes and order; 1e-12 is 1e4 times rounding."""
     rng = np.random.default_rng(12)
     V = torch.from_numpy(np.linalg.qr(rng.standard_normal((5, 5)))[0])
-    scales = torch.tensor([1.0, small, 0.5, 2.0, 1.0], dtype=torch.float64)
+    scales = f64([1.0, small, 0.5, 2.0, 1.0])
     tril = tril_of_gram(scales[:, None] * V)
     assert abs(float(tril.diagonal().log().sum()) - float(scales.log().sum())) < 1e-12
 

@@ -16,7 +16,7 @@ from fsvi_bench.maths.mixtures import (
     mixture_cdf,
     mixture_log_density,
 )
-from tests.maths.draws import PROPERTY, close, f64, seeds
+from tests.maths.draws import PROPERTY, close, f64, linspace, ones, seeds
 from tests.maths.mixtures import MixtureProblem, enumerated_cdf, random_problem, weights_of
 from tests.maths.test_mixture_density import EXTREMES, KINDS
 
@@ -58,7 +58,7 @@ def test_it_rises_from_zero_to_one_with_the_density_for_its_slope():
     rng = np.random.default_rng(3)
     Phi, m = f64(rng.standard_normal((1, 40))), f64(rng.standard_normal(40))
     q, centre, h = bernoulli_dropout_weights(m, 0.7), float((Phi @ (0.7 * m))[0]), 0.01
-    y, rows = centre + torch.linspace(-12, 12, 49, dtype=torch.float64), Phi.expand(49, -1)
+    y, rows = centre + linspace(-12, 12, 49), Phi.expand(49, -1)
     gained = mixture_cdf(y + h, rows, q, 0.5).probability - mixture_cdf(y, rows, q, 0.5).probability
     density = [mixture_log_density(y + place, rows, q, 0.5).log_density.exp() for place in (0, h / 2, h)]
     close(gained, h / 6 * (density[0] + 4 * density[1] + density[2]), rtol=0, atol=1e-12)
@@ -79,10 +79,10 @@ def test_a_point_does_not_depend_on_its_batch():
 
 def test_what_cannot_be_is_nan_and_no_noise_is_refused():
     q = bernoulli_dropout_weights(f64([1.0]), 0.5)
-    result = mixture_cdf(f64([math.nan, 0.5, math.inf]), torch.ones(3, 1, dtype=torch.float64), q, 1.0)
+    result = mixture_cdf(f64([math.nan, 0.5, math.inf]), ones(3, 1), q, 1.0)
     assert result.probability.isnan().tolist() == [True, False, True]
     assert float(result.error[0]) == 1
     with pytest.raises(InputError, match="noise variance is 0"):
-        mixture_cdf(f64([1.0]), torch.ones(1, 1, dtype=torch.float64), q, 0.0)
+        mixture_cdf(f64([1.0]), ones(1, 1), q, 0.0)
     with pytest.raises(InputError, match="noise variance is nan"):
-        mixture_cdf(f64([1.0]), torch.ones(1, 1, dtype=torch.float64), q, math.nan)
+        mixture_cdf(f64([1.0]), ones(1, 1), q, math.nan)

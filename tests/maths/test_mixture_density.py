@@ -16,7 +16,7 @@ from fsvi_bench.maths.mixtures import (
     mixture_log_density,
     spike_and_slab_weights,
 )
-from tests.maths.draws import PROPERTY, close, f64, seeds
+from tests.maths.draws import PROPERTY, close, f64, ones, seeds
 from tests.maths.mixtures import (
     MixtureProblem,
     enumerated_log_density,
@@ -43,7 +43,7 @@ KINDS = [
 def test_between_atoms_far_apart():
     """The value that the issue gives, and the same with forty digits: plain inversion misses it by 1,000 nats."""
     q = bernoulli_dropout_weights(f64([1, 0.01, 0.02]), 0.9)
-    result = mixture_log_density(f64([0.5]), torch.ones(1, 3, dtype=torch.float64), q, 0.01**2)
+    result = mixture_log_density(f64([0.5]), ones(1, 3), q, 0.01**2)
     assert float(result.log_density) == pytest.approx(-1103.3271, abs=5e-5)
     exact = many_digits_log_density("0.5", ["1", "0.01", "0.02"], "0.9", "0.01")
     # eps times the exponent of 1e3, and what rounding 0.9, 0.01 and 1e-4 to doubles does to the problem itself.
@@ -150,9 +150,9 @@ def test_sums_that_cancel_are_flagged():
 
 def lattice(k, sigma):
     """Far too many atoms to enumerate, and y in the middle between two of them."""
-    q = bernoulli_dropout_weights(torch.ones(k, dtype=torch.float64), 0.5)
+    q = bernoulli_dropout_weights(ones(k), 0.5)
     y = f64([k / 2 + 0.5, k / 2])
-    return mixture_log_density(y, torch.ones(2, k, dtype=torch.float64), q, sigma**2)
+    return mixture_log_density(y, ones(2, k), q, sigma**2)
 
 
 def test_what_cannot_be_reached_is_flagged():

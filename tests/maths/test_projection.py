@@ -7,7 +7,7 @@ from hypothesis import given
 
 from fsvi_bench.maths.projection import RANK_TOLERANCE, projected_kl, row_space
 from tests import reference
-from tests.maths.draws import PROPERTY, close, dense, draw, eye, seeds, sizes
+from tests.maths.draws import PROPERTY, close, dense, draw, eye, f64, seeds, sizes, zeros
 from tests.reference import random_orthogonal, random_tril
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}  # eps times the condition number of the dense twins' covariances, below 1e6
@@ -52,14 +52,14 @@ def test_the_rank_counts_singular_values_above_the_relative_tolerance(tolerance,
 
 
 def test_a_singular_value_equal_to_the_tolerance_does_not_count():
-    Phi_A = torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))  # powers of two: no rounding
+    Phi_A = torch.diag(f64([2.0, 1.0]))  # powers of two: no rounding
     assert row_space(Phi_A, 0.5).shape == (2, 1)
     assert row_space(Phi_A, 0.499).shape == (2, 2)
 
 
 def test_no_rows_but_zeros_give_an_empty_basis_and_no_divergence():
     _, *gaussians = draw_problem(np.random.default_rng(2), 2, 3)
-    V = row_space(torch.zeros(2, 3, dtype=torch.float64))
+    V = row_space(zeros(2, 3))
     assert V.shape == (3, 0)
     assert projected_kl(V, *gaussians).item() == 0.0
 
@@ -100,8 +100,8 @@ def test_depends_on_the_row_space_only_and_on_no_factor(seed, M, k):
 
 def test_stays_finite_when_q_is_singular_off_the_row_space():
     # Var = 0 for a weight that no measurement point sees: the reason why FIXEDA's objective can lose rank unpunished.
-    tril_q = torch.diag(torch.tensor([0.5, 2.0, 0.0], dtype=torch.float64))
-    zero, identity = torch.zeros(3, dtype=torch.float64), eye(3)
+    tril_q = torch.diag(f64([0.5, 2.0, 0.0]))
+    zero, identity = zeros(3), eye(3)
     seen = identity[:2]
     expected = 0.5 * (0.25 - 1 - np.log(0.25) + 4.0 - 1 - np.log(4.0))
     close(functional_kl(seen, zero, tril_q, zero, identity), expected, rtol=1e-14, atol=0)
@@ -112,12 +112,12 @@ def test_a_nearly_singular_q_keeps_its_digits(small):
     """In full rank the projected KL is the weight-space one, which here is known in closed form."""
     rng = np.random.default_rng(5)
     basis = torch.from_numpy(np.linalg.qr(rng.standard_normal((3, 3)))[0])
-    scale = torch.tensor([small, 1.0, 1.0], dtype=torch.float64)
-    zero, identity = torch.zeros(3, dtype=torch.float64), eye(3)
+    scale = f64([small, 1.0, 1.0])
+    zero, identity = zeros(3), eye(3)
     expected = 0.5 * (small**2 - 1) - math.log(small)
     assert float(projected_kl(basis, zero, torch.diag(scale), zero, identity)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_an_empty_measurement_set_is_refused():
     with pytest.raises(ValueError, match="empty"):
-        row_space(torch.zeros(0, 3, dtype=torch.float64))
+        row_space(zeros(0, 3))

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from fsvi_bench.maths.gaussian import gaussian_w2
 from tests import reference
-from tests.maths.draws import PROPERTY, close, dense, draw_pair, f64, pairs
+from tests.maths.draws import PROPERTY, close, dense, draw_pair, f64, pairs, zeros
 from tests.reference import random_orthogonal
 
 
@@ -28,7 +28,7 @@ def test_w2_equals_the_textbook_formula_whatever_the_factors(pair):
 def test_w2_of_commuting_covariances_keeps_its_digits(perturbation):
     # Same eigenvectors: W2 is the Euclidean distance of the standard deviations. The textbook formula is off by 1e-8.
     axes = torch.from_numpy(random_orthogonal(np.random.default_rng(7), 4))
-    mean, scale = torch.zeros(4, dtype=torch.float64), f64([0.3, 1.0, 2.0, 0.7])
+    mean, scale = zeros(4), f64([0.3, 1.0, 2.0, 0.7])
     change = perturbation * f64([1.0, -2.0, 0.5, 1.5])
     expected = change.square().sum().sqrt()
     distance = gaussian_w2(mean, axes * (scale + change), mean, axes * scale)
@@ -37,7 +37,7 @@ def test_w2_of_commuting_covariances_keeps_its_digits(perturbation):
 
 @pytest.mark.parametrize("perturbation", [1e-3, 1e-6, 1e-9])
 def test_w2_of_close_covariances_that_do_not_commute_keeps_its_digits(perturbation):
-    mean = torch.zeros(2, dtype=torch.float64)
+    mean = zeros(2)
     factor_p = f64([[1.0, 0.0], [0.6, 0.5]])
     factor_q = factor_p + perturbation * f64([[0.7, 0.0], [-1.1, 0.4]])
     expected = reference.gaussian_w2_many_digits_2d(mean, factor_q, mean, factor_p)
@@ -47,7 +47,7 @@ def test_w2_of_close_covariances_that_do_not_commute_keeps_its_digits(perturbati
 
 def test_w2_to_a_point_mass_and_to_an_equal_covariance():
     mean_q, tril, mean_p, _ = draw_pair(8, 3)
-    square, point = (mean_q - mean_p).square().sum(), torch.zeros(3, 3, dtype=torch.float64)
+    square, point = (mean_q - mean_p).square().sum(), zeros(3, 3)
     root_mean_square = (square + tril.square().sum()).sqrt()
     close(gaussian_w2(mean_q, tril, mean_p, point), root_mean_square, rtol=1e-14, atol=0)
     close(gaussian_w2(mean_p, point, mean_q, tril), root_mean_square, rtol=1e-14, atol=0)

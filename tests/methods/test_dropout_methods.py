@@ -19,7 +19,7 @@ from fsvi_bench.maths.spike_slab import spike_slab_optimum
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.variational_dropout import task_prior_kl
 from fsvi_bench.posteriors.trainable import Multiplicative
-from tests.maths.draws import close, f64
+from tests.maths.draws import close, f64, linspace, ones
 from tests.methods.synthetic import InputsAsFeatures
 from tests.methods.table import first_batch, method_on, of_objective, toys, trained_method
 
@@ -130,12 +130,12 @@ KLS = {"exact": gaussian_dropout_kl, "cubic": ksw_cubic_kl, "lower-bound": ksw_l
 @pytest.mark.parametrize("kl", KLS)
 def test_kl_gradients_are_those_of_the_kls(kl):
     """Under data that say nothing the loss is the KL and a constant; α in the variational methods' own terms."""
-    log_alpha = torch.linspace(-6, 0, 8, dtype=torch.float64)[None].requires_grad_()
+    log_alpha = linspace(-6, 0, 8)[None].requires_grad_()
     (expected,) = torch.autograd.grad(KLS[kl](log_alpha.exp()).sum(), log_alpha)
     _, data = well_conditioned()
     data.Phi.zero_()
     method = method_on("variational-dropout", data, "ffg", {"kl": kl, "estimator": "exact", "minibatch": "full"})
-    theta = torch.ones(1, 8, dtype=torch.float64).requires_grad_()
+    theta = ones(1, 8).requires_grad_()
     q = Multiplicative(theta, (0.5 * log_alpha).exp() * theta, log_alpha)
     loss = method.loss(q, first_batch(method))
     in_theta, got = torch.autograd.grad(loss.sum(), (theta, log_alpha))

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-import torch
 
 from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
@@ -14,6 +13,7 @@ from fsvi_bench.methods.data import MeasurementDesign, TaskData
 from fsvi_bench.methods.fixed_a import FixedA
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
+from tests.maths.draws import linspace, zeros
 from tests.methods.table import (
     Row,
     rows,
@@ -160,7 +160,7 @@ def test_task_data_refuses_what_no_step_can_be_made_of(changes, message):
 
 def test_fixed_a_is_not_judged_by_an_option_that_its_own_inputs_replace():
     """M = 82 would ask for 41 distinct training inputs of 40."""
-    A = torch.linspace(-1, 1, 6, dtype=torch.float64)[None, :, None]
+    A = linspace(-1, 1, 6)[None, :, None]
     method = FixedA(toys()[0], "full", A=A, M=82)
     assert method.data().fixed_A.shape == (1, 6, 20)
     assert method.cost()["measurement_rows"] == 6
@@ -169,5 +169,5 @@ def test_fixed_a_is_not_judged_by_an_option_that_its_own_inputs_replace():
 @pytest.mark.parametrize("shape", [(6, 1), (2, 6, 1), (1, 6, 2), (1, 0, 1), (1, 1, 6, 1)])
 def test_fixed_a_refuses_inputs_of_another_shape(shape):
     with pytest.raises(InputError, match=r"A has the shape \[.*\], expected \[1, M, 1\]: ") as caught:
-        FixedA(toys()[0], "full", A=torch.zeros(shape, dtype=torch.float64))
+        FixedA(toys()[0], "full", A=zeros(shape))
     assert "\n" not in str(caught.value)

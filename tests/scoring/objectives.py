@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, expected_log_likelihood, mean_field_optimum_scale
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
@@ -18,7 +17,7 @@ from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.tasks.task import FeatureMap, Task
 from fsvi_bench.training.trace import TRACED_SETS
-from tests.maths.draws import draw, eye, f64, normal
+from tests.maths.draws import draw, eye, f64, linspace, normal
 from tests.methods.table import terms
 
 FAMILIES = pytest.mark.parametrize("family", ["full", "ffg"])
@@ -46,7 +45,7 @@ def random_q(family, k, seed=0):
 
 def problem_of(toy, y, k=8, Phi=None):
     """30 rows, σ² = 0.5, an RBF grid of k narrow bumps over [0, 1]; or any features in place of the grid's."""
-    centres, inputs = torch.linspace(0, 1, k, dtype=torch.float64), torch.linspace(0, 1, len(y), dtype=torch.float64)
+    centres, inputs = linspace(0, 1, k), linspace(0, 1, len(y))
     task = replace(toy.frozen, inducing_points=centres[:, None], lengthscales=f64([0.1]), noise_variance=f64(0.5))
     problem = Task(task, FeatureMap.of(task), inputs[:, None], y, toy.X_test, toy.y_test)
     if Phi is not None:

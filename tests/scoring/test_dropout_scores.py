@@ -29,7 +29,7 @@ from fsvi_bench.scoring.predictive import (
 from fsvi_bench.scoring.samples import _jackknife
 from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
 from fsvi_bench.tasks.task import Task
-from tests.maths.draws import EXPECTED, PUBLISHED, f64, normal, published
+from tests.maths.draws import EXPECTED, PUBLISHED, eye, f64, normal, published, zeros
 from tests.scoring.objectives import problem_of
 
 NAMES = {
@@ -92,7 +92,7 @@ def test_dropping_nothing_is_the_point_mass_at_m(small_box):
 def test_the_predictive_kl_of_a_mixture_is_its_integral(toy):
     """SciPy's adaptive quadrature over a sum over all atoms; four weights that are not 0, noise far below the jumps, so
     that log q has kinks: a halving's change of 1e-6 is allowed to stay."""
-    m = torch.zeros(20, dtype=torch.float64)
+    m = zeros(20)
     m[[3, 8, 12, 17]] = f64([1.0, -2.0, 0.7, 1.5])
     q, p = BernoulliDropoutPosterior(m, f64(0.7)), 0.7
     rows = toy.Phi_test[[0, 40, 80]]
@@ -146,7 +146,7 @@ def test_the_rule_integrates_smooth_densities_to_rounding_and_halves_where_it_mu
         calls.append(len(y))
         return normal_log_density(y, rows[:, :1].expand_as(y), rows[:, 1:].expand_as(y))
 
-    others = torch.tensor([[0.5, 2.0], [0.0, 1.0], [-1.0, 0.3]], dtype=torch.float64)
+    others = f64([[0.5, 2.0], [0.0, 1.0], [-1.0, 0.3]])
     kl = kl_from_normal(exact, others, log_density)
     expected = normal_kl(*exact, *others.mT)
     torch.testing.assert_close(kl, expected, rtol=1e-10, atol=1e-10)  # 6e-14 of the mass, where z² is 56, is left out
@@ -217,7 +217,7 @@ ESTIMATED = (
 def wide(toy):
     """A full Gaussian that is not the posterior; 20 weights."""
     g = torch.Generator().manual_seed(2)
-    turn = torch.eye(20, dtype=torch.float64) + 0.1 * torch.randn(20, 20, generator=g, dtype=torch.float64).tril(-1)
+    turn = eye(20) + 0.1 * torch.randn(20, 20, generator=g, dtype=torch.float64).tril(-1)
     shift = 0.1 * torch.randn(20, generator=g, dtype=torch.float64)
     return FullGaussian(toy.truth.posterior.mean + shift, 1.2 * toy.truth.covariance_tril @ turn)
 

@@ -14,7 +14,7 @@ from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.maths.projection import row_space
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.training.trainer import train
-from tests.maths.draws import close, f64
+from tests.maths.draws import close, eye, f64, zeros
 from tests.scoring.objectives import (
     FAMILIES,
     WEIGHT_SPACE,
@@ -140,13 +140,13 @@ def by_lbfgs(problem, Phi_A, family, c, steps):
 def test_a_factorised_q_may_have_an_optimum_where_a_does_not_see_everything(toy, c):
     """Three weights seen through two sums at 120° to each other, a fourth alone, ΦᵀΦ/σ² = 8 I: by symmetry the optimal
     variances are v/(8/c + v), v = [VVᵀ]_ii = 2/3 for the three and 1 for the fourth. No scale vanishes."""
-    problem = problem_of(toy, f64([1.0, -2.0, 0.5, 1.0]), k=4, Phi=2 * torch.eye(4, dtype=torch.float64))
+    problem = problem_of(toy, f64([1.0, -2.0, 0.5, 1.0]), k=4, Phi=2 * eye(4))
     angles = f64([0.0, 2 * math.pi / 3, 4 * math.pi / 3, 0.0])
-    Phi_A = torch.stack([angles.cos(), angles.sin(), torch.zeros(4, dtype=torch.float64)])
+    Phi_A = torch.stack([angles.cos(), angles.sin(), zeros(4)])
     Phi_A[:, 3] = f64([0.0, 0.0, 1.0])
     V, v = row_space(Phi_A), f64([2 / 3, 2 / 3, 2 / 3, 1.0])
     close((V @ V.mT).diagonal(), v, rtol=1e-14)
-    mean = torch.linalg.solve(8 * torch.eye(4, dtype=torch.float64) + c * V @ V.mT, 4 * problem.y)
+    mean = torch.linalg.solve(8 * eye(4) + c * V @ V.mT, 4 * problem.y)
     optimum = FactorisedGaussian(mean, (v / (8 / c + v)).sqrt())
     scores = fixed(Phi_A, c).scores(optimum, problem)
     assert scores.objective_gap == pytest.approx(0.0, abs=1e-6)

@@ -15,7 +15,7 @@ from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.scoring.scores import Scores, score
 from fsvi_bench.tasks.task import Task
 from tests.conftest import REFERENCE
-from tests.maths.draws import EXPECTED, PUBLISHED, published
+from tests.maths.draws import EXPECTED, PUBLISHED, eye, ones, published, zeros
 
 f64 = torch.float64
 
@@ -78,7 +78,7 @@ def test_the_exact_posterior_scores_zero_to_rounding(name):
 def test_marginals_rise_towards_the_weight_kl(toy):
     g = torch.Generator().manual_seed(0)
     noise = torch.randn(20, 20, generator=g, dtype=f64)
-    tril = toy.truth.covariance_tril @ (torch.eye(20, dtype=f64) + 0.05 * noise.tril())
+    tril = toy.truth.covariance_tril @ (eye(20) + 0.05 * noise.tril())
     q = FullGaussian(toy.truth.posterior.mean + 0.1 * noise[0], tril)
     scores = score(q, toy)
     values = [scores.kl_marginals[key] for key in ("1", "5", "20", "50")]
@@ -120,4 +120,4 @@ def test_a_nearly_singular_posterior_gets_a_finite_kl(toy):
 
 def test_another_k_is_refused(toy):
     with pytest.raises(InputError, match="task has k=20 features, posterior has 3"):
-        score(FactorisedGaussian(torch.zeros(3, dtype=f64), torch.ones(3, dtype=f64)), toy)
+        score(FactorisedGaussian(zeros(3), ones(3)), toy)
