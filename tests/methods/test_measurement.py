@@ -9,7 +9,7 @@ from fsvi_bench.maths.functional_kl import Span, measure
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.seeds import derive_seed
-from tests.maths.draws import eye
+from tests.maths.draws import close, eye
 from tests.methods.synthetic import synthetic, transparent
 
 
@@ -104,7 +104,7 @@ def test_features_are_the_feature_map_at_the_inputs():
         inputs = problems.low[b] + (problems.high[b] - problems.low[b]) * unit
         for t in range(sets):  # each set by itself: a triangular solve of another width rounds differently
             expected = problems.feature_map[b](inputs[t])
-            torch.testing.assert_close(features[t, b, 3:, :10], expected, rtol=1e-13, atol=1e-13)
+            close(features[t, b, 3:, :10], expected, rtol=1e-13, atol=1e-13)
 
 
 # --- Streams ----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from fsvi_bench.scoring.predictive import (
 from fsvi_bench.scoring.samples import _jackknife
 from fsvi_bench.scoring.scores import not_a_number, score, trace_scores
 from fsvi_bench.tasks.task import Task
-from tests.maths.draws import EXPECTED, PUBLISHED, eye, f64, normal, published, zeros
+from tests.maths.draws import EXPECTED, PUBLISHED, close, eye, f64, normal, published, zeros
 from tests.maths.mixtures import MixtureProblem, enumerated_log_density
 from tests.scoring.objectives import problem_of
 
@@ -143,7 +143,7 @@ def test_the_rule_integrates_smooth_densities_to_rounding_and_halves_where_it_mu
     others = f64([[0.5, 2.0], [0.0, 1.0], [-1.0, 0.3]])
     kl = kl_from_normal(exact, others, log_density)
     expected = normal_kl(*exact, *others.mT)
-    torch.testing.assert_close(kl, expected, rtol=1e-10, atol=1e-10)  # 6e-14 of the mass, where z² is 56, is left out
+    close(kl, expected, rtol=1e-10, atol=1e-10)  # 6e-14 of the mass, where z² is 56, is left out
     assert len(calls) == 2  # a parabola needs no more than one halving, by which it is found out
 
     def wiggly(y, rows):
@@ -152,7 +152,7 @@ def test_the_rule_integrates_smooth_densities_to_rounding_and_halves_where_it_mu
     calls.clear()
     # E cos(9(μ + sd z)) = cos 9μ · exp(−81 sd²/2)
     shift = (9 * exact.mean).cos() * (-40.5 * exact.variance).exp()
-    torch.testing.assert_close(kl_from_normal(exact, others, wiggly), expected - shift, rtol=1e-10, atol=1e-10)
+    close(kl_from_normal(exact, others, wiggly), expected - shift, rtol=1e-10, atol=1e-10)
 
 
 def test_atoms_too_far_apart_to_be_summed_are_said_to_be(toy):
