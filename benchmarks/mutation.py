@@ -1,15 +1,16 @@
 """Do the tests find wrong formulas? Small faults, one at a time in a copy of the tree, and which quick test fails first.
 
-    FSVI_BENCH_DATA=... python benchmarks/mutation.py [--only TEXT] [--json FILE]
+    FSVI_BENCH_DATA=... python benchmarks/mutation.py --workers 2 [--only TEXT] [--log FILE]
 
-For each fault come, until one fails: the test file of its module, those of its package that import the module, all of
-the package, those of the other packages with formulas, all quick tests. The working tree is never touched, and the copy is made at the start, so that it may change meanwhile.
+For each fault run, until one fails, the quick tests of its module; of its package; of the other packages with formulas,
+first where they import the module; all others: each of these in a process of its own. A test that fails without the fault,
+too, has not found it, nor has one that does not end. The working tree is never touched: the copies
+are made at the start. What the log has of the same commit is not done again.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import re
@@ -18,15 +19,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import Queue
 from typing import NamedTuple
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("maths", "posteriors", "methods", "scoring", "tasks")  # where faults are planted
+LIMIT = 900  #: seconds of one process
+NOTHING_COLLECTED = 5  #: pytest's exit status
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": "."}
 
 #: Under each file: what stands there, exactly once, and what is put in its place.
 FAULTS = r"""
@@ -129,6 +132,13 @@ class Fault(NamedTuple):
     new: str
 
 
+class Outcome(NamedTuple):
+    """How pytest ended: the first test that failed, None if none did, or what else went wrong."""
+
+    test: str | None
+    trouble: str = ""
+
+
 def faults() -> Iterator[Fault]:
     """Of the list above."""
     file = ""
@@ -139,94 +149,112 @@ def faults() -> Iterator[Fault]:
             file = line
 
 
-def copy_tree(to: Path) -> None:
+def require_places(listed: Iterable[Fault]) -> None:
+    """Every fault can be planted, in one place only."""
+    for file, old, _ in listed:
+        if (count := (ROOT / "fsvi_bench" / file).read_text(encoding="utf-8").count(old)) != 1:
+            raise SystemExit(f"{old!r} stands {count} times in {file}, expected once; mend the list in {__file__}")
+
+
+def copy_tree(to: Path) -> Path:
     """What git tracks or would track."""
     listed = subprocess.check_output(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, text=True)
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, to / name)
+    return to
 
 
 def rounds(tree: Path, fault: Fault) -> Iterator[list[str]]:
-    """Arguments of pytest, the tests that are likeliest to fail first."""
+    """Test files in the order in which they are likeliest to fail; each round is a process, if those before passed."""
     package, module = fault.file.removesuffix(".py").split("/")
-    folder = tree / "tests" / package
     uses = re.compile(rf"{package}\.{module}\b|{package} import .*\b{module}\b")
-    near = [str(path) for path in sorted(folder.glob("test_*.py")) if uses.search(path.read_text(encoding="utf-8"))]
-    if own := [path for path in near if path.endswith(f"test_{module}.py")]:
-        yield own
-    if near:
-        yield near
-    yield [str(folder)]
-    yield [str(tree / "tests" / each) for each in PACKAGES if each != package]
-    yield ["tests"]
+    likely = {path: bool(uses.search(path.read_text(encoding="utf-8"))) for path in (tree / "tests").rglob("test_*.py")}
+
+    def unlikely(path: Path) -> tuple[bool, ...]:
+        return path.stem != f"test_{module}", path.parent.name != package, not likely[path]
+
+    groups: dict[int, list[Path]] = {}
+    for path in sorted(likely, key=lambda path: (*unlikely(path), path)):
+        other_file, other_package, silent = unlikely(path)
+        of_formulas = path.parent.name in PACKAGES
+        near = not other_package and not other_file
+        place = 0 if near else 1 if not other_package else 2 if of_formulas and not silent else 3 if of_formulas else 4
+        groups.setdefault(place, []).append(path)
+    for place in sorted(groups):
+        yield [str(path.relative_to(tree)) for path in groups[place]]
 
 
-def first_failure(tree: Path, fault: Fault) -> str | None:
-    """The test that finds a fault, None if none does."""
-    for tests in rounds(tree, fault):
-        if found := run_forked(tree, ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]):
-            return found
-    return None
+def run_tests(tree: Path, tests: list[str]) -> Outcome:
+    """Quick tests until one fails."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(command, cwd=tree, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return Outcome(None, f"no end within {LIMIT} s")
+    if done.returncode in (0, NOTHING_COLLECTED):
+        return Outcome(None)
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return Outcome(found[1]) if found else Outcome(None, (done.stdout + done.stderr)[-600:])
 
 
-def run_forked(tree: Path, arguments: list[str]) -> str | None:
-    """pytest in a child, which finds the libraries imported; the first test that fails."""
-    with tempfile.TemporaryFile() as output:
-        if (child := os.fork()) == 0:
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-            os.chdir(tree)
-            sys.path.insert(0, str(tree))
-            os._exit(pytest.main(arguments))
-        _, status = os.waitpid(child, 0)
-        output.seek(0)
-        text = output.read().decode(errors="replace")
-    if status == 0:
-        return None
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
-    return found[1] if found else text[-600:]
+def try_fault(tree: Path, fault: Fault) -> Outcome:
+    """The first test that fails with the fault, and passes without it."""
+    path = tree / "fsvi_bench" / fault.file
+    source = path.read_text(encoding="utf-8")
+    try:
+        write(path, source.replace(fault.old, fault.new))
+        outcome = next((end for tests in rounds(tree, fault) if (end := run_tests(tree, tests)) != Outcome(None)), None)
+    finally:
+        write(path, source)
+    if outcome is None or outcome.test is None:
+        return outcome or Outcome(None)
+    without = run_tests(tree, [outcome.test])
+    return outcome if without == Outcome(None) else Outcome(None, f"fails without the fault, too: {outcome.test}")
 
 
-def write(path: Path, source: str, changes: Iterator[int]) -> None:
-    """With a time of its own: a .pyc file is told by its source's size and second, which may not change otherwise."""
+def write(path: Path, source: str) -> None:
+    """Without what was compiled before: a .pyc file is told by its source's size and second only."""
     path.write_text(source, encoding="utf-8")
-    os.utime(path, (seconds := 1e9 + next(changes), seconds))
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        compiled.unlink()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="faults whose file or text contains this")
-    parser.add_argument("--json", type=Path, help="where the results go as they come")
+    parser.add_argument("--workers", type=int, default=1, help="processes at a time")
+    parser.add_argument("--log", type=Path, default=ROOT / "build" / "mutation.jsonl", help="one line of JSON a fault")
     options = parser.parse_args()
-    results, changes = [], count()
-    for library in (
-        "torch",
-        "pytorch_lightning",
-        "gpytorch",
-        "scipy.stats",
-        "sklearn",
-        "pandas",
-        "hypothesis",
-        "mpmath",
-    ):
-        importlib.import_module(library)
-    with tempfile.TemporaryDirectory() as folder:
-        copy_tree(tree := Path(folder))
-        for fault in (fault for fault in faults() if options.only in f"{fault.file} {fault.old}"):
-            path, started = tree / "fsvi_bench" / fault.file, time.monotonic()
-            source = path.read_text(encoding="utf-8")
-            if source.count(fault.old) != 1:
-                raise SystemExit(f"{fault.old!r} stands {source.count(fault.old)} times in {fault.file}, expected once")
-            write(path, source.replace(fault.old, fault.new), changes)
-            found, seconds = first_failure(tree, fault), time.monotonic() - started
-            write(path, source, changes)
-            results.append({**fault._asdict(), "found_by": found, "seconds": round(seconds, 1)})
-            print(f"{seconds:6.1f} s  {fault.file}: {fault.new}  {found or 'SURVIVES'}", flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    print(f"{sum(result['found_by'] is not None for result in results)} of {len(results)} found")
+    listed = [fault for fault in faults() if options.only in f"{fault.file} {fault.old}"]
+    require_places(listed)
+    commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], cwd=ROOT, text=True).strip()
+    options.log.parent.mkdir(parents=True, exist_ok=True)
+    lines = options.log.read_text(encoding="utf-8").splitlines() if options.log.exists() else []
+    done = {Fault(*line["fault"]): line for line in map(json.loads, lines) if line["commit"] == commit}
+    trees: Queue[Path] = Queue()
+
+    def look(fault: Fault) -> dict[str, object]:
+        tree, started = trees.get(), time.monotonic()
+        test, trouble = try_fault(tree, fault)
+        trees.put(tree)
+        seconds = round(time.monotonic() - started, 1)
+        return {"commit": commit, "fault": fault, "found_by": test, "trouble": trouble, "seconds": seconds}
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
+        for worker in range(options.workers):
+            trees.put(copy_tree(Path(folder) / str(worker)))
+        running = [pool.submit(look, fault) for fault in listed if fault not in done]
+        for future in as_completed(running):
+            line = future.result()
+            done[line["fault"]] = line
+            with options.log.open("a", encoding="utf-8") as log:
+                print(json.dumps(line), file=log)
+            found = line["found_by"] or f"SURVIVES {line['trouble']}"
+            print(f"{line['seconds']:6.1f} s  {line['fault'].file}: {line['fault'].new}  {found}", flush=True)
+    missed = [fault for fault in listed if done[fault]["found_by"] is None]
+    print(f"{len(listed) - len(missed)} of {len(listed)} found", *(f"missed: {each}" for each in missed), sep="\n")
 
 
 if __name__ == "__main__":

@@ -21,41 +21,40 @@ from fsvi_bench.maths.blr import ridge
 from fsvi_bench.maths.domain import require_positive, require_retain_probability
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.maths.linalg import logdet_of_tril
+from fsvi_bench.maths.shapes import Features, Matrix, PerProblem, Shared, Targets, Vector
 
 
 class FactorisedMoments(NamedTuple):
     """Mean and standard deviations of a q whose weights are independent; a standard deviation may be 0."""
 
-    mean: Float[Tensor, "*B k"]
-    scale: Float[Tensor, "*B k"]
+    mean: Vector
+    scale: Vector
 
 
-def compress_rows(
-    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"]
-) -> tuple[Float[Tensor, "*B n k"], Float[Tensor, "*B n"]]:
+def compress_rows(Phi: Features, y: Targets) -> tuple[Float[Tensor, "*B n k"], Float[Tensor, "*B n"]]:
     """n = min(N, k+1) rows with the same inner products: the triangular factor of [Φ, y]."""
     R = torch.linalg.qr(torch.cat([Phi, y[..., None]], dim=-1), mode="r").R
     return R[..., :-1].contiguous(), R[..., -1].contiguous()
 
 
-def bernoulli_entropy(retain_probability: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
+def bernoulli_entropy(retain_probability: Vector) -> Vector:
     """H(p) = −p log p − (1−p) log(1−p) in nats, elementwise; 0 at both ends."""
     return torch.special.entr(retain_probability) + torch.special.entr(1 - retain_probability)
 
 
-def bernoulli_moments(m: Float[Tensor, "*B k"], retain_probability: Float[Tensor, "*B #k"]) -> FactorisedMoments:
+def bernoulli_moments(m: Vector, retain_probability: Shared) -> FactorisedMoments:
     """Mean p m and standard deviation √(p(1−p)) |m| of w = m ε; NaN for p outside [0, 1]."""
     return FactorisedMoments(retain_probability * m, (retain_probability * (1 - retain_probability)).sqrt() * m.abs())
 
 
 def bernoulli_objective(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
-    m: Float[Tensor, "*B k"],
-    retain_probability: Float[Tensor, "*B #k"],
+    Phi: Features,
+    y: Targets,
+    noise_variance: PerProblem,
+    m: Vector,
+    retain_probability: Shared,
     prior_lengthscale: float = 1.0,
-) -> Float[Tensor, "*B"]:
+) -> PerProblem:
     """The negative ELBO of q without its constants, in nats (Gal 2016, before eq. 6.4; half of his 𝓛 at σ = l = 1).
 
     (‖y − Φ(p∘m)‖² + Σ p_i(1−p_i) φ_iᵀφ_i m_i²)/2σ² + ½l² Σ p_i m_i² − Σ H(p_i).
@@ -76,12 +75,12 @@ def bernoulli_objective(
 
 
 def optimal_m(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
-    retain_probability: Float[Tensor, "*B #k"],
+    Phi: Features,
+    y: Targets,
+    noise_variance: PerProblem,
+    retain_probability: Shared,
     prior_lengthscale: float = 1.0,
-) -> Float[Tensor, "*B k"]:
+) -> Vector:
     """m*(p), the minimiser of `bernoulli_objective` at a given p (Gal 2016, eq. 6.5, with one p_i per weight).
 
     In the mean θ = p∘m the objective is a ridge regression, ‖y − Φθ‖² + Σ d_i θ_i² with
@@ -98,11 +97,11 @@ def optimal_m(
 
 
 def bernoulli_quasi_kl(
-    m: Float[Tensor, "*B k"],
-    retain_probability: Float[Tensor, "*B #k"],
-    exact_mean: Float[Tensor, "*B k"],
-    precision_tril: Float[Tensor, "*B k k"],
-) -> Float[Tensor, "*B"]:
+    m: Vector,
+    retain_probability: Shared,
+    exact_mean: Vector,
+    precision_tril: Matrix,
+) -> PerProblem:
     """E_q[log q − log p_D], q's mass function against the density of P_D = N(mean, (CCᵀ)⁻¹) (Hron et al. 2018, eq. 9).
 
     Where m_i = 0 both atoms of w_i are the same point: it has mass 1 and no entropy. So the value jumps by H(p_i)
@@ -120,7 +119,7 @@ def bernoulli_quasi_kl(
     return -atom_entropy(m, retain_probability) - log_density
 
 
-def atom_entropy(m: Float[Tensor, "*B k"], retain_probability: Float[Tensor, "*B #k"]) -> Float[Tensor, "*B"]:
+def atom_entropy(m: Vector, retain_probability: Shared) -> PerProblem:
     """Entropy of q's atoms in nats: Σ H(p_i) over the weights with m_i ≠ 0."""
     entropies = bernoulli_entropy(retain_probability.expand_as(m))
     return torch.where(m == 0, 0.0, entropies).sum(-1)
@@ -128,10 +127,10 @@ def atom_entropy(m: Float[Tensor, "*B k"], retain_probability: Float[Tensor, "*B
 
 def discrete_prior_kl(
     m: Float[Tensor, "*B K"],
-    retain_probability: Float[Tensor, "*B"],
+    retain_probability: PerProblem,
     cell_volume: float,
     prior_lengthscale: float = 1.0,
-) -> Float[Tensor, "*B"]:
+) -> PerProblem:
     """KL of one weight row, q = p δ_m + (1−p) δ_0, to a prior ∝ exp(−½l²‖w‖²) on a grid (Gal 2016, eq. 6.6).
 
     The K weights of a row are kept or dropped together; for independent weights give rows of length 1 and sum.
@@ -152,9 +151,7 @@ def discrete_prior_kl(
     return 0.5 * prior_lengthscale**2 * retain_probability * square - entropy + log_normaliser
 
 
-def continuous_prior_constant(
-    spread: Float[Tensor, "*B"], row_length: int, prior_lengthscale: float = 1.0
-) -> Float[Tensor, "*B"]:
+def continuous_prior_constant(spread: PerProblem, row_length: int, prior_lengthscale: float = 1.0) -> PerProblem:
     """C in KL ≈ ½l²p‖m‖² − H(p) + C to the prior N(0, l⁻²I), the atoms of a row widened to N(·, s²I), s = `spread`.
 
     C = ½K(l²s² − 1 − log l²s²): the entropy of a widened atom is ½K log 2πe s², so C, and with it the bound's

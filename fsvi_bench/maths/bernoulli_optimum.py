@@ -23,6 +23,8 @@ from fsvi_bench.maths.bernoulli_dropout import (
 )
 from fsvi_bench.maths.domain import require_positive
 from fsvi_bench.maths.elementwise import on_and_off, sigmoid
+from fsvi_bench.maths.linalg import identity
+from fsvi_bench.maths.shapes import Features, Matrix, PerProblem, Targets, Vector
 
 SATURATION = 40.0  #: from this logit on, 1 − p is lost against p in float64
 GRID = 64  #: intervals on [0, SATURATION] in which the slope's changes of sign are looked for
@@ -32,10 +34,10 @@ BISECTIONS = 80
 class BernoulliOptimum(NamedTuple):
     """A minimiser of `bernoulli_objective` in m and p, and its value there; the logits are log p/(1−p)."""
 
-    m: Float[Tensor, "*B k"]
+    m: Vector
     retain_probability: Float[Tensor, "*B p"]  #: p = 1 if it is shared, k if not
     logit: Float[Tensor, "*B p"]
-    objective: Float[Tensor, "*B"]
+    objective: PerProblem
 
 
 class RetainProfile(NamedTuple):
@@ -45,13 +47,13 @@ class RetainProfile(NamedTuple):
     m*(p) = D^(-½) Q (s∘u)/((1−p) + p s²) with u = Uᵀ[y; 0]. All sums below have terms of one sign.
     """
 
-    back: Float[Tensor, "*B k k"]  #: D^(-½) Q
-    s: Float[Tensor, "*B k"]
-    u: Float[Tensor, "*B k"]
-    residual_square: Float[Tensor, "*B"]  #: ‖y − Φθ‖² + σ²l²‖θ‖² at its least, the ridge problem of p = 1
-    noise_variance: Float[Tensor, "*B"]
+    back: Matrix  #: D^(-½) Q
+    s: Vector
+    u: Vector
+    residual_square: PerProblem  #: ‖y − Φθ‖² + σ²l²‖θ‖² at its least, the ridge problem of p = 1
+    noise_variance: PerProblem
 
-    def m(self, logit: Float[Tensor, "*B"]) -> Float[Tensor, "*B k"]:
+    def m(self, logit: PerProblem) -> Vector:
         """m*(p)."""
         coordinates = self.s * self.u / self._denominator(logit[..., None])[..., 0, :]
         return matvec(self.back, coordinates)
@@ -74,9 +76,9 @@ class RetainProfile(NamedTuple):
 
 
 def retain_profile(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
+    Phi: Features,
+    y: Targets,
+    noise_variance: PerProblem,
     prior_lengthscale: float = 1.0,
 ) -> RetainProfile:
     """The objective's profile over a shared p, from one QR and one SVD.
@@ -88,7 +90,7 @@ def retain_profile(
     require_positive("prior length-scale", prior_lengthscale)
     k = Phi.shape[-1]
     decay = prior_lengthscale * noise_variance.sqrt()[..., None, None]
-    prior = decay * torch.eye(k, k + 1, dtype=Phi.dtype, device=Phi.device)
+    prior = decay * identity(k, Phi, k + 1)
     R = torch.linalg.qr(torch.cat([torch.cat([Phi, y[..., None]], dim=-1), prior], dim=-2), mode="r").R
     factor, rotated = R[..., :k, :k], R[..., :k, k]
     D_rsqrt = factor.square().sum(-2).rsqrt()
@@ -97,9 +99,9 @@ def retain_profile(
 
 
 def optimal_shared_retain(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
+    Phi: Features,
+    y: Targets,
+    noise_variance: PerProblem,
     prior_lengthscale: float = 1.0,
 ) -> BernoulliOptimum:
     """Global minimiser of the objective in m and one p, as far as a grid of `GRID` logits tells local minima apart.
@@ -132,12 +134,12 @@ def bisect(past: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, steps: i
 
 
 def optimal_retain_logits(
-    mean: Float[Tensor, "*B k"],
-    Phi: Float[Tensor, "*B N k"],
-    noise_variance: Float[Tensor, "*B"],
+    mean: Vector,
+    Phi: Features,
+    noise_variance: PerProblem,
     prior_lengthscale: float = 1.0,
-    offset: Float[Tensor, "*B k"] | None = None,
-) -> Float[Tensor, "*B k"]:
+    offset: Vector | None = None,
+) -> Vector:
     """Logits of the p_i that minimise the objective + Σ b_i p_i (b = `offset`, 0) at a given mean θ = p∘m.
 
     In p_i alone that is a_i/p_i + b_i p_i − H(p_i), a_i = ½θ_i²(φ_iᵀφ_i/σ² + l²), which is convex. Its minimiser is the
@@ -156,11 +158,11 @@ def optimal_retain_logits(
 
 
 def fixed_point(
-    step: Callable[[Float[Tensor, "*B k"]], Float[Tensor, "*B k"]],
-    start: Float[Tensor, "*B k"],
+    step: Callable[[Vector], Vector],
+    start: Vector,
     tolerance: float,
     max_iterations: int,
-) -> Float[Tensor, "*B k"]:
+) -> Vector:
     """Repeats `step` until no entry moves by more than `tolerance` relative to 1 + |itself|.
 
     Each problem of a batch stops by itself, so that its result does not depend on its neighbours.
@@ -176,12 +178,12 @@ def fixed_point(
 
 
 def optimal_retain_per_weight(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
+    Phi: Features,
+    y: Targets,
+    noise_variance: PerProblem,
     prior_lengthscale: float = 1.0,
-    start: Float[Tensor, "*B k"] | None = None,
-    offset: Float[Tensor, "*B k"] | None = None,
+    start: Vector | None = None,
+    offset: Vector | None = None,
 ) -> BernoulliOptimum:
     """A local minimiser in m and p_1, …, p_k of the objective + Σ b_i p_i (b = `offset`, 0), from the logits `start`.
 
@@ -196,10 +198,10 @@ def optimal_retain_per_weight(
     if start is None:
         start = optimal_shared_retain(rows, targets, noise_variance, prior_lengthscale).logit.expand_as(Phi[..., 0, :])
 
-    def m_of(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
+    def m_of(logit: Vector) -> Vector:
         return optimal_m(rows, targets, noise_variance, sigmoid(logit), prior_lengthscale)
 
-    def step(logit: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
+    def step(logit: Vector) -> Vector:
         return optimal_retain_logits(sigmoid(logit) * m_of(logit), rows, noise_variance, prior_lengthscale, offset)
 
     logit = fixed_point(step, start, tolerance=1e-10, max_iterations=2000)
@@ -208,14 +210,14 @@ def optimal_retain_per_weight(
 
 
 def coordinate_ascent_masks(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
-    m: Float[Tensor, "*B k"],
-    start: Float[Tensor, "*B k"],
+    Phi: Features,
+    y: Targets,
+    noise_variance: PerProblem,
+    m: Vector,
+    start: Vector,
     prior_lengthscale: float = 1.0,
     max_sweeps: int = 1000,
-) -> Float[Tensor, "*B k"]:
+) -> Vector:
     """Logits of the mean-field q(ε) = Π q(ε_i) given m, by CAVI: each in turn at its free-form optimum (Gal, lemma 1).
 
     The target is the posterior restricted to the points m∘ε; each update is the
@@ -232,7 +234,7 @@ def coordinate_ascent_masks(
     squares, noise = columns.square().sum(-2), noise_variance[..., None]
     offset = -0.5 * (squares / noise + prior_lengthscale**2 * m.square())
 
-    def sweep(current: Float[Tensor, "*B k"]) -> Float[Tensor, "*B k"]:
+    def sweep(current: Vector) -> Vector:
         logit, retain = current.clone(), sigmoid(current)
         rest = residual - matvec(columns, retain)
         for i in range(m.shape[-1]):

@@ -15,19 +15,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_log_density
-from fsvi_bench.maths.linalg import inverse_tril, logdet_of_tril, positive_diagonal_tril, solve_tril, tril_of_gram
+from fsvi_bench.maths.linalg import (
+    identity,
+    inverse_tril,
+    logdet_of_tril,
+    positive_diagonal_tril,
+    solve_tril,
+    tril_of_gram,
+)
+from fsvi_bench.maths.shapes import Features, Matrix, PerProblem, Shared, Targets, Vector
 
 
 class PrecisionGaussian(NamedTuple):
     """N(mean, Λ⁻¹) with Λ = CCᵀ, C = `precision_tril` lower triangular with a positive diagonal."""
 
-    mean: Float[Tensor, "*B k"]
-    precision_tril: Float[Tensor, "*B k k"]
+    mean: Vector
+    precision_tril: Matrix
 
 
-def blr_posterior(
-    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], noise_variance: Float[Tensor, "*B"]
-) -> PrecisionGaussian:
+def blr_posterior(Phi: Features, y: Targets, noise_variance: PerProblem) -> PrecisionGaussian:
     """Exact posterior from the QR decomposition of [Φ/σ, y/σ; I, 0].
 
     With R̄ = [R, r; 0, ρ] its triangular factor, Λ = RᵀR and the mean solves Rμ = r: the regularised least-squares
@@ -35,45 +41,38 @@ def blr_posterior(
     """
     k = Phi.shape[-1]
     rows = torch.cat([Phi, y[..., None]], dim=-1) / noise_variance.sqrt()[..., None, None]
-    prior = torch.eye(k, k + 1, dtype=Phi.dtype, device=Phi.device).expand(*Phi.shape[:-2], k, k + 1)
+    prior = identity(k, Phi, k + 1).expand(*Phi.shape[:-2], k, k + 1)
     R = torch.linalg.qr(torch.cat([rows, prior], dim=-2), mode="r").R
     factor, rotated_targets = R[..., :k, :k], R[..., :k, k:]
     mean = torch.linalg.solve_triangular(factor, rotated_targets, upper=True)[..., 0]
     return PrecisionGaussian(mean, positive_diagonal_tril(factor))
 
 
-def blr_posterior_cholesky(
-    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], noise_variance: Float[Tensor, "*B"]
-) -> PrecisionGaussian:
+def blr_posterior_cholesky(Phi: Features, y: Targets, noise_variance: PerProblem) -> PrecisionGaussian:
     """Exact posterior from the Cholesky factor of Λ; its relative error grows like cond(Λ)."""
     rows = Phi.mT / noise_variance[..., None, None]
-    tril = torch.linalg.cholesky(rows @ Phi + torch.eye(Phi.shape[-1], dtype=Phi.dtype, device=Phi.device))
+    tril = torch.linalg.cholesky(rows @ Phi + identity(Phi.shape[-1], Phi))
     return PrecisionGaussian(torch.cholesky_solve(rows @ y[..., None], tril)[..., 0], tril)
 
 
 class CovarianceGaussian(NamedTuple):
     """N(mean, Σ) with the covariance itself, for comparisons only."""
 
-    mean: Float[Tensor, "*B k"]
-    covariance: Float[Tensor, "*B k k"]
+    mean: Vector
+    covariance: Matrix
 
 
-def blr_posterior_woodbury(
-    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], noise_variance: Float[Tensor, "*B"]
-) -> CovarianceGaussian:
+def blr_posterior_woodbury(Phi: Features, y: Targets, noise_variance: PerProblem) -> CovarianceGaussian:
     """Exact posterior through the N×N marginal covariance: Φᵀ(ΦΦᵀ + σ²I)⁻¹y and I − Φᵀ(ΦΦᵀ + σ²I)⁻¹Φ. O(N³)."""
     k = Phi.shape[-1]
-    identity = torch.eye(Phi.shape[-2], dtype=Phi.dtype, device=Phi.device)
-    tril = torch.linalg.cholesky(Phi @ Phi.mT + noise_variance[..., None, None] * identity)
+    tril = torch.linalg.cholesky(Phi @ Phi.mT + noise_variance[..., None, None] * identity(Phi.shape[-2], Phi))
     whitened = solve_tril(tril, torch.cat([Phi, y[..., None]], dim=-1))
     whitened_Phi, whitened_y = whitened[..., :k], whitened[..., k:]
-    covariance = torch.eye(k, dtype=Phi.dtype, device=Phi.device) - whitened_Phi.mT @ whitened_Phi
+    covariance = identity(k, Phi) - whitened_Phi.mT @ whitened_Phi
     return CovarianceGaussian((whitened_Phi.mT @ whitened_y)[..., 0], covariance)
 
 
-def ridge(
-    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], penalty: Float[Tensor, "*B #k"]
-) -> Float[Tensor, "*B k"]:
+def ridge(Phi: Features, y: Targets, penalty: Shared) -> Vector:
     """argmin over θ of ‖y − Φθ‖² + Σ d_i θ_i², d = `penalty` > 0, by QR.
 
     It is the posterior mean of a problem with unit noise and the columns φ_i/√d_i, of which θ_i √d_i are the weights.
@@ -82,17 +81,17 @@ def ridge(
     return scale * blr_posterior(Phi * scale[..., None, :], y, torch.ones_like(y[..., 0])).mean
 
 
-def covariance_tril(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B k k"]:
+def covariance_tril(precision_tril: Matrix) -> Matrix:
     """Lower factor L of (CCᵀ)⁻¹ from C: the QR of C⁻¹ gives (CCᵀ)⁻¹ = C⁻ᵀC⁻¹ = RᵀR without forming either."""
     return tril_of_gram(inverse_tril(precision_tril))
 
 
-def mean_field_optimum_scale(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B k"]:
+def mean_field_optimum_scale(precision_tril: Matrix) -> Vector:
     """Standard deviations 1/√Λ_ii of the factorised q that minimises KL(q ‖ N(mean, Λ⁻¹)), whose mean q shares."""
     return precision_tril.square().sum(-1).rsqrt()
 
 
-def mean_field_optimum_kl(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B"]:
+def mean_field_optimum_kl(precision_tril: Matrix) -> PerProblem:
     """KL(q ‖ N(mean, Λ⁻¹)) in nats of that q, ½(Σ log Λ_ii − log det Λ): no factorised q goes below it.
 
     Its trace term tr(Λ diag(1/Λ_ii)) is k, whatever Λ. The floor depends on the basis of the weights: another root of
@@ -102,11 +101,11 @@ def mean_field_optimum_kl(precision_tril: Float[Tensor, "*B k k"]) -> Float[Tens
 
 
 def log_evidence(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
+    Phi: Features,
+    y: Targets,
+    noise_variance: PerProblem,
     posterior: PrecisionGaussian,
-) -> Float[Tensor, "*B"]:
+) -> PerProblem:
     """log N(y; 0, ΦΦᵀ + σ²I) from the posterior.
 
     yᵀ(ΦΦᵀ + σ²I)⁻¹y = ‖y − Φμ‖²/σ² + ‖μ‖² at the posterior mean μ (the value of the regularised least-squares
@@ -122,12 +121,12 @@ def log_evidence(
 def expected_log_likelihood(
     Phi: Float[Tensor, "*B n k"],
     y: Float[Tensor, "*B n"],
-    noise_variance: Float[Tensor, "*B"],
-    mean: Float[Tensor, "*B k"],
-    factor: Float[Tensor, "*B k k"],
+    noise_variance: PerProblem,
+    mean: Vector,
+    factor: Matrix,
     *,
     N: int | None = None,
-) -> Float[Tensor, "*B"]:
+) -> PerProblem:
     """E_q[log N(y; Φw, σ²I)] for w ~ N(mean, FFᵀ), from rows (Burt et al. 2020, appendix E).
 
     With `N` given, the n rows are a minibatch and their sum is scaled by N/n: an unbiased estimate of the full term.
@@ -140,7 +139,7 @@ def expected_log_likelihood(
 
 
 def predictive_variance(
-    Phi: Float[Tensor, "*B n k"], factor: Float[Tensor, "*B k k"], noise_variance: Float[Tensor, "*B"]
+    Phi: Float[Tensor, "*B n k"], factor: Matrix, noise_variance: PerProblem
 ) -> Float[Tensor, "*B n"]:
     """Variance of y at each row of Φ under w ~ N(·, FFᵀ), the noise included."""
     return (Phi @ factor).square().sum(-1) + noise_variance[..., None]
@@ -150,8 +149,8 @@ def negative_log_predictive_density(
     y: Float[Tensor, "*B n"],
     mean: Float[Tensor, "*B n"],
     variance: Float[Tensor, "*B n"],
-    target_std: Float[Tensor, "*B"],
-) -> Float[Tensor, "*B"]:
+    target_std: PerProblem,
+) -> PerProblem:
     """Mean over points of −log N(y; mean, variance), in nats per point of the target's ORIGINAL unit.
 
     y, mean and variance are standardised; the change of variables adds log target_std.

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fsvi_bench.maths.shapes import PerProblem
 
-def on_and_off(log_odds: Float[Tensor, "*B"]) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+
+def on_and_off(log_odds: PerProblem) -> tuple[PerProblem, PerProblem]:
     """Probabilities (r, 1 − r), both to full relative precision."""
     small = (-log_odds.abs()).exp()
     larger = 1 / (1 + small)
@@ -42,17 +43,17 @@ def with_slope(x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Te
     return _WithSlope.apply(x, value, slope)  # type: ignore[no-untyped-call]
 
 
-def sigmoid(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def sigmoid(x: PerProblem) -> PerProblem:
     """1/(1 + e⁻ˣ)."""
     return with_slope(x, lambda x: on_and_off(x)[0], lambda x: sigmoid(x) * sigmoid(-x))
 
 
-def softplus(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def softplus(x: PerProblem) -> PerProblem:
     """log(1 + eˣ)."""
     return with_slope(x, lambda x: x.clamp(min=0) + (-x.abs()).exp().log1p(), sigmoid)
 
 
-def horner(coefficients: Sequence[float] | NDArray[Any], x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def horner(coefficients: Sequence[float] | NDArray[Any], x: PerProblem) -> PerProblem:
     """Σ_k coefficients[k] x^k."""
     value = torch.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):

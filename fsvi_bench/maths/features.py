@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fsvi_bench.maths.linalg import solve_tril
+from fsvi_bench.maths.linalg import identity, solve_tril
+from fsvi_bench.maths.shapes import Matrix, PerProblem
 
 Kernel = Literal["rbf", "matern12", "matern32", "matern52"]
 
@@ -31,7 +32,7 @@ def ard_kernel(
     a: Float[Tensor, "*B n D"],
     b: Float[Tensor, "*B m D"],
     lengthscales: Float[Tensor, "*B D"],
-    outputscale: Float[Tensor, "*B"],
+    outputscale: PerProblem,
     kernel: Kernel = "rbf",
 ) -> Float[Tensor, "*B n m"]:
     """A kernel matrix, with one lengthscale per input dimension.
@@ -47,27 +48,26 @@ def ard_kernel(
 def inducing_tril(
     Z: Float[Tensor, "*B k D"],
     lengthscales: Float[Tensor, "*B D"],
-    outputscale: Float[Tensor, "*B"],
-    jitter: Float[Tensor, "*B"],
+    outputscale: PerProblem,
+    jitter: PerProblem,
     kernel: Kernel = "rbf",
-) -> Float[Tensor, "*B k k"]:
+) -> Matrix:
     """L = chol(k(Z,Z) + jitter·I), the root that defines the features.
 
     Raises:
         torch.linalg.LinAlgError: the jitter does not make the matrix positive definite. It is not raised here,
             since another jitter would be another task.
     """
-    identity = torch.eye(Z.shape[-2], dtype=Z.dtype, device=Z.device)
     K = ard_kernel(Z, Z, lengthscales, outputscale, kernel)
-    return torch.linalg.cholesky(K + jitter[..., None, None] * identity)
+    return torch.linalg.cholesky(K + jitter[..., None, None] * identity(Z.shape[-2], Z))
 
 
 def nystrom_features(
     x: Float[Tensor, "*B n D"],
     Z: Float[Tensor, "*B k D"],
     lengthscales: Float[Tensor, "*B D"],
-    outputscale: Float[Tensor, "*B"],
-    tril: Float[Tensor, "*B k k"],
+    outputscale: PerProblem,
+    tril: Matrix,
     kernel: Kernel = "rbf",
 ) -> Float[Tensor, "*B n k"]:
     """Rows φ(x) = L⁻¹k(Z,x), so that φ(x)ᵀφ(x') = k(x,Z)(k(Z,Z) + jitter·I)⁻¹k(Z,x'), the Nyström kernel."""

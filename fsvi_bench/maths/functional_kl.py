@@ -29,8 +29,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fsvi_bench.maths.batching import SIDE, Stacked, fill, fill_diagonal, matvec
-from fsvi_bench.maths.linalg import inverse_tril, logdet_of_tril, solve_tril, square_norm, tril_of_gram
+from fsvi_bench.maths.linalg import identity, inverse_tril, logdet_of_tril, solve_tril, square_norm, tril_of_gram
 from fsvi_bench.maths.projection import RANK_TOLERANCE, row_space
+from fsvi_bench.maths.shapes import Matrix, PerProblem, Vector
 
 #: Estimated smallest singular value of Φ_A over its Frobenius norm from which on full rank is taken for granted (or
 #: ten times the rank tolerance, if that is more). Below, the singular value decomposition decides on the rank.
@@ -41,8 +42,8 @@ PROBES = 8
 class Gaussian(NamedTuple):
     """N(mean, Σ) of B problems by a root of Σ: a lower-triangular L [B,k,k], or standard deviations [B,k]."""
 
-    mean: Float[Tensor, "B k"]
-    root: Float[Tensor, "B k k"] | Float[Tensor, "B k"]
+    mean: Vector
+    root: Matrix | Vector
 
     def spread(self, rows: Float[Tensor, "B n k"]) -> Float[Tensor, "B n m"]:
         """Rows times the root (of m columns): their squares sum to the variances of the rows' function values."""
@@ -54,7 +55,7 @@ class Gaussian(NamedTuple):
         return moved + self.mean[:, None]
 
 
-def functional_kl(q: Gaussian, A: MeasurementSets) -> Float[Tensor, " B"]:
+def functional_kl(q: Gaussian, A: MeasurementSets) -> PerProblem:
     """KL(Q_A ‖ P_A) in nats; NaN where a Cholesky factor does not exist.
 
     One problem's q (a batch of one) is taken at every set. Without gradients (`torch.no_grad`) the determinant comes
@@ -86,7 +87,7 @@ class _FunctionalKL(torch.autograd.Function):
         return *scaled(ctx.saved_tensors, grad_outputs[0]), None
 
 
-def scaled(gradients: tuple[Tensor, ...], weight: Float[Tensor, " B"]) -> tuple[Tensor, Tensor]:
+def scaled(gradients: tuple[Tensor, ...], weight: PerProblem) -> tuple[Tensor, Tensor]:
     """Gradients [B,k] and [B,k,k] times the incoming one; on a CPU it is looked whether that is 1, as it mostly is."""
     mean, tril = gradients
     if weight.device.type == "cpu" and bool((weight == 1).all()):
@@ -97,7 +98,7 @@ def scaled(gradients: tuple[Tensor, ...], weight: Float[Tensor, " B"]) -> tuple[
 class _Sets(Stacked):
     """Measurement sets of B problems."""
 
-    def project(self, vector: Float[Tensor, "B k"]) -> Float[Tensor, "B k"]:
+    def project(self, vector: Vector) -> Vector:
         """VVᵀ times a vector, as the first of some rows: for a single one BLAS takes another routine."""
         return self.project_rows(pad(vector[:, None], (0, 0, 0, SIDE - 1)))[:, 0]
 
@@ -118,7 +119,7 @@ class Span(_Sets):
     basis: Float[Tensor, "B k m"]
     slack_root: Float[Tensor, "B m m"] | None = None
 
-    def full(self, mean: Float[Tensor, "B k"], tril: Float[Tensor, "B k k"]) -> tuple[Tensor, Tensor, Tensor]:
+    def full(self, mean: Vector, tril: Matrix) -> tuple[Tensor, Tensor, Tensor]:
         """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
         T = self.basis.mT @ tril
         K = self._with_slack(T @ T.mT)
@@ -127,14 +128,14 @@ class Span(_Sets):
         T -= torch.cholesky_solve(T, C)
         return kl, self.project(mean), self.basis @ T
 
-    def factorised(self, q: Gaussian) -> Float[Tensor, " B"]:
+    def factorised(self, q: Gaussian) -> PerProblem:
         """KL of independent weights, for autograd."""
         scaled = self.basis * q.root[..., None]
         K = self._with_slack(scaled.mT @ scaled)
         C, info = torch.linalg.cholesky_ex(K)
         return self._kl(K, C, info, q.mean)
 
-    def value(self, q: Gaussian) -> Float[Tensor, " B"]:
+    def value(self, q: Gaussian) -> PerProblem:
         """KL without forming K. The root of Σ may have any number of columns, and Σ any rank."""
         root = q.spread(self.basis.mT).mT
         if self.slack_root is not None:
@@ -144,7 +145,7 @@ class Span(_Sets):
         return 0.5 * (trace - root.shape[-1] + mahalanobis - logdet)
 
     @cached_property
-    def projector(self) -> Float[Tensor, "B k k"]:
+    def projector(self) -> Matrix:
         """VVᵀ."""
         return self.basis @ self.basis.mT
 
@@ -152,7 +153,7 @@ class Span(_Sets):
         """Rows times VVᵀ."""
         return rows @ self.basis @ self.basis.mT
 
-    def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
+    def precision_gradient(self, precision: Matrix) -> Matrix:
         """2 ∂KL/∂Σ = VVᵀ − V(VᵀΣV)⁻¹Vᵀ at Σ = Λ⁻¹: the natural gradient of the KL in Λ."""
         T = solve_tril(torch.linalg.cholesky_ex(precision).L, self.basis)
         C = torch.linalg.cholesky_ex(self._with_slack(T.mT @ T)).L
@@ -162,7 +163,7 @@ class Span(_Sets):
     def _with_slack(self, K: Float[Tensor, "B m m"]) -> Float[Tensor, "B m m"]:
         return K if self.slack_root is None else K + self.slack_root @ self.slack_root.mT
 
-    def _kl(self, K: Tensor, C: Tensor, info: Tensor, mean: Tensor) -> Float[Tensor, " B"]:
+    def _kl(self, K: Tensor, C: Tensor, info: Tensor, mean: Tensor) -> PerProblem:
         trace, mahalanobis = torch.linalg.diagonal(K).sum(-1), matvec(self.basis.mT, mean).square().sum(-1)
         kl = 0.5 * (trace - K.shape[-1] + mahalanobis - logdet_of_tril(C))
         return torch.where(info == 0, kl, torch.nan)
@@ -175,7 +176,7 @@ class Complement(_Sets):
     null_rows: Float[Tensor, "B n k"]
     nullity: int
 
-    def full(self, mean: Float[Tensor, "B k"], tril: Float[Tensor, "B k k"]) -> tuple[Tensor, Tensor, Tensor]:
+    def full(self, mean: Vector, tril: Matrix) -> tuple[Tensor, Tensor, Tensor]:
         """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
         diagonal = torch.linalg.diagonal(tril)
         unseen = self.null_rows @ tril
@@ -190,7 +191,7 @@ class Complement(_Sets):
         torch.linalg.diagonal(seen).sub_(diagonal.reciprocal())
         return kl, seen_mean, seen
 
-    def factorised(self, q: Gaussian) -> Float[Tensor, " B"]:
+    def factorised(self, q: Gaussian) -> PerProblem:
         """KL of independent weights, for autograd."""
         scaled = self.null_rows / q.root[:, None]
         C, info = self._cholesky(scaled @ scaled.mT)
@@ -198,13 +199,13 @@ class Complement(_Sets):
         logdet = 2 * q.root.log().sum(-1) + logdet_of_tril(C)
         return self._kl(trace, (q.mean * self.project(q.mean)).sum(-1), logdet, info)
 
-    def value(self, q: Gaussian) -> Float[Tensor, " B"]:
+    def value(self, q: Gaussian) -> PerProblem:
         """KL, infinite where q has no density."""
         kl = self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
         return torch.where(kl.isnan(), torch.inf, kl)
 
     @cached_property
-    def projector(self) -> Float[Tensor, "B k k"]:
+    def projector(self) -> Matrix:
         """VVᵀ = I − NNᵀ."""
         projector = -self.null_rows.mT @ self.null_rows
         torch.linalg.diagonal(projector).add_(1.0)
@@ -214,13 +215,13 @@ class Complement(_Sets):
         """Rows times VVᵀ."""
         return torch.baddbmm(rows, rows @ self.null_rows.mT, self.null_rows, alpha=-1)
 
-    def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
+    def precision_gradient(self, precision: Matrix) -> Matrix:
         """2 ∂KL/∂Σ = VVᵀ − V(VᵀΣV)⁻¹Vᵀ at Σ = Λ⁻¹: the natural gradient of the KL in Λ."""
         rows = self.null_rows @ precision
         whitened = solve_tril(self._cholesky(rows @ self.null_rows.mT)[0], rows)
         return whitened.mT @ whitened + self.projector - precision
 
-    def _kl(self, trace: Tensor, mahalanobis: Tensor, logdet: Tensor, info: Tensor) -> Float[Tensor, " B"]:
+    def _kl(self, trace: Tensor, mahalanobis: Tensor, logdet: Tensor, info: Tensor) -> PerProblem:
         rank = self.null_rows.shape[-1] - self.nullity
         return torch.where(info == 0, 0.5 * (trace - rank + mahalanobis - logdet), torch.nan)
 
@@ -244,7 +245,7 @@ class Apart(_Sets):
         return self.sets[problem]
 
     @property
-    def projector(self) -> Float[Tensor, "B k k"]:
+    def projector(self) -> Matrix:
         """VVᵀ."""
         return torch.cat([one.projector for one in self.sets])
 
@@ -252,7 +253,7 @@ class Apart(_Sets):
         """Rows times VVᵀ."""
         return torch.cat([one.project_rows(rows[b : b + 1].clone()) for b, one in enumerate(self.sets)])
 
-    def precision_gradient(self, precision: Float[Tensor, "B k k"]) -> Float[Tensor, "B k k"]:
+    def precision_gradient(self, precision: Matrix) -> Matrix:
         """2 ∂KL/∂Σ at Σ = Λ⁻¹."""
         return torch.cat([one.precision_gradient(precision[b : b + 1].clone()) for b, one in enumerate(self.sets)])
 
@@ -326,7 +327,7 @@ def _complement(Phi_A: Float[Tensor, "B M k"]) -> tuple[Complement, Tensor]:
     permutation = torch.lu_unpack(LU, pivots, unpack_data=False)[0]
     upper, lower = LU[..., :M, :], LU[..., M:, :]
     left = torch.linalg.solve_triangular(upper, lower, upper=False, left=False, unitriangular=True)
-    raw = torch.cat([-left, torch.eye(nullity, dtype=LU.dtype, device=LU.device).expand(len(LU), -1, -1)], dim=-1)
+    raw = torch.cat([-left, identity(nullity, LU).expand(len(LU), -1, -1)], dim=-1)
     raw = pad(raw, (0, 0, 0, -nullity % SIDE)) @ permutation.mT
     gram = fill_diagonal(raw @ raw.mT, nullity)
     return Complement(solve_tril(torch.linalg.cholesky_ex(gram).L, raw), nullity), LU

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.linalg import inverse_tril, logdet_of_tril, solve_tril
+from fsvi_bench.maths.shapes import Matrix, PerProblem, Vector
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -22,20 +23,20 @@ LOG_2PI = math.log(2 * math.pi)
 class DivergenceTerms(NamedTuple):
     """A Gaussian KL divergence as the sum of what the means and what the covariances contribute."""
 
-    mean: Float[Tensor, "*B"]
-    covariance: Float[Tensor, "*B"]
+    mean: PerProblem
+    covariance: PerProblem
 
     @property
-    def total(self) -> Float[Tensor, "*B"]:
+    def total(self) -> PerProblem:
         return self.mean + self.covariance
 
 
 def gaussian_kl(
-    mean_q: Float[Tensor, "*B k"],
-    tril_q: Float[Tensor, "*B k k"],
-    mean_p: Float[Tensor, "*B k"],
-    tril_p: Float[Tensor, "*B k k"],
-) -> Float[Tensor, "*B"]:
+    mean_q: Vector,
+    tril_q: Matrix,
+    mean_p: Vector,
+    tril_p: Matrix,
+) -> PerProblem:
     """KL(N(mean_q, L_q L_qᵀ) ‖ N(mean_p, L_p L_pᵀ))."""
     whitened = solve_tril(tril_p, torch.cat([tril_q, (mean_p - mean_q)[..., None]], dim=-1))
     trace = whitened[..., :-1].square().sum((-2, -1))
@@ -44,17 +45,17 @@ def gaussian_kl(
     return 0.5 * (trace + mahalanobis - mean_q.shape[-1] + logdet_p - logdet_q)
 
 
-def gaussian_kl_standard_normal(mean_q: Float[Tensor, "*B k"], tril_q: Float[Tensor, "*B k k"]) -> Float[Tensor, "*B"]:
+def gaussian_kl_standard_normal(mean_q: Vector, tril_q: Matrix) -> PerProblem:
     """KL(N(mean_q, L_q L_qᵀ) ‖ N(0, I)), the divergence to the prior."""
     trace = tril_q.square().sum((-2, -1))
     return 0.5 * (trace + mean_q.square().sum(-1) - mean_q.shape[-1] - logdet_of_tril(tril_q))
 
 
 def gaussian_kl_to_precision(
-    mean_q: Float[Tensor, "*B k"],
-    tril_q: Float[Tensor, "*B k k"],
-    mean_p: Float[Tensor, "*B k"],
-    precision_tril_p: Float[Tensor, "*B k k"],
+    mean_q: Vector,
+    tril_q: Matrix,
+    mean_p: Vector,
+    precision_tril_p: Matrix,
 ) -> DivergenceTerms:
     """KL(q ‖ N(mean_p, (CCᵀ)⁻¹)) split into its mean and covariance terms.
 
@@ -67,10 +68,10 @@ def gaussian_kl_to_precision(
 
 
 def gaussian_kl_from_precision(
-    mean_p: Float[Tensor, "*B k"],
-    precision_tril_p: Float[Tensor, "*B k k"],
-    mean_q: Float[Tensor, "*B k"],
-    tril_q: Float[Tensor, "*B k k"],
+    mean_p: Vector,
+    precision_tril_p: Matrix,
+    mean_q: Vector,
+    tril_q: Matrix,
 ) -> DivergenceTerms:
     """The reverse of `gaussian_kl_to_precision`: KL(N(mean_p, (CCᵀ)⁻¹) ‖ q), split likewise.
 
@@ -84,11 +85,11 @@ def gaussian_kl_from_precision(
 
 
 def gaussian_w2(
-    mean_q: Float[Tensor, "*B k"],
-    factor_q: Float[Tensor, "*B k k"],
-    mean_p: Float[Tensor, "*B k"],
-    factor_p: Float[Tensor, "*B k k"],
-) -> Float[Tensor, "*B"]:
+    mean_q: Vector,
+    factor_q: Matrix,
+    mean_p: Vector,
+    factor_p: Matrix,
+) -> PerProblem:
     """2-Wasserstein distance (not squared) between Gaussians with covariances FFᵀ; any square factor will do.
 
     W₂² = ‖mean_q − mean_p‖² + min over orthogonal U of ‖F_q − F_p U‖_F² (the Bures distance as a Procrustes problem),
@@ -100,9 +101,7 @@ def gaussian_w2(
     return ((mean_q - mean_p).square().sum(-1) + bures_squared).sqrt()
 
 
-def gaussian_log_density(
-    x: Float[Tensor, "*B k"], mean: Float[Tensor, "*B k"], tril: Float[Tensor, "*B k k"]
-) -> Float[Tensor, "*B"]:
+def gaussian_log_density(x: Vector, mean: Vector, tril: Matrix) -> PerProblem:
     """log N(x; mean, LLᵀ)."""
     mahalanobis = solve_tril(tril, (x - mean)[..., None]).square().sum((-2, -1))
     return -0.5 * (mahalanobis + logdet_of_tril(tril) + x.shape[-1] * LOG_2PI)
@@ -116,11 +115,11 @@ def normal_log_density(
 
 
 def normal_kl(
-    mean_q: Float[Tensor, "*B"],
-    variance_q: Float[Tensor, "*B"],
-    mean_p: Float[Tensor, "*B"],
-    variance_p: Float[Tensor, "*B"],
-) -> Float[Tensor, "*B"]:
+    mean_q: PerProblem,
+    variance_q: PerProblem,
+    mean_p: PerProblem,
+    variance_p: PerProblem,
+) -> PerProblem:
     """KL(N(mean_q, variance_q) ‖ N(mean_p, variance_p)) in one dimension, elementwise."""
     ratio = variance_q / variance_p
     return 0.5 * (ratio - 1 - ratio.log() + (mean_q - mean_p).square() / variance_p)

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from fsvi_bench.maths.blr import ridge
 from fsvi_bench.maths.domain import require_positive
 from fsvi_bench.maths.gaussian import DivergenceTerms, gaussian_kl_to_precision
+from fsvi_bench.maths.shapes import Features, Matrix, Shared, Targets, Vector
 
 
-def gaussian_dropout_scale(theta: Float[Tensor, "*B k"], alpha: Float[Tensor, "*B #k"]) -> Float[Tensor, "*B k"]:
+def gaussian_dropout_scale(theta: Vector, alpha: Shared) -> Vector:
     """Standard deviations √α |θ|.
 
     Raises:
@@ -23,10 +22,10 @@ def gaussian_dropout_scale(theta: Float[Tensor, "*B k"], alpha: Float[Tensor, "*
 
 
 def gaussian_dropout_kl(
-    theta: Float[Tensor, "*B k"],
-    alpha: Float[Tensor, "*B #k"],
-    exact_mean: Float[Tensor, "*B k"],
-    precision_tril: Float[Tensor, "*B k k"],
+    theta: Vector,
+    alpha: Shared,
+    exact_mean: Vector,
+    precision_tril: Matrix,
 ) -> DivergenceTerms:
     """KL(N(θ, αθ²) ‖ N(exact_mean, (CCᵀ)⁻¹)); infinite if a θ_i is 0, where q is singular.
 
@@ -37,9 +36,7 @@ def gaussian_dropout_kl(
     return gaussian_kl_to_precision(theta, tril, exact_mean, precision_tril)
 
 
-def gaussian_dropout_optimum(
-    Phi: Float[Tensor, "*B N k"], y: Float[Tensor, "*B N"], alpha: Float[Tensor, "*B #k"]
-) -> Float[Tensor, "*B k"]:
+def gaussian_dropout_optimum(Phi: Features, y: Targets, alpha: Shared) -> Vector:
     """The θ that maximises E_q[log N(y; Φw, σ²I)] at a fixed α, which is all that Gaussian dropout trains on.
 
     ‖y − Φθ‖² + Σ α_i φ_iᵀφ_i θ_i²: a ridge regression that depends on no σ. It is also the optimum of variational

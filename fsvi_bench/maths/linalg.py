@@ -7,15 +7,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fsvi_bench.maths.batching import LINE
+from fsvi_bench.maths.shapes import PerProblem, Square
 
 
-def positive_diagonal_tril(upper: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B n n"]:
+def positive_diagonal_tril(upper: Square) -> Square:
     """Rᵀ with the signs of its columns turned so that the diagonal is positive; RᵀR is unchanged."""
     sign = torch.where(torch.linalg.diagonal(upper) < 0, -1.0, 1.0).to(upper.dtype)
     return (upper * sign[..., None]).mT
 
 
-def tril_of_gram(factor: Float[Tensor, "*B m n"]) -> Float[Tensor, "*B n n"]:
+def tril_of_gram(factor: Float[Tensor, "*B m n"]) -> Square:
     """Lower factor C, positive diagonal, of FᵀF = CCᵀ for m ≥ n, by QR: FᵀF itself is never formed.
 
     The rows are sorted by falling size, on which FᵀF does not depend: Householder's QR drowns a small row that comes
@@ -29,24 +30,27 @@ def tril_of_gram(factor: Float[Tensor, "*B m n"]) -> Float[Tensor, "*B n n"]:
     return positive_diagonal_tril(torch.linalg.qr(sorted_rows, mode=mode).R)
 
 
-def logdet_of_tril(tril: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B"]:
+def logdet_of_tril(tril: Square) -> PerProblem:
     """log det(LLᵀ) = 2 Σ log L_ii."""
     return 2 * torch.linalg.diagonal(tril).log().sum(-1)
 
 
-def solve_tril(
-    tril: Float[Tensor, "*B n n"], right: Float[Tensor, "*B n m"], *, transpose: bool = False
-) -> Float[Tensor, "*B n m"]:
+def solve_tril(tril: Square, right: Float[Tensor, "*B n m"], *, transpose: bool = False) -> Float[Tensor, "*B n m"]:
     """L⁻¹R, or L⁻ᵀR with `transpose`."""
     return torch.linalg.solve_triangular(tril.mT if transpose else tril, right, upper=transpose)
 
 
-def inverse_tril(tril: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B n n"]:
+def inverse_tril(tril: Square) -> Square:
     """L⁻¹."""
-    return solve_tril(tril, torch.eye(tril.shape[-1], dtype=tril.dtype, device=tril.device).expand_as(tril))
+    return solve_tril(tril, identity(tril.shape[-1], tril).expand_as(tril))
 
 
-def product_tril(matrix: Float[Tensor, "*B n n"], tril: Float[Tensor, "*B n n"]) -> Float[Tensor, "*B n n"]:
+def identity(n: int, like: Tensor, columns: int | None = None) -> Float[Tensor, "n columns"]:
+    """I, or its first columns with zeros beside them, of another tensor's kind."""
+    return torch.eye(n, n if columns is None else columns, dtype=like.dtype, device=like.device)
+
+
+def product_tril(matrix: Square, tril: Square) -> Square:
     """AL on and below the diagonal, and nothing of use above it.
 
     The last columns of L begin with zeros, and the first rows of their product are not asked for: with two blocks of
@@ -59,6 +63,6 @@ def product_tril(matrix: Float[Tensor, "*B n n"], tril: Float[Tensor, "*B n n"])
     return product
 
 
-def square_norm(matrix: Float[Tensor, "*B n m"]) -> Float[Tensor, "*B"]:
+def square_norm(matrix: Float[Tensor, "*B n m"]) -> PerProblem:
     """‖A‖_F², without an array for the squares."""
     return torch.linalg.vector_norm(matrix, dim=(-2, -1)).square()

@@ -27,12 +27,12 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from scipy import special
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.elementwise import horner, sigmoid, with_slope
+from fsvi_bench.maths.shapes import PerProblem
 
 #: What KL(α) + ½ log α tends to as α → 0: ½(γ + log 2).
 SMALL_ALPHA_CONSTANT = 0.5 * (float(np.euler_gamma) + math.log(2))
@@ -56,7 +56,7 @@ _ASYMPTOTIC = 0.5 * _SLOPE_ASYMPTOTIC / np.maximum(_K, 1) * (_K > 0)
 Piece = Callable[[Tensor], Tensor]
 
 
-def _by_size(u: Float[Tensor, "*B"], near: Piece, middle: Piece, far: Piece) -> Float[Tensor, "*B"]:
+def _by_size(u: PerProblem, near: Piece, middle: Piece, far: Piece) -> PerProblem:
     value = torch.where(
         u < _SERIES_END,
         near(u.clamp(0, _SERIES_END)),
@@ -65,7 +65,7 @@ def _by_size(u: Float[Tensor, "*B"], near: Piece, middle: Piece, far: Piece) -> 
     return torch.where(u >= 0, value, torch.nan)
 
 
-def _divergence(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def _divergence(u: PerProblem) -> PerProblem:
     n = _STEP * torch.arange(1, _LAST + 1, 2, dtype=u.dtype, device=u.device)
 
     def sampled(u: Tensor) -> Tensor:
@@ -79,12 +79,12 @@ def _divergence(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     return _by_size(u, lambda u: u * horner(_TAYLOR, u), sampled, asymptotic)
 
 
-def _slope(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def _slope(u: PerProblem) -> PerProblem:
     root = u.sqrt()
     return torch.where(u == 0, 1.0, torch.as_tensor(special.dawsn(root.numpy(force=True))).to(root) / root)
 
 
-def _slope_derivative(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def _slope_derivative(u: PerProblem) -> PerProblem:
     """d/du of s(u) = D₊(√u)/√u, which is (1 − (1 + 2u) s)/(2u); the ends, where that cancels, by their series."""
     return _by_size(
         u,
@@ -94,7 +94,7 @@ def _slope_derivative(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     )
 
 
-def log_uniform_kl(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def log_uniform_kl(u: PerProblem) -> PerProblem:
     """KL(N(μ, σ²) ‖ C/|w|) in nats at u = μ²/(2σ²), with KL(0) = 0 (Hron et al. 2018, eqs 3–5).
 
     Rises from 0 like u, for large u like ½ log u. Differentiable three times. NaN where u is negative or NaN, infinite
@@ -103,12 +103,12 @@ def log_uniform_kl(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     return with_slope(u, _divergence, log_uniform_kl_slope)
 
 
-def log_uniform_kl_slope(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def log_uniform_kl_slope(u: PerProblem) -> PerProblem:
     """dKL/du = D₊(√u)/√u, 1 at u = 0 (Hron et al. 2018, eq. 5)."""
     return with_slope(u, _slope, _slope_derivative)
 
 
-def _require_alpha(alpha: Float[Tensor, "*B"], function: str, largest: float = math.inf) -> None:
+def _require_alpha(alpha: PerProblem, function: str, largest: float = math.inf) -> None:
     if bool((alpha <= 0).any()):
         raise InputError(
             f"{function} got alpha = {float(alpha.min()):g}, expected alpha > 0; keep alpha positive, "
@@ -121,7 +121,7 @@ def _require_alpha(alpha: Float[Tensor, "*B"], function: str, largest: float = m
         )
 
 
-def gaussian_dropout_kl(alpha: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def gaussian_dropout_kl(alpha: PerProblem) -> PerProblem:
     """KL(N(θ, αθ²) ‖ C/|w|), exact: `log_uniform_kl` at u = 1/(2α). It falls from ∞ at α → 0 to 0 at α → ∞.
 
     Raises:
@@ -131,7 +131,7 @@ def gaussian_dropout_kl(alpha: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     return log_uniform_kl(0.5 / alpha)
 
 
-def ksw_cubic_kl(alpha: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def ksw_cubic_kl(alpha: PerProblem) -> PerProblem:
     """KSW's cubic: constant − ½ log α − c₁α − c₂α² − c₃α³, for 0 < α ≤ 1 (Kingma et al. 2015, section 3.3).
 
     The paper leaves the constant open; ½(γ + log 2) makes the formula exact as α → 0, where the paper says that it is,
@@ -147,7 +147,7 @@ def ksw_cubic_kl(alpha: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     return SMALL_ALPHA_CONSTANT - 0.5 * alpha.log() - expectation
 
 
-def ksw_lower_bound_kl(alpha: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def ksw_lower_bound_kl(alpha: PerProblem) -> PerProblem:
     """KSW's lower bound of −KL, so an upper bound of the KL: constant − ½ log α, for 0 < α ≤ 1 (appendix C).
 
     The constant is ½(γ + log 2), exact as α → 0. Its largest error over (0, 1] is 0.2454, at α = 0.585. It drops
@@ -160,7 +160,7 @@ def ksw_lower_bound_kl(alpha: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     return SMALL_ALPHA_CONSTANT - 0.5 * alpha.log()
 
 
-def molchanov_kl(alpha: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def molchanov_kl(alpha: PerProblem) -> PerProblem:
     """Molchanov et al.'s k₁ σ(−k₂ − k₃ log α) + ½ log(1 + 1/α), for all α > 0 (2017, eq. 14).
 
     Their constant C = −k₁ is kept: it makes the form vanish as α → ∞, as `gaussian_dropout_kl` does. Its largest
@@ -173,7 +173,7 @@ def molchanov_kl(alpha: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     return molchanov_kl_of_u(0.5 / alpha)
 
 
-def molchanov_kl_of_u(u: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def molchanov_kl_of_u(u: PerProblem) -> PerProblem:
     """`molchanov_kl` at α = 1/(2u), differentiable down to u = 0, where its slope is 1: the gate falls like u^k₃."""
 
     def gate(u: Tensor) -> Tensor:

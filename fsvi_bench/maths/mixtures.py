@@ -116,7 +116,7 @@ def mixture_log_density(
     Raises:
         InputError: the noise variance is not positive.
     """
-    log_density, imprecision, work = torch.full_like(y, torch.nan), torch.full_like(y, torch.inf), torch.zeros_like(y)
+    log_density, imprecision, work = (torch.full_like(y, start) for start in (torch.nan, torch.inf, 0))
     sigma = _noise_deviation(noise_variance, y)
     for rows, sums in _usable_sums(y, Phi, q, sigma):
         totals = enumerate_and_invert(sums)
@@ -142,7 +142,7 @@ def mixture_log_density_along(
     Raises:
         InputError: the noise variance is not positive.
     """
-    log_density, imprecision, work = torch.full_like(y, torch.nan), torch.full_like(y, torch.inf), torch.zeros_like(y)
+    log_density, imprecision, work = (torch.full_like(y, start) for start in (torch.nan, torch.inf, 0))
     sigma = _noise_deviation(noise_variance, y)
     groups = (torch.split(of, SHARED, 1) for of in (y, log_density, imprecision))
     for targets, density, error in zip(*groups, strict=True):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fsvi_bench.maths.gaussian import gaussian_kl
 from fsvi_bench.maths.linalg import tril_of_gram
+from fsvi_bench.maths.shapes import Matrix, PerProblem, Vector
 
 RANK_TOLERANCE = 1e-9
 
@@ -32,11 +33,11 @@ def row_space(Phi_A: Float[Tensor, "M k"], rank_tolerance: float = RANK_TOLERANC
 
 def projected_kl(
     basis: Float[Tensor, "k r"],
-    mean_q: Float[Tensor, "*B k"],
-    factor_q: Float[Tensor, "*B k k"],
-    mean_p: Float[Tensor, "*B k"],
-    factor_p: Float[Tensor, "*B k k"],
-) -> Float[Tensor, "*B"]:
+    mean_q: Vector,
+    factor_q: Matrix,
+    mean_p: Vector,
+    factor_p: Matrix,
+) -> PerProblem:
     """KL between the projections Vᵀw of w ~ N(mean, FFᵀ); any square factors F will do.
 
     VᵀFFᵀV is factorised by a QR of FᵀV, so the projected covariance is never formed.

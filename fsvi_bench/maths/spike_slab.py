@@ -21,30 +21,31 @@ from fsvi_bench.maths.bernoulli_dropout import FactorisedMoments
 from fsvi_bench.maths.bernoulli_optimum import optimal_retain_per_weight
 from fsvi_bench.maths.domain import require_open_probability, require_positive
 from fsvi_bench.maths.gaussian import gaussian_kl_from_precision
+from fsvi_bench.maths.shapes import Features, Matrix, PerProblem, Targets, Vector
 
 
 class SpikeSlab(NamedTuple):
     """Weights with independent spikes; σ(log_odds) is the probability of an exact 0, the rest N(mean, scale²)."""
 
-    log_odds: Float[Tensor, "*B k"]
-    mean: Float[Tensor, "*B k"]
-    scale: Float[Tensor, "*B k"]
+    log_odds: Vector
+    mean: Vector
+    scale: Vector
 
     @property
-    def spike_weight(self) -> Float[Tensor, "*B k"]:
+    def spike_weight(self) -> Vector:
         return self.log_odds.sigmoid()
 
 
 class SpikeSlabRow(NamedTuple):
     """One row of K weights behind one spike, as Gal has it: all are 0, or all N(mean, scale² I)."""
 
-    log_odds: Float[Tensor, "*B"]
+    log_odds: PerProblem
     mean: Float[Tensor, "*B K"]
-    scale: Float[Tensor, "*B"]
+    scale: PerProblem
 
 
 def spike_slab_row(
-    m: Float[Tensor, "*B K"], sigma: Float[Tensor, "*B"], prior_spike: float, prior_lengthscale: float = 1.0
+    m: Float[Tensor, "*B K"], sigma: PerProblem, prior_spike: float, prior_lengthscale: float = 1.0
 ) -> SpikeSlabRow:
     """q ∝ N(w; m, σ²I) · prior (Gal 2016, eqs. 6.8–6.9).
 
@@ -62,9 +63,7 @@ def spike_slab_row(
     return SpikeSlabRow(log_odds, m / shrinkage[..., None], sigma * shrinkage.rsqrt())
 
 
-def spike_slab_moments(
-    spike_weight: Float[Tensor, "*B k"], mean: Float[Tensor, "*B k"], scale: Float[Tensor, "*B k"]
-) -> FactorisedMoments:
+def spike_slab_moments(spike_weight: Vector, mean: Vector, scale: Vector) -> FactorisedMoments:
     """Mean (1−s) mean and standard deviation √((1−s) scale² + s(1−s) mean²) of each weight."""
     slab_weight = 1 - spike_weight
     variance = slab_weight * (scale.square() + spike_weight * mean.square())
@@ -72,12 +71,12 @@ def spike_slab_moments(
 
 
 def spike_slab_reverse_kl(
-    exact_mean: Float[Tensor, "*B k"],
-    precision_tril: Float[Tensor, "*B k k"],
-    spike_weight: Float[Tensor, "*B k"],
-    mean: Float[Tensor, "*B k"],
-    scale: Float[Tensor, "*B k"],
-) -> Float[Tensor, "*B"]:
+    exact_mean: Vector,
+    precision_tril: Matrix,
+    spike_weight: Vector,
+    mean: Vector,
+    scale: Vector,
+) -> PerProblem:
     """KL(P_D ‖ q) = KL(P_D ‖ N(mean, scale²)) − Σ log(1−s_i); infinite if a spike weight is 1.
 
     P_D has a density, so it sees the spikes as lost mass only. KL(q ‖ P_D) is infinite as soon as one s_i > 0.
@@ -87,9 +86,9 @@ def spike_slab_reverse_kl(
 
 
 def spike_slab_optimum(
-    Phi: Float[Tensor, "*B N k"],
-    y: Float[Tensor, "*B N"],
-    noise_variance: Float[Tensor, "*B"],
+    Phi: Features,
+    y: Targets,
+    noise_variance: PerProblem,
     prior_spike: float,
     prior_lengthscale: float = 1.0,
 ) -> SpikeSlab:

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fsvi_bench.maths.batching import SIDE, one_by_one
+from fsvi_bench.maths.linalg import identity
 
 
 def squared_distances(a: Float[Tensor, "*B n d"], b: Float[Tensor, "*B m d"]) -> Float[Tensor, "*B n m"]:
@@ -86,7 +87,7 @@ def spectral_stein_score(
     K = squared.mul_(-0.5 * precision).exp_()
     if not bool(finite.all()):
         # LAPACK would fail for the whole batch.
-        K = torch.where(finite, K, torch.eye(K.shape[-1], dtype=K.dtype, device=K.device))
+        K = torch.where(finite, K, identity(K.shape[-1], K))
     eigenvalues, U = torch.linalg.eigh(K)
     # Rising order; the largest come last. What is not among the J leading ones gets the weight 0.
     S = K.shape[-1]

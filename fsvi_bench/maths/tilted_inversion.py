@@ -44,35 +44,37 @@ MAX_NODES = 2**18
 CHUNK = 2**18
 SADDLE_TOLERANCE, SADDLE_STEPS = 1e-3, 200
 
+PerSum = Float[Tensor, " P"]
+PerTerm = Float[Tensor, "P k"]  #: one number for each variable of each sum
 Fields = TypeVar("Fields", bound=tuple[Tensor, ...])
 
 
 class IndependentSum(NamedTuple):
     """P sums Σ_i X_i + N(0, noise), and where their densities are asked for. r_i < 1; r_i = 0 is log odds −∞."""
 
-    y: Float[Tensor, " P"]
-    noise: Float[Tensor, " P"]  #: ν, a variance
-    size: Float[Tensor, " P"]  #: magnitude of the numbers that y is a difference of
-    log_odds: Float[Tensor, "P k"]  #: log r_i − log(1 − r_i)
-    log_off: Float[Tensor, "P k"]  #: log(1 − r_i)
-    location: Float[Tensor, "P k"]  #: a_i
-    spread: Float[Tensor, "P k"]  #: v_i, a variance
+    y: PerSum
+    noise: PerSum  #: ν, a variance
+    size: PerSum  #: magnitude of the numbers that y is a difference of
+    log_odds: PerTerm  #: log r_i − log(1 − r_i)
+    log_off: PerTerm  #: log(1 − r_i)
+    location: PerTerm  #: a_i
+    spread: PerTerm  #: v_i, a variance
 
 
 class Tilt(NamedTuple):
     """The tilted sums: f(y) = exp(log_factor) f_ξ(y)."""
 
-    xi: Float[Tensor, " P"]
-    log_factor: Float[Tensor, " P"]  #: K(ξ) − ξy
-    rounding: Float[Tensor, " P"]  #: estimated error of log_factor
-    log_odds: Float[Tensor, "P k"]
-    on: Float[Tensor, "P k"]  #: r̃_i
-    off: Float[Tensor, "P k"]  #: 1 − r̃_i without cancellation
-    location: Float[Tensor, "P k"]  #: ã_i
-    slope: Float[Tensor, " P"]  #: K'(ξ) − y
-    variance: Float[Tensor, " P"]  #: K''(ξ)
+    xi: PerSum
+    log_factor: PerSum  #: K(ξ) − ξy
+    rounding: PerSum  #: estimated error of log_factor
+    log_odds: PerTerm
+    on: PerTerm  #: r̃_i
+    off: PerTerm  #: 1 − r̃_i without cancellation
+    location: PerTerm  #: ã_i
+    slope: PerSum  #: K'(ξ) − y
+    variance: PerSum  #: K''(ξ)
 
-    def log_peak(self, s: IndependentSum) -> Float[Tensor, " P"]:
+    def log_peak(self, s: IndependentSum) -> PerSum:
         """An upper bound of log f(y), since f_ξ is nowhere above the peak 1/√(2πν) of its noise."""
         return self.log_factor - 0.5 * (LOG_2PI + s.noise.log())
 
@@ -80,10 +82,10 @@ class Tilt(NamedTuple):
 class Grid(NamedTuple):
     """The trapezoidal rule for the targets within some reach of y, and where the tilted sum's mass ends."""
 
-    step: Float[Tensor, " P"]
+    step: PerSum
     nodes: Int[Tensor, " P"]
-    above: Float[Tensor, " P"]  #: P_ξ(Y ≥ y + above) ≤ exp(−NEGLIGIBLE); negative where y lies beyond that
-    below: Float[Tensor, " P"]
+    above: PerSum  #: P_ξ(Y ≥ y + above) ≤ exp(−NEGLIGIBLE); negative where y lies beyond that
+    below: PerSum
 
 
 class Inverted(NamedTuple):
@@ -92,7 +94,7 @@ class Inverted(NamedTuple):
     log_density: Float[Tensor, "P m"]
     log_error: Float[Tensor, "P m"]  #: from the inversion
     log_total: Float[Tensor, "P m"]  #: from the inversion and from the tilt's rounding
-    cost: Float[Tensor, " P"]  #: characteristic-function factors evaluated
+    cost: PerSum  #: characteristic-function factors evaluated
 
 
 def take_rows(fields: Fields, rows: Tensor | slice) -> Fields:
@@ -100,12 +102,12 @@ def take_rows(fields: Fields, rows: Tensor | slice) -> Fields:
     return type(fields)(*(field[rows] for field in fields))
 
 
-def tilted_log_odds(s: IndependentSum, xi: Float[Tensor, " P"]) -> Float[Tensor, "P k"]:
+def tilted_log_odds(s: IndependentSum, xi: PerSum) -> PerTerm:
     column = xi[:, None]
     return s.log_odds + (s.location + 0.5 * column * s.spread) * column
 
 
-def tilt_at(s: IndependentSum, xi: Float[Tensor, " P"]) -> Tilt:
+def tilt_at(s: IndependentSum, xi: PerSum) -> Tilt:
     """The Esscher tilt by ξ."""
     log_odds = tilted_log_odds(s, xi)
     on, off = on_and_off(log_odds)
@@ -142,7 +144,7 @@ def tilt_to_saddle_point(s: IndependentSum) -> Tilt:
     return tilted
 
 
-def grid(s: IndependentSum, tilted: Tilt, reach: Float[Tensor, " P"] | float = 0.0) -> Grid:
+def grid(s: IndependentSum, tilted: Tilt, reach: PerSum | float = 0.0) -> Grid:
     """Aliases lie no nearer than where Chernoff's bound of the tilted sum is below exp(−level).
 
     log P_ξ(Y ≥ y + d) and log f_ξ(y + d) + ½log(2πν) are at most C(η) − ηd for η > 0, C(η) = K(ξ + η) − K(ξ) − ηy, and
@@ -166,7 +168,7 @@ def grid(s: IndependentSum, tilted: Tilt, reach: Float[Tensor, " P"] | float = 0
     return Grid(step, whole_blocks(root / s.noise.sqrt() / step), *distances)
 
 
-def whole_blocks(count: Float[Tensor, " P"]) -> Int[Tensor, " P"]:
+def whole_blocks(count: PerSum) -> Int[Tensor, " P"]:
     """At least as many nodes, 8 times 1, 2, 3 or 4 times a power of two; 8 · MAX_NODES or so if there are more."""
     blocks = (count / FINE).clamp(max=MAX_NODES).ceil()
     power = torch.exp2((blocks / 4).log2().ceil().clamp(min=0))

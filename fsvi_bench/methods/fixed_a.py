@@ -15,7 +15,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import blr_posterior
 from fsvi_bench.maths.functional_kl import Gaussian, functional_kl
 from fsvi_bench.maths.projection import row_space
-from fsvi_bench.methods.base import ExactLimit, Optimum
+from fsvi_bench.methods.base import ExactLimit, Method, Optimum
 from fsvi_bench.methods.data import Batch, MeasurementStream, Rows, TaskData, expected_nll, fill_columns
 from fsvi_bench.methods.functional import FunctionalMethod, FunctionalOptions
 from fsvi_bench.methods.lbfgs import LBFGS
@@ -127,9 +127,7 @@ class FixedA(FunctionalMethod):
         Phi_A = fill_columns(self.Phi_A[place : place + 1].cpu())
         return [Batch(Rows.whole(TrainingData.of(task)), self.options.design.measure(Phi_A, span=True))]
 
-    def optima(self, tasks: Sequence[Task]) -> Sequence[Optimum | None]:
-        """One problem after the other, each with its own A."""
-        return [self.optimum(place, task) for place, task in enumerate(tasks)]
+    optima = Method.optima  #: one problem after the other, each with its own A
 
     def optimum(self, place: int, task: Task) -> Optimum | None:
         """If A sees every weight the objective is that of weight space. If not, its infimum over full covariances is

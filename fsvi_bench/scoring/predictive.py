@@ -21,6 +21,7 @@ from torch import Tensor
 from fsvi_bench.maths.blr import negative_log_predictive_density, predictive_variance
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision, gaussian_w2, normal_kl, normal_log_density
 from fsvi_bench.maths.mixtures import MixtureLogDensity, mixture_cdf, mixture_log_density, mixture_log_density_along
+from fsvi_bench.maths.shapes import Features, Matrix, Vector
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.dropout import SwitchedPosterior
 from fsvi_bench.posteriors.samples import SamplesPosterior
@@ -51,10 +52,10 @@ LogDensity = Callable[[Float[Tensor, "P m"], Float[Tensor, "P k"]], Float[Tensor
 class Predictive(NamedTuple):
     """Mean and variance of a target, noise included, at n inputs."""
 
-    mean: Float[Tensor, " n"]
-    variance: Float[Tensor, " n"]
+    mean: Float[Tensor, " N"]
+    variance: Float[Tensor, " N"]
 
-    def entropy(self) -> Float[Tensor, " n"]:
+    def entropy(self) -> Float[Tensor, " N"]:
         """Of the Gaussians with these variances."""
         return 0.5 * (2 * math.pi * math.e * self.variance).log()
 
@@ -76,26 +77,24 @@ class Predictive(NamedTuple):
         return _shares(torch.erf((problem.y_test - self.mean).abs() / (2 * self.variance).sqrt()))
 
 
-def predictive_moments(
-    problem: Task, Phi: Float[Tensor, "n k"], mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"]
-) -> Predictive:
+def predictive_moments(problem: Task, Phi: Features, mean: Vector, tril: Matrix) -> Predictive:
     """Of a posterior with this mean and covariance factor."""
     return Predictive((Phi @ mean[:, None])[:, 0], predictive_variance(Phi, tril, problem.frozen.noise_variance))
 
 
-def exact_predictive(problem: Task, Phi: Float[Tensor, "n k"]) -> Predictive:
+def exact_predictive(problem: Task, Phi: Features) -> Predictive:
     """The exact posterior's."""
     return predictive_moments(problem, Phi, problem.truth.posterior.mean, problem.truth.covariance_tril)
 
 
-def map_predictive_kl(problem: Task, Phi: Float[Tensor, "n k"]) -> float:
+def map_predictive_kl(problem: Task, Phi: Features) -> float:
     """Mean over inputs of KL(exact predictive ‖ N(φᵀm, σ²)): of a point mass at the exact mean m (MAP)."""
     exact = exact_predictive(problem, Phi)
     noise = problem.frozen.noise_variance.expand_as(exact.mean)
     return float(normal_kl(*exact, exact.mean, noise).mean())
 
 
-def moment_scores(mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"], problem: Task) -> dict[str, float]:
+def moment_scores(mean: Vector, tril: Matrix, problem: Task) -> dict[str, float]:
     """Scores of the Gaussian with these moments."""
     truth, predictive = problem.truth, predictive_moments(problem, problem.Phi_test, mean, tril)
     kl = gaussian_kl_to_precision(mean, tril, *truth.posterior)
@@ -108,7 +107,7 @@ def moment_scores(mean: Float[Tensor, " k"], tril: Float[Tensor, "k k"], problem
     }
 
 
-def spread_in_noise(q: Posterior, problem: Task, Phi: Float[Tensor, "n k"]) -> float:
+def spread_in_noise(q: Posterior, problem: Task, Phi: Features) -> float:
     """The largest predictive standard deviation in noise deviations: by this the cost of a mixture's density grows."""
     noise_variance = problem.frozen.noise_variance
     return float((predictive_variance(Phi, q.covariance_tril(), noise_variance) / noise_variance).max().sqrt())
@@ -153,7 +152,7 @@ def _shares(contents: Float[Tensor, " N_test"]) -> dict[str, float]:
     return {name: int((contents <= p).sum()) / len(contents) for name, p in LEVELS.items()}
 
 
-def predictive_kl(q: Posterior, problem: Task, Phi: Float[Tensor, "n k"]) -> Float[Tensor, " n"] | None:
+def predictive_kl(q: Posterior, problem: Task, Phi: Features) -> Float[Tensor, " N"] | None:
     """KL(exact predictive ‖ q's predictive) at each input, one-dimensional densities with the noise included.
 
     None for a mixture beyond `FAR_IN_INTEGRALS`, or whose densities are too `DEAR`.
@@ -175,7 +174,7 @@ def predictive_kl(q: Posterior, problem: Task, Phi: Float[Tensor, "n k"]) -> Flo
 
 def too_dear(
     exact: Predictive,
-    Phi: Float[Tensor, "n k"],
+    Phi: Features,
     density: Callable[[Float[Tensor, "P m"], Float[Tensor, "P k"]], MixtureLogDensity],
 ) -> bool:
     """Whether the coarse nodes at `PILOTS` inputs, evenly among the rows, take more than `DEAR` work on average."""
@@ -189,7 +188,7 @@ def too_dear(
     return False
 
 
-def kl_from_normal(exact: Predictive, Phi: Float[Tensor, "n k"], log_density: LogDensity) -> Float[Tensor, " n"]:
+def kl_from_normal(exact: Predictive, Phi: Features, log_density: LogDensity) -> Float[Tensor, " N"]:
     """KL(N(mean, variance) ‖ q_i) at each input for any log density, by the trapezoidal rule, halved where it must be.
 
     −½ log 2πe·variance − E log q_i(mean + sd·z), z standard normal: for a smooth integrand with Gaussian tails the rule

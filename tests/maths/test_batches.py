@@ -1,47 +1,36 @@
 """Functions of a batch of problems are loops over its problems."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from fsvi_bench.maths import bernoulli_dropout, bernoulli_optimum, blr, features, gaussian, projection, spike_slab
-from tests.maths.draws import close, draw
+from tests.maths.draws import close, draw, f64, normal
 
 BATCH, N, K, D = (2, 3), 20, 4, 2
-
-
-class Problem(NamedTuple):
-    Phi: torch.Tensor
-    y: torch.Tensor
-    noise: torch.Tensor
-    mean: torch.Tensor
-    tril: torch.Tensor
-    other_mean: torch.Tensor
-    other_tril: torch.Tensor
-    p: torch.Tensor
-    scale: torch.Tensor
-    X: torch.Tensor
-    Z: torch.Tensor
-    lengthscales: torch.Tensor
 
 
 @pytest.fixture(scope="module")
 def problems():
     rng = np.random.default_rng(0)
 
-    def normal(*shape):
-        return torch.from_numpy(rng.standard_normal((*BATCH, *shape)))
-
     def uniform(low, high, *shape):
-        return torch.from_numpy(rng.uniform(low, high, (*BATCH, *shape)))
+        return f64(rng.uniform(low, high, (*BATCH, *shape)))
 
-    gaussians = *draw(rng, *BATCH, K), *draw(rng, *BATCH, K)
-    q = uniform(0.05, 0.95, K), uniform(0.1, 2, K)
-    return Problem(
-        normal(N, K), normal(N), uniform(0.1, 1), *gaussians, *q, normal(5, D), normal(K, D), uniform(0.5, 2, D)
-    )
+    (mean, tril), (other_mean, other_tril) = draw(rng, *BATCH, K), draw(rng, *BATCH, K)
+    shapes = {"Phi": (N, K), "y": (N,), "X": (5, D), "Z": (K, D)}
+    return {
+        **{name: normal([1, len(name), *shape], *BATCH, *shape) for name, shape in shapes.items()},
+        **{"mean": mean, "tril": tril, "other_mean": other_mean, "other_tril": other_tril},
+        **{"noise": uniform(0.1, 1), "p": uniform(0.05, 0.95, K), "scale": uniform(0.1, 2, K)},
+        "lengthscales": uniform(0.5, 2, D),
+    }
+
+
+def pair(d):
+    return d.mean, d.tril, d.other_mean, d.other_tril
 
 
 def evidence(d):
@@ -60,15 +49,15 @@ def nystrom_features(d):
 
 V = projection.row_space(torch.from_numpy(np.random.default_rng(7).standard_normal((3, K))))
 DIRECT = {
-    "KL": lambda d: gaussian.gaussian_kl(*d[3:7]),
+    "KL": lambda d: gaussian.gaussian_kl(*pair(d)),
     "KL to the prior": lambda d: gaussian.gaussian_kl_standard_normal(d.mean, d.tril),
-    "KL to a precision": lambda d: gaussian.gaussian_kl_to_precision(*d[3:7]),
-    "KL from a precision": lambda d: gaussian.gaussian_kl_from_precision(*d[3:7]),
-    "W2": lambda d: gaussian.gaussian_w2(*d[3:7]),
+    "KL to a precision": lambda d: gaussian.gaussian_kl_to_precision(*pair(d)),
+    "KL from a precision": lambda d: gaussian.gaussian_kl_from_precision(*pair(d)),
+    "W2": lambda d: gaussian.gaussian_w2(*pair(d)),
     "density": lambda d: gaussian.gaussian_log_density(d.mean, d.other_mean, d.other_tril),
     "normal KL": lambda d: gaussian.normal_kl(d.mean, d.scale, d.other_mean, d.p),
     "normal density": lambda d: gaussian.normal_log_density(d.mean, d.other_mean, d.scale),
-    "projected KL": lambda d: projection.projected_kl(V, *d[3:7]),
+    "projected KL": lambda d: projection.projected_kl(V, *pair(d)),
     "posterior by QR": lambda d: blr.blr_posterior(d.Phi, d.y, d.noise),
     "posterior by Cholesky": lambda d: blr.blr_posterior_cholesky(d.Phi, d.y, d.noise),
     "posterior by Woodbury": lambda d: blr.blr_posterior_woodbury(d.Phi, d.y, d.noise),
@@ -102,8 +91,8 @@ def test_a_batch_is_a_loop_over_its_elements(problems, name):
         result = function(d)
         return result if isinstance(result, tuple) else (result,)
 
-    together = parts(problems)
+    together = parts(SimpleNamespace(**problems))
     for index in np.ndindex(BATCH):
-        alone = parts(Problem(*(part[index] for part in problems)))
+        alone = parts(SimpleNamespace(**{name: part[index] for name, part in problems.items()}))
         for batched, single in zip(together, alone, strict=True):
             close(batched[index], single, rtol=tolerance, atol=tolerance)

@@ -22,7 +22,7 @@ from fsvi_bench.maths.bernoulli_optimum import (
     retain_profile,
 )
 from tests import reference_dropout as slow
-from tests.maths.draws import close, f64
+from tests.maths.draws import close, f64, linspace, zeros
 from tests.maths.test_bernoulli_dropout import PROPERTY, draw, draws, lengthscales, numpy
 
 
@@ -53,7 +53,7 @@ def test_profile_equals_the_objective_at_the_optimal_m(seed, lengthscale, logit)
 def test_shared_optimum_is_the_lowest_of_a_scan(seed, lengthscale, N):
     data = problem(seed, N)
     optimum = optimal_shared_retain(*data, lengthscale)
-    scan = retain_profile(*data, lengthscale).objective(torch.linspace(-8, 60, 5001, dtype=torch.float64))
+    scan = retain_profile(*data, lengthscale).objective(linspace(-8, 60, 5001))
     assert optimum.objective <= scan.min() + 1e-11 * (1 + scan.min().abs())
     assert optimum.logit[0] >= 0
     close(optimum.m, optimal_m(*data, optimum.retain_probability, lengthscale), rtol=1e-10, atol=1e-10)
@@ -64,11 +64,10 @@ def test_shared_optimum_is_the_lowest_of_a_scan(seed, lengthscale, N):
 
 
 def test_an_optimum_far_beyond_saturation_is_found():
-    Phi, y, _ = problem(1, N=50)
-    noise = f64(1e-6)
-    optimum = optimal_shared_retain(Phi, y, noise)
+    data = *problem(1, N=50)[:2], f64(1e-6)
+    optimum = optimal_shared_retain(*data)
     assert optimum.logit > 1e4
-    slope = retain_profile(Phi, y, noise).slope(optimum.logit)
+    slope = retain_profile(*data).slope(optimum.logit)
     assert abs(float(slope)) < 1e-9 * optimum.logit  # two terms of that size cancel
 
 
@@ -80,9 +79,7 @@ def test_an_optimum_far_beyond_saturation_is_found():
 def test_logits_at_a_given_mean_are_stationary(seed, lengthscale, with_offset):
     Phi, _, noise, mean, _ = draw(seed)
     mean[0] = 0.0
-    offset = (
-        torch.from_numpy(np.random.default_rng(seed).uniform(-30, 30, 4)) if with_offset else torch.zeros(4).double()
-    )
+    offset = f64(np.random.default_rng(seed).uniform(-30, 30, 4) * with_offset)
     logit = optimal_retain_logits(mean, Phi, noise, lengthscale, offset)
     a = 0.5 * mean.square() * (Phi.square().sum(0) / noise + lengthscale**2)
     pull = a * (1 + torch.exp(-logit)).square()
@@ -132,7 +129,7 @@ def test_optimum_per_weight_is_where_scipy_ends_from_the_same_start(seed):
 def test_cavi_reaches_a_minimum_of_the_kl_to_the_enumerated_posterior(seed, k):
     Phi, y, noise, m, _ = draw(seed, k=k, N=15)
     noise = 5 * noise
-    logit = coordinate_ascent_masks(Phi, y, noise, m, torch.zeros(k, dtype=torch.float64))
+    logit = coordinate_ascent_masks(Phi, y, noise, m, zeros(k))
     close(slow.free_form_logits(Phi, y, noise, m, logit.sigmoid()), logit, rtol=1e-9, atol=1e-9)
     _, log_posterior = slow.log_restricted_evidence(*numpy(Phi, y, noise, m))
     eps = slow.masks(k)

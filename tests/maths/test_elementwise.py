@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fsvi_bench.maths.elementwise import on_and_off, sigmoid, softplus
-from tests.maths.draws import f64
+from tests.maths.draws import close, f64
 
 PLACES = [-800.0, -745.0, -40.0, -1.0, -1e-9, 0.0, 1e-9, 1.0, 40.0, 745.0, 800.0]
 
@@ -20,7 +20,7 @@ def test_values_to_the_last_digits():
         soft = [float(mpmath.log1p(mpmath.exp(x))) for x in map(mpmath.mpf, PLACES)]
     x = f64(PLACES)
     for got, expected in ((sigmoid(x), on), (on_and_off(x)[1], off), (softplus(x), soft)):
-        torch.testing.assert_close(got, f64(expected), rtol=4e-16, atol=1e-320)
+        close(got, f64(expected), rtol=4e-16, atol=1e-320)
 
 
 @pytest.mark.parametrize("function", [sigmoid, softplus, lambda x: on_and_off(x)[1]])
@@ -43,4 +43,4 @@ def test_slopes_pass_gradcheck_and_are_exact_far_out(function):
         off = [1 / (1 + mpmath.exp(each)) for each in map(mpmath.mpf, PLACES)]
         of_sigmoid = [float(one * other) for one, other in zip(on, off, strict=True)]
     expected = of_sigmoid if function is sigmoid else [float(each) for each in on]
-    torch.testing.assert_close(slope, f64(expected), rtol=1e-15, atol=1e-320)
+    close(slope, f64(expected), rtol=1e-15, atol=1e-320)

@@ -10,7 +10,8 @@ from scipy import special
 
 from fsvi_bench.maths.features import Kernel, ard_kernel, inducing_tril, nystrom_features, rbf_grid_features
 from tests import reference
-from tests.maths.draws import PROPERTY, f64, seeds
+from tests.maths.draws import PROPERTY, eye, f64, normal, seeds
+from tests.maths.draws import close as close_to
 
 sizes = st.integers(1, 5)
 
@@ -18,12 +19,14 @@ sizes = st.integers(1, 5)
 def draw(seed, n, k, D):
     """(x, Z, lengthscales, outputscale)."""
     rng = np.random.default_rng(seed)
-    x, Z, lengthscales = rng.standard_normal((n, D)), rng.standard_normal((k, D)), rng.uniform(0.5, 2, D)
-    return (*map(torch.from_numpy, (x, Z, lengthscales)), f64(rng.uniform(0.5, 2)))
+    return normal([seed, 1], n, D), normal([seed, 2], k, D), f64(rng.uniform(0.5, 2, D)), f64(rng.uniform(0.5, 2))
+
+
+draws = st.builds(draw, seeds, sizes, sizes, sizes)
 
 
 def close(actual, expected, rtol=0.0, atol=1e-14):
-    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=torch.float64), rtol=rtol, atol=atol)
+    close_to(actual, expected, rtol, atol)
 
 
 # --- The kernel -------------------------------------------------------------------------------------------------------
@@ -56,29 +59,21 @@ def gpytorch_kernel(name, lengthscales, outputscale):
 
 @pytest.mark.parametrize("name", KERNELS)
 @PROPERTY
-@given(seed=seeds, n=st.integers(1, 30), m=sizes, D=sizes)
-def test_every_kernel_is_gpytorchs(name, seed, n, m, D):
-    """To what GPyTorch's expanded distances leave: √eps of a distance near 0, where the rough kernels have a kink."""
-    a, b, lengthscales, outputscale = draw(seed, n, m, D)
-    theirs = gpytorch_kernel(name, lengthscales, outputscale)(a, b).to_dense().detach()
-    close(ard_kernel(a, b, lengthscales, outputscale, name), theirs, atol=1e-7)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-@PROPERTY
-@given(seed=seeds, n=sizes, m=sizes, D=sizes)
-def test_every_kernel_is_the_matern_formula_with_bessel_functions(name, seed, n, m, D):
-    """k(r) = 2^(1−ν)/Γ(ν) (√(2ν) r)^ν K_ν(√(2ν) r) (Rasmussen and Williams 2006, eq. 4.14)."""
-    a, b, lengthscales, outputscale = draw(seed, n, m, D)
-    difference = (a.numpy()[:, None] - b.numpy()[None]) / lengthscales.numpy()
-    r = np.sqrt((difference**2).sum(-1))
+@given(draws)
+def test_every_kernel_is_gpytorchs_and_the_matern_formula_with_bessel_functions(name, drawn):
+    """k(r) = 2^(1−ν)/Γ(ν) (√(2ν) r)^ν K_ν(√(2ν) r) (Rasmussen and Williams 2006, eq. 4.14). GPyTorch's to what its
+    expanded distances leave: √eps of a distance near 0, where the rough kernels have a kink."""
+    a, b, lengthscales, outputscale = drawn
+    kernel = ard_kernel(*drawn, name)
+    close(kernel, gpytorch_kernel(name, lengthscales, outputscale)(a, b).to_dense().detach(), atol=1e-7)
+    r = np.sqrt((((a.numpy()[:, None] - b.numpy()[None]) / lengthscales.numpy()) ** 2).sum(-1))
     if name == "rbf":
         expected = np.exp(-(r**2) / 2)
     else:
         nu = int(name[-2]) / 2
         scaled = np.sqrt(2 * nu) * r
         expected = 2 ** (1 - nu) / special.gamma(nu) * scaled**nu * special.kv(nu, scaled)
-    close(ard_kernel(a, b, lengthscales, outputscale, name), outputscale.numpy() * expected, atol=1e-12)
+    close(kernel, outputscale.numpy() * expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -95,7 +90,7 @@ def test_features_of_every_kernel_have_its_nystrom_kernel_as_inner_products(name
     tril = inducing_tril(Z, lengthscales, outputscale, f64(1e-6), name)
     Phi = nystrom_features(x, Z, lengthscales, outputscale, tril, name)
     cross, K = (ard_kernel(points, Z, lengthscales, outputscale, name) for points in (x, Z))
-    expected = cross @ torch.linalg.solve(K + 1e-6 * torch.eye(4, dtype=torch.float64), cross.mT)
+    expected = cross @ torch.linalg.solve(K + 1e-6 * eye(4), cross.mT)
     close(Phi @ Phi.mT, expected, atol=1e-12)
 
 
@@ -121,20 +116,11 @@ def test_coinciding_inducing_points_without_jitter_are_an_error(distance):
 
 
 @PROPERTY
-@given(seed=seeds, n=sizes, k=sizes, D=sizes)
-def test_nystrom_features_equal_the_dense_inverse(seed, n, k, D):
-    x, Z, lengthscales, outputscale = draw(seed, n, k, D)
+@given(draws)
+def test_features_equal_the_dense_inverse_and_the_grids_formula(drawn):
+    x, Z, lengthscales, outputscale = drawn
     tril = inducing_tril(Z, lengthscales, outputscale, f64(1e-2))
     arrays = x.numpy(), Z.numpy(), lengthscales.numpy(), outputscale.item()
-    features = nystrom_features(x, Z, lengthscales, outputscale, tril)
-    close(features, reference.nystrom_features(*arrays, 1e-2), atol=1e-12)  # eps · cond(K), below 1e3 with this jitter
-
-
-@PROPERTY
-@given(seed=seeds, n=sizes, k=sizes, D=sizes)
-def test_grid_features_equal_their_formula(seed, n, k, D):
-    x, centres, lengthscales, _ = draw(seed, n, k, D)
-    features = rbf_grid_features(x, centres, lengthscales)
-    for i, j in np.ndindex(n, k):
-        expected = math.exp(-0.5 * float((((x[i] - centres[j]) / lengthscales) ** 2).sum()))
-        close(features[i, j], expected)
+    expected = reference.nystrom_features(*arrays, 1e-2)
+    close(nystrom_features(*drawn, tril), expected, atol=1e-12)  # eps · cond(K), below 1e3 with this jitter
+    close(rbf_grid_features(x, Z, lengthscales), reference.rbf_kernel(*arrays[:3], 1.0))

@@ -1,6 +1,5 @@
 """The functional KL to the prior and its gradients, through every way that `measure` prepares a set."""
 
-import json
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,11 +13,9 @@ from fsvi_bench.maths.batching import SIDE
 from fsvi_bench.maths.functional_kl import Apart, Gaussian, functional_kl, measure
 from fsvi_bench.maths.gaussian import gaussian_kl_standard_normal
 from fsvi_bench.posteriors.io import read_posterior
-from fsvi_bench.tasks.frozen import read_task
-from fsvi_bench.tasks.task import bind_task
 from tests import reference
 from tests.conftest import REFERENCE
-from tests.maths.draws import PROPERTY, close, draw, f64, seeds, sizes
+from tests.maths.draws import EXPECTED, PROPERTY, PUBLISHED, close, draw, eye, f64, published, seeds, sizes, zeros
 
 K = 8
 JITTER = 0.05
@@ -57,36 +54,19 @@ def case(kind, M, seed=0, B=3):
     return draw_sets(rng, B, M, kind=kind), *draw_q(rng, B)
 
 
-class Full(NamedTuple):
-    """KL of N(μ, LLᵀ) and its derivatives."""
+class Derivatives(NamedTuple):
+    """KL of N(μ, LLᵀ), or of N(μ, diag(s²)), and its derivatives."""
 
     kl: torch.Tensor
     mean: torch.Tensor
-    factor: torch.Tensor
+    root: torch.Tensor
 
 
-class Diagonal(NamedTuple):
-    """KL of N(μ, diag(s²)) and its derivatives, in log s as optimisers have it."""
-
-    kl: torch.Tensor
-    mean: torch.Tensor
-    log_scale: torch.Tensor
-
-
-def gradient(A, mean, factor):
+def gradient(A, mean, root):
     """As `loss.backward()` gets them; each problem's number depends on that problem alone."""
-    leaves = [part.detach().clone().requires_grad_() for part in (mean, factor)]
-    with torch.enable_grad():
-        kl = functional_kl(Gaussian(*leaves), A)
-        return Full(kl.detach(), *torch.autograd.grad(kl.sum(), leaves))
-
-
-def gradient_diagonal(A, mean, scale):
-    leaves = [part.detach().clone().requires_grad_() for part in (mean, scale)]
-    with torch.enable_grad():
-        kl = functional_kl(Gaussian(*leaves), A)
-        in_mean, in_scale = torch.autograd.grad(kl.sum(), leaves)
-    return Diagonal(kl.detach(), in_mean, scale * in_scale)
+    leaves = [part.detach().clone().requires_grad_() for part in (mean, root)]
+    kl = functional_kl(Gaussian(*leaves), A)
+    return Derivatives(kl.detach(), *torch.autograd.grad(kl.sum(), leaves))
 
 
 @torch.no_grad()
@@ -95,17 +75,17 @@ def value(A, mean, factor):
 
 
 def projector(A, B, k=K):
-    return A.project_rows(torch.eye(k, dtype=torch.float64).repeat(B, 1, 1))
+    return A.project_rows(eye(k).repeat(B, 1, 1))
 
 
 def everything(Phi_A, mean, factor, scale, **options):
     """All that a measurement computes, as a list of tensors with a leading axis of problems."""
     A = measure(Phi_A, **options)
-    precision = factor @ factor.mT + torch.eye(factor.shape[-1], dtype=torch.float64)
-    full, diagonal = gradient(A, mean, factor), gradient_diagonal(A, mean, scale)
+    precision = factor @ factor.mT + eye(factor.shape[-1])
+    full, diagonal = gradient(A, mean, factor), gradient(A, mean, scale)
     seen, rows, natural = A.project(mean), A.project_rows(factor), A.precision_gradient(precision)
     values = value(A, mean, factor), value(A, mean, scale)
-    return [full.kl, full.mean, full.factor.tril(), *diagonal, seen, rows, natural, *values]
+    return [full.kl, full.mean, full.root.tril(), *diagonal, seen, rows, natural, *values]
 
 
 # --- Against dense twins ----------------------------------------------------------------------------------------------
@@ -117,7 +97,7 @@ def test_values_and_gradients_equal_the_dense_twins(kind, M, way):
     Phi_A, mean, factor, scale = case(kind, M)
     jitter = WAYS[way].get("jitter", 0.0)
     A = measure(Phi_A, **WAYS[way])
-    full, diagonal = gradient(A, mean, factor), gradient_diagonal(A, mean, scale)
+    full, diagonal = gradient(A, mean, factor), gradient(A, mean, scale)
     natural = A.precision_gradient(torch.linalg.inv(factor @ factor.mT))
     seen, seen_mean = projector(A, 3), A.project(mean)
     values, values_diagonal = value(A, mean, factor), value(A, mean, scale)
@@ -133,9 +113,9 @@ def test_values_and_gradients_equal_the_dense_twins(kind, M, way):
             close(kl[b], reference.functional_kl_to_prior(F, m, L @ L.T, jitter))
         for kl in (diagonal.kl, values_diagonal):
             close(kl[b], reference.functional_kl_to_prior(F, m, np.diag(s**2), jitter))
-        close(full.factor[b].tril(), np.tril(in_covariance @ L), rtol=1e-9, atol=1e-9)
+        close(full.root[b].tril(), np.tril(in_covariance @ L), rtol=1e-9, atol=1e-9)
         close(natural[b], in_covariance, rtol=1e-9, atol=1e-9)
-        close(diagonal.log_scale[b], s**2 * in_variances, rtol=1e-10, atol=1e-10)
+        close(diagonal.root[b], s * in_variances, rtol=1e-10, atol=1e-10)
 
 
 # --- Against automatic differentiation and finite differences ---------------------------------------------------------
@@ -152,14 +132,11 @@ def test_gradients_pass_gradcheck(kind, M, way):
         tril = lower.new_zeros(len(lower), K, K).index_put((torch.arange(3)[:, None], rows, columns), lower)
         return functional_kl(Gaussian(mean, tril), A)
 
-    def diagonal(mean, log_scale):
-        return functional_kl(Gaussian(mean, log_scale.exp()), A)
-
     mean, lower = mean.requires_grad_(), factor[:, rows, columns].requires_grad_()
     # Central differences of step 1e-6 are good to 1e-9 or so in numbers of order 1 to 100.
     assert torch.autograd.gradcheck(full, (mean, lower), rtol=1e-6, atol=1e-7)
-    log_scale = scale.log().requires_grad_()
-    assert torch.autograd.gradcheck(diagonal, (mean, log_scale), rtol=1e-6, atol=1e-7)
+    diagonal = lambda mean, scale: functional_kl(Gaussian(mean, scale), A)  # noqa: E731
+    assert torch.autograd.gradcheck(diagonal, (mean, scale.requires_grad_()), rtol=1e-6, atol=1e-7)
 
 
 # --- Identities -------------------------------------------------------------------------------------------------------
@@ -173,7 +150,7 @@ def test_is_the_weight_space_kl_where_the_rank_is_k(M, way):
     # Nothing is projected at all: the two sides differ by the order of a few sums.
     close(gradient(measurement, mean, factor).kl, gaussian_kl_standard_normal(mean, factor), rtol=1e-13, atol=1e-13)
     expected = gaussian_kl_standard_normal(mean, torch.diag_embed(scale))
-    close(gradient_diagonal(measurement, mean, scale).kl, expected, rtol=1e-13, atol=1e-13)
+    close(gradient(measurement, mean, scale).kl, expected, rtol=1e-13, atol=1e-13)
 
 
 @PROPERTY
@@ -186,7 +163,7 @@ def test_nested_sets_never_lower_the_kl(seed, k):
     for way in WAYS.values():
         nested = [measure(Phi_A[:, :m], **way) for m in range(1, k + 3)]
         full = [float(gradient(A, mean, factor).kl) for A in nested]
-        diagonal = [float(gradient_diagonal(A, mean, scale).kl) for A in nested]
+        diagonal = [float(gradient(A, mean, scale).kl) for A in nested]
         full.append(float(gaussian_kl_standard_normal(mean, factor)))
         diagonal.append(float(gaussian_kl_standard_normal(mean, torch.diag_embed(scale))))
         for smaller, larger in (*pairwise(full), *pairwise(diagonal)):
@@ -199,7 +176,7 @@ def test_nested_sets_never_lower_the_kl(seed, k):
 def test_nearly_equal_rows_count_for_one_below_the_rank_tolerance_only(delta, rank, k):
     """Rows e₁ and e₁ + δe₂ span the first two weights whatever δ; at δ = 1e-8 the singular values decide, at 1e-5 the
     pivots see no danger. The rounding of a basis of such rows is eps/δ."""
-    Phi_A = torch.zeros(1, 2, k, dtype=torch.float64)
+    Phi_A = zeros(1, 2, k)
     Phi_A[0, :, 0], Phi_A[0, 1, 1] = 1.0, delta
     rng = np.random.default_rng(6)
     mean, factor, _ = draw_q(rng, 1, k)
@@ -220,7 +197,7 @@ def test_the_rank_tolerance_decides_on_a_degenerate_set():
 @pytest.mark.parametrize("M", [3, 9])
 def test_a_set_that_sees_nothing_costs_nothing(M):
     _, mean, factor, scale = case("regular", M)
-    for result in everything(torch.zeros(3, M, K, dtype=torch.float64), mean, factor, scale):
+    for result in everything(zeros(3, M, K), mean, factor, scale):
         assert not result.any()
 
 
@@ -246,14 +223,13 @@ def test_the_value_keeps_its_digits_where_q_is_all_but_singular(M):
 def test_a_singular_q_has_no_kl_and_spares_its_neighbours(M, way):
     Phi_A, mean, factor, scale = case("regular", M)
     measurement = measure(Phi_A, **WAYS[way])
-    healthy = gradient(measurement, mean, factor), gradient_diagonal(measurement, mean, scale)
-    values = value(measurement, mean, factor)
+    roots = factor, scale
+    healthy, values = [gradient(measurement, mean, root) for root in roots], value(measurement, mean, factor)
     factor[1], scale[1] = 0.0, 0.0
     assert torch.equal(value(measurement, mean, factor)[::2], values[::2])
     assert value(measurement, mean, factor)[1] == torch.inf
-    for before, after in zip(
-        healthy, (gradient(measurement, mean, factor), gradient_diagonal(measurement, mean, scale)), strict=True
-    ):
+    for before, root in zip(healthy, roots, strict=True):
+        after = gradient(measurement, mean, root)
         assert after.kl.isnan().tolist() == [False, True, False]
         for whole, one in zip(before, after, strict=True):
             assert torch.equal(whole[::2], one[::2])
@@ -261,7 +237,7 @@ def test_a_singular_q_has_no_kl_and_spares_its_neighbours(M, way):
 
 def test_an_empty_set_is_refused():
     with pytest.raises(ValueError, match="empty"):
-        measure(torch.zeros(2, 0, 4, dtype=torch.float64))
+        measure(zeros(2, 0, 4))
 
 
 # --- The published set ------------------------------------------------------------------------------------------------
@@ -269,10 +245,9 @@ def test_an_empty_set_is_refused():
 
 @pytest.mark.data
 @pytest.mark.parametrize("way", ["default", "row space"])
-@pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
+@PUBLISHED
 def test_equals_the_reference_at_its_fixed_set(name, way):
-    expected = json.loads((REFERENCE / "expected.json").read_text())[name]["fixed_a"]
-    problem = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
+    expected, problem = EXPECTED[name]["fixed_a"], published(name)
     q = read_posterior(REFERENCE / "posteriors" / f"{name}-full.safetensors", problem.frozen.k)
     low, high = problem.bounding_box
     unit = torch.from_numpy(np.random.default_rng(7).random((40, len(low))))

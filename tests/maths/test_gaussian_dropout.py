@@ -1,6 +1,5 @@
 """Gaussian dropout against the reference values and its identities."""
 
-import json
 import math
 
 import pytest
@@ -9,21 +8,16 @@ import torch
 from fsvi_bench.maths.bernoulli_dropout import optimal_m
 from fsvi_bench.maths.blr import blr_posterior, expected_log_likelihood
 from fsvi_bench.maths.gaussian_dropout import gaussian_dropout_kl, gaussian_dropout_optimum, gaussian_dropout_scale
-from fsvi_bench.tasks.frozen import read_task
-from fsvi_bench.tasks.task import bind_task
 from tests import reference
-from tests.conftest import REFERENCE
-from tests.maths.draws import close, f64
+from tests.maths.draws import EXPECTED, PUBLISHED, close, f64, published
 from tests.maths.test_bernoulli_dropout import draw
-
-EXPECTED = json.loads((REFERENCE / "expected.json").read_text())
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
+@PUBLISHED
 @pytest.mark.parametrize("alpha", ["0.05", "0.5"])
 def test_reference_values(name, alpha):
-    exact = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors")).truth.posterior
+    exact = published(name).truth.posterior
     kl = gaussian_dropout_kl(exact.mean, f64([float(alpha)]), *exact)
     assert float(kl.total) == pytest.approx(EXPECTED[name]["gaussian_dropout"][alpha]["kl"], rel=1e-11)
     assert float(kl.mean) == 0

@@ -6,7 +6,7 @@ import torch
 
 from fsvi_bench.maths.functional_kl import measure
 from tests.maths.draws import close
-from tests.maths.test_functional_kl import WAYS, case, draw_q, draw_sets, everything, gradient, gradient_diagonal
+from tests.maths.test_functional_kl import WAYS, case, draw_q, draw_sets, everything, gradient
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -36,8 +36,8 @@ def test_a_part_of_a_batch_is_measured_as_those_problems_are(M, kind, way):
 
 
 def results(A, mean, factor, scale):
-    full, diagonal = gradient(A, mean, factor), gradient_diagonal(A, mean, scale)
-    return full.kl, full.factor, diagonal.kl, A.project(mean), A.project_rows(factor)
+    full, diagonal = gradient(A, mean, factor), gradient(A, mean, scale)
+    return full.kl, full.root, diagonal.kl, A.project(mean), A.project_rows(factor)
 
 
 @pytest.mark.parametrize("jitter", [0.0, 1e-3])

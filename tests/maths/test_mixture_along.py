@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fsvi_bench.maths import mixtures
 from fsvi_bench.maths.mixtures import bernoulli_dropout_weights, mixture_log_density, mixture_log_density_along
-from tests.maths.draws import PROPERTY, f64, seeds
+from tests.maths.draws import PROPERTY, close, f64, linspace, seeds
 from tests.maths.mixtures import MixtureProblem, enumerated_log_density, random_problem, weights_of
 
 KINDS = ["probability per weight", "some certain, some zero", "low noise", "wide range of sizes", "slab"]
@@ -25,7 +25,7 @@ def along(problem: MixtureProblem, m: int) -> tuple[torch.Tensor, torch.Tensor]:
     on, off = q.retain_probability, q.drop_probability
     mean = Phi @ (on * q.mean)
     variance = problem.noise_variance + Phi.square() @ (on * (q.scale.square() + off * q.mean.square()))
-    return mean[:, None] + variance.sqrt()[:, None] * torch.linspace(-8, 8, m, dtype=torch.float64), Phi
+    return mean[:, None] + variance.sqrt()[:, None] * linspace(-8, 8, m), Phi
 
 
 @settings(PROPERTY, max_examples=20)
@@ -55,11 +55,11 @@ def test_neighbours_share_their_work_and_the_far_ones_are_computed_alone(monkeyp
         return mixture_log_density(y, *rest)
 
     sd = (Phi.square() @ (0.16 * m.square()) + 0.01).sqrt()
-    y = 0.8 * (Phi @ m)[:, None] + sd[:, None] * torch.linspace(-8, 8, 45, dtype=torch.float64)
+    y = 0.8 * (Phi @ m)[:, None] + sd[:, None] * linspace(-8, 8, 45)
     expected = mixture_log_density(y.flatten(), Phi.repeat_interleave(45, 0), q, 0.01)
     monkeypatch.setattr(mixtures, "mixture_log_density", counted)
     result = mixture_log_density_along(y, Phi, q, 0.01)
-    torch.testing.assert_close(result.log_density.flatten(), expected.log_density, rtol=0, atol=2e-9)
+    close(result.log_density.flatten(), expected.log_density, rtol=0, atol=2e-9)
     assert sum(asked) < 0.02 * y.numel()  # those that lie farthest out
 
 
@@ -71,7 +71,7 @@ def test_targets_beyond_what_one_tilt_reaches():
         math.log(0.5 / (0.01 * math.sqrt(2 * math.pi))) + np.logaddexp(-0.5e4 * at**2, -0.5e4 * (at - 1) ** 2)
         for at in y[0].tolist()
     ]
-    torch.testing.assert_close(result.log_density[0], f64(expected), rtol=1e-12, atol=1e-9)
+    close(result.log_density[0], f64(expected), rtol=1e-12, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,5 @@
 """Spike-and-slab posteriors against the reference values, 60-digit arithmetic, enumeration and their limits."""
 
-import json
 import math
 
 import numpy as np
@@ -18,15 +17,11 @@ from fsvi_bench.maths.spike_slab import (
     spike_slab_reverse_kl,
     spike_slab_row,
 )
-from fsvi_bench.tasks.frozen import read_task
-from fsvi_bench.tasks.task import bind_task
 from tests import reference_dropout as slow
-from tests.conftest import REFERENCE
-from tests.maths.draws import close, f64
-from tests.maths.test_bernoulli_dropout import EXPECTED, PROPERTY, draw, draws, lengthscales, numpy
+from tests.maths.draws import EXPECTED, PUBLISHED, close, f64, published
+from tests.maths.test_bernoulli_dropout import PROPERTY, draw, draws, lengthscales, numpy
 
 spikes = st.floats(0.001, 0.999)
-CASES = json.loads((REFERENCE / "expected.json").read_text())["spike_and_slab"]
 
 
 def draw_q(seed, k=4):
@@ -34,20 +29,17 @@ def draw_q(seed, k=4):
     return SpikeSlab(*map(torch.from_numpy, (rng.normal(0, 2, k), rng.standard_normal(k), rng.uniform(0.1, 2, k))))
 
 
-def orthogonal_problem(seed):
-    rng = np.random.default_rng(seed)
-    Phi = torch.linalg.qr(torch.from_numpy(rng.standard_normal((10, 4)))).Q * f64([0.5, 1.0, 2.0, 4.0])
-    return Phi, torch.from_numpy(rng.standard_normal(10)), f64(0.3)
+def row_and_kl(m, sigma, f, lengthscale=1.0):
+    row = spike_slab_row(f64(m), f64(sigma), f, lengthscale)
+    return row, slow.spike_slab_kl(row.log_odds, row.mean, row.scale[None], f, lengthscale)
 
 
 # --- Gal's equations 6.8 and 6.9, and the KL --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EXPECTED["spike_and_slab"])
 def test_reference_values(case):
-    f, lengthscale = case["f"], case["l"]
-    row = spike_slab_row(f64(case["m"]), f64(case["sigma"]), f, lengthscale)
-    kl = slow.spike_slab_kl(row.log_odds, row.mean, row.scale[None], f, lengthscale)
+    row, kl = row_and_kl(*(case[name] for name in ("m", "sigma", "f", "l")))
     close(row.log_odds, case["log_alpha"], rtol=1e-14, atol=0)
     close(row.log_odds.sigmoid(), case["spike_weight"], rtol=1e-12, atol=0)  # 443 nats carry an error of 443 eps
     close(row.mean, case["mean"], rtol=1e-14, atol=0)
@@ -60,19 +52,18 @@ def test_reference_values(case):
 def test_equations_hold_to_many_digits(m, log_sigma, f, lengthscale):
     sigma = math.exp(log_sigma)
     log_odds, mean, variance, spike_weight, kl = slow.spike_slab_row(m, sigma, f, lengthscale)
-    row = spike_slab_row(f64(m), f64(sigma), f, lengthscale)
+    row, got = row_and_kl(m, sigma, f, lengthscale)
     close(row.log_odds, log_odds, rtol=1e-12, atol=1e-13)
     close(row.mean, mean, rtol=1e-14, atol=0)
     close(row.scale.square(), variance, rtol=1e-13, atol=0)
     # Log odds of −x are known to x eps, and so is the logarithm of the spike weight.
     close(row.log_odds.sigmoid(), spike_weight, rtol=1e-14 * (10 + abs(log_odds)), atol=0)
-    close(slow.spike_slab_kl(row.log_odds, row.mean, row.scale[None], f, lengthscale), kl, rtol=1e-11, atol=1e-13)
+    close(got, kl, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize(("m", "sigma"), [(3.0, 1e-3), (1e-200, 1e-160), (50.0, 1e-150), (1e10, 1e8), (0.0, 1e-300)])
 def test_extreme_rows_stay_finite(m, sigma):
-    row = spike_slab_row(f64([m]), f64(sigma), 0.3)
-    kl = slow.spike_slab_kl(row.log_odds, row.mean, row.scale[None], 0.3)
+    row, kl = row_and_kl([m], sigma, 0.3)
     assert torch.isfinite(kl)
     assert kl >= 0
     if m < 1e6 * sigma:  # exp(−1e303) is out of reach even there
@@ -107,34 +98,27 @@ def test_reverse_kl_adds_the_lost_mass():
 
 @PROPERTY
 @given(draws, spikes, lengthscales)
-def test_elbo_is_below_the_evidence_of_all_patterns(seed, f, lengthscale):
+def test_optimum_is_below_the_evidence_of_all_patterns_and_a_fixed_point_of_the_free_form_update(seed, f, lengthscale):
     Phi, y, noise, _, _ = draw(seed)
-    evidence = slow.spike_slab_log_evidence(*numpy(Phi, y, noise), f, lengthscale)
-    optimum = spike_slab_optimum(Phi, y, noise, f, lengthscale)
-    bound = float(slow.spike_slab_elbo(Phi, y, noise, optimum, f, lengthscale))
-    assert bound <= evidence + 1e-10
-    assert float(slow.spike_slab_elbo(Phi, y, noise, draw_q(seed), f, lengthscale)) <= bound
+    data, prior = (Phi, y, noise), (f, lengthscale)
+    optimum = spike_slab_optimum(*data, *prior)
+    bound = float(slow.spike_slab_elbo(*data, optimum, *prior))
+    assert bound <= slow.spike_slab_log_evidence(*numpy(*data), *prior) + 1e-10
+    assert float(slow.spike_slab_elbo(*data, draw_q(seed), *prior)) <= bound
+    weight_mean = spike_slab_moments(optimum.spike_weight, optimum.mean, optimum.scale).mean
+    update = slow.spike_slab_free_form(*data, weight_mean, *prior)
+    for name in SpikeSlab._fields:
+        close(getattr(optimum, name), getattr(update, name), rtol=1e-7, atol=1e-7)  # the tolerance over 1 − rate
 
 
 @pytest.mark.parametrize(("f", "lengthscale"), [(0.1, 1.0), (0.5, 0.4), (0.95, 2.0)])
 def test_the_bound_is_the_evidence_for_orthogonal_features(f, lengthscale):
     # There the posterior factorises, so that mean field with spikes and slabs contains it. Holds with a minus before
     # the KL, not with Gal's plus.
-    Phi, y, noise = orthogonal_problem(1)
-    optimum = spike_slab_optimum(Phi, y, noise, f, lengthscale)
-    bound = slow.spike_slab_elbo(Phi, y, noise, optimum, f, lengthscale)
-    close(bound, slow.spike_slab_log_evidence(*numpy(Phi, y, noise), f, lengthscale), rtol=1e-12)
-
-
-@PROPERTY
-@given(draws, spikes, lengthscales)
-def test_optimum_is_a_fixed_point_of_the_free_form_update(seed, f, lengthscale):
-    Phi, y, noise, _, _ = draw(seed)
-    optimum = spike_slab_optimum(Phi, y, noise, f, lengthscale)
-    weight_mean = spike_slab_moments(optimum.spike_weight, optimum.mean, optimum.scale).mean
-    update = slow.spike_slab_free_form(Phi, y, noise, weight_mean, f, lengthscale)
-    for name in SpikeSlab._fields:
-        close(getattr(optimum, name), getattr(update, name), rtol=1e-7, atol=1e-7)  # the tolerance over 1 − rate
+    Phi, y, noise, _, _ = draw(1, N=10)
+    data = torch.linalg.qr(Phi).Q * f64([0.5, 1.0, 2.0, 4.0]), y, noise
+    bound = slow.spike_slab_elbo(*data, spike_slab_optimum(*data, f, lengthscale), f, lengthscale)
+    close(bound, slow.spike_slab_log_evidence(*numpy(*data), f, lengthscale), rtol=1e-12)
 
 
 def test_free_form_update_is_gals_row_with_the_likelihood_as_pseudo_observation():
@@ -157,9 +141,9 @@ def test_a_column_of_zeros_keeps_its_prior():
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["boston-00", "concrete-03"])
+@PUBLISHED
 def test_without_spikes_the_optimum_is_exact_ffg(name):
-    problem = bind_task(read_task(REFERENCE / "tasks" / f"{name}.safetensors"))
+    problem = published(name)
     data = problem.Phi, problem.y, problem.frozen.noise_variance
     q = spike_slab_optimum(*data, 1e-18)
     close(q.mean, problem.truth.posterior.mean, rtol=1e-8, atol=1e-9)

@@ -14,6 +14,7 @@ from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
 from fsvi_bench.maths.projection import projected_kl, row_space
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.tasks.task import FeatureMap
+from tests.maths.draws import eye, ones, zeros
 
 FAMILIES = pytest.mark.parametrize("family", ["full", "ffg"])
 
@@ -24,7 +25,7 @@ def synthetic(B, N=30, D=2, k=8, seed=0):
     X = torch.from_numpy(rng.uniform(-2, 2, (B, N, D)) * np.arange(1, D + 1))
     Z = torch.from_numpy(rng.uniform(-2, 2, (B, k, D)))
     lengthscales = torch.full((B, D), 1.3, dtype=torch.float64)
-    outputscale, jitter = torch.ones(B, dtype=torch.float64), torch.full((B,), 0.1, dtype=torch.float64)
+    outputscale, jitter = ones(B), torch.full((B,), 0.1, dtype=torch.float64)
     tril = inducing_tril(Z, lengthscales, outputscale, jitter)
     feature_map = FeatureMap(Z, lengthscales, outputscale, tril)
     y = X.sin().sum(-1) + torch.from_numpy(0.3 * rng.standard_normal((B, N)))
@@ -48,7 +49,7 @@ class InputsAsFeatures:
 
 def transparent(X):
     """Problems whose features are their inputs [B,N,D]."""
-    noise_variance = torch.ones(len(X), dtype=torch.float64)
+    noise_variance = ones(len(X))
     return TrainingData(X, X.sum(-1), X, noise_variance, X.amin(1), X.amax(1), InputsAsFeatures())
 
 
@@ -64,7 +65,7 @@ def automatic_loss(problems, Phi_A, kl_weight, leaves, rows=None):
     """The objective from the formulas of `maths/`, per problem; `rows` are a minibatch's (Phi, y)."""
     Phi, y = (problems.Phi, problems.y) if rows is None else rows
     mean, factor, k = leaves["mean"], factor_of(leaves), problems.k
-    zero, identity = torch.zeros(k, dtype=torch.float64), torch.eye(k, dtype=torch.float64)
+    zero, identity = zeros(k), eye(k)
     fit = expected_log_likelihood(Phi, y, problems.noise_variance, mean, factor, N=problems.y.shape[1])
     kls = [projected_kl(row_space(Phi_A[b]), mean[b], factor[b], zero, identity) for b in range(len(mean))]
     return -fit + kl_weight * torch.stack(kls), torch.stack(kls)

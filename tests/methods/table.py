@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.training.trainer import train
+from tests.maths.draws import zeros
 
 f64 = torch.float64
 __all__ = ["odd_problems", "take"]  # the suite's, for those who import them from here
@@ -184,21 +184,9 @@ def gradients(q, loss):
     assert not in_mean[k:].any()
     assert not last[k:].any()
     if last.ndim == 1:
-        return in_mean[:k], torch.zeros(0, dtype=f64), last[:k]
+        return in_mean[:k], zeros(0), last[:k]
     assert not last.triu(1).any()
     return in_mean[:k], last[:k, :k][tuple(torch.tril_indices(k, k, -1))], last.diagonal()[:k]
-
-
-def negative_elbo(data, mean, below, log_diagonal):
-    """−ELBO of one problem written densely, for autograd; `below` may be empty."""
-    k = len(mean)
-    tril = torch.diag(log_diagonal.exp())
-    if len(below):
-        tril = tril.index_put(tuple(torch.tril_indices(k, k, -1)), below)
-    Phi, y, variance = data.Phi[0], data.y[0], data.noise_variance[0]
-    residual = (y - Phi @ mean).square().sum() + (Phi @ tril).square().sum()
-    likelihood = 0.5 * residual / variance + 0.5 * len(y) * torch.log(2 * math.pi * variance)
-    return likelihood + 0.5 * (tril.square().sum() + mean.square().sum() - k) - log_diagonal.sum()
 
 
 def rank(Phi_A):

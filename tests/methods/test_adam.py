@@ -8,7 +8,7 @@ from fsvi_bench.methods.base import AdamOptions, Method
 from fsvi_bench.methods.fixed_a import FixedA
 from fsvi_bench.training.trainer import train
 from tests import reference
-from tests.maths.draws import close
+from tests.maths.draws import close, f64
 from tests.methods.synthetic import FAMILIES, automatic_loss, features, synthetic
 
 
@@ -121,7 +121,7 @@ class Scripted(Method):
         self.losses, self.bad_gradient = losses, bad_gradient
 
     def loss(self, q, batch):
-        scripted = torch.tensor(self.losses[self.steps_done], dtype=torch.float64)
+        scripted = f64(self.losses[self.steps_done])
         quadratic = 0.5 * (q.mean - 1.0).square().sum(-1)
         if self.bad_gradient:
             quadratic = quadratic * torch.where(scripted.isfinite(), 1.0, torch.nan)

@@ -64,10 +64,11 @@ def test_another_process_needs_no_file_and_never_sees_an_edit(file, tmp_path, mo
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     file.write_text(FILE.replace("first", "second"))
-    assert ask(pickled, elsewhere) == expected
+    assert pickle.loads(pickled).cls is entry.cls  # here the module is there already
+    monkeypatch.delitem(sys.modules, entry.cls.__module__)
+    assert pickle.loads(pickled).cls.said == "first"
     file.unlink()
     assert ask(pickled, elsewhere) == expected
-    assert pickle.loads(pickled).cls is entry.cls  # here the module is there already
 
 
 def test_an_edited_file_is_another_method(file):

@@ -12,7 +12,7 @@ from fsvi_bench.methods.fixed_a import FixedA
 from fsvi_bench.methods.lbfgs import LBFGS
 from fsvi_bench.posteriors.trainable import TrainableGaussian
 from fsvi_bench.training.trainer import train
-from tests.maths.draws import close
+from tests.maths.draws import close, zeros
 from tests.methods.synthetic import FAMILIES, exact, features, kl_to, synthetic
 
 
@@ -52,7 +52,7 @@ def test_lbfgs_reaches_the_closed_form_optimum_where_a_sees_every_weight(k, M, k
         assert method.diverged_at.tolist() == [-1, -1]
         q = method.posterior()
         assert q.family == family
-        expected = torch.zeros(2, dtype=torch.float64)
+        expected = zeros(2)
         if family == "ffg":
             expected = kl_to(type(q)(p.mean, mean_field_optimum_scale(p.precision_tril)), p)
             close(q.scale, mean_field_optimum_scale(p.precision_tril), rtol=1e-5)

@@ -8,7 +8,7 @@ from fsvi_bench.maths.batching import LINE, filled
 from fsvi_bench.maths.functional_kl import Gaussian, functional_kl, measure
 from fsvi_bench.methods.data import Rows, Streams, TaskData, expected_nll, fill_columns
 from fsvi_bench.posteriors.trainable import TrainableGaussian
-from tests.maths.draws import close, draw
+from tests.maths.draws import close, draw, eye, f64, ones, zeros
 from tests.methods.synthetic import automatic_loss, synthetic, transparent
 
 B, K = 3, 8
@@ -109,10 +109,10 @@ def test_a_posterior_is_a_copy(family):
     with torch.no_grad():
         for parameter in q.parameters():
             parameter += 1
-    assert torch.equal(posterior.mean, torch.zeros(B, K, dtype=torch.float64))
-    assert torch.equal(posterior.covariance_tril(), torch.eye(K, dtype=torch.float64).repeat(B, 1, 1))
-    assert torch.equal(q.posterior().mean, torch.ones(B, K, dtype=torch.float64))
-    e = torch.tensor(1.0, dtype=torch.float64).exp()
+    assert torch.equal(posterior.mean, zeros(B, K))
+    assert torch.equal(posterior.covariance_tril(), eye(K).repeat(B, 1, 1))
+    assert torch.equal(q.posterior().mean, ones(B, K))
+    e = f64(1.0).exp()
     assert torch.equal(q.posterior().covariance_tril().diagonal(dim1=1, dim2=2), e.expand(B, K))
 
 

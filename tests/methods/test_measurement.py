@@ -9,6 +9,7 @@ from fsvi_bench.maths.functional_kl import Span, measure
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.seeds import derive_seed
+from tests.maths.draws import close, eye
 from tests.methods.synthetic import synthetic, transparent
 
 
@@ -103,7 +104,7 @@ def test_features_are_the_feature_map_at_the_inputs():
         inputs = problems.low[b] + (problems.high[b] - problems.low[b]) * unit
         for t in range(sets):  # each set by itself: a triangular solve of another width rounds differently
             expected = problems.feature_map[b](inputs[t])
-            torch.testing.assert_close(features[t, b, 3:, :10], expected, rtol=1e-13, atol=1e-13)
+            close(features[t, b, 3:, :10], expected, rtol=1e-13, atol=1e-13)
 
 
 # --- Streams ----------------------------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ def test_the_design_says_how_the_kl_is_taken():
     assert torch.equal(jittered.basis, expected.basis)
     assert torch.equal(jittered.slack_root, expected.slack_root)
     Phi_A[0, 1] = Phi_A[0, 0] + 1e-12 * Phi_A[0, 1]
-    identity = torch.eye(8, dtype=torch.float64)[None]
+    identity = eye(8)[None]
     for tolerance, rank in ((1e-9, 5), (1e-14, 6)):
         A = MeasurementDesign(6, rank_tolerance=tolerance).measure(Phi_A)
         assert float(A.project_rows(identity)[0].trace()) == pytest.approx(rank, abs=1e-9)

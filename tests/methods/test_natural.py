@@ -13,7 +13,7 @@ from fsvi_bench.methods.natural import NaturalGaussian, NaturalGradient, natural
 from fsvi_bench.methods.rand_a_ngd import RandANgd
 from fsvi_bench.training.trainer import train
 from tests import reference
-from tests.maths.draws import close, draw
+from tests.maths.draws import close, draw, eye, f64, ones
 from tests.methods.synthetic import FAMILIES, exact, features, kl_to, synthetic
 
 
@@ -60,7 +60,7 @@ def test_one_natural_step_solves_the_problem_where_a_sees_every_weight(k, M, kl_
 @pytest.mark.parametrize(("lr", "decay"), [(0.5, 0.6), (1.0, 0.0)])
 def test_step_sizes(lr, decay):
     """ρ_t = lr (1 + t)^(−decay), read off a precision that moves along a constant gradient."""
-    mean, precision = (torch.nn.Parameter(torch.ones(1, 4, dtype=torch.float64), requires_grad=False) for _ in range(2))
+    mean, precision = (torch.nn.Parameter(ones(1, 4), requires_grad=False) for _ in range(2))
     optimizer, sizes = NaturalGradient([mean, precision], lr, decay), []
     for _ in range(32):
         before = precision.clone()
@@ -110,7 +110,7 @@ def test_a_step_that_loses_positive_definiteness_is_halved_for_that_problem_alon
     gram = descent.rows.gram
     for b in range(3):
         G = gram[b] if family == "full" else gram[b].diagonal().diag()
-        one = torch.eye(8, dtype=torch.float64)
+        one = eye(8)
         halvings = 0
         while torch.linalg.eigvalsh(one + G - 0.5**halvings * 2 * G).min() <= 0:
             halvings += 1
@@ -163,10 +163,10 @@ def test_a_precision_without_a_factor_gives_no_factor_of_its_inverse_and_spares_
     precision = torch.stack([torch.eye(4), torch.eye(4), torch.eye(4)]).double()
     precision[1, 2, 2], precision[2, 0, 0] = -1.0, math.nan
     factors = root_of_inverse(precision)
-    assert torch.equal(factors[0], torch.eye(4, dtype=torch.float64))
+    assert torch.equal(factors[0], eye(4))
     assert factors[1:].isnan().any(-1).any(-1).all()
 
 
 def test_the_root_of_a_diagonal_inverse_is_standard_deviations():
-    precision = torch.tensor([[4.0, 0.25]], dtype=torch.float64)
-    assert torch.equal(root_of_inverse(precision), torch.tensor([[0.5, 2.0]], dtype=torch.float64))
+    precision = f64([[4.0, 0.25]])
+    assert torch.equal(root_of_inverse(precision), f64([[0.5, 2.0]]))

@@ -9,7 +9,7 @@ import torch
 
 from fsvi_bench.methods.data import Batch, Rows, Streams
 from fsvi_bench.methods.noisy import NoisyMethod, NoisyOptions, exact_nll, local_nll, weights_nll
-from tests.maths.draws import close
+from tests.maths.draws import close, eye, zeros
 from tests.methods.synthetic import synthetic
 from tests.methods.table import first_batch, method_on, place, random_q
 
@@ -42,7 +42,7 @@ def estimates(problems, estimator, n=30):
 
 def sigma_points(width):
     """2·width points with mean 0 and covariance I."""
-    axes = width**0.5 * torch.eye(width, dtype=torch.float64)
+    axes = width**0.5 * eye(width)
     return torch.cat([axes, -axes])
 
 
@@ -113,7 +113,7 @@ def test_the_error_of_given_weights_is_its_definition(sets):
     Phi, y, w = (torch.randn(*shape, generator=g, dtype=torch.float64) for shape in ((2, 12, 8), (2, 12), (2, sets, 8)))
     w.requires_grad_()
     loss = 0.5 * (y - (Phi * w).sum(-1)).square().sum(-1)
-    got = weights_nll(w, Rows(Phi, y, torch.zeros(2, dtype=torch.float64)))
+    got = weights_nll(w, Rows(Phi, y, zeros(2)))
     close(got.detach(), loss.detach(), rtol=1e-12)
     expected = torch.autograd.grad(loss.sum(), w)[0]
     close(torch.autograd.grad(got.sum(), w)[0], expected, rtol=1e-12, atol=1e-12)

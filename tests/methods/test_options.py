@@ -7,11 +7,7 @@ import torch
 
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import unstack
-from fsvi_bench.scoring.scores import trace_scores
 from tests.methods.table import (
-    method_on,
-    of_objective,
-    terms,
     toys,
     trained_method,
 )
@@ -56,17 +52,3 @@ def test_each_source_of_chance_follows_the_seed(settings):
     one, other, again = unstack(method.posterior())
     assert torch.equal(one.mean, again.mean)
     assert not torch.equal(one.mean, other.mean)
-
-
-@pytest.mark.slow
-@families
-def test_fixed_a_by_adam_and_by_lbfgs_descend_the_same_objective(family, toy):
-    """With an A that sees all weights both arrive at its optimum, EXACT of that family."""
-    data = TrainingData.of([toy])
-    objective = method_on("fixed-a", data, family, {"M": 30})
-    adam = {"optimizer": "adam", "lr": 0.5, "lr_schedule": "cosine", "max_steps": 1000}
-    for settings, close in (({"max_steps": 500}, 1e-8), (adam, 1e-3)):
-        method = trained_method("fixed-a", data, family, {"M": 30, **settings})
-        kl_at_optimum, gap = of_objective(objective, 0, toy, terms(method.posterior()[0]))
-        assert -1e-9 < gap < close
-        assert trace_scores(method.posterior()[0], toy).kl == pytest.approx(kl_at_optimum, abs=close)

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-import torch
 
 from fsvi_bench.cli.app import main
 from fsvi_bench.errors import InputError
@@ -14,6 +13,7 @@ from fsvi_bench.methods.data import MeasurementDesign, TaskData
 from fsvi_bench.methods.fixed_a import FixedA
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import load_method
+from tests.maths.draws import linspace, zeros
 from tests.methods.table import (
     Row,
     rows,
@@ -124,25 +124,19 @@ def test_the_command_line_refuses_nonsense_in_one_line_and_writes_nothing(tmp_pa
 def test_what_nobody_chose_suits_the_smallest_data_set(row):
     """`fsvi-bench run --dataset toy` runs every method on 40 rows: where fewer rows are than asked for, all are taken."""
     data = TrainingData.of(toys()[:1])
-    trained(row, {}, data, [0], steps=1)
+    trained(row, {}, data, steps=1)
     if "minibatch" in load_method(row.method).cls.Options.model_fields and row.method != "fixed-a":
-        full, more = (trained(row, {"minibatch": rows}, data, [0], steps=2) for rows in ("full", 1000))
-        assert same(full[0], more[0])
+        assert same(*(trained(row, {"minibatch": rows}, data, steps=2) for rows in ("full", 1000)))
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "message"),
-    [
-        ("rand-a", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
-        ("rand-a-ngd", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
-        ("ssge", {"M": 41, "draw_A": "data"}, "M=41 asks for 41 distinct training inputs, but a split has 40"),
-        ("fixed-a", {"M": 82}, "M=82 asks for 41 distinct training inputs, but a split has 40"),
-    ],
+    ("method", "settings"),
+    [("rand-a", {"M": 82}), ("rand-a-ngd", {"M": 82}), ("ssge", {"M": 41, "draw_A": "data"}), ("fixed-a", {"M": 82})],
 )
-def test_what_a_data_set_is_too_small_for_is_refused(method, settings, message):
-    row = Row(method, "ffg")
+def test_what_a_data_set_is_too_small_for_is_refused(method, settings):
+    message = f"M={settings['M']} asks for 41 distinct training inputs, but a split has 40"
     with pytest.raises(InputError, match=message):
-        trained(row, settings, TrainingData.of(toys()[:1]), [0])
+        trained(Row(method, "ffg"), settings, TrainingData.of(toys()[:1]))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +160,7 @@ def test_task_data_refuses_what_no_step_can_be_made_of(changes, message):
 
 def test_fixed_a_is_not_judged_by_an_option_that_its_own_inputs_replace():
     """M = 82 would ask for 41 distinct training inputs of 40."""
-    A = torch.linspace(-1, 1, 6, dtype=torch.float64)[None, :, None]
+    A = linspace(-1, 1, 6)[None, :, None]
     method = FixedA(toys()[0], "full", A=A, M=82)
     assert method.data().fixed_A.shape == (1, 6, 20)
     assert method.cost()["measurement_rows"] == 6
@@ -175,5 +169,5 @@ def test_fixed_a_is_not_judged_by_an_option_that_its_own_inputs_replace():
 @pytest.mark.parametrize("shape", [(6, 1), (2, 6, 1), (1, 6, 2), (1, 0, 1), (1, 1, 6, 1)])
 def test_fixed_a_refuses_inputs_of_another_shape(shape):
     with pytest.raises(InputError, match=r"A has the shape \[.*\], expected \[1, M, 1\]: ") as caught:
-        FixedA(toys()[0], "full", A=torch.zeros(shape, dtype=torch.float64))
+        FixedA(toys()[0], "full", A=zeros(shape))
     assert "\n" not in str(caught.value)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.maths.draws import linspace
 from tests.scoring.objectives import problem_of
 
 
@@ -18,4 +19,4 @@ def small(toy):
 @pytest.fixture(scope="module")
 def grid(toy):
     """A problem whose measurement sets, too, are far from losing rank (singular values from 1 to 1e-2 at M = 8)."""
-    return problem_of(toy, torch.linspace(0, 7, 30, dtype=torch.float64).sin())
+    return problem_of(toy, linspace(0, 7, 30).sin())

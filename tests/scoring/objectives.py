@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from fsvi_bench.maths.blr import blr_posterior, covariance_tril, expected_log_likelihood, mean_field_optimum_scale
 from fsvi_bench.maths.gaussian import gaussian_kl_to_precision
@@ -18,7 +17,7 @@ from fsvi_bench.methods.rand_a import RandA
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.tasks.task import FeatureMap, Task
 from fsvi_bench.training.trace import TRACED_SETS
-from tests.maths.draws import draw, f64
+from tests.maths.draws import draw, eye, f64, linspace, normal
 from tests.methods.table import terms
 
 FAMILIES = pytest.mark.parametrize("family", ["full", "ffg"])
@@ -46,7 +45,7 @@ def random_q(family, k, seed=0):
 
 def problem_of(toy, y, k=8, Phi=None):
     """30 rows, σ² = 0.5, an RBF grid of k narrow bumps over [0, 1]; or any features in place of the grid's."""
-    centres, inputs = torch.linspace(0, 1, k, dtype=torch.float64), torch.linspace(0, 1, len(y), dtype=torch.float64)
+    centres, inputs = linspace(0, 1, k), linspace(0, 1, len(y))
     task = replace(toy.frozen, inducing_points=centres[:, None], lengthscales=f64([0.1]), noise_variance=f64(0.5))
     problem = Task(task, FeatureMap.of(task), inputs[:, None], y, toy.X_test, toy.y_test)
     if Phi is not None:
@@ -106,13 +105,11 @@ def fixed(Phi_A, kl_weight=1.0, **options):
 
 
 def random_features(M, k, seed=1):
-    return torch.from_numpy(np.random.default_rng([seed, M]).standard_normal((M, k)))
+    return normal([seed, M], M, k)
 
 
 def loss_by_hand(q, problem, basis, c):
     """−E_q[log p(y|w)] + c·KL(Q_A ‖ P_A) with all its constants, from `maths/` alone."""
-    k = problem.frozen.k
     mean, factor = q.mean, q.covariance_tril()
     fit = expected_log_likelihood(problem.Phi, problem.y, problem.frozen.noise_variance, mean, factor)
-    zero, identity = torch.zeros(k, dtype=torch.float64), torch.eye(k, dtype=torch.float64)
-    return float(-fit + c * projected_kl(basis, mean, factor, zero, identity))
+    return float(-fit + c * projected_kl(basis, mean, factor, 0 * mean, eye(len(mean))))

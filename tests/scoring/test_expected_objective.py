@@ -86,30 +86,20 @@ def test_an_optimum_that_is_not_reached_is_not_reported(toy, family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "M", "family"), [("toy", 10, "full"), ("grid", 3, "full"), ("grid", 6, "ffg")])
-def test_a_long_natural_run_closes_the_gap(name, M, family, request):
+@pytest.mark.parametrize(
+    ("name", "M", "family", "jitter"),
+    [("toy", 10, "full", 0), ("grid", 3, "full", 0), ("grid", 6, "ffg", 0), ("grid", 6, "full", 0.1)],
+)
+def test_a_long_natural_run_closes_the_gap(name, M, family, jitter, request):
     """Down to 0, but for two errors. The run's own, second order in what the noise of 500 averaged steps leaves. And
     the reference is the optimum for sets of its own, of which the 256 frozen ones are another draw: there the least
     value lies lower, by about half the number of parameters times the noise of one set over 256. Over seeds the gaps
     lie between −0.005 and 0.01; the posterior's own, for comparison, are 1.25, 0.68 and 0.14."""
-    problem = request.getfixturevalue(name)
-    scores = expected(M, 1.0).scores(natural_run(problem, M, family, 1), problem)
-    assert -0.02 < scores.objective_gap < 0.02
-
-
-@pytest.mark.slow
-def test_the_optimum_is_better_than_its_surroundings(grid):
-    """Moving its mean or its spread by a tenth or so costs more than noise."""
-    objective = expected(6, 1.0)
-    q = natural_run(grid, 6, "full", 3)
-    gap, rng = objective.scores(q, grid).objective_gap, np.random.default_rng(4)
-    assert -0.02 < gap < 0.02
-    for _ in range(10):
-        change = torch.from_numpy(0.15 * np.tril(rng.standard_normal((8, 8))))
-        moved = FullGaussian(q.mean, q.scale_tril @ (torch.eye(8, dtype=torch.float64) + change))
-        assert objective.scores(moved, grid).objective_gap > gap + 0.02
-        moved = FullGaussian(q.mean + 0.3 * torch.from_numpy(rng.standard_normal(8)), q.scale_tril)
-        assert objective.scores(moved, grid).objective_gap > gap + 0.02
+    problem, objective = request.getfixturevalue(name), expected(M, 1.0, kl_jitter=jitter)
+    q = natural_run(problem, M, family, 1, kl_jitter=jitter)
+    assert -0.02 < objective.scores(q, problem).objective_gap < 0.02
+    if jitter:  # the KL to each set is lower
+        assert objective.value(q, problem) < expected(M, 1.0).value(q, problem) - 0.1
 
 
 def test_the_expected_objective_without_a_kl_has_no_optimum(grid):
@@ -130,11 +120,3 @@ def test_scores_do_not_depend_on_what_was_scored_before(grid):
     other = expected(3, 1.0).scores(q, grid)
     objective.scores(random_q("full", 8, seed=1), grid)
     assert expected(6, 1.0).scores(q, grid) == first != other
-
-
-@pytest.mark.slow
-def test_with_jitter_the_objective_is_the_jittered_one(grid):
-    """With jitter the KL to each set is lower; a natural run with jitter finds that objective's optimum."""
-    objective, q = expected(6, kl_jitter=0.1), random_q("full", 8)
-    assert objective.value(q, grid) < expected(6, 1.0).value(q, grid) - 0.1
-    assert -0.02 < objective.scores(natural_run(grid, 6, "full", 5, kl_jitter=0.1), grid).objective_gap < 0.02

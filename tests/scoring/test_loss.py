@@ -25,7 +25,7 @@ from fsvi_bench.seeds import derive_seed
 from fsvi_bench.training.trace import TRACED_SETS
 from fsvi_bench.training.trainer import train
 from tests import reference as twin
-from tests.maths.draws import f64
+from tests.maths.draws import dense, f64, linspace, ones, zeros
 from tests.methods.table import terms
 from tests.scoring.objectives import (
     FAMILIES,
@@ -45,14 +45,13 @@ def multiplicative(q):
 
 
 def negative_log_likelihood(q, problem):
-    covariance = (q.covariance_tril() @ q.covariance_tril().mT).numpy()
+    covariance = dense(q.covariance_tril())
     model = problem.Phi.numpy(), problem.y.numpy(), float(problem.frozen.noise_variance)
     return -twin.expected_log_likelihood(*model, q.mean.numpy(), covariance)
 
 
 def kl_at(q, Phi_A, jitter=0.0):
-    covariance = (q.covariance_tril() @ q.covariance_tril().mT).numpy()
-    return twin.functional_kl_to_prior(Phi_A.numpy(), q.mean.numpy(), covariance, jitter)
+    return twin.functional_kl_to_prior(Phi_A.numpy(), q.mean.numpy(), dense(q.covariance_tril()), jitter)
 
 
 # --- In weight space --------------------------------------------------------------------------------------------------
@@ -69,6 +68,9 @@ def test_loss_plus_log_evidence_is_the_kl_to_the_posterior(toy, small, family):
         if family == "ffg":
             scaled = VariationalDropout(problem, prior="task", free_alpha=True)
             assert scaled.objective(0, problem, q=multiplicative(q)) == pytest.approx(loss, rel=1e-13)
+            halved = VariationalDropout(problem, prior="task", free_alpha=True, kl_scale=0.5)
+            half = 0.5 * (loss + negative_log_likelihood(q, problem))
+            assert halved.objective(0, problem, q=multiplicative(q)) == pytest.approx(half, rel=1e-12)
             additive = SparseVariationalDropout(problem, prior="task")
             assert additive.objective(0, problem, q=terms(q)) == pytest.approx(loss, rel=1e-13)
     exact = problem.truth.posterior
@@ -165,7 +167,7 @@ def test_log_uniform_losses_are_likelihood_and_kl(small, name, scale):
 @pytest.mark.parametrize("name", ["cubic", "lower-bound"])
 def test_an_alpha_at_its_bound_has_a_loss(toy, name):
     """Started there, and kept there by data that say next to nothing, as an average of iterates too."""
-    faint = problem_of(toy, torch.linspace(-1, 1, 30, dtype=torch.float64), Phi=torch.full((30, 8), 1e-3).double())
+    faint = problem_of(toy, linspace(-1, 1, 30), Phi=torch.full((30, 8), 1e-3).double())
     method = VariationalDropout(faint, kl=name, alpha=1.0, minibatch=7, max_steps=20, averaging=0.5, lr=0.5)
     assert math.isfinite(method.objective(0, faint))
     train(method, "cpu")
@@ -176,7 +178,7 @@ def test_an_alpha_at_its_bound_has_a_loss(toy, name):
 
 def test_a_mean_of_zero_costs_no_log_uniform_kl(small):
     """As at the start of sparse variational dropout, where α is infinite."""
-    q = FactorisedGaussian(torch.zeros(8, dtype=torch.float64), torch.ones(8, dtype=torch.float64))
+    q = FactorisedGaussian(zeros(8), ones(8))
     for name in ("exact", "sigmoid"):
         method, by_hand = SparseVariationalDropout(small, kl=name), negative_log_likelihood(q, small)
         assert method.objective(0, small, q=terms(q)) == pytest.approx(by_hand, rel=1e-12)

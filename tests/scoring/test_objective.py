@@ -14,7 +14,7 @@ from fsvi_bench.maths.linalg import tril_of_gram
 from fsvi_bench.maths.projection import row_space
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.training.trainer import train
-from tests.maths.draws import close, f64
+from tests.maths.draws import close, eye, f64, zeros
 from tests.scoring.objectives import (
     FAMILIES,
     WEIGHT_SPACE,
@@ -56,14 +56,6 @@ def test_the_weight_space_gap_is_the_difference_of_elbos(toy, family):
 
 
 @FAMILIES
-def test_a_set_that_sees_every_weight_gives_the_weight_space_numbers(toy, family):
-    q = random_q(family, 20)
-    scores, expected = fixed(random_features(25, 20)).scores(q, toy), WEIGHT_SPACE.scores(q, toy)
-    assert scores.kl_at_objective_optimum == pytest.approx(expected.kl_at_objective_optimum, abs=1e-9)
-    assert scores.objective_gap == pytest.approx(expected.objective_gap, rel=1e-12)
-
-
-@FAMILIES
 @pytest.mark.parametrize("c", [0.5, 2.0])
 def test_another_kl_weight_asks_for_the_tempered_posterior(toy, family, c):
     """The optimum is the posterior under the noise variance cσ²; the gap is the loss's own difference."""
@@ -79,19 +71,6 @@ def test_another_kl_weight_asks_for_the_tempered_posterior(toy, family, c):
 
 
 # --- At a fixed set that does not -------------------------------------------------------------------------------------
-
-
-@FAMILIES
-@pytest.mark.parametrize("c", [1.0, 2.0])
-@pytest.mark.parametrize("M", [3, 7])
-def test_values_differ_as_losses_do(small, M, c, family):
-    Phi_A, q, other = random_features(M, 8), random_q(family, 8), random_q(family, 8, seed=1)
-    objective, basis = fixed(Phi_A, c), row_space(Phi_A)
-    expected = loss_by_hand(q, small, basis, c) - loss_by_hand(other, small, basis, c)
-    assert objective.value(q, small) - objective.value(other, small) == pytest.approx(expected, rel=1e-10)
-    gaps = [objective.scores(g, small).objective_gap for g in (q, other)]
-    assert gaps[0] - gaps[1] == pytest.approx(expected, rel=1e-10)
-    assert min(gaps) > 0
 
 
 def collapsing(problem, basis, c, epsilon):
@@ -157,26 +136,17 @@ def by_lbfgs(problem, Phi_A, family, c, steps):
     return method.posterior()[0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("M", "c"), [(3, 1.0), (6, 2.0)])
-def test_lbfgs_comes_near_the_infimum_and_never_below(small, M, c):
-    """Unseen spreads shrink as far as the budget goes, to 1e-3 of a nat."""
-    Phi_A = random_features(M, 8)
-    gap = fixed(Phi_A, c).scores(by_lbfgs(small, Phi_A, "full", c, 300), small).objective_gap
-    assert -1e-9 < gap < 1e-3
-
-
 @pytest.mark.parametrize("c", [1.0, 2.0])
 def test_a_factorised_q_may_have_an_optimum_where_a_does_not_see_everything(toy, c):
     """Three weights seen through two sums at 120° to each other, a fourth alone, ΦᵀΦ/σ² = 8 I: by symmetry the optimal
     variances are v/(8/c + v), v = [VVᵀ]_ii = 2/3 for the three and 1 for the fourth. No scale vanishes."""
-    problem = problem_of(toy, f64([1.0, -2.0, 0.5, 1.0]), k=4, Phi=2 * torch.eye(4, dtype=torch.float64))
+    problem = problem_of(toy, f64([1.0, -2.0, 0.5, 1.0]), k=4, Phi=2 * eye(4))
     angles = f64([0.0, 2 * math.pi / 3, 4 * math.pi / 3, 0.0])
-    Phi_A = torch.stack([angles.cos(), angles.sin(), torch.zeros(4, dtype=torch.float64)])
+    Phi_A = torch.stack([angles.cos(), angles.sin(), zeros(4)])
     Phi_A[:, 3] = f64([0.0, 0.0, 1.0])
     V, v = row_space(Phi_A), f64([2 / 3, 2 / 3, 2 / 3, 1.0])
     close((V @ V.mT).diagonal(), v, rtol=1e-14)
-    mean = torch.linalg.solve(8 * torch.eye(4, dtype=torch.float64) + c * V @ V.mT, 4 * problem.y)
+    mean = torch.linalg.solve(8 * eye(4) + c * V @ V.mT, 4 * problem.y)
     optimum = FactorisedGaussian(mean, (v / (8 / c + v)).sqrt())
     scores = fixed(Phi_A, c).scores(optimum, problem)
     assert scores.objective_gap == pytest.approx(0.0, abs=1e-6)
