@@ -36,13 +36,14 @@ GROUPS = {
     "methods": "Inference methods.",
     "leaderboard": "Make a leaderboard, its site, and compare entries.",
 }
+MODULES = {"submit": "leaderboard", "verify": "leaderboard"}  #: of commands that have none of their own
 
 
 def _call(words: list[str], options: Options) -> object:
     """Calls a command's function, once the kernels are chosen that torch is imported with."""
     use_kernels(options.kernels())
     with no_garbage_collection():
-        module = import_module(f"fsvi_bench.cli.{words[0]}")
+        module = import_module(f"fsvi_bench.cli.{MODULES.get(words[0], words[0])}")
     return getattr(module, "_".join(words))(options)
 
 

@@ -1,10 +1,11 @@
-"""A command's options as a pydantic model: its docstring is the command's help, its fields are options."""
+"""A command's options as a pydantic model: its docstring has the help of the command and, under `Args`, of its options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, cleandoc
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -33,24 +34,32 @@ def command_of(model: type[BaseModel], body: Callable[[Any], object]) -> Callabl
     def command(**given: Any) -> object:
         return body(model(**{name: value for name, value in given.items() if value is not None}))
 
-    command.__doc__ = model.__doc__
+    texts = {name: text for each in reversed(model.__mro__) for name, text in _described(each)[1].items()}
+    command.__doc__ = _described(model)[0]
     command.__annotations__ = {}  # what is told by the signature
-    parameters = [_parameter(name, field) for name, field in model.model_fields.items()]
+    parameters = [_parameter(name, field, texts) for name, field in model.model_fields.items()]
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
-def _parameter(name: str, field: FieldInfo) -> Parameter:
+def _described(model: type) -> tuple[str, dict[str, str]]:
+    """What a docstring says of a model, and of its fields."""
+    text, _, fields = cleandoc(model.__doc__ or "").partition("\n\nArgs:\n")
+    found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", fields, re.MULTILINE)
+    return text, {name: " ".join(words.split()) for name, words in found}
+
+
+def _parameter(name: str, field: FieldInfo, texts: Mapping[str, str]) -> Parameter:
     """A field as Typer wants it: what may be repeated is a list, None if it is not given.
 
-    Its metadata are a text, which is its help, the bounds that Pydantic checks, and what Typer has to know of an
-    argument, or of flags that are unlike the field's name.
+    Its metadata are the bounds that Pydantic checks, and what Typer has to know of an argument, or of flags that are
+    unlike the field's name.
     """
     least, most = (next((getattr(m, end) for m in field.metadata if hasattr(m, end)), None) for end in ("ge", "le"))
     flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
     usual = typer.Option(flag, metavar=METAVARS.get(name), min=least, max=most)
     info = copy(next((m for m in field.metadata if isinstance(m, ParameterInfo)), usual))
-    info.help = field.description or next(m for m in field.metadata if isinstance(m, str))
+    info.help = field.description or texts[name]
     kind: Any = field.annotation
     default = Parameter.empty if field.is_required() else field.default
     if get_origin(kind) in (Sequence, dict):

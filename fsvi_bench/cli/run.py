@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from fsvi_bench.api.run import compute, plan_of
+from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.commands import Run
 from fsvi_bench.cli.console import print_failures, show, stderr, stdout
 from fsvi_bench.cli.progress import RichProgress
-from fsvi_bench.cli.status import show_planned
+from fsvi_bench.cli.status import show_status
 from fsvi_bench.presenting.result_table import result_table
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
-from fsvi_bench.running.runner import RunResult
+from fsvi_bench.running.plan import Plan
+from fsvi_bench.running.prepare import known_tasks
+from fsvi_bench.running.runner import Problems, RunResult, check_settings
+from fsvi_bench.running.store import planned_status, status_of
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.tasks.raw import is_here
 
 
 def run(options: Run) -> int:
@@ -19,7 +27,7 @@ def run(options: Run) -> int:
     for flag in plan.unused:
         stderr.print(f"{flag} is not used: none of the chosen methods has such a setting", style="yellow")
     if options.dry_run:
-        return show_planned(plan, options)
+        return _show_planned(plan, options)
     with WandbUploads(wandb_mode(options.wandb), out) as uploads:
         with RichProgress() as progress:
             result = compute(options, plan, progress, uploads.log)
@@ -39,3 +47,30 @@ def _counts(result: RunResult) -> str:
     reused = len(result.records) - len(result.computed) - len(result.refused)
     refused = f", {len(result.refused)} without a certified task" if result.refused else ""
     return f"{len(result.computed)} cells computed, {reused} found finished{refused}"
+
+
+@no_garbage_collection()
+def _show_planned(plan: Plan, options: Run) -> int:
+    """What `run` would find and compute. Splits whose task is not fitted yet count as missing.
+
+    Raises:
+        InputError: what `run` would refuse, so far as that takes neither a fit nor a download.
+    """
+    tasks, unfitted, refusals = known_tasks(plan)
+    _check_missing(plan, tasks, options)
+    show_status(
+        planned_status(plan.file(tasks, refusals, "cpu"), unfitted, options.out, options.rerun), options.as_json
+    )
+    return 0
+
+
+def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], options: Run) -> None:
+    names = sorted({task.dataset for task in tasks if task.own_data is None})
+    unchecked = [name for name in names if not is_here(load_card(name), options.data_dir)]
+    if unchecked:
+        absent = f"the raw data of {', '.join(unchecked)} are not here"
+        stderr.print(f"{absent}, so that no setting is held to them", style="yellow")
+    held = [task for task in tasks if task.dataset not in unchecked]
+    cells = plan.file(held, {}, "cpu").cells()
+    missing = [cell for cell in cells if status_of(cell, options.out, options.rerun) == "missing"]
+    check_settings(missing, plan.methods, Problems(held, options.data_dir))
