@@ -1,4 +1,4 @@
-"""A command's options as a pydantic model: its docstring has the help of the command and, under `Args`, of its options."""
+"""A command's options as a pydantic model: its docstring has the help of the command and, under `Args`, of these."""
 
 from __future__ import annotations
 
