@@ -36,7 +36,7 @@ GROUPS = {
     "methods": "Inference methods.",
     "leaderboard": "Make a leaderboard, its site, and compare entries.",
 }
-MODULES = {"submit": "leaderboard", "verify": "leaderboard"}  #: of commands that have none of their own
+MODULES = {"submit": "entries", "verify": "entries"}  #: of commands that have none of their own
 
 
 def _call(words: list[str], options: Options) -> object:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table as Terminal
 
 from fsvi_bench.presenting.tables import Cell, Table
-from fsvi_bench.running.cell import Record
+
+if TYPE_CHECKING:
+    from fsvi_bench.running.cell import Record
 
 #: A pipe or file has no width to respect, and a table cut to 80 columns there would lose its numbers. Markup is off:
 #: names, paths and reasons come from outside, and their brackets are theirs.

@@ -9,14 +9,9 @@ from rich.table import Table
 
 from fsvi_bench.cli.commands import TasksBuild, TasksExport, TasksShow, TasksVerify
 from fsvi_bench.cli.console import show, stderr
-from fsvi_bench.cli.progress import RichProgress
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import require_writable_directory
 from fsvi_bench.presenting.tables import facts
-from fsvi_bench.running.executors import LocalExecutor, available_cores
-from fsvi_bench.running.options import Request
-from fsvi_bench.running.plan import Plan, chosen_splits
-from fsvi_bench.running.prepare import fit_missing, refit_official, require_data
 from fsvi_bench.tasks.build import load_cached, verification
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.certificate import Certificate, certify, save
@@ -28,6 +23,13 @@ from fsvi_bench.threads import use_one_thread
 
 
 def tasks_build(options: TasksBuild) -> int:
+    # What also trains takes seconds to import, which the other commands are spared.
+    from fsvi_bench.cli.progress import RichProgress
+    from fsvi_bench.running.executors import LocalExecutor, available_cores
+    from fsvi_bench.running.options import Request
+    from fsvi_bench.running.plan import Plan, chosen_splits
+    from fsvi_bench.running.prepare import fit_missing, refit_official, require_data
+
     out = options.out
     if options.check == (out is not None):
         raise InputError("tasks build takes either --out FOLDER, which it writes to, or --check, which writes nothing")
