@@ -16,7 +16,6 @@ from fsvi_bench.methods.registry import load_method
 from fsvi_bench.presenting.report.comparison import held_out_ratio, supported_best
 from fsvi_bench.presenting.report.sections import commands, counts, method_summary, origin, troubles
 from fsvi_bench.running.plan import Request, make_plan
-from fsvi_bench.running.settings import parse_option
 from tests.presenting.studies import record, study_of
 
 RNG = np.random.default_rng(1)
@@ -153,14 +152,8 @@ def test_commands_ask_for_the_records_cells():
 def planned_cells(line):
     program, name, *arguments = shlex.split(line)
     assert (program, name) == ("fsvi-bench", "run")
-    command = typer.main.get_command(app).commands["run"]
-    given = command.make_context("run", arguments).params
-    request = Request(
-        datasets=given["dataset"] or (), methods=given["method"] or (), families=given["family"] or (),
-        splits=given["splits"], seeds=given["seeds"], measurement_points=given["measurement_points"] or (),
-        max_steps=given["max_steps"], options=dict(parse_option(text) for text in given["settings"] or ()),
-    )  # fmt: skip
-    plan = make_plan(request)
+    given = typer.main.get_command(app).commands["run"].make_context("run", arguments).params
+    plan = make_plan(Request(**{option: given[option] for option in Request.model_fields if given[option] is not None}))
     for variant in plan.variants:
         for dataset, split in plan.splits:
             for seed in variant.seeds:
