@@ -198,7 +198,7 @@ class Verify(Options):
     max_seconds: Annotated[float, Field(ge=1)] = 3600.0
     without_isolation: bool = False
     executor: str = "local"
-    ray_address: str | None = None
+    ray_address: Annotated[str | None, typer.Option("--ray-address")] = None
     workers: Workers = None
     data_dir: Path | None = None
     as_json: bool = False
