@@ -25,10 +25,3 @@ CoreLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|nu
 CoreLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:[Tt]rue|[Ff]alse)$"), [*"tTfF"])  # type: ignore[no-untyped-call]
 CoreLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), [*"-+0123456789"])  # type: ignore[no-untyped-call]
 CoreLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+.0123456789"])  # type: ignore[no-untyped-call]
-
-
-class CoreDumper(yaml.SafeDumper):
-    """Quotes text that `CoreLoader` would take for a number, beside what YAML 1.1 would."""
-
-
-CoreDumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+.0123456789"])  # type: ignore[no-untyped-call]

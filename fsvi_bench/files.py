@@ -130,14 +130,17 @@ def require_writable_directory(path: Path, what: str, mend: str) -> None:
         raise InputError(f"{what} {path} is not writable: {existing}: {error.strerror}; {mend}") from error
 
 
-def read_bounded(path: Path, limit: int) -> bytes:
-    """A plain file's content; no link is followed, and nothing that could block is waited for.
+def read_bounded(path: Path, limit: int, *, follow: bool = False) -> bytes:
+    """A plain file's content; nothing that could block is waited for.
+
+    Args:
+        follow: whether the path may be a link to it.
 
     Raises:
         InputError: it is no plain file, has more than `limit` bytes, or cannot be read.
     """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise InputError(f"{path} is no plain file; put one in its place")
             content = stream.read(limit + 1)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fsvi_bench.errors import InputError, plain, quoted
-from fsvi_bench.files import write_atomically
+from fsvi_bench.files import read_bounded, write_atomically
 
 MAX_BYTES = 256 * 2**20
 
@@ -79,7 +77,7 @@ def read_tensor_file(
     Raises:
         InputError: no such file, too large, not safetensors (a pickle, say), another format, or metadata missing.
     """
-    content = _read(path) if content is None else content
+    content = read_bounded(path, MAX_BYTES, follow=True) if content is None else content
     try:
         tensors = {name: tensor.clone() for name, tensor in load(content).items()}
         length = int.from_bytes(content[:8], "little")
@@ -95,22 +93,6 @@ def _not_safetensors(path: Path, expected_format: str, error: Exception) -> Inpu
         f"{path} is not a safetensors file ({plain(str(error))}); expected format {expected_format}, save it with "
         "safetensors"
     )
-
-
-def _read(path: Path) -> bytes:
-    """All of a plain file, once. Nothing that could block is opened, and no more is read than it had when it was."""
-    try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise InputError(f"cannot read {path}: not a file")
-            if status.st_size > MAX_BYTES:
-                raise InputError(
-                    f"{path} has {status.st_size} bytes, expected at most {MAX_BYTES}; is it the right file?"
-                )
-            return stream.read(status.st_size)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _check_metadata(path: Path, metadata: Mapping[str, str], expected_format: str, required: Iterable[str]) -> None:

@@ -6,28 +6,18 @@ import errno
 import os
 import re
 import sys
+from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from typing import Annotated
 
 import typer
 
 from fsvi_bench.arithmetic import use_kernels
-from fsvi_bench.cli import (
-    datasets,
-    export,
-    leaderboard,
-    methods,
-    report,
-    reproduce,
-    run,
-    score,
-    status,
-    submit,
-    tasks,
-    verify,
-)  # fmt: skip
+from fsvi_bench.cli.collector import no_garbage_collection
+from fsvi_bench.cli.commands import Options
+from fsvi_bench.cli.options import command_of
 from fsvi_bench.errors import InputError, TaskRefused, plain_demands
-from fsvi_bench.running.executors.base import WorkersLost
 
 BAD_INPUT = 2
 WORK_LOST = 1  #: cells are missing, for no fault of the user's
@@ -40,18 +30,33 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Score function-space inference methods against the exact Bayesian posterior.",
 )
-app.command("run")(run.run)
-app.command("score")(score.score)
-app.command("status")(status.status)
-app.command("export")(export.export)
-app.command("report")(report.report)
-app.command("reproduce")(reproduce.reproduce)
-app.command("submit")(submit.submit)
-app.command("verify")(verify.verify)
-app.add_typer(datasets.app, name="datasets")
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(methods.app, name="methods")
-app.add_typer(leaderboard.app, name="leaderboard")
+GROUPS = {
+    "datasets": "Data sets: what there is, fetch it, check it.",
+    "tasks": "Frozen tasks: fit them, check them, look at them.",
+    "methods": "Inference methods.",
+    "leaderboard": "Make a leaderboard, its site, and compare entries.",
+}
+MODULES = {"submit": "entries", "verify": "entries"}  #: of commands that have none of their own
+
+
+def _call(words: list[str], options: Options) -> object:
+    """Calls a command's function, once the kernels are chosen that torch is imported with."""
+    use_kernels(options.kernels())
+    with no_garbage_collection():
+        module = import_module(f"fsvi_bench.cli.{MODULES.get(words[0], words[0])}")
+    return getattr(module, "_".join(words))(options)
+
+
+def _add_commands() -> None:
+    groups = {name: typer.Typer(no_args_is_help=True, help=text) for name, text in GROUPS.items()}
+    for name, group in groups.items():
+        app.add_typer(group, name=name)
+    for model in Options.__subclasses__():
+        words = [word.lower() for word in re.findall("[A-Z][a-z]+", model.__name__)]
+        groups.get(words[0], app).command(words[-1])(command_of(model, partial(_call, words)))
+
+
+_add_commands()
 
 
 def _print_version(value: bool) -> None:
@@ -74,15 +79,14 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: exit status 0, 1 (some cell failed) or 2 (bad usage or input, one sentence on stderr)."""
-    sys.exit(_run(arguments))
+    sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 
-def _run(arguments: list[str] | None) -> int:
+def _run(arguments: list[str]) -> int:
     try:
         outcome = typer.main.get_command(app)(arguments, standalone_mode=False)
-        status = outcome if isinstance(outcome, int) else 0
         sys.stdout.flush()
-        return _interrupted() if status == INTERRUPTED else status
+        return _interrupted() if outcome == INTERRUPTED else outcome or 0
     except (InputError, TaskRefused) as error:
         return _say(str(error))
     except OSError as error:
@@ -92,17 +96,22 @@ def _run(arguments: list[str] | None) -> int:
         return _say("no space is left where the output goes; what was finished is kept, make space and run again")
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
-    except WorkersLost as error:
-        return _say(str(error), WORK_LOST)
     except Exception as error:
-        # Typer's own usage errors; where their class lives differs between versions.
-        message = getattr(error, "format_message", None)
-        if message is None:
-            raise
-        said = _with_what_was_given(message(), sys.argv[1:] if arguments is None else arguments)
-        path = getattr(getattr(error, "ctx", None), "command_path", "")
-        command = " ".join(["fsvi-bench", *path.split()[1:]])  # however it was started
-        return _say(f"{said} (see {command} --help)") if said else BAD_INPUT  # no arguments: the help was the answer
+        return _other(error, arguments)
+
+
+def _other(error: Exception, arguments: list[str]) -> int:
+    """Lost workers, and Typer's own usage errors, whose class lives elsewhere in each of its versions."""
+    from fsvi_bench.running.executors.base import WorkersLost
+
+    if isinstance(error, WorkersLost):
+        return _say(str(error), WORK_LOST)
+    if not hasattr(error, "format_message"):
+        raise error
+    said = _with_what_was_given(error.format_message(), arguments)
+    path = getattr(getattr(error, "ctx", None), "command_path", "")
+    command = " ".join(["fsvi-bench", *path.split()[1:]])  # however it was started
+    return _say(f"{said} (see {command} --help)") if said else BAD_INPUT  # no arguments: the help was the answer
 
 
 def _with_what_was_given(said: str, arguments: list[str]) -> str:

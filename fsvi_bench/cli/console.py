@@ -1,14 +1,17 @@
-"""Where text goes: results to stdout, everything else to stderr; bars for people, plain lines for logs."""
+"""Where text goes: results to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from rich.console import Console
+from rich.table import Table as Terminal
+
+from fsvi_bench.presenting.tables import Cell, Table
 
 if TYPE_CHECKING:
     from fsvi_bench.running.cell import Record
@@ -19,17 +22,25 @@ stdout = Console(markup=False, emoji=False, highlight=False, width=None if sys.s
 stderr = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
-def print_json(document: Any) -> None:
-    """One JSON document on stdout; models are written as they are in files (infinity as a word)."""
-    sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
+def show(as_json: bool, document: Any, printed: Callable[[], Any]) -> None:
+    """On stdout: one JSON document, models in it as they are in files (infinity as a word), or what people read."""
+    if as_json:
+        sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
+    else:
+        stdout.print(printed())
 
 
-def print_failures(records: Sequence[Record]) -> None:
-    """One line per cell that failed or diverged, on stderr, whatever its reason's own lines."""
-    for record in records:
-        if record.status != "ok":
-            name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
-            stderr.print(f"{name}: {record.status}: {' '.join(str(record.reason).split())}", style="red")
+def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "", sections: bool = False) -> Terminal:
+    return Table(title=title, columns=tuple(columns), rows=tuple(map(tuple, rows))).terminal(sections=sections)
+
+
+def print_failures(records: Sequence[Record]) -> int:
+    """One line on stderr per cell that failed or diverged, whatever its reason's own lines; the exit status."""
+    bad = [record for record in records if record.status != "ok"]
+    for record in bad:
+        name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
+        stderr.print(f"{name}: {record.status}: {' '.join(str(record.reason).split())}", style="red")
+    return 1 if bad else 0
 
 
 def _plain(document: Any) -> Any:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from fsvi_bench.cli.commands import Export
+from fsvi_bench.cli.console import stderr
+from fsvi_bench.presenting.parquet import write_tables
+from fsvi_bench.running.store import read_archive
 
-import typer
 
-
-def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What a run was given with --out.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for records.parquet and traces.parquet. Default: DIR/export.")
-    ] = None,
-) -> int:
-    """Write the records and traces of a folder's plans as Parquet tables (needs pyarrow, the extra named export)."""
-    from fsvi_bench.cli.console import stderr, stdout
-    from fsvi_bench.presenting.parquet import write_tables
-    from fsvi_bench.running.store import read_archive
-
-    archive = read_archive(folder)
-    for path, rows in write_tables(archive, out or folder / "export"):
-        stdout.print(f"{path}: {rows} rows", soft_wrap=True)
+def export(options: Export) -> None:
+    archive = read_archive(options.folder)
+    for path, rows in write_tables(archive, options.out or options.folder / "export"):
+        print(f"{path}: {rows} rows")
     if archive.stale:
         stderr.print(f"{archive.stale} records of other code, kernels, settings or tasks are left out")
-    return 0

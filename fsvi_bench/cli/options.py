@@ -1,71 +1,69 @@
-"""Options that several commands share."""
+"""A command's options as a pydantic model: its docstring has the help of the command and, under `Args`, of these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-from inspect import Parameter, Signature, signature
-from pathlib import Path
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from inspect import Parameter, Signature, cleandoc
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
-from annotated_types import Ge
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from typer.models import ParameterInfo
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir", help="Folder that holds UCI_Datasets/...; else $FSVI_BENCH_DATA, the cache, a download."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        min=1,
-        help="Processes of one thread each; default: one per core (with ray: all there is room for).",
-    ),
-]
-
-
-#: Flags of a model's fields that are not called like the field, and what stands for a value in the help.
+#: Flags of fields that are not called like the field, and what stands for a value in the help.
 FLAGS = {
     "datasets": "--dataset",
     "task_files": "--task",
     "methods": "--method",
     "families": "--family",
+    "authors": "--author",
     "options": "--set",
+    "settings": "--set",
+    "form": "--format",
+    "as_json": "--json",
 }
-METAVARS = {"options": "KEY=VALUE", "ray_address": "HOST:PORT"}
+METAVARS = {"options": "KEY=VALUE", "settings": "KEY=VALUE", "ray_address": "HOST:PORT"}
 
 
-def takes(model: type[BaseModel]) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """A command whose first parameter is a model has an option for each of the model's fields."""
+def command_of(model: type[BaseModel], body: Callable[[Any], object]) -> Callable[..., object]:
+    """What Typer makes a command of: it has a parameter for each of the model's fields, and calls `body`."""
 
-    def decorate(command: Callable[..., int]) -> Callable[..., int]:
-        @wraps(command)
-        def parsed(**given: Any) -> int:
-            own = {name: given.pop(name) for name in model.model_fields}
-            return command(model(**{name: value for name, value in own.items() if value is not None}), **given)
+    def command(**given: Any) -> object:
+        return body(model(**{name: value for name, value in given.items() if value is not None}))
 
-        _, *rest = signature(command, eval_str=True).parameters.values()
-        fields = [_parameter(name, field) for name, field in model.model_fields.items()]
-        rest = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in rest]
-        parsed.__signature__ = Signature([*fields, *rest])  # type: ignore[attr-defined]
-        parsed.__annotations__ = {}  # what is told by the signature
-        return parsed
-
-    return decorate
+    texts = {name: text for each in reversed(model.__mro__) for name, text in _described(each)[1].items()}
+    command.__doc__ = _described(model)[0]
+    command.__annotations__ = {}  # what is told by the signature
+    parameters = [_parameter(name, field, texts) for name, field in model.model_fields.items()]
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return command
 
 
-def _parameter(name: str, field: FieldInfo) -> Parameter:
-    """A model's field as Typer wants it; what may be repeated is a list, and None if it is not given."""
+def _described(model: type) -> tuple[str, dict[str, str]]:
+    """What a docstring says of a model, and of its fields."""
+    text, _, fields = cleandoc(model.__doc__ or "").partition("\n\nArgs:\n")
+    found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", fields, re.MULTILINE)
+    return text, {name: " ".join(words.split()) for name, words in found}
+
+
+def _parameter(name: str, field: FieldInfo, texts: Mapping[str, str]) -> Parameter:
+    """A field as Typer wants it: what may be repeated is a list, None if it is not given.
+
+    Its metadata are the bounds that Pydantic checks, and what Typer has to know of an argument, or of flags that are
+    unlike the field's name.
+    """
+    least, most = (next((getattr(m, end) for m in field.metadata if hasattr(m, end)), None) for end in ("ge", "le"))
     flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
-    least: Any = next((each.ge for each in field.metadata if isinstance(each, Ge)), None)
-    option = typer.Option(flag, help=field.description, metavar=METAVARS.get(name), min=least)
-    kind, default = field.annotation, field.default
+    usual = typer.Option(flag, metavar=METAVARS.get(name), min=least, max=most)
+    info = copy(next((m for m in field.metadata if isinstance(m, ParameterInfo)), usual))
+    info.help = field.description or texts[name]
+    kind: Any = field.annotation
+    default = Parameter.empty if field.is_required() else field.default
     if get_origin(kind) in (Sequence, dict):
-        kind, default = list[get_args(kind)[0]] | None, None  # type: ignore[misc, assignment]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+        kind = list[get_args(kind)[0]]  # type: ignore[misc]
+        if not field.is_required():
+            kind, default = kind | None, None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])

@@ -3,62 +3,74 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
 
-import typer
+from fsvi_bench.api.run import compute, plan_of
+from fsvi_bench.cli.collector import no_garbage_collection
+from fsvi_bench.cli.commands import Run
+from fsvi_bench.cli.console import print_failures, show, stderr, stdout
+from fsvi_bench.cli.progress import RichProgress
+from fsvi_bench.cli.status import show_status
+from fsvi_bench.presenting.summary import result_table
+from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
+from fsvi_bench.running.plan import Plan
+from fsvi_bench.running.prepare import known_tasks
+from fsvi_bench.running.runner import Problems, RunResult, check_settings
+from fsvi_bench.running.store import planned_status, status_of
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.frozen import FrozenTask
+from fsvi_bench.tasks.raw import is_here
 
-from fsvi_bench.arithmetic import kernels_of_protocol, use_kernels
-from fsvi_bench.cli.options import AsJson, takes
-from fsvi_bench.running.options import RunOptions
 
-if TYPE_CHECKING:
-    from fsvi_bench.running.runner import RunResult
-
-
-@takes(RunOptions)
-def run(
-    options: RunOptions,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be computed; compute and write nothing.")
-    ] = False,
-    json: AsJson = False,
-) -> int:
-    """Run methods on data sets, score them against the exact posterior, and print a table."""
-    use_kernels(kernels_of_protocol(options.protocol))  # before anything that imports torch
-    from fsvi_bench.api.run import compute, plan_of
-    from fsvi_bench.cli.console import print_failures, print_json, stderr
-    from fsvi_bench.cli.progress import RichProgress
-    from fsvi_bench.cli.status import show_planned
-    from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
-
+def run(options: Run) -> int:
     plan, out = plan_of(options), options.out
     for flag in plan.unused:
         stderr.print(f"{flag} is not used: none of the chosen methods has such a setting", style="yellow")
-    if dry_run:
-        return show_planned(plan, out, options.rerun, options.data_dir, json)
+    if options.dry_run:
+        return _show_planned(plan, options)
     with WandbUploads(wandb_mode(options.wandb), out) as uploads:
         with RichProgress() as progress:
             result = compute(options, plan, progress, uploads.log)
-        if json:
-            print_json(result.records)
-        else:
-            _show(result, out)
+        show(options.as_json, result.records, lambda: result_table(result.records, stdout.width))
+        if not options.as_json:
+            stderr.print(f"{_counts(result)}; results lie in {out}")
         sys.stdout.flush()  # whoever waits for the numbers does not wait for W&B
     if uploads.kept:
         send = f"wandb sync {out / 'wandb'}/offline-run-*"
         stderr.print(f"{uploads.kept} W&B runs are kept offline (none with --wandb off); to send them: {send}")
     for what, reason in uploads.notes.items():
         stderr.print(NOTES[what].format(reason, out), style="yellow")
-    print_failures(result.records)
-    return 0 if all(record.status == "ok" for record in result.records) else 1
+    return print_failures(result.records)
 
 
-def _show(result: RunResult, out: Path) -> None:
-    from fsvi_bench.cli.console import stderr, stdout
-    from fsvi_bench.presenting.summary import result_table
-
-    stdout.print(result_table(result.records, stdout.width))
+def _counts(result: RunResult) -> str:
     reused = len(result.records) - len(result.computed) - len(result.refused)
     refused = f", {len(result.refused)} without a certified task" if result.refused else ""
-    stderr.print(f"{len(result.computed)} cells computed, {reused} found finished{refused}; results lie in {out}")
+    return f"{len(result.computed)} cells computed, {reused} found finished{refused}"
+
+
+@no_garbage_collection()
+def _show_planned(plan: Plan, options: Run) -> int:
+    """What `run` would find and compute. Splits whose task is not fitted yet count as missing.
+
+    Raises:
+        InputError: what `run` would refuse, so far as that takes neither a fit nor a download.
+    """
+    tasks, unfitted, refusals = known_tasks(plan)
+    _check_missing(plan, tasks, options)
+    show_status(
+        planned_status(plan.file(tasks, refusals, "cpu"), unfitted, options.out, options.rerun), options.as_json
+    )
+    return 0
+
+
+def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], options: Run) -> None:
+    names = sorted({task.dataset for task in tasks if task.own_data is None})
+    unchecked = [name for name in names if not is_here(load_card(name), options.data_dir)]
+    if unchecked:
+        absent = f"the raw data of {', '.join(unchecked)} are not here"
+        stderr.print(f"{absent}, so that no setting is held to them", style="yellow")
+    held = [task for task in tasks if task.dataset not in unchecked]
+    cells = plan.file(held, {}, "cpu").cells()
+    missing = [cell for cell in cells if status_of(cell, options.out, options.rerun) == "missing"]
+    check_settings(missing, plan.methods, Problems(held, options.data_dir))

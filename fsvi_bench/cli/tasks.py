@@ -2,66 +2,53 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Sequence
 
-import typer
+from rich.console import Group
+from rich.table import Table
 
-from fsvi_bench.cli.options import AsJson, DataDir, Workers
+from fsvi_bench.cli.commands import TasksBuild, TasksExport, TasksShow, TasksVerify
+from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from rich.table import Table
-
-    from fsvi_bench.tasks.certificate import Certificate
-    from fsvi_bench.tasks.official import Source
-    from fsvi_bench.tasks.refit import Refit
-
-app = typer.Typer(no_args_is_help=True, help="Frozen tasks: fit them, check them, look at them.")
-WHAT = "Task files (fsvi-task/1), folders of them, data sets that have official tasks, or one of these (boston:0)."
+from fsvi_bench.files import require_writable_directory
+from fsvi_bench.presenting.tables import facts
+from fsvi_bench.tasks.build import load_cached, verification
+from fsvi_bench.tasks.card import card_names, load_card
+from fsvi_bench.tasks.certificate import Certificate, certify, save
+from fsvi_bench.tasks.export import export_task, split_path
+from fsvi_bench.tasks.official import Source, official_splits, sources
+from fsvi_bench.tasks.refit import Refit
+from fsvi_bench.tasks.task import bind_task
+from fsvi_bench.threads import use_one_thread
 
 
-@app.command()
-def build(
-    out: Annotated[Path | None, typer.Option("--out", help="Folder; files go to OUT/<data set>/split-00.safetensors.")] = None,
-    dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Data set; may be repeated. Default: diabetes.")] = None,
-    splits: Annotated[str | None, typer.Option("--splits", help="0-19 or 0,3,5; default: all, with --check 0.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing: fit again, compare with the official task. Status 1 if it departs.")] = False,
-    workers: Workers = None,
-    data_dir: DataDir = None,
-) -> int:  # fmt: skip
-    """Fit the sparse GP of each split (or take it from the cache) and write task and certificate."""
-    from fsvi_bench.cli.console import stderr, stdout
+def tasks_build(options: TasksBuild) -> int:
+    # What also trains takes seconds to import, which the other commands are spared.
     from fsvi_bench.cli.progress import RichProgress
-    from fsvi_bench.files import require_writable_directory
     from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.options import Request
     from fsvi_bench.running.plan import Plan, chosen_splits
     from fsvi_bench.running.prepare import fit_missing, refit_official, require_data
-    from fsvi_bench.tasks.build import load_cached
-    from fsvi_bench.tasks.card import load_card
-    from fsvi_bench.tasks.certificate import save
-    from fsvi_bench.tasks.export import split_path
 
-    if check == (out is not None):
+    out = options.out
+    if options.check == (out is not None):
         raise InputError("tasks build takes either --out FOLDER, which it writes to, or --check, which writes nothing")
-    chosen = chosen_splits(Request(datasets=dataset or (), splits=splits or ("0" if check else None)))
-    executor, progress = LocalExecutor(workers or available_cores()), RichProgress()
+    splits = options.splits or ("0" if options.check else None)
+    chosen = chosen_splits(Request(datasets=options.datasets, splits=splits))
+    executor, progress = LocalExecutor(options.workers or available_cores()), RichProgress()
     if out is None:
         with progress:
-            refits = refit_official(chosen, executor, data_dir, progress)
+            refits = refit_official(chosen, executor, options.data_dir, progress)
         return _print_refits(refits)
-    require_data(Plan(splits=chosen, tasks=(), variants=()), data_dir)
+    require_data(Plan(splits=chosen, tasks=(), variants=()), options.data_dir)
     require_writable_directory(out, "output folder", "choose another with --out")
     with progress:
-        refusals = fit_missing(chosen, executor, data_dir, progress)
+        refusals = fit_missing(chosen, executor, options.data_dir, progress)
     for name, split in chosen:
         cached = None if (name, split) in refusals else load_cached(load_card(name), split)
         if cached is not None:
             save(cached, path := split_path(out, name, split))
-            stdout.print(str(path), soft_wrap=True)
+            print(path)
     for (name, split), reason in refusals.items():
         stderr.print(f"{name} split {split}: {reason}", style="red")
     return 1 if refusals else 0
@@ -69,13 +56,11 @@ def build(
 
 def _print_refits(refits: dict[tuple[str, int], Refit | str]) -> int:
     """Says how far from the frozen tasks the second fits end; the exit status."""
-    from fsvi_bench.cli.console import stderr, stdout
-
     for (name, split), found in refits.items():
         if isinstance(found, str):
             stderr.print(f"{name} split {split}: {found}", style="red")
         else:
-            stdout.print("\n".join(_refit_lines(found)), soft_wrap=True)
+            print(*_refit_lines(found), sep="\n")
     return 0 if all(not isinstance(found, str) and found.holds for found in refits.values()) else 1
 
 
@@ -94,22 +79,9 @@ def _refit_lines(refit: Refit) -> Iterator[str]:
         yield f"    fitted with other versions: {'; '.join(refit.other_versions)}"
 
 
-@app.command()
-def verify(
-    tasks: Annotated[list[str] | None, typer.Argument(help=f"{WHAT} Default: all official tasks.")] = None,
-    data_dir: DataDir = None,
-) -> int:  # fmt: skip
-    """Re-derive each task's certificate from the file and the raw data, and compare with the one beside it.
-
-    Of several, one that does not hold (status 1), or cannot be read at all (status 2), does not keep the others from
-    being verified.
-    """
-    from fsvi_bench.cli.console import stderr, stdout
-    from fsvi_bench.tasks.build import verification
-    from fsvi_bench.threads import use_one_thread
-
+def tasks_verify(options: TasksVerify) -> int:
     use_one_thread()
-    named, farthest, unreadable = _sources(tasks), [], 0
+    named, farthest, unreadable = _sources(options.tasks), [], 0
     for source in named:
         try:
             task, stored = source.read()
@@ -119,41 +91,27 @@ def verify(
             unreadable += 1
             stderr.print(str(error), style="red")
             continue
-        difference, wrong = verification(task, stored, data_dir)
+        difference, wrong = verification(task, stored, options.data_dir)
         for line in wrong:
             stderr.print(f"{source}: {line}", style="red")
         if not wrong:
             against = "certificate holds" if stored else "no certificate beside it; limits hold"
-            stdout.print(f"{source}: {against} (posterior computed twice agrees to {difference:.1e})", soft_wrap=True)
+            print(f"{source}: {against} (posterior computed twice agrees to {difference:.1e})")
             farthest.append(difference)
     if len(named) > 1:
         least = f"; posteriors computed twice agree to {max(farthest):.1e} or better" if farthest else ""
-        stdout.print(f"{len(farthest)} of {len(named)} hold{least}")
+        print(f"{len(farthest)} of {len(named)} hold{least}")
     return 2 if unreadable else int(len(farthest) < len(named))
 
 
-@app.command()
-def show(tasks: Annotated[list[str], typer.Argument(help=WHAT)], data_dir: DataDir = None, json: AsJson = False) -> int:
-    """What a task holds, and what its certificate says."""
-    from fsvi_bench.cli.console import print_json, stdout
-    from fsvi_bench.tasks.certificate import certify
-    from fsvi_bench.tasks.official import Source
-    from fsvi_bench.tasks.task import bind_task
-
-    certificates, named = [], _sources(tasks)
-    for task, stored in map(Source.read, named):
-        certificates.append(stored or certify(bind_task(task, data_dir)))
-    if json:
-        print_json(certificates)
-        return 0
-    for source, certificate in zip(named, certificates, strict=True):
-        stdout.print(_certificate_table(str(source), certificate))
-    return 0
+def tasks_show(options: TasksShow) -> None:
+    found = [(source, *source.read()) for source in _sources(options.tasks)]
+    certificates = [stored or certify(bind_task(task, options.data_dir)) for _, task, stored in found]
+    tables = (_certificate_table(str(each[0]), shown) for each, shown in zip(found, certificates, strict=True))
+    show(options.as_json, certificates, lambda: Group(*tables))
 
 
 def _certificate_table(name: str, c: Certificate) -> Table:
-    from fsvi_bench.presenting.tables import facts
-
     lines = {
         "data set": f"{c.dataset} split {c.split}",
         "task SHA-256": c.task_sha256,
@@ -176,34 +134,18 @@ def _certificate_table(name: str, c: Certificate) -> Table:
     return facts(lines, name)
 
 
-@app.command()
-def export(
-    out: Annotated[Path, typer.Option("--out", help="Folder; files go to OUT/<data set>/split-00.npz.")],
-    tasks: Annotated[list[str] | None, typer.Argument(help=f"{WHAT} Default: all official tasks.")] = None,
-    splits: Annotated[str | None, typer.Option("--splits", help="0-19 or 0,3,5, of data sets; default: all.")] = None,
-    form: Annotated[str, typer.Option("--format", help="npz or safetensors; or task: the frozen task itself (fsvi-task/1) with its certificate.")] = "npz",
-    data_dir: DataDir = None,
-) -> int:  # fmt: skip
-    """Write what a method may see of each task (training rows, features, noise), for tools that are not Python."""
-    from fsvi_bench.cli.console import stdout
-    from fsvi_bench.tasks.export import export_task
-    from fsvi_bench.threads import use_one_thread
-
+def tasks_export(options: TasksExport) -> None:
     use_one_thread()
     # All are read before anything is written.
-    for task, certificate in [source.read() for source in _sources(tasks, splits)]:
-        stdout.print(str(export_task(task, certificate, out, form, data_dir)), soft_wrap=True)
-    return 0
+    for task, certificate in [source.read() for source in _sources(options.tasks, options.splits)]:
+        print(export_task(task, certificate, options.out, options.form, options.data_dir))
 
 
-def _sources(names: Sequence[str] | None, splits: str | None = None) -> list[Source]:
+def _sources(names: Sequence[str], splits: str | None = None) -> list[Source]:
     """The tasks that are named, in that order; all official ones if none is.
 
     Certificates that lie beside tasks are left out, so that a folder's `*` can be given.
     """
-    from fsvi_bench.tasks.card import card_names
-    from fsvi_bench.tasks.official import official_splits, sources
-
     chosen = names or [name for name in card_names() if official_splits(name)]
     if not chosen:
         raise InputError(

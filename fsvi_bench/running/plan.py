@@ -178,7 +178,7 @@ def _variants(
 ) -> tuple[list[Variant], tuple[str, ...]]:
     """Every method with every family and setting, and the flags that none of the methods has a use for."""
     families = _families(request.families or protocol.families)
-    seeds = tuple(parse_ranges(protocol.seeds if request.seeds is None else request.seeds, "seeds"))
+    seeds = tuple(parse_ranges(protocol.seeds if request.seeds is None else request.seeds, "--seeds"))
     axes = _axes(request, protocol)
     known = {name for method in methods for name in method.cls.Options.model_fields}
     _require_known(request.options, known, methods)

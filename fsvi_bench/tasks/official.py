@@ -122,7 +122,7 @@ def sources(name: str | Path) -> list[Source]:
         return [source for file in files for source in _of_file(file)]
     if not is_file(path):
         if dataset in card_names():
-            splits = require_official(dataset, parse_ranges(split) if colon else None)
+            splits = require_official(dataset, parse_ranges(split, f"{name}: split") if colon else None)
             return [Source(official_path(dataset), split) for split in splits]
         if path.name == str(name) and not path.suffix:
             raise unknown_name("task file, folder or data set", dataset, card_names())

@@ -39,7 +39,7 @@ def splits_sha256(n: int, count: int) -> str:
     return index_sha256(np.concatenate([rows for split in standard_splits(n, count) for rows in split]))
 
 
-def parse_ranges(text: str, what: str = "splits") -> list[int]:
+def parse_ranges(text: str, what: str = "--splits") -> list[int]:
     """`0-19`, `0,3,5` or a mixture, as sorted distinct numbers.
 
     Raises:
@@ -50,11 +50,11 @@ def parse_ranges(text: str, what: str = "splits") -> list[int]:
         match = re.fullmatch(r"\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*", part)
         if match is None:
             raise InputError(
-                f"--{what} {quoted(text)} is not understood; write a range such as 0-19 or a list such as 0,3,5"
+                f"{what} {quoted(text)} is not understood; write a range such as 0-19 or a list such as 0,3,5"
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise InputError(f"--{what} '{text}' runs backwards; write {last}-{first}")
+            raise InputError(f"{what} '{text}' runs backwards; write {last}-{first}")
         numbers.update(range(first, last + 1))
     return sorted(numbers)
 

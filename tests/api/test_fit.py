@@ -26,10 +26,9 @@ def found(tmp_path_factory):
     from fsvi_bench.cli.app import main
 
     out = tmp_path_factory.mktemp("run")
-    words = ["run", "--dataset", "diabetes", "--splits", "0", "--seeds", SEED, "--max-steps", STEPS]
-    words += ["--measurement-points", M, "--wandb", "off", "--workers", 1, "--out", out, "--json"]
+    words = f"run --dataset diabetes --splits 0 --seeds {SEED} --max-steps {STEPS} --measurement-points {M}"
     with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
+        main(f"{words} --wandb off --workers 1 --json --out {out}".split())
     assert ended.value.code == 0
     results = {}
     for path in Path(out).rglob("record.json"):

@@ -17,22 +17,12 @@ def folder(tmp_path_factory):
     from fsvi_bench.cli.app import main
 
     out = tmp_path_factory.mktemp("results")
-    words = [
-        "run",
-        "--dataset",
-        "diabetes",
-        "--splits",
-        "0-1",
-        "--method",
-        "exact",
-        "--method",
-        "rand-a",
-        "--method",
-        "bernoulli-dropout",
-    ]
-    words += ["--max-steps", "5", "--seeds", "0-1", "--wandb", "off", "--workers", "1", "--out", str(out), "--json"]
+    words = (
+        "run --dataset diabetes --splits 0-1 --method exact --method rand-a --method bernoulli-dropout --max-steps 5"
+    )
+    words += f" --seeds 0-1 --wandb off --workers 1 --json --out {out}"
     with pytest.raises(SystemExit) as ended:
-        main(words)
+        main(words.split())
     assert ended.value.code == 0
     return out
 

@@ -1,8 +1,7 @@
-"""Pydantic's and Typer's complaints as one plain sentence: got, expected."""
+"""Pydantic's complaints in plain words."""
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -36,35 +35,3 @@ def test_each_of_pydantics_demands_has_plain_words(kind, value, said):
     with pytest.raises(ValidationError) as raised:
         TypeAdapter(kind).validate_python(value)
     assert plain_demands(raised.value.errors()[0]["msg"]) == said
-
-
-def test_what_is_not_a_demand_stays_as_it_is():
-    for said in ("unknown data set 'should be': known: yacht", "unknown method 'exact or expected y'"):
-        assert plain_demands(said) == said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ("run", "--method", "ssge", "--set", "S=1"),
-            "method ssge, option 'S': got 1, expected 2 or more; its options: ",
-        ),
-        (
-            ("run", "--method", "rand-a", "--set", "minibatch=1.5"),
-            "method rand-a, option 'minibatch': got 1.5, expected a whole number or 'full' or 'M'; its options: ",
-        ),
-        (("run", "--max-steps", "x"), "--max-steps is 'x', expected a whole number (see "),
-        (("run", "--max-steps=many"), "--max-steps is 'many', expected a whole number (see "),
-        (
-            ("run", "--measurement-points", "8", "--measurement-points", "x"),
-            "--measurement-points, expected a whole number (see ",
-        ),
-        (("leaderboard", "serve", "--port", "99999"), "--port is '99999', expected 65535 at most (see "),
-    ],
-)
-def test_the_command_line_says_what_it_got_and_what_it_expected(cli, arguments, said):
-    status, out, err = cli(*arguments)
-    assert (status, out) == (2, "")
-    assert err.startswith(f"fsvi-bench: {said}")
-    assert re.search("Input|valid|parse", err) is None

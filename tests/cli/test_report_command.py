@@ -44,15 +44,6 @@ def test_the_numbers_of_the_page_are_one_json_document(cli, tmp_path):
     assert (lost["median"], lost["mean"], lost["ok"], lost["failed"]) == (None, None, 0, 1)
 
 
-def test_a_folder_without_records_is_refused_in_one_sentence(cli, tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        status, out, err = cli("report", folder)
-        assert (status, out) == (2, "")
-        assert err.startswith("fsvi-bench: ")
-        assert err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.slow
 def test_the_wheel_carries_the_pages_template_style_and_script(tmp_path):
     build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))

@@ -1,0 +1,158 @@
+"""Every kind of mistake, through the command line: status 2, one sentence, no traceback, nothing written.
+
+`refused` checks all of that; words here are the few that say what was got, what was expected and how to mend it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fsvi_bench.errors import plain_demands
+from fsvi_bench.posteriors.gaussian import FactorisedGaussian
+from fsvi_bench.posteriors.io import read_posterior, write_posterior
+from fsvi_bench.tasks.frozen import read_task
+from tests.conftest import REFERENCE
+
+TASK = REFERENCE / "tasks" / "boston-00.safetensors"
+FULL = REFERENCE / "posteriors" / "boston-00-full.safetensors"
+BUILD = "takes either --out FOLDER, which it writes to, or --check, which writes nothing"
+
+SAID = [
+    # what Typer finds: the option, its value if only one was given, and where the help is
+    ("run --foo", "(see fsvi-bench run --help)"),
+    ("tasks export nope", "(see fsvi-bench tasks export --help)"),
+    ("rum", "(see fsvi-bench --help)"),
+    ("run --splits", "requires an argument"),
+    ("run --max-steps x", "--max-steps is 'x', expected a whole number (see "),
+    ("run --max-steps=many", "--max-steps is 'many', expected a whole number (see "),
+    ("run --measurement-points 8 --measurement-points x", "--measurement-points, expected a whole number (see "),
+    ("leaderboard serve --port 99999", "--port is '99999', expected 65535 at most (see "),
+    # names
+    ("run --dataset bostn", "did you mean 'boston'? known: boston, concrete"),
+    ("run --method exat", "did you mean 'exact'"),
+    ("run --protocol quik", "did you mean 'quick'"),
+    ("reproduce burt2020-fig9", "unknown reproduction 'burt2020-fig9': did you mean 'burt2020-fig"),
+    ("tasks show bosten", "did you mean 'boston'?"),
+    ("tasks build --check --dataset diabetis", "did you mean 'diabetes'"),
+    ("run --device tpu", "expected auto, cpu or cuda"),
+    ("reproduce burt2020-fig1 --device tpu", "expected auto, cpu or cuda"),
+    ("run --executor slurm", "expected local or ray"),
+    ("run --wandb maybe", "expected auto, online, offline or off"),
+    ("run --rerun some", "expected failed, diverged or all"),
+    # numbers, ranges and settings
+    ("run --dataset boston --splits 20", "boston has no split 20; its splits run from 0 to 19"),
+    ("tasks build --check --splits 20", "diabetes has no split 20"),
+    ("run --task boston:x", "boston:x: split 'x' is not understood; write a range such as 0-19"),
+    ("run --max-steps 0", "--max-steps is 0, expected 1 or more"),
+    ("run --set lr", "write key=value"),
+    ("run --method ssge --set S=1", "method ssge, option 'S': got 1, expected 2 or more; its options: "),
+    ("run --method rand-a --set minibatch=1.5", "got 1.5, expected a whole number or 'full' or 'M'; its options: "),
+    # what does not go together
+    ("score", "score takes --task FILE with --posterior FILE, or --posteriors FOLDER"),
+    ("score --task boston:0 --posteriors x", "give one of the two pairs"),
+    ("tasks build", BUILD),
+    ("tasks build --check --out x", BUILD),
+    ("tasks build --check --dataset toy", "toy has no official tasks"),
+    ("tasks verify toy", "toy has no official tasks"),
+    ("reproduce ksw2015-fig2 --no-compute", "leave --no-compute out"),
+    ("submit exact", "give --author (a name) and --owner"),
+    # files and folders that are not there, or not what they should be
+    ("tasks show none.safetensors", "cannot read"),
+    ("tasks verify split-00.certificate.json", "is a certificate, and no task is named"),
+    ("tasks verify empty", "no task lies in"),
+    ("status none", "there is no folder none"),
+    ("status empty", "holds neither records nor a plan"),
+    ("export empty", "holds neither records nor a plan"),
+    ("report empty", "holds neither records nor a plan"),
+    ("report none", "there is no folder none"),
+    ("run --dataset toy --out file/out", "is not writable"),
+    ("run --dataset toy --out /proc/fsvi-bench", "is not writable"),
+    ("tasks build --dataset toy --out file", "is not writable"),
+    ("run --dataset yacht --data-dir none", "which is not a folder"),
+    ("datasets verify yacht --data-dir empty", "fsvi-bench datasets prepare yacht"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), SAID, ids=[command for command, _ in SAID])
+def test_a_mistake_is_one_sentence_and_nothing_is_written(refused, tmp_path, command, words):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    said = refused(*command.split())
+    assert words in said
+    assert re.search(r"Input|a valid|unable to parse", said) is None  # Pydantic's words
+
+
+def test_messages_are_changed_in_what_pydantic_demands_only():
+    for said in ("unknown data set 'should be': known: yacht", "unknown method 'exact or expected y'"):
+        assert plain_demands(said) == said
+
+
+def test_a_cache_that_cannot_be_written(refused, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "file"))
+    assert "set $FSVI_BENCH_CACHE" in refused("run", "--dataset", "toy", "--out", tmp_path / "out")
+
+
+def test_data_that_are_missing_or_altered(refused, tmp_path, monkeypatch):
+    monkeypatch.delenv("FSVI_BENCH_DATA", raising=False)
+    monkeypatch.setenv("FSVI_BENCH_MIRROR", "http://127.0.0.1:9")
+    (tmp_path / "cache" / "data" / "UCI_Datasets" / "yacht" / "data").mkdir(parents=True)
+    arguments = ("run", "--dataset", "yacht", "--out", tmp_path / "o")
+    assert re.search(r"put the file at.*\$FSVI_BENCH_DATA", refused(*arguments))
+    folder = tmp_path / "mirror" / "UCI_Datasets" / "yacht" / "data"
+    folder.mkdir(parents=True)
+    (folder / "data.txt").write_bytes(b"1 2 3\n")
+    assert "is not the yacht data: its SHA-256 is" in refused(*arguments, "--data-dir", tmp_path / "mirror")
+
+
+f64 = {"dtype": torch.float64}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "tensors", "words"),
+    [
+        ({}, {"input_mean": torch.zeros(5, **f64)}, "'input_mean' has shape [5], expected [13]"),
+        ({}, {"lengthscales": torch.full((13,), float("nan"), **f64)}, "'lengthscales' holds NaN or infinity"),
+        ({}, {"extra": torch.zeros(1, **f64)}, "unknown tensor 'extra'"),
+        ({"format": "fsvi-task/0"}, {}, "has format 'fsvi-task/0'"),
+        ({}, {"noise_variance": torch.tensor(-0.1, **f64)}, "'noise_variance' holds -0.1, expected positive"),
+    ],
+)
+def test_a_broken_task_file(refused, tmp_path, metadata, tensors, words):
+    task, path = read_task(TASK), tmp_path / "task.safetensors"
+    save_file({**{n: t.clone() for n, t in task.tensors.items()}, **tensors}, path, {**task.metadata, **metadata})
+    said = refused("run", "--task", path, "--out", tmp_path)
+    assert words in said
+    assert refused("score", "--task", path, "--posterior", FULL) == said
+
+
+def test_a_pickle_is_no_task_and_no_posterior(refused, tmp_path):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(pickle.dumps([1.0]))
+    for arguments in (("run", "--task", path), ("score", "--task", TASK, "--posterior", path)):
+        assert "is not a safetensors file" in refused(*arguments)
+
+
+def test_posteriors_of_another_task_and_of_no_task(refused, tmp_path):
+    path = tmp_path / "q.safetensors"
+    metadata = {"format": "fsvi-posterior/1", "kind": "gaussian-ffg"}
+    save_file({"mean": read_posterior(FULL).mean[:99].clone(), "scale": torch.ones(99, **f64)}, path, metadata)
+    said = refused("score", "--task", TASK, "--posterior", path)
+    assert "task has k=100 features, posterior has 99; was it trained on another task?" in said
+    write_posterior(path, FactorisedGaussian(torch.zeros(100, **f64), torch.full((100,), 1e300, **f64)))
+    assert "the posterior's numbers reach" in refused("score", "--task", "diabetes:0", "--posterior", path)
+    path.unlink()
+    assert "cannot read" in refused("score", "--task", TASK, "--posterior", path)
+
+
+def test_another_tasks_certificate(cli, refused, tmp_path):
+    cli("tasks", "build", "--dataset", "toy", "--splits", "0,1", "--out", tmp_path)
+    first, second = (tmp_path / "toy" / f"split-0{split}.safetensors" for split in (0, 1))
+    first.write_bytes(second.read_bytes())
+    for command in ("tasks show", "tasks verify", "run --task", f"score --posterior {FULL} --task"):
+        assert "certifies task" in refused(*command.split(), first)
