@@ -27,7 +27,7 @@ from fsvi_bench.cli import (
     verify,
 )  # fmt: skip
 from fsvi_bench.errors import InputError, TaskRefused, plain_demands
-from fsvi_bench.running.executors.base import WorkersLost
+from fsvi_bench.running.executors import WorkersLost
 
 BAD_INPUT = 2
 WORK_LOST = 1  #: cells are missing, for no fault of the user's

@@ -53,7 +53,7 @@ def show_planned(plan: Plan, folder: Path, rerun: str, data_dir: Path | None, js
 
 def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], folder: Path, rerun: str, data_dir: Path | None) -> None:
     from fsvi_bench.cli.console import stderr
-    from fsvi_bench.running.runner import Problems, check_settings
+    from fsvi_bench.running.runner import check_settings, problems_of
     from fsvi_bench.running.store import status_of
     from fsvi_bench.tasks.card import load_card
     from fsvi_bench.tasks.raw import is_here
@@ -65,7 +65,7 @@ def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], folder: Path, rerun:
         stderr.print(f"{absent}, so that no setting is held to them", style="yellow")
     held = [task for task in tasks if task.dataset not in unchecked]
     cells = [cell for cell in plan.file(held, {}, "cpu").cells() if status_of(cell, folder, rerun) == "missing"]
-    check_settings(cells, plan.methods, Problems(held, data_dir))
+    check_settings(cells, plan.methods, problems_of(held, data_dir))
 
 
 def show(status: Status, json: bool) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fsvi_bench.leaderboard.entry import Entry
     from fsvi_bench.leaderboard.result import Result
     from fsvi_bench.leaderboard.verifying import Verification
-    from fsvi_bench.running.executors.base import Executor
+    from fsvi_bench.running.executors import Executor
 
 
 def verify(

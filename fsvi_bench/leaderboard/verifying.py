@@ -38,7 +38,7 @@ from fsvi_bench.leaderboard.result import (
 )
 from fsvi_bench.maths.blr import mean_field_optimum_kl
 from fsvi_bench.methods.registry import built_in_names, load_installed
-from fsvi_bench.running.executors.base import Executor
+from fsvi_bench.running.executors import Executor
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.scoring.predictive import map_predictive_kl, predictive_kl

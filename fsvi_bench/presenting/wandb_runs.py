@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import tempfile
@@ -28,7 +29,7 @@ from fsvi_bench.presenting.parquet import record_frame, trace_rows
 from fsvi_bench.presenting.summary import STATUSES, cells_of, shared, summary_of
 from fsvi_bench.presenting.traces import curve_rows
 from fsvi_bench.running.cell import Record, content_sha256, row_sha256
-from fsvi_bench.running.executors.local import Worker, start_worker
+from fsvi_bench.running.executors import Worker, read_answer, start_worker
 from fsvi_bench.running.store import load_traces, paths_of
 
 SECONDS = 240.0  #: for a run: half of them waiting for another command's, half more than W&B's limits add up to
@@ -102,8 +103,9 @@ class WandbUploads(AbstractContextManager["WandbUploads"]):
 
     def _call(self, group: Sequence[Record], marker: Path) -> dict[str, str]:
         assert self._worker is not None
-        self._worker.send(partial(log_once, group, self.folder, marker, self.seconds / 2))
-        return self._worker.receive()
+        call = partial(log_once, group, self.folder, marker, self.seconds / 2)
+        note: dict[str, str] = read_answer(self._worker.call(pickle.dumps(call)))
+        return note
 
     def _start(self) -> Worker:
         places = str(self.folder.resolve() / "wandb"), self._temporary.name

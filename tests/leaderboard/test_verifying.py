@@ -23,7 +23,7 @@ from fsvi_bench.leaderboard.ranked_tasks import Place, places
 from fsvi_bench.leaderboard.result import read_result, result_path
 from fsvi_bench.leaderboard.submitting import require_conformance
 from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, find_method, verify
-from fsvi_bench.running.executors.local import LocalExecutor
+from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.progress import Silent
 from tests.leaderboard.boards import SECRET, edition, entry, manifest, write_entry
 from tests.leaderboard.jailing import source, working_jail

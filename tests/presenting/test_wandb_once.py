@@ -11,6 +11,7 @@ from filelock import FileLock
 from fsvi_bench.presenting import wandb_runs
 from fsvi_bench.presenting.wandb_runs import WandbUploads, log_once
 from fsvi_bench.running.cell import Record
+from fsvi_bench.running.executors import answer
 
 
 def record(split, started="2026-01-01T00:00:00+00:00", task="a" * 64, reason="it was not to be", method="exact"):
@@ -27,11 +28,8 @@ class Here:
     def __init__(self, *_, **__):
         pass
 
-    def send(self, call):
-        self.call = call
-
-    def receive(self):
-        return self.call()
+    def call(self, call):
+        return answer(call)
 
     def kill(self):
         pass
@@ -137,9 +135,9 @@ def test_both_a_server_out_of_reach_and_a_failure_are_told(online, made, refuse,
 
 
 def test_handing_over_raises_nothing(made, monkeypatch, tmp_path):
-    def send(*_):
+    def call(*_):
         raise RuntimeError("cannot schedule new futures")
 
-    monkeypatch.setattr(Here, "send", send)
+    monkeypatch.setattr(Here, "call", call)
     uploads = log(tmp_path, [record(0)], [])
     assert (uploads.notes, uploads.kept) == ({"stopped": "RuntimeError: cannot schedule new futures"}, 0)

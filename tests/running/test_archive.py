@@ -16,7 +16,7 @@ import fsvi_bench
 from fsvi_bench.errors import InputError
 from fsvi_bench.running import provenance, runner
 from fsvi_bench.running.plan import Request, make_plan
-from fsvi_bench.running.runner import Problems
+from fsvi_bench.running.runner import problems_of
 from fsvi_bench.running.store import Group, Store, read_archive, read_plans, read_status
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
@@ -333,7 +333,7 @@ def test_a_plan_expands_to_all_of_its_cells(tmp_path):
     cells = list(plan.file(tasks, {}, "cpu").cells())
     assert len(cells) == 3 * (2 * 2 * 4 + 2)
     assert len({cell.key for cell in cells}) == len(cells)
-    parts = [part for batch in runner._batches(cells, Problems(tasks, None)) for part in runner._parts(batch, 4)]
+    parts = [part for batch in runner._batches(cells, problems_of(tasks, None)) for part in runner._parts(batch, 4)]
     assert sorted(cell.key for part in parts for cell in part) == sorted(cell.key for cell in cells)
     assert all(len({cell.row for cell in part}) == 1 for part in parts)
 

@@ -16,10 +16,10 @@ import pytest
 from safetensors.torch import load_file
 
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.running.executors import RayExecutor, WorkerDied, WorkersLost, make_executor
-from fsvi_bench.running.executors import ray as ray_module
-from fsvi_bench.running.executors.ray import RETRIES
+from fsvi_bench.running import ray_cluster
+from fsvi_bench.running.executors import RETRIES, WorkerDied, WorkersLost, make_executor
 from fsvi_bench.running.plan import Request
+from fsvi_bench.running.ray_cluster import RayExecutor
 from fsvi_bench.training.trainer import choose_device
 from tests.running import comparable, execute
 from tests.running.clusters import ROOT, require_ray
@@ -65,6 +65,7 @@ def waits_after_the_first(argument):
 
 def test_every_result_comes_back_with_its_argument(ray_executor):
     assert (ray_executor.workers, ray_executor.has_gpu) == (2, False)
+    assert ray_executor.address.startswith("127.0.0.")
     outcomes = dict(ray_executor.map(work, [1, 2, "refused", 3]))
     assert (outcomes[1], outcomes[2], outcomes[3]) == (2, 4, 6)
     assert isinstance(outcomes["refused"], TaskRefused)
@@ -128,7 +129,7 @@ def test_an_end_ahead_of_time_ends_what_runs(ray_executor, tmp_path):
 
 def test_a_node_with_other_sources_takes_no_part(ray_executor, monkeypatch):
     """Its results would carry this version's code hash."""
-    monkeypatch.setattr(ray_module, "package_sha256", lambda: "another")
+    monkeypatch.setattr(ray_cluster, "package_sha256", lambda: "another")
     with pytest.raises(InputError, match="has other sources of fsvi-bench"):
         list(ray_executor.map(work, [1]))
 
@@ -179,7 +180,7 @@ def test_room_is_counted_in_cores_and_shares_of_gpus(monkeypatch, device, share,
     """A call takes a core, and on a GPU its share of a single one; dead nodes have no room."""
     require_ray()
     monkeypatch.setattr(importlib.import_module("ray"), "nodes", lambda: NODES)
-    monkeypatch.setattr(ray_module, "answers", lambda _: True)
+    monkeypatch.setattr(ray_cluster, "_listens", lambda _: True)
     executor = RayExecutor("head:1", limit, share).on(device)
     assert executor.workers == workers
     assert executor.has_gpu
@@ -193,7 +194,7 @@ def test_a_cluster_that_is_gone_is_given_up(ray_executor, monkeypatch, tmp_path,
     outcomes = executor.map(waits_after_the_first, [1, tmp_path / "process"])
     assert next(outcomes) == (1, 1)
     monkeypatch.setattr(importlib.import_module("ray"), "nodes", lambda: nodes)
-    monkeypatch.setattr(ray_module, "answers", lambda _: answering)
+    monkeypatch.setattr(ray_cluster, "_listens", lambda _: answering)
     started = time.monotonic()
     with pytest.raises(WorkersLost, match="what was finished is kept"):
         next(outcomes)
@@ -220,8 +221,9 @@ def test_options_that_make_no_sense_are_refused(options, said):
 ADDRESSES = """
 import sys, time
 from fsvi_bench.errors import InputError
-from fsvi_bench.running.executors import make_executor, ray
-ray.PATIENCE = 10.0
+from fsvi_bench.running import ray_cluster
+from fsvi_bench.running.executors import make_executor
+ray_cluster.PATIENCE = 10.0
 for address in sys.argv[1:]:
     try:
         make_executor("ray", 1, address)
@@ -270,4 +272,4 @@ def test_a_wrong_address_or_token_is_said_in_a_sentence_and_in_time(ray_executor
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install -e '.\[cluster\]'"):
-        ray_module.connect(None, 1)
+        make_executor("ray", 1)
