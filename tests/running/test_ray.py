@@ -9,110 +9,31 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file
 
-from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.errors import InputError
 from fsvi_bench.running import ray_cluster
-from fsvi_bench.running.executors import RETRIES, WorkerDied, WorkersLost, make_executor
+from fsvi_bench.running.executors import WorkersLost, make_executor
 from fsvi_bench.running.plan import Request
 from fsvi_bench.running.ray_cluster import RayExecutor
 from fsvi_bench.training.trainer import choose_device
 from tests.running import comparable, execute
 from tests.running.clusters import ROOT, require_ray
-from tests.running.test_executors import dies, is_running, threads_and_process, until, waits_for_ever, work
+from tests.running.test_executors import is_running, until, waits_for_ever, work
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
-
-
-@pytest.fixture(scope="module")
-def ray_executor():
-    require_ray()
-    executor = make_executor("ray", 2)
-    yield executor
-    executor.close()
-
-
-class Unpicklable(RuntimeError):
-    """As some libraries' errors are: made with other arguments than it keeps."""
-
-    def __init__(self, first, second):
-        super().__init__(f"{first} and {second}")
-
-
-def counts_and_fails(path):
-    with path.open("a") as stream:
-        stream.write("x")
-    raise ArithmeticError("planted")
-
-
-def dies_each_time(path):
-    with path.open("a") as stream:
-        stream.write("x")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fails_unpicklably(_):
-    raise Unpicklable("one", "two")
 
 
 def waits_after_the_first(argument):
     return argument if isinstance(argument, int) else waits_for_ever(argument)
 
 
-def test_every_result_comes_back_with_its_argument(ray_executor):
+def test_a_cluster_of_ones_own_listens_on_loopback(ray_executor):
     assert (ray_executor.workers, ray_executor.has_gpu) == (2, False)
     assert ray_executor.address.startswith("127.0.0.")
-    outcomes = dict(ray_executor.map(work, [1, 2, "refused", 3]))
-    assert (outcomes[1], outcomes[2], outcomes[3]) == (2, 4, 6)
-    assert isinstance(outcomes["refused"], TaskRefused)
-    assert str(outcomes["refused"]) == "planted"
-
-
-def test_a_users_mistake_stops_everything(ray_executor):
-    with pytest.raises(InputError, match="planted"):
-        list(ray_executor.map(work, [1, "input", 2]))
-
-
-def test_a_calls_own_error_is_its_result_and_is_never_tried_again(ray_executor, tmp_path):
-    ((_, error),) = ray_executor.map(counts_and_fails, [tmp_path / "attempts"])
-    assert (type(error), str(error)) == (ArithmeticError, "planted")
-    assert (tmp_path / "attempts").read_text() == "x"
-
-
-def test_an_error_that_does_not_pickle_keeps_its_words(ray_executor):
-    ((_, error),) = ray_executor.map(fails_unpicklably, [0])
-    assert (type(error), str(error)) == (RuntimeError, "Unpicklable: one and two")
-
-
-def test_a_worker_that_dies_costs_no_other_call_and_is_tried_again(ray_executor, tmp_path):
-    arguments = [0, tmp_path / "once", 1, *range(2, 6)]
-    outcomes = list(ray_executor.map(dies, arguments))
-    assert Counter(outcomes) == Counter(zip(arguments, arguments, strict=True))
-
-
-def test_a_call_that_goes_on_losing_its_worker_is_given_up(ray_executor, tmp_path):
-    ((_, died),) = ray_executor.map(dies_each_time, [tmp_path / "attempts"])
-    assert isinstance(died, WorkerDied)
-    assert "out of memory" in str(died)
-    assert (tmp_path / "attempts").read_text() == "x" * (1 + RETRIES)
-
-
-def test_workers_are_other_processes_of_one_thread(ray_executor):
-    results = [outcome for _, outcome in ray_executor.map(threads_and_process, range(4))]
-    assert {threads for threads, _ in results} == {1}
-    assert os.getpid() not in {process for _, process in results}
-
-
-def test_arguments_are_read_as_there_is_room(ray_executor):
-    taken = []
-    outcomes = ray_executor.map(work, (taken.append(number) or number for number in range(30)))
-    next(outcomes)
-    assert len(taken) <= 4  # two under way, and what finished meanwhile
-    assert len(list(outcomes)) == 29
 
 
 def test_an_end_ahead_of_time_ends_what_runs(ray_executor, tmp_path):
