@@ -244,6 +244,7 @@ class Worker:
             self._pipe.send_bytes(call)
             return self._pipe.recv_bytes()
         except (EOFError, ConnectionError) as error:
+            self.kill()  # it is dead; its number may be another process's by the time the others are ended
             raise WorkerDied(
                 "the process that computed this died, again and again; it may have run out of memory"
             ) from error
