@@ -15,7 +15,6 @@ from fsvi_bench.conformance.checks import CHECKS, FIRST
 from fsvi_bench.conformance.process import kept_state
 from fsvi_bench.conformance.subject import Failed, NotApplicable, Subject
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.running.quiet import no_word_of_unused_gpus
 
 if TYPE_CHECKING:
     import pytest
@@ -63,7 +62,7 @@ class Report:
 def run_check(name: str, subject: Subject) -> Finding:
     """One check, in an empty folder that is thrown away. Whatever the method raises is its failing, not the check's."""
     status: Status = "failed"
-    with tempfile.TemporaryDirectory() as folder, kept_state(), contextlib.chdir(folder), no_word_of_unused_gpus():
+    with tempfile.TemporaryDirectory() as folder, kept_state(), contextlib.chdir(folder):
         try:
             status, message = "ok", CHECKS[name](subject) or ""
         except NotApplicable as why:

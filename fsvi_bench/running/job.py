@@ -18,7 +18,6 @@ from fsvi_bench.posteriors.base import Family, Posterior, defect, divergence, un
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from fsvi_bench.running.cell import Cell, Record, Seconds
 from fsvi_bench.running.provenance import decisive_sha256, provenance
-from fsvi_bench.running.quiet import no_word_of_unused_gpus
 from fsvi_bench.scoring.scores import Scores, not_a_number, score
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import Task
@@ -54,8 +53,7 @@ def run_job(job: Job) -> list[Outcome]:
     started = datetime.now(UTC)
     _require_same_sources(job)
     try:
-        with no_word_of_unused_gpus():
-            return _train(job, started)
+        return _train(job, started)
     except Exception as error:
         return failed(job, started, error, "".join(format_exception(error)))
 

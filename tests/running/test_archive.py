@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import fsvi_bench
-from fsvi_bench import files
+from fsvi_bench import files, sources
 from fsvi_bench.errors import InputError
+from fsvi_bench.methods.registry import load_method
 from fsvi_bench.running import job, provenance
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.store import Group, Store, read_archive, read_plans, read_status
@@ -26,7 +24,7 @@ from fsvi_bench.tasks.task import bind_task
 from tests.running import TOY, execute, refuse_split
 from tests.running.requests import changed
 
-CHECKOUT = Path(fsvi_bench.__file__).parents[1]
+CHECKOUT = Path(fsvi_bench.__file__).parent
 
 
 def test_a_folder_says_what_was_asked_and_what_became_of_it(tmp_path):
@@ -234,75 +232,53 @@ def test_other_settings_and_other_tasks_are_other_cells_and_only_they(tmp_path):
     assert {record.cell for record in mixed.computed}.isdisjoint(first)
 
 
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory):
-    """The package in a folder of its own, whose sources may be changed."""
-    root = tmp_path_factory.mktemp("copy")
-    for name in ("fsvi_bench", "conf", "datasets"):
-        shutil.copytree(CHECKOUT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "_bundled"))
-    return root
-
-
-#: Copies of one process that has imported everything and asked for no hash yet: a fresh one for each command would spend
-#: ten times as long on imports.
-FORKING = """
-import json, os, sys
-import fsvi_bench.cli.status, fsvi_bench.methods.exact, fsvi_bench.methods.mean_field_vi, fsvi_bench.running.runner
-from fsvi_bench.cli.app import main
-for line in sys.stdin:
-    arguments, answer = json.loads(line)
-    if not (child := os.fork()):
-        os.dup2(os.open(answer, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-        main(arguments)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
 @pytest.fixture
-def missing(copied, tmp_path):
-    """How many cells of each method a run would compute; without `--dry-run` it does."""
-    environment = {**os.environ, "PYTHONPATH": str(copied), "PYTHONDONTWRITEBYTECODE": "1"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    words = (
-        "run --dataset toy --splits 0-1 --family ffg --method exact --method mean-field-vi --max-steps 5 --workers 1"
-    )
-    answer, out = tmp_path / "answer.json", tmp_path / "out"
-    grid_of_four = [*words.split(), "--wandb", "off", "--out", str(out), "--json"]
-    with subprocess.Popen([sys.executable, "-c", FORKING], cwd=copied, env=environment, **pipes) as process:
+def copied(tmp_path, monkeypatch):
+    """The sources in a folder where they may be changed, and the methods that are then others than they were."""
+    root = tmp_path / "fsvi_bench"
+    shutil.copytree(CHECKOUT, root, ignore=shutil.ignore_patterns("__pycache__", "_bundled"))
+    monkeypatch.setattr(sources, "_PACKAGE", root)
 
-        def run(*flags: str) -> dict[str, int]:
-            print(json.dumps([[*grid_of_four, *flags], str(answer)]), file=process.stdin, flush=True)
-            assert process.stdout.readline() == "0\n", f"run {' '.join(flags)} failed, see its stderr"
-            told = json.loads(answer.read_text())
-            return {group["method"]: group["missing"] for group in told["groups"]} if "--dry-run" in flags else {}
+    def forget():
+        for function in (sources.meaning_sha256, sources._module, sources._path):
+            function.cache_clear()
 
-        yield run
+    def hashes():
+        forget()
+        names = ("exact", "mean-field-vi")
+        return {name: provenance.decisive_sha256(load_method(name).code_sha256) for name in names}
+
+    before = hashes()
+    yield root, lambda: {name for name, value in hashes().items() if value != before[name]}
+    forget()
+
+
+STATEMENT = ("", "\nCHANGED = True\n")
+IDLE = ["methods/rand_a", "cli/run", "presenting/tables", "leaderboard/ranking", "running/provenance", "running/store",
+        "papers/burt2020/theory/f_divergence"]  # fmt: skip
 
 
 @pytest.mark.slow
-def test_a_changed_source_concerns_what_rests_on_it_and_nothing_else(copied, missing):
-    none, both = ({"exact": count, "mean-field-vi": count} for count in (0, 2))
-    missing()
-    assert missing("--dry-run") == none
-    statement = ("", "\nCHANGED = True\n")
+def test_a_changed_source_concerns_what_rests_on_it_and_nothing_else(copied):
+    root, others = copied
+    idle = dict.fromkeys(IDLE, STATEMENT)
+    words = ("Gaussian divergences and densities, in nats", "Other words  # changed")
     cases = [
-        ("methods/mean_field_vi.py", statement, {"exact": 0, "mean-field-vi": 2}),
-        ("methods/exact.py", statement, {"exact": 2, "mean-field-vi": 0}),
-        ("training/trainer.py", statement, both),
-        ("maths/gaussian.py", ("", "\n# changed\n"), none),
-        ("maths/gaussian.py", ("Gaussian divergences and densities, in nats", "Other words"), none),
-        ("maths/gaussian.py", ("+ logdet_p - logdet_q", "+ logdet_p + logdet_q"), both),
-        ("maths/tilted_inversion.py", statement, both),  # which only modules of maths import
+        (idle | {"maths/gaussian": words}, set()),
+        ({"methods/mean_field_vi": STATEMENT}, {"mean-field-vi"}),
+        ({"methods/exact": STATEMENT}, {"exact"}),
+        ({"training/trainer": STATEMENT}, {"exact", "mean-field-vi"}),
+        ({"maths/gaussian": ("+ logdet_p - logdet_q", "+ logdet_p + logdet_q")}, {"exact", "mean-field-vi"}),
+        ({"maths/tilted_inversion": STATEMENT}, {"exact", "mean-field-vi"}),  # which only modules of maths import
     ]
-    idle = ("methods/rand_a", "cli/run", "presenting/tables", "leaderboard/ranking", "running/provenance",
-            "papers/burt2020/theory/f_divergence")  # fmt: skip
-    for name, (before, after), counts in [*cases, *((f"{each}.py", statement, none) for each in idle)]:
-        path = copied / "fsvi_bench" / name
-        text = path.read_text()
-        assert before in text, (name, before)
-        path.write_text(text.replace(before, after, 1) if before else text + after)
-        assert missing("--dry-run") == counts, (name, after)
-        path.write_text(text)
+    for changes, concerned in cases:
+        texts = {root / f"{name}.py": (root / f"{name}.py").read_text() for name in changes}
+        for (path, text), (before, after) in zip(texts.items(), changes.values(), strict=True):
+            assert before in text, (path, before)
+            path.write_text(text.replace(before, after, 1) if before else text + after)
+        assert others() == concerned, changes
+        for path, text in texts.items():
+            path.write_text(text)
 
 
 def test_sources_that_change_while_a_run_is_under_way_stop_it(tmp_path, monkeypatch):

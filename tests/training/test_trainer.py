@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pytorch_lightning.utilities.warnings import PossibleUserWarning
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method
@@ -225,3 +227,16 @@ def test_lightnings_logger_keeps_the_level_that_the_user_gave_it(toy, clock, mon
     with pytest.raises(TypeError):
         train(Counting([toy], clock), "cpu")
     assert logger.level == level
+
+
+def test_advice_about_gpus_is_dropped_and_other_warnings_are_not(toy, clock):
+    def warn(*_):
+        for words in ("GPU available but not used. You can set it by", "something else"):
+            warnings.warn(words, PossibleUserWarning, stacklevel=1)
+
+    before = list(warnings.filters)
+    with pytest.warns(PossibleUserWarning) as said:
+        train(Counting([toy], clock), "cpu", warn, [5])
+    assert [str(each.message) for each in said if each.category is PossibleUserWarning][-1:] == ["something else"]
+    assert not any("GPU available" in str(each.message) for each in said)
+    assert warnings.filters == before
