@@ -157,7 +157,8 @@ def _objective(scores: Scores, optimum: Optimum, method: Method, place: int, tas
         gap = method.objective(place, task) - optimum.value
     except Exception as error:
         return {"reason": f"no score of the objective: {_reason(error)}"}
-    known = {"kl_at_objective_optimum": optimum.kl, "objective_gap": None if math.isnan(gap) else gap}
+    told = {"kl_at_objective_optimum": optimum.kl, "objective_gap": gap}
+    known = {name: None if value is None or math.isnan(value) else value for name, value in told.items()}
     return {"scores": scores.model_copy(update=known)}
 
 

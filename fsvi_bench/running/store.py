@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
@@ -31,7 +31,6 @@ from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import posterior_file, read_posterior
 from fsvi_bench.running.cell import Cell, Record, cell_of, row_sha256
 from fsvi_bench.running.planfile import PlanFile, PlannedTask
-from fsvi_bench.scoring.scores import not_a_number
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.training.trace import Trace, read_trace
 
@@ -126,21 +125,21 @@ class Store:
         replace_together(self.root / cell.folder, others, RECORD_FILE, text)
 
 
-def read_record(path: Path) -> Record | None:
-    """A record's file, or None if there is no such file (any more: a run may be at work in the folder).
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _read(path: Path, model: type[Model], what: str = "a valid record") -> Model | None:
+    """What a file says, or None if there is no such file (any more: a run may be at work in the folder).
 
     Raises:
-        InputError: it is not a record.
+        InputError: it is none of these.
     """
     try:
-        record = Record.model_validate_json(path.read_bytes())
-        if record.scores is not None and (names := not_a_number(record.scores)):
-            raise ValueError(f"{', '.join(names)} not numbers")
-        return record
+        return model.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise _not_a_record(path, error) from error
+        raise InputError(f"{path} is not {what} ({_why(error)}); move it away and run again") from error
 
 
 def read_record_of(cell: Cell, root: Path) -> Record | None:
@@ -150,7 +149,7 @@ def read_record_of(cell: Cell, root: Path) -> Record | None:
         InputError: a file lies there that is not this cell's record; it is never overwritten unseen.
     """
     path = root / cell.folder / RECORD_FILE
-    record = read_record(path)
+    record = _read(path, Record)
     if record is not None and (record.cell != cell.key or cell_of(record).key != cell.key):
         raise InputError(f"{path} is the record of another cell; move it away and run again")
     return record
@@ -164,20 +163,6 @@ class _Head(BaseModel):
     method: str
     family: str
     status: str
-
-
-def _head(path: Path) -> _Head | None:
-    """A record's; None as in `read_record`."""
-    try:
-        return _Head.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise _not_a_record(path, error) from error
-
-
-def _not_a_record(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path} is not a valid record ({_why(error)}); move it away and run again")
 
 
 def _why(error: Exception) -> str:
@@ -194,12 +179,8 @@ def read_plans(root: Path) -> list[PlanFile]:
     Raises:
         InputError: a file there is not a plan.
     """
-    plans = []
-    for path in sorted((root / "plans").glob("*.json")):
-        try:
-            plans.append(PlanFile.model_validate_json(path.read_bytes()))
-        except (OSError, ValidationError) as error:
-            raise InputError(f"{path} is not a plan ({_why(error)}); move it away and run again") from error
+    paths = sorted((root / "plans").glob("*.json"))
+    plans = [plan for path in paths if (plan := _read(path, PlanFile, "a plan")) is not None]
     return sorted(plans, key=lambda plan: plan.written)
 
 
@@ -253,7 +234,7 @@ def read_archive(root: Path) -> Archive:
     """
     plans, paths = _contents(root)
     if not plans:
-        records = [record for record in map(read_record, paths) if record is not None]
+        records = [record for path in paths if (record := _read(path, Record)) is not None]
         return Archive(root, [], records, len(records), 0, 0)
     cells, refused = _wanted(plans)
     records = [record for cell in cells.values() if (record := read_record_of(cell, root)) is not None]
@@ -269,7 +250,7 @@ def read_status(root: Path) -> Status:
         InputError: as `read_archive`.
     """
     plans, paths = _contents(root)
-    heads = [head for path in paths if (head := _head(path)) is not None]
+    heads = [head for path in paths if (head := _read(path, _Head)) is not None]
     if not plans:
         return Status(_count((group_of(head), head.status) for head in heads))
     found, (cells, refused) = {head.cell: head.status for head in heads}, _wanted(plans)
@@ -291,7 +272,7 @@ def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Pa
 
 def status_of(cell: Cell, root: Path, rerun: str = "none") -> str:
     """What became of a cell in a folder; `missing` too if it would be computed again, see `planned_status`."""
-    head = None if rerun == "all" else _head(root / cell.folder / RECORD_FILE)
+    head = None if rerun == "all" else _read(root / cell.folder / RECORD_FILE, _Head)
     return "missing" if head is None or head.status == rerun else head.status
 
 
