@@ -20,15 +20,7 @@ from tests.requirements import skip_or_fail
 KILLS = int(os.environ.get("FSVI_BENCH_KILLS", "5"))
 METHODS = os.environ.get("FSVI_BENCH_KILL_METHODS", "exact mean-field-vi rand-a-ngd").split()
 SPLITS = os.environ.get("FSVI_BENCH_KILL_SPLITS", "0-3")
-GRID = [
-    "--dataset",
-    "toy",
-    "--splits",
-    SPLITS,
-    "--max-steps",
-    "200",
-    *(w for name in METHODS for w in ("--method", name)),
-]
+GRID = f"--dataset toy --splits {SPLITS} --max-steps 200".split() + [w for name in METHODS for w in ("--method", name)]
 pytestmark = pytest.mark.slow(seconds=40)
 
 

@@ -108,7 +108,6 @@ def test_what_draws_nothing_and_trains_is_one_cell_with_a_trace_and_shared_out(t
     assert [[point[0] for point in points] for points in found.values()] == [trace_steps(10)] * 3
 
 
-@pytest.mark.slow(seconds=15)
 def test_the_same_command_in_another_folder_gives_the_same(tmp_path):
     methods = ["rand-a", "mean-field-vi"]
     request = changed(RANDA, methods=methods, families=["ffg"], seeds="0-1", options={"minibatch": 7})
@@ -121,7 +120,6 @@ def test_the_same_command_in_another_folder_gives_the_same(tmp_path):
     assert len({record.scores.kl for record in one.records}) == 12  # every split, seed and method has its own
 
 
-@pytest.mark.slow(seconds=15)
 def test_a_lost_cell_of_a_batch_is_trained_again_alike(tmp_path):
     """Alone now, where it had company."""
     first = execute(tmp_path, RANDA)
