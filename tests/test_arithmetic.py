@@ -142,7 +142,7 @@ def test_without_switches_libraries_choose():
     assert said.splitlines()[0] != "DEFAULT" or not {"avx2", "avx512f"} & processor_flags()
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(
     ("protocol", "workers", "kernels"),

@@ -22,7 +22,7 @@ def call(*command, **options):
     return done.stdout
 
 
-@pytest.mark.slow(seconds=150)
+@pytest.mark.slow
 def test_an_installed_wheel_runs_from_an_unrelated_folder(tmp_path):
     call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", ROOT)
     (wheel,) = (tmp_path / "dist").glob("*.whl")

@@ -11,7 +11,6 @@ from fsvi_bench.methods.registry import find_method
 from fsvi_bench.posteriors.base import Posterior, defect, divergence
 from fsvi_bench.running.executors import one_thread
 from fsvi_bench.running.job import make_method
-from fsvi_bench.running.quiet import no_word_of_unused_gpus
 from fsvi_bench.tasks.task import Task
 from fsvi_bench.training.trainer import choose_device, train
 
@@ -55,7 +54,7 @@ def fit(
     family = entry.cls.checked_family(None if family is None else str(family), entry.name)
     entry.cls.check(chosen, TrainingData.of(problem))
     hardware = choose_device(str(device))
-    with one_thread(), no_word_of_unused_gpus():
+    with one_thread():
         trained = make_method(entry, family, chosen, [problem], seeds)
         train(trained, hardware)
         q: Posterior = trained.cpu().posterior()[0]

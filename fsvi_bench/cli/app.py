@@ -102,7 +102,7 @@ def _run(arguments: list[str]) -> int:
 
 def _other(error: Exception, arguments: list[str]) -> int:
     """Lost workers, and Typer's own usage errors, whose class lives elsewhere in each of its versions."""
-    from fsvi_bench.running.executors.base import WorkersLost
+    from fsvi_bench.running.executors import WorkersLost
 
     if isinstance(error, WorkersLost):
         return _say(str(error), WORK_LOST)

@@ -15,7 +15,7 @@ from fsvi_bench.presenting.summary import result_table
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
 from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.prepare import known_tasks
-from fsvi_bench.running.runner import Problems, RunResult, check_settings
+from fsvi_bench.running.runner import RunResult, check_settings, problems_of
 from fsvi_bench.running.store import planned_status, status_of
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import FrozenTask
@@ -73,4 +73,4 @@ def _check_missing(plan: Plan, tasks: Sequence[FrozenTask], options: Run) -> Non
     held = [task for task in tasks if task.dataset not in unchecked]
     cells = plan.file(held, {}, "cpu").cells()
     missing = [cell for cell in cells if status_of(cell, options.out, options.rerun) == "missing"]
-    check_settings(missing, plan.methods, Problems(held, options.data_dir))
+    check_settings(missing, plan.methods, problems_of(held, options.data_dir))

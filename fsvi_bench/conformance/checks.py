@@ -42,7 +42,6 @@ from fsvi_bench.methods.exact import Exact
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.gaussian import FullGaussian
-from fsvi_bench.running.quiet import no_word_of_unused_gpus
 from fsvi_bench.scoring.scores import score, trace_scores
 from fsvi_bench.training.trace import Tracer
 from fsvi_bench.training.trainer import train
@@ -492,7 +491,6 @@ def in_isolation(check: Check, subject: Subject) -> str | None:
         tempfile.TemporaryDirectory() as folder,
         kept({**GENERATORS, **SETTINGS}),
         contextlib.chdir(folder),
-        no_word_of_unused_gpus(),
     ):
         return check(subject)
 

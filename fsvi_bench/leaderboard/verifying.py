@@ -33,7 +33,7 @@ from fsvi_bench.leaderboard.result import (
     Waypoint,
 )
 from fsvi_bench.maths.blr import mean_field_optimum_kl
-from fsvi_bench.running.executors.base import Executor
+from fsvi_bench.running.executors import Executor
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.scoring.predictive import map_predictive_kl, predictive_kl

@@ -7,6 +7,7 @@ they are in. `wandb/logged` in the output folder marks what was logged; the next
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
 import tempfile
@@ -27,7 +28,7 @@ from fsvi_bench.presenting.parquet import record_frame, trace_rows
 from fsvi_bench.presenting.summary import STATUSES, cells_of, shared, summary_of
 from fsvi_bench.presenting.traces import curve_rows, curves_figure
 from fsvi_bench.running.cell import Record, content_sha256, row_sha256
-from fsvi_bench.running.executors.local import Worker, start_worker
+from fsvi_bench.running.executors import Worker, read_answer, start_worker
 from fsvi_bench.running.store import load_traces, paths_of
 
 SECONDS = 240.0  #: for a run: half of them waiting for another command's, half more than W&B's limits add up to
@@ -102,8 +103,8 @@ class WandbUploads(AbstractContextManager["WandbUploads"]):
 
 
 def _answer(worker: Worker, call: Callable[[], dict[str, str]]) -> dict[str, str]:
-    worker.send(call)
-    return worker.receive()  # type: ignore[no-any-return]
+    note: dict[str, str] = read_answer(worker.call(pickle.dumps(call)))
+    return note
 
 
 def _begin(mode: str, folder: str, temporary: str) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.scoring.scores import Scores
+from fsvi_bench.scoring.scores import Scores, not_a_number
 
 #: Part of a path, so it holds no separator, and it is short enough for one.
 Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,200}$")]
@@ -84,6 +84,12 @@ class Record(BaseModel):
     details: dict[str, float] | None = None  #: of the method's own, such as a sparsity
     seconds: Seconds | None
     provenance: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _scores_are_numbers(self) -> Record:
+        if self.scores is not None and (names := not_a_number(self.scores)):
+            raise ValueError(f"{', '.join(names)} not numbers")
+        return self
 
 
 def cell_of(record: Record) -> Cell:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from traceback import format_exception
@@ -18,7 +18,6 @@ from fsvi_bench.posteriors.base import Family, Posterior, defect, divergence, un
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
 from fsvi_bench.running.cell import Cell, Record, Seconds
 from fsvi_bench.running.provenance import decisive_sha256, provenance
-from fsvi_bench.running.quiet import no_word_of_unused_gpus
 from fsvi_bench.scoring.scores import Scores, not_a_number, score
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.task import Task
@@ -45,20 +44,6 @@ class Outcome(NamedTuple):
     traceback: str | None = None  #: of what a method raised, for whoever wrote it
 
 
-class _Trained(NamedTuple):
-    """What a method made of a batch; everything but `seconds` problem by problem."""
-
-    posteriors: Sequence[Posterior]
-    reasons: Sequence[str | None]
-    optima: Sequence[Optimum | None]
-    work: Sequence[Mapping[str, int] | None]
-    details: Sequence[Mapping[str, float] | None]
-    traces: Sequence[Trace | None]
-    method: Method
-    no_optima: str | None  #: why what the objective asks for is not known
-    seconds: float
-
-
 def run_job(job: Job) -> list[Outcome]:
     """Trains one batch and scores each of its cells; whatever a method raises fails its own cells and no others.
 
@@ -68,9 +53,7 @@ def run_job(job: Job) -> list[Outcome]:
     started = datetime.now(UTC)
     _require_same_sources(job)
     try:
-        with no_word_of_unused_gpus():
-            trained = _train(job)
-        return [_outcome(job, place, trained, started) for place in range(len(job.batch))]
+        return _train(job, started)
     except Exception as error:
         return failed(job, started, error, "".join(format_exception(error)))
 
@@ -97,66 +80,50 @@ def make_method(
     entry: MethodEntry, family: Family, options: MethodOptions, tasks: Sequence[Task], seeds: Sequence[int]
 ) -> Method:
     """A method on tasks; what it draws depends on the task, the method, its family and the cell's seed."""
-    streams = [
-        derive_seed(task.frozen.sha256, entry.name, family, seed) for task, seed in zip(tasks, seeds, strict=True)
-    ]
+    named = zip(tasks, seeds, strict=True)
+    streams = [derive_seed(task.frozen.sha256, entry.name, family, seed) for task, seed in named]
     return entry.cls(tasks, family, streams, options)
 
 
 def method_of(job: Job) -> Method:
     """The job's method on its problems."""
-    problems, cells = zip(*job.batch, strict=True)
+    tasks, cells = zip(*job.batch, strict=True)
     options = job.method.options(cells[0].hyperparameters)
-    return make_method(job.method, cells[0].family, options, problems, [cell.seed for cell in cells])
+    return make_method(job.method, cells[0].family, options, tasks, [cell.seed for cell in cells])
 
 
-def _train(job: Job) -> _Trained:
-    problems, cells = [problem for problem, _ in job.batch], [cell for _, cell in job.batch]
+def _train(job: Job, started: datetime) -> list[Outcome]:
+    tasks = [task for task, _ in job.batch]
     method = method_of(job)
-    tracer = Tracer(method, problems) if method.trains else None
+    tracer = Tracer(method, tasks) if method.trains else None
     seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
     method.cpu()
-    optima, no_optima = _optima(method, problems)
-    trained = _Trained(
-        posteriors=unstack(method.posterior()),
-        reasons=method.divergences(),
-        optima=optima,
-        work=method.work(),
-        details=method.details(),
-        traces=[None] * len(cells) if tracer is None else tracer.traces,
-        method=method,
-        no_optima=no_optima,
-        seconds=seconds,
-    )
-    if any(len(each) != len(cells) for each in trained[:-3]):
-        raise ValueError(f"the method returned {len(trained.posteriors)} posteriors for {len(cells)} problems")
-    return trained
+    posteriors, (optima, no_optima) = unstack(method.posterior()), _optima(method, tasks)
+    traces = [None] * len(tasks) if tracer is None else tracer.traces
+    told = (posteriors, method.divergences(), optima, method.work(), method.details(), traces)
+    if any(len(each) != len(tasks) for each in told):
+        raise ValueError(f"the method returned {', '.join(str(len(each)) for each in told)} for {len(tasks)} problems")
+    outcomes = []
+    for place, (q, diverged, optimum, work, details, trace) in enumerate(zip(*told, strict=True)):
+        (task, cell), begun = job.batch[place], time.perf_counter()
+        result = _score_cell(q, task, diverged)
+        if "scores" in result:
+            result["reason"] = no_optima
+            if optimum is not None:
+                result |= _objective(result["scores"], optimum, method, place, task)
+        size, scoring = len(tasks), time.perf_counter() - begun
+        result["seconds"] = Seconds(train=seconds / size, batch_train=seconds, batch_size=size, score=scoring)
+        record = _record(cell, job.device, started, work=work, details=details, **result)
+        outcomes.append(Outcome(cell, record, q if record.status == "ok" else None, trace))
+    return outcomes
 
 
-def _optima(method: Method, problems: Sequence[Task]) -> tuple[Sequence[Optimum | None], str | None]:
-    """What the objective asks for, all problems at once; the other scores stand where it cannot be computed."""
+def _optima(method: Method, tasks: Sequence[Task]) -> tuple[Sequence[Optimum | None], str | None]:
+    """What the objective asks for, all problems at once, or why it is not known; other scores stand all the same."""
     try:
-        return method.optima(problems), None
+        return method.optima(tasks), None
     except Exception as error:
-        return [None] * len(problems), f"no score of the objective: {_reason(error)}"
-
-
-def _outcome(job: Job, place: int, trained: _Trained, started: datetime) -> Outcome:
-    problem, cell = job.batch[place]
-    begun = time.perf_counter()
-    result = _score_cell(trained.posteriors[place], problem, trained.reasons[place])
-    if result.get("scores") is not None:
-        result = _with_objective(result["scores"], place, problem, trained)
-    size = len(job.batch)
-    seconds = Seconds(
-        train=trained.seconds / size,
-        batch_train=trained.seconds,
-        batch_size=size,
-        score=time.perf_counter() - begun,
-    )
-    own = {"work": trained.work[place], "details": trained.details[place], "seconds": seconds}
-    record = _record(cell, job.device, started, **result, **own)
-    return Outcome(cell, record, trained.posteriors[place] if record.status == "ok" else None, trained.traces[place])
+        return [None] * len(tasks), f"no score of the objective: {_reason(error)}"
 
 
 def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> dict[str, Any]:
@@ -164,13 +131,8 @@ def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> di
     if diverged is not None:
         return {"status": "diverged", "reason": diverged}
     try:
-        if (reason := defect(posterior, problem.frozen.k)) is not None:
-            return {"status": "failed", "reason": f"the posterior is not one over the weights: {reason}"}
-        if isinstance(posterior, SamplesPosterior) and posterior.S < MINIMUM_SAMPLES:
-            return {
-                "status": "failed",
-                "reason": f"{posterior.S} samples, expected {MINIMUM_SAMPLES} at least; draw more",
-            }
+        if (reason := _no_posterior(posterior, problem.frozen.k)) is not None:
+            return {"status": "failed", "reason": reason}
         if (reason := divergence(posterior)) is not None:
             return {"status": "diverged", "reason": reason}
         scores = score(posterior, problem)
@@ -178,20 +140,26 @@ def _score_cell(posterior: Posterior, problem: Task, diverged: str | None) -> di
         return {"status": "diverged" if isinstance(error, InputError) else "failed", "reason": _reason(error)}
     if names := not_a_number(scores):
         return {"status": "diverged", "reason": f"these scores are not numbers: {', '.join(names)}"}
-    return {"scores": scores, "reason": None}
+    return {"scores": scores}
 
 
-def _with_objective(scores: Scores, place: int, problem: Task, trained: _Trained) -> dict[str, Any]:
+def _no_posterior(given: Posterior, k: int) -> str | None:
+    """What makes it none over the weights."""
+    if isinstance(given, SamplesPosterior) and given.S < MINIMUM_SAMPLES:
+        return f"{given.S} samples, expected {MINIMUM_SAMPLES} at least; draw more"
+    reason = defect(given, k)
+    return None if reason is None else f"the posterior is not one over the weights: {reason}"
+
+
+def _objective(scores: Scores, optimum: Optimum, method: Method, place: int, task: Task) -> dict[str, Any]:
     """KL(q* ‖ P_D) at the objective's own optimum q*, and how far above its least known value q leaves it."""
-    optimum = trained.optima[place]
-    if optimum is None:
-        return {"scores": scores, "reason": trained.no_optima}
     try:
-        gap = trained.method.objective(place, problem) - optimum.value
+        gap = method.objective(place, task) - optimum.value
     except Exception as error:
-        return {"scores": scores, "reason": f"no score of the objective: {_reason(error)}"}
-    known = {"kl_at_objective_optimum": optimum.kl, "objective_gap": None if math.isnan(gap) else gap}
-    return {"scores": scores.model_copy(update=known), "reason": None}
+        return {"reason": f"no score of the objective: {_reason(error)}"}
+    told = {"kl_at_objective_optimum": optimum.kl, "objective_gap": gap}
+    known = {name: None if value is None or math.isnan(value) else value for name, value in told.items()}
+    return {"scores": scores.model_copy(update=known)}
 
 
 def _reason(error: Exception) -> str:
@@ -199,13 +167,5 @@ def _reason(error: Exception) -> str:
 
 
 def _record(cell: Cell, device: str, started: datetime, **outcome: Any) -> Record:
-    defaults: dict[str, Any] = {"status": "ok", "reason": None, "scores": None, "seconds": None}
-    return Record.model_validate(
-        {
-            **cell.model_dump(),
-            **defaults,
-            **outcome,
-            "cell": cell.key,
-            "provenance": provenance(device, cell.seed, started),
-        }
-    )
+    told = {**dict.fromkeys(("reason", "scores", "seconds")), "status": "ok", **cell.model_dump(), **outcome}
+    return Record.model_validate({**told, "cell": cell.key, "provenance": provenance(device, cell.seed, started)})

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import product
+from itertools import chain, product
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from fsvi_bench.arithmetic import Kernels
-from fsvi_bench.errors import InputError, did_you_mean, unknown_name
+from fsvi_bench.errors import InputError, did_you_mean, invalid_field, unknown_name
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
 from fsvi_bench.posteriors.base import Family
@@ -63,16 +63,20 @@ class Protocol(BaseModel):
     sub_grids: tuple[SubGrid, ...] = ()  #: run besides, each on its own data sets
     arithmetic: Kernels = "own"  #: which kernels the command trains with; see `fsvi_bench.arithmetic`
 
+    @property
+    def grids(self) -> list[dict[str, tuple[Any, ...]]]:
+        """Its own and its sub-grids'."""
+        return [self.grid, *(each.grid for each in self.sub_grids)]
+
     @model_validator(mode="after")
     def _consistent(self) -> Protocol:
         strangers = [name for name in self.method_options if self.methods != "all" and name not in self.methods]
         if strangers:
             raise ValueError(f"method_options has '{strangers[0]}', which is not among the methods")
-        grids = [self.grid, *(each.grid for each in self.sub_grids)]
-        named = {name for options in (*grids, self.options, *self.method_options.values()) for name in options}
+        named = set(chain(self.options, *self.grids, *self.method_options.values()))
         if {"M", "max_steps"} & named:
             raise ValueError("M and max_steps are not options here; give measurement_points and max_steps")
-        if empty := [name for grid in grids for name, values in grid.items() if not values]:
+        if empty := [name for grid in self.grids for name, values in grid.items() if not values]:
             raise ValueError(f"grid has no values for '{empty[0]}'")
         if others := [name for each in self.sub_grids for name in each.datasets if name not in self.datasets]:
             raise ValueError(f"sub_grids has '{others[0]}', which is not among the data sets")
@@ -116,8 +120,7 @@ def load_protocol(name: str) -> Protocol:
     try:
         return Protocol.model_validate(read_yaml(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{path}: '{'.'.join(map(str, first['loc']))}': {first['msg']}; mend the file") from error
+        raise InputError(f"{path}: {invalid_field(error)}; mend the file") from error
 
 
 def make_plan(request: Request) -> Plan:
@@ -181,10 +184,8 @@ def _variants(
     seeds = tuple(parse_ranges(protocol.seeds if request.seeds is None else request.seeds, "--seeds"))
     axes = _axes(request, protocol)
     known = {name for method in methods for name in method.cls.Options.model_fields}
-    _require_known(request.options, known, methods)
-    if not request.methods:  # a protocol's options are meant for its own methods
-        grids = [protocol.grid, *(each.grid for each in protocol.sub_grids)]
-        _require_known([*protocol.options, *(name for grid in grids for name in grid)], known, methods)
+    planned = () if request.methods else (protocol.options, *protocol.grids)  # they are meant for its own methods
+    _require_known(chain(request.options, *planned), known, methods)
     variants = [
         Variant(
             method=method.name,
@@ -202,7 +203,7 @@ def _variants(
     if not variants:
         own = ", ".join(dict.fromkeys(family for method in methods for family in method.cls.families))
         raise InputError(f"no chosen method has a family among {', '.join(families)}; theirs: {own}")
-    asked = {"M": bool(request.measurement_points), "max_steps": request.max_steps is not None}  # not by a protocol
+    asked = {"M": request.measurement_points, "max_steps": request.max_steps is not None}  # not by a protocol
     return variants, tuple(FLAGS[name] for name in asked if asked[name] and name not in known)
 
 
@@ -212,14 +213,14 @@ def _axes(request: Request, protocol: Protocol) -> dict[str, Sequence[int]]:
         raise InputError("the number of steps is given twice, by --max-steps and by --set max_steps; drop one of them")
     planned = None if "max_steps" in request.options else protocol.max_steps
     steps = planned if request.max_steps is None else request.max_steps
-    given = {
-        "M": request.measurement_points or protocol.measurement_points,
-        "max_steps": () if steps is None else (steps,),
+    axes = {
+        "M": list(dict.fromkeys(request.measurement_points or protocol.measurement_points)),
+        "max_steps": [] if steps is None else [steps],
     }
-    for name, numbers in given.items():
+    for name, numbers in axes.items():
         if wrong := [number for number in numbers if number < 1]:
             raise InputError(f"{FLAGS[name]} is {wrong[0]}, expected 1 or more")
-    return {name: list(dict.fromkeys(numbers)) for name, numbers in given.items() if numbers}
+    return {name: numbers for name, numbers in axes.items() if numbers}
 
 
 def _distinct(methods: Sequence[MethodEntry]) -> list[MethodEntry]:
@@ -235,31 +236,23 @@ def _settings(
     request: Request, protocol: Protocol, axes: Mapping[str, Sequence[Any]], method: MethodEntry
 ) -> list[tuple[MethodOptions, tuple[str, ...] | None]]:
     """A method's settings, each once, with the data sets whose grid has them; None for all."""
-    fixed = {name: [value] for name, value in request.options.items()}
-    grids: list[tuple[tuple[str, ...] | None, Mapping[str, Sequence[Any]]]] = [
-        (None, {**axes, **protocol.grid, **fixed, **axes})
-    ]
-    for each in protocol.sub_grids:
-        own = {"M": each.measurement_points} if each.measurement_points and not request.measurement_points else {}
-        on = {**axes, **own}
-        grids.append((each.datasets, {**on, **protocol.grid, **each.grid, **fixed, **on}))
-    found: dict[str, tuple[MethodOptions, tuple[str, ...] | None]] = {}
-    for datasets, grid in grids:
-        for options in map(method.options, _grid(protocol, grid, method)):
-            key = options.model_dump_json()
-            _, before = found.get(key, (options, ()))
-            both = None if before is None or datasets is None else tuple(dict.fromkeys([*before, *datasets]))
-            found[key] = (options, both)
-    return list(found.values())
-
-
-def _grid(protocol: Protocol, axes: Mapping[str, Sequence[Any]], method: MethodEntry) -> list[dict[str, Any]]:
-    """The settings that a method has, once for each combination of the values on its axes."""
     fields = method.cls.Options.model_fields
     fitting = {name: value for name, value in protocol.options.items() if name in fields}
     fitting |= protocol.method_options.get(method.name, {})
-    own = {name: values for name, values in axes.items() if name in fields}
-    return [{**fitting, **dict(zip(own, values, strict=True))} for values in product(*own.values())]
+    fixed = {name: [value] for name, value in request.options.items()}
+    found: dict[str, tuple[MethodOptions, tuple[str, ...] | None]] = {}
+    for part in (None, *protocol.sub_grids):
+        points = part.measurement_points if part and not request.measurement_points else ()
+        on = {**axes, "M": points} if points else axes
+        grid = {**on, **protocol.grid, **(part.grid if part else {}), **fixed, **on}
+        own = {name: values for name, values in grid.items() if name in fields}
+        for values in product(*own.values()):
+            options = method.options({**fitting, **dict(zip(own, values, strict=True))})
+            key = options.model_dump_json()
+            before = found[key][1] if key in found else ()
+            both = None if part is None or before is None else tuple(dict.fromkeys([*before, *part.datasets]))
+            found[key] = (options, both)
+    return list(found.values())
 
 
 def _families(names: Sequence[str]) -> tuple[Family, ...]:

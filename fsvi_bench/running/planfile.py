@@ -65,49 +65,32 @@ class PlanFile(_Plain):
         asked = sorted([t.dataset, t.split] for t in self.tasks)
         return sha256_of_json([asked, [variant.asked() for variant in self.variants]])[:16]
 
+    def of_each(self) -> Iterator[tuple[PlannedTask, Variant, int]]:
+        """All that makes a cell, data set by data set, so that few tasks are in use at any time."""
+        for dataset in dict.fromkeys(task.dataset for task in self.tasks):
+            for variant in self.variants:
+                if variant.is_for(dataset):
+                    yield from product([t for t in self.tasks if t.dataset == dataset], [variant], variant.seeds)
+
     def cells(self) -> Iterator[Cell]:
-        """Every cell that has a task, data set by data set, so that few tasks are in use at any time."""
-        by_dataset: dict[str, list[PlannedTask]] = {}
-        for task in self.tasks:
-            by_dataset.setdefault(task.dataset, []).append(task)
-        for dataset, tasks in by_dataset.items():
-            variants = [variant for variant in self.variants if variant.is_for(dataset)]
-            for variant, task in product(variants, tasks):
-                if task.task_sha256 is None:
-                    continue
-                for seed in variant.seeds:
-                    yield Cell.model_construct(  # all of it is validated already, and there may be 100,000
-                        task_sha256=task.task_sha256,
-                        dataset=dataset,
-                        split=task.split,
-                        method=variant.method,
-                        family=variant.family,
-                        hyperparameters=variant.hyperparameters,
-                        seed=seed,
-                        code_sha256=variant.code_sha256,
-                    )
+        """Every cell that has a task."""
+        for task, variant, seed in self.of_each():
+            if task.task_sha256 is not None:  # all of it is validated already, and there may be 100,000
+                yield Cell.model_construct(task_sha256=task.task_sha256, **_of_cell(task, variant, seed))
 
     def refused_records(self) -> list[Record]:
         """A failed record for every cell whose task was refused; without a task it has no key and is not stored."""
         return [
             Record(
-                cell="",
-                dataset=task.dataset,
-                split=task.split,
-                method=variant.method,
-                family=variant.family,
-                seed=seed,
-                hyperparameters=variant.hyperparameters,
-                task_sha256=None,
-                code_sha256=variant.code_sha256,
-                status="failed",
-                reason=task.refused,
-                scores=None,
-                seconds=None,
-                provenance={**self.provenance, "seeds": [seed]},
+                **_of_cell(task, variant, seed), cell="", task_sha256=None, status="failed", reason=task.refused,
+                scores=None, seconds=None, provenance={**self.provenance, "seeds": [seed]},
             )
-            for variant in self.variants
-            for task in self.tasks
-            if task.task_sha256 is None and variant.is_for(task.dataset)
-            for seed in variant.seeds
-        ]
+            for task, variant, seed in self.of_each()
+            if task.refused is not None
+        ]  # fmt: skip
+
+
+def _of_cell(task: PlannedTask, variant: Variant, seed: int) -> dict[str, Any]:
+    """What cells and records have of a plan."""
+    own = {name: getattr(variant, name) for name in ("method", "family", "hyperparameters", "code_sha256")}
+    return {"dataset": task.dataset, "split": task.split, "seed": seed, **own}

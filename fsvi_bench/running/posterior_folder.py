@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -29,12 +29,12 @@ class ScoredFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
     file: str  #: relative to the folder
-    dataset: str | None
-    split: int | None
-    task_sha256: str | None
-    status: Literal["ok", "refused"]
-    reason: str | None
-    scores: Scores | None
+    dataset: str | None = None
+    split: int | None = None
+    task_sha256: str | None = None
+    status: Literal["ok", "refused"] = "refused"
+    reason: str | None = None
+    scores: Scores | None = None
 
 
 def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
@@ -59,13 +59,13 @@ def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
     for task, _ in map(Source.read, sources(folder)):
         if tasks.setdefault((task.dataset, task.split), task).sha256 != task.sha256:
             raise InputError(f"--task-set {name}: two different tasks of {task.dataset} split {task.split}; keep one")
-    return TaskSet(tasks, lambda task: _certified_problem(task, data_dir))
 
+    def load(task: FrozenTask) -> Task:
+        problem = bind_task(task, data_dir)
+        certify(problem).require_limits()
+        return problem
 
-def _certified_problem(task: FrozenTask, data_dir: Path | None) -> Task:
-    problem = bind_task(task, data_dir)
-    certify(problem).require_limits()
-    return problem
+    return TaskSet(tasks, load)
 
 
 def posterior_files(folder: Path) -> list[Path]:
@@ -84,15 +84,17 @@ def score_folder(folder: Path, tasks: TaskSet) -> Iterator[ScoredFile]:
     """Each file's scores as soon as they are known; a bad file costs no other one."""
     by_sha256 = {task.sha256: place for place, task in tasks.tasks.items()}
     for path in posterior_files(folder):
-        name, place = path.relative_to(folder).as_posix(), None
+        told: dict[str, Any] = {"file": path.relative_to(folder).as_posix()}
         try:
             place = _place(path, tasks, by_sha256)
-            q = read_posterior(path, tasks.tasks[place].k, tasks.tasks[place].sha256)
-            yield _scored(name, place, tasks, scores=score(q, tasks.problem(place)))
-        except (InputError, TaskRefused) as error:
-            yield _scored(name, place, tasks, reason=str(error))
+            task = tasks.tasks[place]
+            told |= {"dataset": task.dataset, "split": task.split, "task_sha256": task.sha256}
+            q = read_posterior(path, task.k, task.sha256)
+            told |= {"scores": score(q, tasks.problem(place)), "status": "ok"}
         except Exception as error:
-            yield _scored(name, place, tasks, reason=f"{type(error).__name__}: {error}")
+            ours = isinstance(error, InputError | TaskRefused)
+            told["reason"] = " ".join(f"{'' if ours else f'{type(error).__name__}: '}{error}".split())
+        yield ScoredFile(**told)
 
 
 def _place(path: Path, tasks: TaskSet, by_sha256: Mapping[str, Place]) -> Place:
@@ -116,17 +118,3 @@ def _place(path: Path, tasks: TaskSet, by_sha256: Mapping[str, Place]) -> Place:
     if place not in tasks.tasks:
         raise InputError(f"{path}: {place[0][:60]!r} split {place[1]} is not among the {len(by_sha256)} tasks at hand")
     return place
-
-
-def _scored(
-    name: str, place: Place | None, tasks: TaskSet, scores: Scores | None = None, reason: str | None = None
-) -> ScoredFile:
-    return ScoredFile(
-        file=name,
-        dataset=None if place is None else place[0],
-        split=None if place is None else place[1],
-        task_sha256=None if place is None else tasks.tasks[place].sha256,
-        status="refused" if scores is None else "ok",
-        reason=None if reason is None else " ".join(reason.split()),
-        scores=scores,
-    )

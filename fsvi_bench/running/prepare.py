@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.files import require_writable_directory
@@ -15,14 +15,12 @@ from fsvi_bench.tasks.build import build_from, cached_task_path
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import CertifiedTask, certify, save
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.official import find_task, official_splits, read_official
+from fsvi_bench.tasks.official import Place, find_task, official_splits, read_official, require_official
 from fsvi_bench.tasks.raw import CACHE_VARIABLE, RawData, cache_dir, load_raw
 from fsvi_bench.tasks.refit import Refit, compare
 from fsvi_bench.tasks.task import bind_task, raw_data
 
-Place = tuple[str, int]  #: (data set, split)
 Refusals = dict[Place, str]  #: why there is no certified task
-Fitted = TypeVar("Fitted")
 
 
 def prepare(
@@ -34,15 +32,9 @@ def prepare(
         InputError: raw data are missing or are not the task's.
     """
     refusals = fit_missing(plan.splits, executor, data_dir, progress, official=True)
-    tasks: list[FrozenTask] = []
-    for name, split in plan.splits:
-        if (name, split) in refusals:
-            continue
-        found = find_task(name, split)
-        if found is None:
-            refusals[name, split] = "the fitted task vanished from the cache while the run was under way"
-            continue
-        tasks.append(found.task)
+    tasks, unfitted, refused = _look_up(plan.splits)
+    vanished = "the fitted task vanished from the cache while the run was under way"
+    refusals = dict.fromkeys(unfitted, vanished) | refused | refusals
     for task in plan.tasks:
         try:
             certify(bind_task(task, data_dir)).require_limits()
@@ -54,18 +46,25 @@ def prepare(
 
 def known_tasks(plan: Plan) -> tuple[list[FrozenTask], list[Place], Refusals]:
     """Of a plan: the tasks that are at hand, the splits still to be fitted, and what was refused. Nothing is fitted."""
-    tasks, unfitted, refusals = list(plan.tasks), [], {}
-    for name, split in plan.splits:
+    tasks, unfitted, refusals = _look_up(plan.splits)
+    return [*plan.tasks, *tasks], unfitted, refusals
+
+
+def _look_up(splits: Sequence[Place], official: bool = True) -> tuple[list[FrozenTask], list[Place], Refusals]:
+    tasks: list[FrozenTask] = []
+    missing: list[Place] = []
+    refusals: Refusals = {}
+    for place in splits:
         try:
-            found = find_task(name, split)
+            found = find_task(*place, official=official)
         except TaskRefused as error:
-            refusals[name, split] = str(error)
+            refusals[place] = str(error)
             continue
         if found is None:
-            unfitted.append((name, split))
+            missing.append(place)
         else:
             tasks.append(found.task)
-    return tasks, unfitted, refusals
+    return tasks, missing, refusals
 
 
 def require_data(plan: Plan, data_dir: Path | None) -> None:
@@ -91,14 +90,7 @@ def fit_missing(
     Args:
         official: whether what has an official task need not be fitted.
     """
-    refusals: Refusals = {}
-    missing: list[Place] = []
-    for name, split in splits:
-        try:
-            if find_task(name, split, official=official) is None:
-                missing.append((name, split))
-        except TaskRefused as error:
-            refusals[name, split] = str(error)
+    _, missing, refusals = _look_up(splits, official)
     progress.start("tasks", len(missing))
     for (name, split), fitted in _fits(_fit, missing, executor, data_dir):
         if isinstance(fitted, str):
@@ -120,22 +112,16 @@ def refit_official(
         TaskRefused: an official task fails the limits of this version.
     """
     for name, split in places:
-        _require_official(name, split)
+        if not official_splits(load_card(name).name):
+            raise InputError(f"{name} has no official tasks to be compared with; name a data set that has")
+        require_official(name, [split])
+        read_official(name, split)
     progress.start("refits", len(places))
     found: dict[Place, Refit | str] = {}
     for (name, split), compared in _fits(_refit, places, executor, data_dir):
         found[name, split] = compared
         progress.advance("refits", f"{name} split {split}")
     return {place: found[place] for place in places}
-
-
-def _require_official(name: str, split: int) -> None:
-    splits = official_splits(load_card(name).name)
-    if not splits:
-        raise InputError(f"{name} has no official tasks to be compared with; name a data set that has")
-    if split not in splits:
-        raise InputError(f"{name} has no official task of split {split}; its splits: {splits[0]} to {splits[-1]}")
-    read_official(name, split)
 
 
 class _Fit(NamedTuple):
@@ -147,16 +133,14 @@ class _Fit(NamedTuple):
 
 
 def _fits(
-    function: Callable[[_Fit], Fitted], places: Sequence[Place], executor: Executor, data_dir: Path | None
-) -> Iterator[tuple[Place, Fitted | str]]:
+    function: Callable[[_Fit], Any], places: Sequence[Place], executor: Executor, data_dir: Path | None
+) -> Iterator[tuple[Place, Any]]:
     """What a function makes of each split, as it is done, or why it makes nothing."""
     jobs = (_Fit(name, split, load_raw(load_card(name), split, data_dir)) for name, split in places)
     for job, outcome in executor.on("cpu").map(function, jobs):
-        if isinstance(outcome, TaskRefused):
-            outcome = str(outcome)  # type: ignore[assignment]
-        elif isinstance(outcome, Exception):
-            outcome = f"{type(outcome).__name__}: {outcome}"  # type: ignore[assignment]
-        yield (job.dataset, job.split), outcome  # type: ignore[misc]
+        if isinstance(outcome, Exception):
+            outcome = str(outcome) if isinstance(outcome, TaskRefused) else f"{type(outcome).__name__}: {outcome}"
+        yield (job.dataset, job.split), outcome
 
 
 def _fit(job: _Fit) -> CertifiedTask:

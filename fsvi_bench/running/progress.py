@@ -13,19 +13,16 @@ class Progress(Protocol):
 
     def start(self, stage: str, total: int, groups: Mapping[str, int] | None = None) -> None:
         """A stage begins with `total` steps; `groups` says how many of them belong to which group."""
+        return
 
     def advance(self, stage: str, message: str, group: str | None = None, status: Became = "ok") -> None:
         """One step is done; `message` says which, in a few words, and `status` what became of it."""
+        return
 
     def note(self, message: str) -> None:
         """Something a person should know."""
+        return
 
 
-class Silent:
+class Silent(Progress):
     """Nobody watches."""
-
-    def start(self, stage: str, total: int, groups: Mapping[str, int] | None = None) -> None: ...
-
-    def advance(self, stage: str, message: str, group: str | None = None, status: Became = "ok") -> None: ...
-
-    def note(self, message: str) -> None: ...

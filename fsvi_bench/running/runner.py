@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +22,12 @@ from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.store import Store, group_of, read_record_of
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.task import Task, bind_task
+from fsvi_bench.tasks.official import PROBLEMS_IN_MEMORY, TaskSet
+from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.training.trainer import Device
 
 Rerun = Literal["none", "failed", "diverged", "all"]
 Watcher = Callable[[Sequence[Record]], None]  #: gets all records of a data set, method, family and settings
-PROBLEMS_IN_MEMORY = 48  #: two data sets' splits; a large data set's features take some 30 MB a split
 
 
 @dataclass(frozen=True)
@@ -74,68 +74,55 @@ def run(
         found = {} if rerun == "all" else {cell.key: read_record_of(cell, store.root) for cell in cells}
         records = {key: record for key, record in found.items() if record is not None and record.status != rerun}
         missing = [cell for cell in cells if cell.key not in records]
-        problems = Problems(tasks, resources.data_dir)
+        problems = problems_of(tasks, resources.data_dir)
         check_settings(missing, plan.methods, problems)
         store.save_plan(planned)
-        rows = _Rows([*records.values(), *refused], missing, watcher)
+        tell = _by_row([*records.values(), *refused], missing, watcher)
         computed = []
         for outcome in _compute(missing, plan.methods, problems, resources, progress):
             store.save(*outcome)
             computed.append(outcome.record)
-            rows.add(outcome.record)
+            tell(outcome.record)
             progress.advance("cells", outcome.cell.name, _group(outcome.cell), outcome.record.status)
     records |= {record.cell: record for record in computed}
     return RunResult([*(records[cell.key] for cell in cells), *refused], computed, refused)
 
 
-class _Rows:
-    """Rows of the result table while a run fills them; whoever watches is told of each that is whole."""
+def _by_row(records: Sequence[Record], missing: Iterable[Cell], watcher: Watcher) -> Callable[[Record], None]:
+    """Takes the missing records one by one, and tells of each row of the table that is whole; of whole ones at once."""
+    rows: defaultdict[str, list[Record]] = defaultdict(list)
+    left = Counter([*map(row_sha256, records), *(cell.row for cell in missing)])
 
-    def __init__(self, records: Iterable[Record], missing: Iterable[Cell], watcher: Watcher) -> None:
-        self._watcher, self._left = watcher, Counter(cell.row for cell in missing)
-        self._rows: dict[str, list[Record]] = defaultdict(list)
-        for record in records:
-            self._rows[row_sha256(record)].append(record)
-        for row in self._rows:
-            self._tell(row)
-
-    def add(self, record: Record) -> None:
-        """One more cell is stored."""
+    def add(record: Record) -> None:
         row = row_sha256(record)
-        self._rows[row].append(record)
-        self._left[row] -= 1
-        self._tell(row)
+        rows[row].append(record)
+        if len(rows[row]) == left[row]:
+            watcher(sorted(rows[row], key=lambda record: (record.split, record.seed)))
 
-    def _tell(self, row: str) -> None:
-        if not self._left[row]:
-            self._watcher(sorted(self._rows[row], key=lambda record: (record.split, record.seed)))
-
-
-class Problems:
-    """Tasks by their hashes; those with their data are loaded when they are needed, and the last few are kept."""
-
-    def __init__(self, tasks: Iterable[FrozenTask], data_dir: Path | None) -> None:
-        self.frozen = {task.sha256: task for task in tasks}
-        self._load = lru_cache(PROBLEMS_IN_MEMORY)(lambda sha256: bind_task(self.frozen[sha256], data_dir))
-
-    def __getitem__(self, sha256: str) -> Task:
-        return self._load(sha256)
+    for record in records:
+        add(record)
+    return add
 
 
-def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], problems: Problems) -> None:
+def problems_of(tasks: Iterable[FrozenTask], data_dir: Path | None) -> TaskSet:
+    """Tasks whose data are loaded when they are needed."""
+    return TaskSet({(task.dataset, task.split): task for task in tasks}, partial(bind_task, data_dir=data_dir))
+
+
+def check_settings(cells: Iterable[Cell], methods: Mapping[str, MethodEntry], problems: TaskSet) -> None:
     """Lets every method that checks them look at its settings beside every problem, once for all families and seeds.
 
     Raises:
         InputError: settings do not fit a problem, or its raw data are missing or not the task's.
     """
     settings = {(cell.task_sha256, cell.method, str(cell.hyperparameters)): cell for cell in cells}
-    data = lru_cache(PROBLEMS_IN_MEMORY)(lambda sha256: TrainingData.of(problems[sha256]))
+    data = lru_cache(PROBLEMS_IN_MEMORY)(lambda place: TrainingData.of(problems.problem(place)))
     for cell in settings.values():
         entry = methods[cell.method]
         options = entry.options(cell.hyperparameters)
         own = _function(entry.cls.check) is not _function(Method.check)
         if own or getattr(options, "design", None) is not None:
-            entry.cls.check(options, data(cell.task_sha256))
+            entry.cls.check(options, data((cell.dataset, cell.split)))
 
 
 def _function(method: Any) -> object:
@@ -146,7 +133,7 @@ def _function(method: Any) -> object:
 def _compute(
     cells: Iterable[Cell],
     methods: Mapping[str, MethodEntry],
-    problems: Problems,
+    problems: TaskSet,
     resources: Resources,
     progress: Progress,
 ) -> Iterator[Outcome]:
@@ -155,10 +142,11 @@ def _compute(
     progress.start("cells", sum(map(len, batches)), Counter(_group(cell) for batch in batches for cell in batch))
 
     def job(batch: Sequence[Cell]) -> Job:
-        return Job(methods[batch[0].method], [(problems[cell.task_sha256], cell) for cell in batch], resources.device)
+        tasks = [problems.problem((cell.dataset, cell.split)) for cell in batch]
+        return Job(methods[batch[0].method], list(zip(tasks, batch, strict=True)), resources.device)
 
-    trains = [not _is_deterministic(batch[0], methods) or _trains(job(batch[:1])) for batch in batches]
-    # What takes no training costs less than to send it anywhere.
+    trains = [_takes_time(job(batch[:1])) for batch in batches]
+    # What is a formula costs less than to send it anywhere.
     here = resources.device == "cpu" and not any(trains)
     executor = LocalExecutor() if here else resources.executor.on(resources.device)
     workers = executor.workers  # of a cluster, as it is now: to ask again for each batch might meet it in a bad moment
@@ -172,11 +160,11 @@ def _group(of: Cell | Record) -> str:
     return " ".join(group_of(of))
 
 
-def _batches(cells: Iterable[Cell], problems: Problems) -> list[list[Cell]]:
+def _batches(cells: Iterable[Cell], problems: TaskSet) -> list[list[Cell]]:
     """Cells that can be trained side by side: one row of the table, features of one kind, equal shapes."""
     groups: dict[tuple[object, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
-        task = problems.frozen[cell.task_sha256]
+        task = problems.tasks[cell.dataset, cell.split]
         groups[cell.row, task.features, len(task.train_index), task.inducing_points.shape].append(cell)
     return list(groups.values())
 
@@ -187,14 +175,10 @@ def _parts(batch: Sequence[Cell], count: int) -> Iterator[Sequence[Cell]]:
     return (batch[start:stop] for start, stop in pairwise(edges) if stop > start)
 
 
-def _is_deterministic(cell: Cell, methods: Mapping[str, MethodEntry]) -> bool:
-    entry = methods[cell.method]
-    return entry.cls.is_deterministic(entry.options(cell.hyperparameters))
-
-
-def _trains(job: Job) -> bool:
-    """Whether a method takes steps, by its own word."""
+def _takes_time(job: Job) -> bool:
+    """Whether a method takes steps or draws, by its own word."""
     try:
-        return method_of(job).trains
+        method = method_of(job)
+        return method.trains or not method.is_deterministic(method.options)
     except Exception:
         return True  # its job says what it raised

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, ValidationError
 
 from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import (
@@ -31,8 +30,7 @@ from fsvi_bench.files import (
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import posterior_file, read_posterior
 from fsvi_bench.running.cell import Cell, Record, cell_of, row_sha256
-from fsvi_bench.running.planfile import PlanFile
-from fsvi_bench.scoring.scores import not_a_number
+from fsvi_bench.running.planfile import PlanFile, PlannedTask
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.training.trace import Trace, read_trace
 
@@ -77,7 +75,8 @@ class Store:
         except OSError as error:
             raise InputError(f"cannot lock {self.root}: {error.strerror}; choose another folder with --out") from error
         try:
-            write_atomically(holder, _this_process().encode())
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            write_atomically(holder, f"process {os.getpid()} on {socket.gethostname()}, since {since}".encode())
             for name in ("cells", "plans"):
                 remove_leftovers(self.root / name)
             yield
@@ -126,21 +125,21 @@ class Store:
         replace_together(self.root / cell.folder, others, RECORD_FILE, text)
 
 
-def read_record(path: Path) -> Record | None:
-    """A record's file, or None if there is no such file (any more: a run may be at work in the folder).
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _read(path: Path, model: type[Model], what: str = "a valid record") -> Model | None:
+    """What a file says, or None if there is no such file (any more: a run may be at work in the folder).
 
     Raises:
-        InputError: it is not a record.
+        InputError: it is none of these.
     """
     try:
-        record = Record.model_validate_json(path.read_bytes())
-        if record.scores is not None and (names := not_a_number(record.scores)):
-            raise ValueError(f"{', '.join(names)} not numbers")
-        return record
+        return model.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise _not_a_record(path, error) from error
+        raise InputError(f"{path} is not {what} ({_why(error)}); move it away and run again") from error
 
 
 def read_record_of(cell: Cell, root: Path) -> Record | None:
@@ -150,41 +149,28 @@ def read_record_of(cell: Cell, root: Path) -> Record | None:
         InputError: a file lies there that is not this cell's record; it is never overwritten unseen.
     """
     path = root / cell.folder / RECORD_FILE
-    record = read_record(path)
+    record = _read(path, Record)
     if record is not None and (record.cell != cell.key or cell_of(record).key != cell.key):
         raise InputError(f"{path} is the record of another cell; move it away and run again")
     return record
 
 
-def _head(path: Path) -> dict[str, str] | None:
-    """The few words of a record that a count needs, not validated beyond that; None as in `read_record`."""
-    try:
-        record = from_json(path.read_bytes())
-        return {name: str(record[name]) for name in ("cell", "dataset", "method", "family", "status")}
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _not_a_record(path, error) from error
+class _Head(BaseModel):
+    """The few words of a record that a count needs, not validated beyond that."""
 
-
-def _not_a_record(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path} is not a valid record ({_why(error)}); move it away and run again")
+    cell: str
+    dataset: str
+    method: str
+    family: str
+    status: str
 
 
 def _why(error: Exception) -> str:
     """The first of what is wrong with a file, in a clause."""
-    match error:
-        case ValidationError():
-            first = error.errors(include_url=False)[0]
-            where = "".join(f"{part}: " for part in first["loc"])
-            return plain(f"{where}{first['msg']}")
-        case KeyError():
-            return plain(f"{error.args[0]}: Field required")
-        case TypeError():
-            return "no object of fields"
-        case OSError():
-            return error.strerror or type(error).__name__
-    return plain(str(error))
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return plain("".join(f"{part}: " for part in first["loc"]) + first["msg"])
+    return plain(getattr(error, "strerror", None) or str(error))
 
 
 def read_plans(root: Path) -> list[PlanFile]:
@@ -193,17 +179,9 @@ def read_plans(root: Path) -> list[PlanFile]:
     Raises:
         InputError: a file there is not a plan.
     """
-    plans = []
-    for path in sorted((root / "plans").glob("*.json")):
-        try:
-            plans.append(PlanFile.model_validate_json(path.read_bytes()))
-        except (OSError, ValidationError) as error:
-            raise InputError(f"{path} is not a plan ({_why(error)}); move it away and run again") from error
+    paths = sorted((root / "plans").glob("*.json"))
+    plans = [plan for path in paths if (plan := _read(path, PlanFile, "a plan")) is not None]
     return sorted(plans, key=lambda plan: plan.written)
-
-
-def _this_process() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC).isoformat(timespec='seconds')}"
 
 
 def _read_holder(path: Path) -> str:
@@ -256,14 +234,13 @@ def read_archive(root: Path) -> Archive:
     """
     plans, paths = _contents(root)
     if not plans:
-        records = [record for record in map(read_record, paths) if record is not None]
+        records = [record for path in paths if (record := _read(path, Record)) is not None]
         return Archive(root, [], records, len(records), 0, 0)
-    cells, refused = _wanted(plans), _refused(plans)
+    cells, refused = _wanted(plans)
     records = [record for cell in cells.values() if (record := read_record_of(cell, root)) is not None]
     known = {cell.folder for cell in cells.values()}
     stale = sum(path.parent.relative_to(root).as_posix() not in known for path in paths)
-    planned = len(cells) + len(refused)
-    return Archive(root, plans, records + refused, planned, len(cells) - len(records), stale)
+    return Archive(root, plans, records + refused, len(cells) + len(refused), len(cells) - len(records), stale)
 
 
 def read_status(root: Path) -> Status:
@@ -273,13 +250,12 @@ def read_status(root: Path) -> Status:
         InputError: as `read_archive`.
     """
     plans, paths = _contents(root)
-    heads = [head for path in paths if (head := _head(path)) is not None]
+    heads = [head for path in paths if (head := _read(path, _Head)) is not None]
     if not plans:
-        return Status(_count((Group(h["dataset"], h["method"], h["family"]), h["status"]) for h in heads))
-    found, cells = {head["cell"]: head["status"] for head in heads}, _wanted(plans)
-    counted = ((group_of(cell), found.get(key, "missing")) for key, cell in cells.items())
-    refused = ((group_of(record), record.status) for record in _refused(plans))
-    return Status(_count([*counted, *refused]), sum(key not in cells for key in found))
+        return Status(_count((group_of(head), head.status) for head in heads))
+    found, (cells, refused) = {head.cell: head.status for head in heads}, _wanted(plans)
+    counted = [(group_of(cell), found.get(key, "missing")) for key, cell in cells.items()]
+    return Status(_count([*counted, *_statuses(refused)]), sum(key not in cells for key in found))
 
 
 def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Path, rerun: str = "none") -> Status:
@@ -288,33 +264,31 @@ def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Pa
     Args:
         rerun: `all`, or the status of those cells that would be computed again.
     """
-    fitted = ((group_of(cell), status_of(cell, root, rerun)) for cell in plan.cells())
-    refused = ((group_of(record), record.status) for record in plan.refused_records())
-    later = (
-        (Group(dataset, variant.method, variant.family), "missing")
-        for dataset, _ in unfitted
-        for variant in plan.variants
-        if variant.is_for(dataset)
-        for _ in variant.seeds
-    )
-    return Status(_count([*fitted, *refused, *later]))
+    fitted = [(group_of(cell), status_of(cell, root, rerun)) for cell in plan.cells()]
+    later = plan.model_copy(update={"tasks": tuple(PlannedTask(dataset=d, split=s) for d, s in unfitted)})
+    unknown = [(Group(task.dataset, variant.method, variant.family), "missing") for task, variant, _ in later.of_each()]
+    return Status(_count([*fitted, *_statuses(plan.refused_records()), *unknown]))
 
 
 def status_of(cell: Cell, root: Path, rerun: str = "none") -> str:
     """What became of a cell in a folder; `missing` too if it would be computed again, see `planned_status`."""
-    head = None if rerun == "all" else _head(root / cell.folder / RECORD_FILE)
-    return "missing" if head is None or head["status"] == rerun else head["status"]
+    head = None if rerun == "all" else _read(root / cell.folder / RECORD_FILE, _Head)
+    return "missing" if head is None or head.status == rerun else head.status
 
 
-def group_of(of: Cell | Record) -> Group:
+def group_of(of: Cell | Record | _Head) -> Group:
     """Where it is counted."""
     return Group(of.dataset, of.method, of.family)
 
 
+def _statuses(records: Iterable[Record]) -> list[tuple[Group, str]]:
+    return [(group_of(record), record.status) for record in records]
+
+
 def _count(cells: Iterable[tuple[Group, str]]) -> dict[Group, Counter[str]]:
-    counts: dict[Group, Counter[str]] = {}
+    counts: defaultdict[Group, Counter[str]] = defaultdict(Counter)
     for group, status in cells:
-        counts.setdefault(group, Counter())[status] += 1
+        counts[group][status] += 1
     return counts
 
 
@@ -333,22 +307,16 @@ def _contents(root: Path) -> tuple[list[PlanFile], list[Path]]:
     return plans, paths
 
 
-def _wanted(plans: list[PlanFile]) -> dict[str, Cell]:
-    """Cells by key, in the plans' order, each as its latest plan has it."""
-    if len(plans) == 1:
-        return {cell.key: cell for cell in plans[0].cells()}
-    by_name = {(cell.row, cell.split, cell.seed): cell for plan in plans for cell in plan.cells()}
-    return {cell.key: cell for cell in by_name.values()}
-
-
-def _refused(plans: list[PlanFile]) -> list[Record]:
-    """Cells without a task, each once, by the latest plan."""
-    by_name: dict[tuple[str, int, int], Record] = {}
+def _wanted(plans: list[PlanFile]) -> tuple[dict[str, Cell], list[Record]]:
+    """Cells by key, in the plans' order, and records of those without a task; each as its latest plan has it."""
+    cells: dict[tuple[str, int, int], Cell] = {}
+    refused: dict[tuple[str, int, int], Record] = {}
     for plan in plans:
         certified = {(task.dataset, task.split) for task in plan.tasks if task.task_sha256 is not None}
-        by_name = {name: r for name, r in by_name.items() if (r.dataset, r.split) not in certified}
-        by_name |= {(row_sha256(r), r.split, r.seed): r for r in plan.refused_records()}
-    return list(by_name.values())
+        refused = {name: r for name, r in refused.items() if (r.dataset, r.split) not in certified}
+        refused |= {(row_sha256(r), r.split, r.seed): r for r in plan.refused_records()}
+        cells |= {(cell.row, cell.split, cell.seed): cell for cell in plan.cells()}
+    return {cell.key: cell for cell in cells.values()}, list(refused.values())
 
 
 def folder_of(record: Record) -> str:

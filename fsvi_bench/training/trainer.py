@@ -120,6 +120,8 @@ def _quiet() -> Iterator[None]:
         with warnings.catch_warnings():
             # Lightning's own use of an old name of torch's, once for every run.
             warnings.filterwarnings("ignore", category=FutureWarning, module="pytorch_lightning.utilities._pytree")
+            # Advice to take a GPU that `--device cpu` leaves alone.
+            warnings.filterwarnings("ignore", message="GPU available but not used")
             yield
     finally:
         lightning.setLevel(level)

@@ -85,7 +85,7 @@ def smaller(words):
     return ["diabetes" if word == "yacht" else word for word in words]
 
 
-@pytest.mark.slow(seconds=300)
+@pytest.mark.slow
 def test_steps_4_and_5_lead_from_a_method_to_a_ranked_row(in_empty_folder, cli):
     """The page's commands in their order, and as they stand there but for the data set and the number of steps."""
     working_jail()

@@ -85,7 +85,7 @@ def _both(keys: Iterable[str], *documents: dict[str, Any]) -> list[dict[str, Any
     return [{key: document[key] for key in keys} for document in documents]
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["diabetes", pytest.param("boston", marks=pytest.mark.data)])
 def test_a_run_gives_the_frozen_scores(name):
     frozen, now = json.loads(freeze.path_of("runs", name).read_text()), freeze.run(name)
@@ -162,7 +162,7 @@ def moved_in_networks(frozen: dict[str, Any], now: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=[pytest.mark.slow(seconds=seconds), *([pytest.mark.data] if n == "validation" else [])])
+        pytest.param(n, marks=[pytest.mark.slow, *([pytest.mark.data] if n == "validation" else [])])
         for n, seconds in freeze.REPRODUCTIONS.items()
     ],
 )

@@ -114,7 +114,7 @@ def test_keys_of_many_parts_are_one_sentence(tmp_path, key):
     assert len(str(error.value)) < 600
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [b"a;", b"-", b"x.", b"elif 1: 1\n", b"(", b"@a\n", b"f'{1}'"], ids=repr)
 def test_sources_that_are_hard_to_parse_do_not_stop_a_board(tmp_path, piece):
     """Up to the largest source that is read, 128 KiB."""
@@ -156,7 +156,7 @@ def test_what_is_no_file_blocks_nothing_and_counts_for_nothing(tmp_path, make, w
     assert len(board.standings) + len(board.refused) == 2
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow
 def test_a_hundred_thousand_files_are_not_read(tmp_path):
     root = make_board(tmp_path, {"first": flat(1.0)}, DIABETES)
     (root / ENTRIES / "many").mkdir()

@@ -105,7 +105,7 @@ def sentence(said: object) -> None:
     assert str(said).isprintable()
 
 
-@pytest.mark.parametrize("count", [QUICK, pytest.param(ENTRIES, marks=pytest.mark.slow(seconds=60))])
+@pytest.mark.parametrize("count", [QUICK, pytest.param(ENTRIES, marks=pytest.mark.slow)])
 def test_a_mutated_entry_is_refused_or_is_what_it_says(tmp_path, count):
     rng = random.Random(26)
     first = write_entry(tmp_path, entry("first", b"class M: ...\n", notes="one\ntwo", link="https://a.org/b",
@@ -146,7 +146,7 @@ def boards(tmp_path, keys):  # noqa: F811
     return roots, result_path(roots[0], "v2", "first").read_bytes()
 
 
-@pytest.mark.parametrize("count", [QUICK, pytest.param(RESULTS, marks=pytest.mark.slow(seconds=90))])
+@pytest.mark.parametrize("count", [QUICK, pytest.param(RESULTS, marks=pytest.mark.slow)])
 def test_a_mutated_result_is_never_shown_as_signed_nor_read_two_ways(boards, count):
     rng = random.Random(26)
     (signed, own), original = boards

@@ -25,7 +25,7 @@ from fsvi_bench.tasks.official import load_task
 from tests.leaderboard.boards import SECRET, edition, entry
 from tests.leaderboard.jailing import run, source, working_jail
 
-pytestmark = pytest.mark.slow(seconds=8)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

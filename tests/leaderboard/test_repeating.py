@@ -15,7 +15,7 @@ from fsvi_bench.leaderboard.result import result_path
 from tests.leaderboard.boards import manifest, read_result, write_entry
 from tests.leaderboard.jailing import working_jail
 
-pytestmark = pytest.mark.slow(seconds=120)
+pytestmark = pytest.mark.slow
 
 
 def command(*words):

@@ -19,7 +19,7 @@ from tests.leaderboard.boards import edition, make_board
 from tests.leaderboard.sites import PAGES, kls, save_board
 from tests.requirements import skip_or_fail
 
-pytestmark = pytest.mark.slow(seconds=2)
+pytestmark = pytest.mark.slow
 AXE = Path(os.environ.get("FSVI_BENCH_AXE", Path(__file__).parents[1] / "browser/node_modules/axe-core/axe.min.js"))
 MANY = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht"]
 

@@ -21,7 +21,7 @@ from fsvi_bench.leaderboard.jailed.run import Limits, find_method, require_confo
 from fsvi_bench.leaderboard.ranked_tasks import Place
 from fsvi_bench.leaderboard.result import result_path
 from fsvi_bench.leaderboard.verifying import VERIFYING, Verification, verify
-from fsvi_bench.running.executors.local import LocalExecutor
+from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.progress import Silent
 from tests.leaderboard.boards import SECRET, edition, entry, make_board, manifest, read_result, write_entry
 from tests.leaderboard.jailing import source, working_jail
@@ -46,7 +46,7 @@ def run(each, root, only=SOME, its=None):
     return verify(each, its or verification(), root, LocalExecutor(1), Silent(), only)
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow
 def test_the_exact_posterior_is_exact_on_every_kind_of_task(tmp_path):
     found = run(built_in(), tmp_path)
     assert [cell.status for cell in found.cells] == ["ok"] * 3
@@ -61,7 +61,7 @@ def test_runs_of_several_machines_name_them_all():
     assert verifying._of_all(facts) == {"hardware": "EPYC and Xeon", "threads": 1, "started": "a"}
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(tmp_path):
     each = built_in()
     whole = run(each, tmp_path)
@@ -84,7 +84,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert [cell.scores for cell in again.cells] == [cell.scores for cell in whole.cells]
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.slow
 def test_to_fail_is_a_result(tmp_path):
     nan = b"torch.zeros_like(problem.Phi[:, 0]) + float('nan')"
     nan = source().replace(b"ones_like(mean)", b"ones_like(mean) * float('nan')")
@@ -123,7 +123,7 @@ def test_runs_are_taken_up_under_the_same_secret_and_limits_alone():
     assert len({verifying._identity(built_in(), each) for each in others}) == 5
 
 
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "more", "match"),
     [
@@ -164,7 +164,7 @@ class M(Method):
 """
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow
 def test_official_answers_by_heart_show_as_such(tmp_path):
     """Official tasks of diabetes have 398 training rows, ranked ones 354."""
     code = BY_HEART.replace("{official}", "{398}").encode()
@@ -203,7 +203,7 @@ def board(tmp_path):
     return tmp_path
 
 
-@pytest.mark.slow(seconds=90)
+@pytest.mark.slow
 def test_from_an_idea_to_a_ranked_row(cli, tmp_path, monkeypatch):
     """docs/submitting.md's commands on a board of one's own, with a key."""
     monkeypatch.chdir(tmp_path)

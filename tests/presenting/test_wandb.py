@@ -22,6 +22,7 @@ from fsvi_bench.presenting import wandb_runs
 from fsvi_bench.presenting.parquet import record_frame
 from fsvi_bench.presenting.summary import shared
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, log_once, wandb_mode
+from fsvi_bench.running.executors import answer
 from fsvi_bench.running.store import folder_of
 from tests.presenting import studies, wandb_processes
 
@@ -69,11 +70,8 @@ class Here:
     def __init__(self, *_, **__):
         pass
 
-    def send(self, call):
-        self.call = call
-
-    def receive(self):
-        return self.call()
+    def call(self, call):
+        return answer(call)
 
     def kill(self):
         pass
@@ -156,7 +154,7 @@ def test_once_the_server_is_out_of_reach_all_is_kept_offline_and_what_fails_is_t
 
 
 def test_handing_over_raises_nothing(made, monkeypatch, tmp_path):
-    monkeypatch.setattr(Here, "send", mock.Mock(side_effect=RuntimeError("cannot schedule new futures")))
+    monkeypatch.setattr(Here, "call", mock.Mock(side_effect=RuntimeError("cannot schedule new futures")))
     uploads = log(tmp_path, [record(0)], [])
     assert set(uploads.notes) == {"stopped"}
     assert uploads.kept == 0

@@ -9,6 +9,8 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,9 @@ import pytest
 import torch
 
 from fsvi_bench.errors import InputError, TaskRefused
-from fsvi_bench.running.executors import LocalExecutor, WorkerDied, available_cores
+from fsvi_bench.running.executors import RETRIES, LocalExecutor, WorkerDied
+
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 def work(argument):
@@ -29,9 +33,7 @@ def work(argument):
 
 
 def dies(argument):
-    """Kills its process: `always`, or the first time that it is called with a path."""
-    if argument == "always":
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Kills its process the first time that it is called with a path."""
     if not isinstance(argument, int) and not argument.exists():
         argument.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -59,6 +61,40 @@ def sends_half_a_result(path):
     time.sleep(1000)
 
 
+def leaves_early(path):
+    """Others are answered while a worker has announced a result and sent none of it; then all is given up."""
+    outcomes = LocalExecutor(2).map(sends_half_a_result, [path, None, None, None])
+    next(outcomes)
+    path.with_suffix(".go").touch()
+    until(path.exists)
+    print(next(outcomes), next(outcomes))
+    outcomes.close()
+
+
+class Unpicklable(RuntimeError):
+    """As some libraries' errors are: made with other arguments than it keeps."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+def counts_and_fails(path):
+    with path.open("a") as stream:
+        stream.write("x")
+    raise ArithmeticError("planted")
+
+
+def dies_each_time(path):
+    if path is not None:
+        with path.open("a") as stream:
+            stream.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails_unpicklably(_):
+    raise Unpicklable("one", "two")
+
+
 def environment(_):
     return dict(os.environ)
 
@@ -74,58 +110,55 @@ def threads_and_process(_):
     return torch.get_num_threads(), os.getpid()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_every_result_comes_back_with_its_argument(workers):
-    outcomes = dict(LocalExecutor(workers).map(work, [1, 2, "refused", 3]))
+def test_every_result_comes_back_with_its_argument(executor):
+    outcomes = dict(executor.map(work, [1, 2, "refused", 3]))
     assert (outcomes[1], outcomes[2], outcomes[3]) == (2, 4, 6)
-    assert isinstance(outcomes["refused"], TaskRefused)
-    assert str(outcomes["refused"]) == "planted"
+    assert (type(outcomes["refused"]), str(outcomes["refused"])) == (TaskRefused, "planted")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_users_mistake_stops_everything(workers):
+def test_a_users_mistake_stops_everything(executor):
     with pytest.raises(InputError, match="planted"):
-        list(LocalExecutor(workers).map(work, [1, "input", 2]))
+        list(executor.map(work, [1, "input", 2]))
 
 
-LEAVES_EARLY = """
-import sys, time
-from pathlib import Path
-from fsvi_bench.running.executors import LocalExecutor
-from tests.running.test_executors import sends_half_a_result
-
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    for argument, _ in LocalExecutor(2).map(sends_half_a_result, [None, path]):
-        path.with_suffix(".go").touch()
-        while not path.exists():
-            time.sleep(0.01)
-        time.sleep(0.5)
-        break
-    print("ended")
-"""
+def test_arguments_are_read_as_workers_take_them(executor):
+    taken = []
+    outcomes = executor.map(work, (taken.append(number) or number for number in range(30)))
+    next(outcomes)
+    assert len(taken) <= 4  # two under way, and what finished meanwhile
+    assert len(list(outcomes)) == 29
 
 
-def test_a_worker_killed_in_the_middle_of_its_result_keeps_nobody_waiting(tmp_path):
-    """Whoever has read a result's length would wait for the rest for ever."""
-    (tmp_path / "program.py").write_text(LEAVES_EARLY)
-    ended = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "half")],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (0, "ended\n"), ended.stderr
+def test_workers_are_other_processes_of_one_thread(elsewhere):
+    results = [outcome for _, outcome in elsewhere.map(threads_and_process, range(4))]
+    assert {threads for threads, _ in results} == {1}
+    assert os.getpid() not in {process for _, process in results}
 
 
-def test_a_worker_that_dies_costs_no_other_call_and_is_tried_once_more(tmp_path):
-    arguments = [0, tmp_path / "once", 1, "always", *range(2, 8)]
-    outcomes = list(LocalExecutor(2).map(dies, arguments))
-    assert sorted(str(argument) for argument, _ in outcomes) == sorted(map(str, arguments))
-    by_argument = dict(outcomes)
-    died = by_argument.pop("always")
+def test_a_calls_own_error_is_its_result_and_is_never_tried_again(elsewhere, tmp_path):
+    paths = [tmp_path / "one", tmp_path / "two"]
+    errors = [error for _, error in elsewhere.map(counts_and_fails, paths)]
+    assert [(type(error), str(error)) for error in errors] == [(ArithmeticError, "planted")] * 2
+    assert [path.read_text() for path in paths] == ["x"] * 2
+
+
+def test_an_error_that_does_not_pickle_keeps_its_words(elsewhere):
+    errors = [error for _, error in elsewhere.map(fails_unpicklably, range(2))]
+    assert [(type(error), str(error)) for error in errors] == [(RuntimeError, "Unpicklable: one and two")] * 2
+
+
+def test_a_worker_that_dies_costs_no_other_call_and_is_tried_again(elsewhere, tmp_path):
+    arguments = [0, tmp_path / "once", 1, *range(2, 6)]
+    assert Counter(elsewhere.map(dies, arguments)) == Counter(zip(arguments, arguments, strict=True))
+
+
+def test_a_call_that_goes_on_losing_its_worker_is_given_up(elsewhere, tmp_path):
+    outcomes = dict(elsewhere.map(dies_each_time, [tmp_path / "attempts", None]))
+    died = outcomes[tmp_path / "attempts"]
     assert isinstance(died, WorkerDied)
     assert "out of memory" in str(died)
-    assert by_argument == {argument: argument for argument in by_argument}
+    assert (tmp_path / "attempts").read_text() == "x" * (1 + RETRIES)
+    assert outcomes[None] is None
 
 
 def pauses(argument):
@@ -143,19 +176,18 @@ def test_a_worker_that_dies_while_results_are_being_written_costs_nothing(tmp_pa
     arguments, got = [(tmp_path / "died", number) for number in range(8)], []
     for _, outcome in LocalExecutor(2).map(pauses, arguments):
         got.append(outcome)
-        time.sleep(1.5)
+        time.sleep(1.5 if len(got) == 1 else 0)
     assert sorted(got) == list(range(8))
 
 
 def test_workers_see_the_environment_of_now(monkeypatch):
     """They come from a process that may have been started long ago, for another pool."""
-    for name, value in (("FSVI_BENCH_CACHE", "first"), ("FSVI_BENCH_CACHE", "second"), ("FSVI_BENCH_DATA", "third")):
-        monkeypatch.setenv(name, value)
-        expected = dict(os.environ)
-        assert [result for _, result in LocalExecutor(2).map(environment, range(2))] == [expected, expected]
-    monkeypatch.delenv("FSVI_BENCH_DATA")
-    expected = dict(os.environ)
-    assert [result for _, result in LocalExecutor(2).map(environment, range(2))] == [expected, expected]
+    for change in (
+        partial(monkeypatch.setenv, "FSVI_BENCH_DATA", "new"),
+        partial(monkeypatch.delenv, "FSVI_BENCH_DATA"),
+    ):
+        change()
+        assert [seen for _, seen in LocalExecutor(2).map(environment, range(2))] == [dict(os.environ)] * 2
 
 
 def test_workers_of_all_pools_come_from_one_server_with_everything_imported_and_draw_each_its_own():
@@ -167,60 +199,90 @@ def test_workers_of_all_pools_come_from_one_server_with_everything_imported_and_
     assert len(set(draws)) == 4
 
 
-def run_two(cwd, **variables):
-    """A program of its own, in a folder of its own: its number, and what two workers say of themselves."""
-    lines = ["import os", "from fsvi_bench.running.executors import LocalExecutor",
-             "from tests.running.test_executors import parent_gpytorch_and_draw as call",
-             "if __name__ == '__main__': print(os.getpid(), list(LocalExecutor(2).map(call, range(2))))"]  # fmt: skip
-    script = cwd.parent / "program" / "program.py"
-    script.parent.mkdir()
+def program(folder, call, *arguments, cwd=None, **variables):
+    """A program of its own, that says what two workers make of a call."""
+    lines = ["import os, sys", "from pathlib import Path", "from fsvi_bench.running.executors import LocalExecutor",
+             "from tests.running.test_executors import *", f"if __name__ == '__main__': {call}"]  # fmt: skip
+    script = folder / "program.py"
     script.write_text("\n".join(lines))
     path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, **variables}
-    done = subprocess.run([sys.executable, str(script)], cwd=cwd, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    own, _, results = done.stdout.partition(" ")
+    command = [sys.executable, str(script), *map(str, arguments)]
+    return subprocess.Popen(command, cwd=cwd, env={**os.environ, "PYTHONPATH": path, **variables}, **PIPES)
+
+
+def run_two(tmp_path, cwd, **variables):
+    call = "print(os.getpid(), list(LocalExecutor(2).map(parent_gpytorch_and_draw, range(2))))"
+    process = program(tmp_path, call, cwd=cwd, **variables)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    own, _, results = out.partition(" ")
     return int(own), [result for _, result in ast.literal_eval(results)]
 
 
+@pytest.mark.slow
 def test_modules_in_the_current_folder_are_not_taken_for_libraries(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "gpytorch.py").write_text("")
-    own, results = run_two(folder)
+    own, results = run_two(tmp_path, folder)
     for parent, imported, _ in results:
         assert parent != own
         assert imported
         assert not Path(imported).is_relative_to(folder)
 
 
+@pytest.mark.slow
 def test_a_temporary_folder_without_room_for_a_socket_costs_only_time(tmp_path):
     """A socket's path has 107 bytes at most."""
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
-    own, results = run_two(folder, TMPDIR=str(folder))
+    own, results = run_two(tmp_path, folder, TMPDIR=str(folder))
     assert [(parent, imported) for parent, imported, _ in results] == [(own, None)] * 2
 
 
-def test_an_interrupt_while_libraries_are_imported_ends_quietly(tmp_path):
-    command = [sys.executable, "-m", "fsvi_bench", "run", "--dataset", "toy", "--wandb", "off", "--workers", "2"]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_heeds_interrupts,
-    )
-    try:
-        until(lambda: b"forkserver" in b"".join(commands_of_children(process.pid)))
-        time.sleep(1)
-        os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130
+@pytest.mark.slow
+def test_a_worker_killed_in_the_middle_of_its_result_keeps_nobody_waiting(tmp_path):
+    """Whoever has read a result's length would wait for the rest for ever."""
+    process = program(tmp_path, "leaves_early(Path(sys.argv[1]))", tmp_path / "half")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (0, "(None, None) (None, None)\n"), err
+
+
+@pytest.mark.slow
+def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
+    """`kill -9` gives the parent no time to end them."""
+    marks = [tmp_path / "first", tmp_path / "second"]
+    parent = program(tmp_path, "list(LocalExecutor(2).map(waits_for_ever, map(Path, sys.argv[1:])))", *marks)
+    until(lambda: all(mark.is_file() and mark.read_text() for mark in marks))
+    processes = [int(process) for mark in marks for process in mark.read_text().split()]
+    assert all(map(is_running, processes))
+    parent.kill()
+    parent.communicate()
+    until(lambda: not any(map(is_running, processes)))
+
+
+def command(cwd, *arguments):
+    """The command in a process group of its own, with two workers."""
+    words = [sys.executable, "-m", "fsvi_bench", *arguments, "--workers", "2"]
+    given = {"env": {**os.environ, "FSVI_BENCH_CACHE": str(cwd / "cache")}, "start_new_session": True}
+    return subprocess.Popen(words, cwd=cwd, preexec_fn=_heeds_interrupts, **given, **PIPES)
+
+
+def interrupted(process):
+    """Ctrl-C, as a terminal sends it: to the whole process group."""
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_libraries_are_imported_ends_quietly(tmp_path):
+    process = command(tmp_path, "run", "--dataset", "toy", "--wandb", "off")
+    until(lambda: b"forkserver" in b"".join(commands_of_children(process.pid)))
+    time.sleep(1)
+    interrupted(process)
 
 
 def _heeds_interrupts():
@@ -237,24 +299,6 @@ def commands_of_children(process):
             continue
 
 
-def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
-    """`kill -9` gives the parent no time to end them."""
-    marks = [tmp_path / "first", tmp_path / "second"]
-    call = f"list(LocalExecutor(2).map(waits_for_ever, [Path(p) for p in {list(map(str, marks))}]))"
-    lines = ["from pathlib import Path", "from fsvi_bench.running.executors import LocalExecutor",
-             "from tests.running.test_executors import waits_for_ever", f"if __name__ == '__main__': {call}"]  # fmt: skip
-    script = tmp_path / "parent.py"
-    script.write_text("\n".join(lines))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
-    parent = subprocess.Popen([sys.executable, str(script)], env=environment)
-    until(lambda: all(mark.is_file() and mark.read_text() for mark in marks))
-    workers, servers = zip(*(map(int, mark.read_text().split()) for mark in marks), strict=True)
-    assert all(is_running(process) for process in (*workers, *servers))
-    parent.kill()
-    parent.wait()
-    until(lambda: not any(is_running(process) for process in (*workers, *servers)))
-
-
 def until(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -269,56 +313,20 @@ def is_running(process):
         return False
 
 
-def test_arguments_are_read_as_workers_take_them():
-    taken = []
-    outcomes = LocalExecutor(2).map(work, (taken.append(number) or number for number in range(100)))
-    next(outcomes)
-    assert len(taken) <= 6  # two under way, two ahead, and what finished meanwhile
-    assert len(list(outcomes)) == 99
-
-
-def test_workers_are_other_processes_of_one_thread():
-    results = [outcome for _, outcome in LocalExecutor(2).map(threads_and_process, range(4))]
-    assert {threads for threads, _ in results} == {1}
-    assert os.getpid() not in {process for _, process in results}
-    assert available_cores() >= 1
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "first"),
     [
-        pytest.param(["tasks", "build", "--out", "tasks"], "split-*.safetensors", id="while fits are running"),
-        pytest.param(
-            ["run", "--dataset", "toy", "--splits", "0-3", "--max-steps", "1000000", "--wandb", "off"],
-            "record.json",
-            id="while methods train",
-        ),
+        (["tasks", "build", "--out", "tasks"], "split-*.safetensors"),
+        (["run", "--dataset", "toy", "--splits", "0-3", "--max-steps", "1000000", "--wandb", "off"], "record.json"),
     ],
+    ids=["fits", "training"],
 )
 def test_an_interrupt_ends_quietly_and_keeps_what_was_finished(tmp_path, arguments, first):
-    """Ctrl-C, as a terminal sends it: to the whole process group, with more to do than there are workers."""
-    environment = {**os.environ, "FSVI_BENCH_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "fsvi_bench", *arguments, "--workers", "2"]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_heeds_interrupts,
-    )
-    deadline = time.monotonic() + 400  # on a machine busy with other tests
-    while not (kept := list(tmp_path.rglob(first))) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert out == ""
-    assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("fsvi-bench: interrupted; what was finished is kept")
-    assert kept
+    """With more to do than there are workers."""
+    process = command(tmp_path, *arguments)
+    until(lambda: list(tmp_path.rglob(first)), 400)
+    kept = list(tmp_path.rglob(first))
+    assert interrupted(process).splitlines()[-1].startswith("fsvi-bench: interrupted; what was finished is kept")
     assert all(path.is_file() for path in kept)
-    temporary = [path for path in tmp_path.rglob(".*") if path.is_file() and path.name != ".lock"]
-    assert temporary == []
+    assert [path for path in tmp_path.rglob(".*") if path.is_file() and path.name != ".lock"] == []

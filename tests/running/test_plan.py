@@ -48,15 +48,11 @@ def test_by_default_every_method_and_split_of_diabetes():
     assert ("mean-field-vi", "full") not in planned
 
 
-def test_a_method_alone_is_planned_with_no_other():
-    plan = make_plan(Request(methods=["exact"]))
-    assert [(variant.method, variant.family) for variant in plan.variants] == [("exact", "full"), ("exact", "ffg")]
-
-
 def test_a_deterministic_method_is_one_cell_whatever_the_seeds():
     plan = make_plan(Request(methods=["exact", "rand-a"], seeds="0-4"))
-    seeds = {(variant.method, variant.seeds) for variant in plan.variants}
-    assert seeds == {("exact", (0,)), ("rand-a", (0, 1, 2, 3, 4))}
+    seeds = {(variant.method, variant.family): variant.seeds for variant in plan.variants}
+    every = {("rand-a", family): (0, 1, 2, 3, 4) for family in ("full", "ffg")}
+    assert seeds == {("exact", "full"): (0,), ("exact", "ffg"): (0,), **every}
 
 
 def test_seeds_and_sizes_multiply_a_method_that_has_them(tunable):
@@ -69,23 +65,30 @@ def test_seeds_and_sizes_multiply_a_method_that_has_them(tunable):
     assert plan.unused == ()
 
 
-def test_options_are_typed_and_unknown_ones_refused(tunable):
-    options = dict([parse_option("lr=1e-3")])
-    (variant, _) = make_plan(Request(methods=[tunable], options=options)).variants
+def test_options_are_typed_finite_and_known(tunable):
+    (variant, _) = make_plan(Request(methods=[tunable], options=["lr=1e-3"])).variants
     assert variant.hyperparameters["lr"] == 1e-3
-    with pytest.raises(InputError, match="option 'lr'"):
-        make_plan(Request(methods=[tunable], options={"lr": "fast"}))
+    for value in ("fast", ".nan", ".inf"):
+        with pytest.raises(InputError, match="option 'lr'"):
+            make_plan(Request(methods=[tunable], options=[f"lr={value}"]))
     with pytest.raises(InputError, match=r"--set lrr: none of the chosen methods \(Tunable\).*did you mean 'lr'"):
         make_plan(Request(methods=[tunable], options={"lrr": 1}))
 
 
-def test_flags_that_no_method_uses_are_said():
-    plan = make_plan(Request(methods=["exact"], measurement_points=[80], max_steps=10))
-    assert plan.unused == ("--measurement-points", "--max-steps")
-    plan = make_plan(Request(methods=["exact", "mean-field-vi"], measurement_points=[80], max_steps=10))
-    assert plan.unused == ("--measurement-points",)
-    assert make_plan(Request(measurement_points=[80], max_steps=10)).unused == ()
-    assert make_plan(Request(methods=["exact"], protocol="official")).unused == ()  # nobody gave a flag
+@pytest.mark.parametrize(
+    ("given", "unused"),
+    [
+        ({"methods": ["exact"], "measurement_points": [80], "max_steps": 10}, ("--measurement-points", "--max-steps")),
+        (
+            {"methods": ["exact", "mean-field-vi"], "measurement_points": [80], "max_steps": 10},
+            ("--measurement-points",),
+        ),
+        ({"measurement_points": [80], "max_steps": 10}, ()),
+        ({"methods": ["exact"], "protocol": "official"}, ()),  # nobody gave a flag
+    ],
+)
+def test_flags_that_no_method_uses_are_said(given, unused):
+    assert make_plan(Request(**given)).unused == unused
 
 
 def test_a_task_file_stands_for_its_own_split():
@@ -95,28 +98,28 @@ def test_a_task_file_stands_for_its_own_split():
 
 
 @pytest.mark.parametrize(
-    ("request_", "message"),
+    ("given", "message"),
     [
-        (Request(datasets=["bostn"]), "unknown data set 'bostn': did you mean 'boston'"),
-        (Request(datasets=["boston"], splits="0-20"), "boston has no split 20"),
-        (Request(datasets=["protein"], splits="5"), "protein has no split 5; its splits run from 0 to 4"),
-        (Request(methods=["exakt"]), "unknown method 'exakt': did you mean 'exact'"),
-        (Request(families=["fulll"]), "unknown family 'fulll': did you mean 'full'"),
-        (Request(protocol="quik"), "unknown protocol 'quik': did you mean 'quick'"),
-        (Request(splits=""), "--splits '' is not understood"),
-        (Request(seeds=""), "--seeds '' is not understood"),
-        (Request(protocol=""), "unknown protocol ''"),
-        (Request(seeds="a"), "--seeds 'a' is not understood"),
-        (Request(measurement_points=[0]), "--measurement-points is 0, expected 1 or more"),
-        (Request(max_steps=0), "--max-steps is 0, expected 1 or more"),
-        (Request(task_files=[BOSTON], splits="0"), "--splits has no meaning with --task alone"),
-        (Request(task_files=[BOSTON, BOSTON]), "boston split 0 is asked for twice"),
-        (Request(task_files=[BOSTON], datasets=["boston"]), "boston split 0 is asked for twice"),
+        ({"datasets": ["bostn"]}, "unknown data set 'bostn': did you mean 'boston'"),
+        ({"datasets": ["boston"], "splits": "0-20"}, "boston has no split 20"),
+        ({"datasets": ["protein"], "splits": "5"}, "protein has no split 5; its splits run from 0 to 4"),
+        ({"methods": ["exakt"]}, "unknown method 'exakt': did you mean 'exact'"),
+        ({"families": ["fulll"]}, "unknown family 'fulll': did you mean 'full'"),
+        ({"protocol": "quik"}, "unknown protocol 'quik': did you mean 'quick'"),
+        ({"protocol": ""}, "unknown protocol ''"),
+        ({"splits": ""}, "--splits '' is not understood"),
+        ({"seeds": ""}, "--seeds '' is not understood"),
+        ({"seeds": "a"}, "--seeds 'a' is not understood"),
+        ({"measurement_points": [0]}, "--measurement-points is 0, expected 1 or more"),
+        ({"max_steps": 0}, "--max-steps is 0, expected 1 or more"),
+        ({"task_files": [BOSTON], "splits": "0"}, "--splits has no meaning with --task alone"),
+        ({"task_files": [BOSTON, BOSTON]}, "boston split 0 is asked for twice"),
+        ({"task_files": [BOSTON], "datasets": ["boston"]}, "boston split 0 is asked for twice"),
     ],
 )
-def test_nonsense_is_refused(request_, message):
+def test_nonsense_is_refused(given, message):
     with pytest.raises(InputError, match=message):
-        make_plan(request_)
+        make_plan(Request(**given))
 
 
 @pytest.mark.parametrize(
@@ -158,12 +161,6 @@ def test_two_methods_of_one_name_are_refused_and_one_given_twice_is_one(tunable,
     path.write_text(path.read_text().replace("class Tunable", "class exact"))
     with pytest.raises(InputError, match="the name 'exact' is taken"):
         make_plan(Request(methods=[f"{path}:exact"]))
-
-
-@pytest.mark.parametrize("value", [".nan", ".inf"])
-def test_options_are_finite(tunable, value):
-    with pytest.raises(InputError, match="option 'lr'"):
-        make_plan(Request(methods=[tunable], options=dict([parse_option(f"lr={value}")])))
 
 
 def cells_of(**request):

@@ -14,7 +14,7 @@ from tests.running import comparable
 from tests.running.clusters import TwoNodes, cluster_environment, require_namespaces
 from tests.running.test_executors import until
 
-pytestmark = [pytest.mark.slow(seconds=60), pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 SIZES = (3, 5, 8)
 CELLS = 4 * 2 * len(SIZES)

@@ -20,22 +20,14 @@ from tests.requirements import skip_or_fail
 KILLS = int(os.environ.get("FSVI_BENCH_KILLS", "5"))
 METHODS = os.environ.get("FSVI_BENCH_KILL_METHODS", "exact mean-field-vi rand-a-ngd").split()
 SPLITS = os.environ.get("FSVI_BENCH_KILL_SPLITS", "0-3")
-GRID = [
-    "--dataset",
-    "toy",
-    "--splits",
-    SPLITS,
-    "--max-steps",
-    "200",
-    *(word for name in METHODS for word in ("--method", name)),
-]
+GRID = f"--dataset toy --splits {SPLITS} --max-steps 200".split() + [w for name in METHODS for w in ("--method", name)]
+pytestmark = pytest.mark.slow
 
 
-def start(out: Path, *arguments: str, **options) -> subprocess.Popen:
+def start(out: Path, *arguments: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "fsvi_bench", "run", *arguments, "--wandb", "off", "--out", str(out)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, start_new_session=True, **pipes)
 
 
 def finish(process: subprocess.Popen, seconds: float = 300) -> tuple[int, str, str]:
@@ -78,7 +70,6 @@ def kill_after(process: subprocess.Popen, out: Path, records: int, seconds: floa
     process.communicate()
 
 
-@pytest.mark.slow(seconds=40)
 def test_killed_again_and_again_a_run_loses_nothing(tmp_path):
     """`kill -9` of the whole process group at random moments of its work."""
     status, expected, _ = finish(start(tmp_path / "whole", *GRID, "--workers", "2", "--json"), 3000)
@@ -120,7 +111,6 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(mount)], check=True)
 
 
-@pytest.mark.slow(seconds=40)
 def test_a_full_disk_is_said_plainly_and_costs_nothing_that_is_finished(tmp_path, small_disk):
     grid = ["--dataset", "toy", "--method", "exact", "--method", "mean-field-vi", "--max-steps", "50"]
     expected = finish(start(tmp_path / "whole", *grid, "--json"))[1]
@@ -143,7 +133,6 @@ def test_a_full_disk_is_said_plainly_and_costs_nothing_that_is_finished(tmp_path
     assert {path: after[path] for path in before} == before
 
 
-@pytest.mark.slow(seconds=40)
 def test_two_runs_in_one_folder_are_told_apart(tmp_path):
     """The first goes on undisturbed; its lock ends with it, even with -9."""
     endless = ["--dataset", "toy", "--splits", "0", "--method", "mean-field-vi", "--max-steps", "10000000"]

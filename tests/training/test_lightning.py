@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.loggers import CSVLogger
 
 from fsvi_bench.conformance.subject import toy_problems
 from fsvi_bench.errors import InputError
@@ -16,6 +14,7 @@ from fsvi_bench.methods.rand_a_ngd import RandANgd
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.methods.ssge import Ssge
 from tests.methods.table import TABLE, label
+from tests.training import Recorder, trained
 
 STEPS, CUT = 30, 10
 
@@ -37,26 +36,6 @@ RESUMED = [
 ]
 
 
-QUIET = {
-    "accelerator": "cpu",
-    "logger": False,
-    "enable_progress_bar": False,
-    "enable_checkpointing": False,
-    "enable_model_summary": False,
-}
-
-
-class Recorder(CSVLogger):
-    """Keeps what is logged."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.seen = []
-
-    def log_metrics(self, metrics, step=None):
-        self.seen.append((step, dict(metrics)))
-
-
 def make(name, family, settings, steps=STEPS):
     entry = load_method(name)
     options = entry.options({"max_steps": steps, **settings})
@@ -66,12 +45,8 @@ def make(name, family, settings, steps=STEPS):
 def fitted(method, folder, ckpt_path=None, every=CUT):
     """By a Trainer with a logger and checkpoints, as a user writes it."""
     checkpoints = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=every, save_top_k=-1)
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", logger=Recorder(folder), callbacks=[checkpoints], log_every_n_steps=10,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(method, datamodule=method.data(), ckpt_path=ckpt_path)
-    return trainer
+    settings = {"logger": Recorder(), "log_every_n_steps": 10, "enable_checkpointing": True}
+    return trained(method, checkpoints, ckpt_path=ckpt_path, **settings)
 
 
 def same(one, other):
@@ -126,9 +101,7 @@ def test_a_run_that_the_trainers_own_max_steps_cut_goes_on_from_its_checkpoint(t
     """Lightning calls its epoch done, so that one more of `max_epochs=1` would do nothing without a word."""
     whole, begun, resumed = (make(name, "full", {"M": 10}, steps=27) for _ in range(3))
     fitted(whole, tmp_path)
-    trainer = pl.Trainer(max_epochs=1, max_steps=11, **QUIET)
-    trainer.fit(begun, datamodule=begun.data())
-    trainer.save_checkpoint(tmp_path / "cut.ckpt")
+    trained(begun, max_steps=11).save_checkpoint(tmp_path / "cut.ckpt")
     assert begun.steps_done == 11
     fitted(resumed, tmp_path / "again", tmp_path / "cut.ckpt")
     assert same(resumed.posterior(), whole.posterior())
@@ -136,9 +109,7 @@ def test_a_run_that_the_trainers_own_max_steps_cut_goes_on_from_its_checkpoint(t
 
 def test_a_checkpoint_of_weights_alone_gives_the_posterior_back(tmp_path):
     begun = make("rand-a", "full", {"M": 10}, steps=27)
-    trainer = pl.Trainer(max_epochs=1, max_steps=11, **QUIET)
-    trainer.fit(begun, datamodule=begun.data())
-    trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    trained(begun, max_steps=11).save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
     loaded = RandA.load_from_checkpoint(tmp_path / "weights.ckpt", tasks=toy_problems(2), M=10, max_steps=27)
     assert same(loaded.posterior(), begun.posterior())
 
@@ -157,7 +128,7 @@ class OneNumber(RandA):
 def test_a_loss_that_is_one_number_for_all_problems_is_refused():
     method = OneNumber(toy_problems(2), "full", M=10, max_steps=2)
     with pytest.raises(InputError, match=r"loss has shape \[\], expected \[2\]: one number for each problem"):
-        pl.Trainer(max_epochs=1, **QUIET).fit(method, datamodule=method.data())
+        trained(method)
 
 
 @pytest.mark.parametrize(("row", "settings"), [(r, r.variants[0]) for r in TABLE if not r.closed_form], ids=label)
@@ -177,13 +148,10 @@ def test_what_is_trained_is_the_modules_and_its_state_is_the_posterior(row, sett
     assert other.work() == method.work()
 
 
-def test_natural_gradients_log_the_objective(tmp_path):
+def test_natural_gradients_log_the_objective():
     """What is logged after a step is its loss: q's value on that step's own set, not a stand-in."""
-    logger = CSVLogger(tmp_path)
     method = RandANgd(toy_problems(1), "full", [0], max_steps=4, M=10, averaging=0.0)
-    quiet = {"accelerator": "cpu", "enable_progress_bar": False, "enable_checkpointing": False}
-    trainer = pl.Trainer(max_epochs=1, logger=logger, log_every_n_steps=2, **quiet)
-    trainer.fit(method, datamodule=method.data())
+    trainer = trained(method, logger=Recorder(), log_every_n_steps=2)
     batches = list(method.data().train_dataloader())
     with torch.no_grad():
         expected = float(method.loss(method.q(), batches[-1])[0])
@@ -214,7 +182,7 @@ def test_ssge_logs_the_objective(tmp_path):
 def test_a_trainer_that_would_couple_problems_or_skip_steps_is_refused(settings, message):
     method = make("rand-a", "full", {"M": 10}, steps=2)
     with pytest.raises(InputError, match=message) as caught:
-        pl.Trainer(max_epochs=1, **QUIET, **settings).fit(method, datamodule=method.data())
+        trained(method, **settings)
     assert "\n" not in str(caught.value)
     assert method.steps_done == 0
 
@@ -222,8 +190,7 @@ def test_a_trainer_that_would_couple_problems_or_skip_steps_is_refused(settings,
 @pytest.mark.parametrize(("count", "algorithm"), [(1, "norm"), (2, "value")])
 def test_clipping_that_couples_nothing_is_taken(count, algorithm):
     method = RandA(toy_problems(count), "full", M=10, max_steps=2)
-    trainer = pl.Trainer(max_epochs=1, **QUIET, gradient_clip_val=1.0, gradient_clip_algorithm=algorithm)
-    trainer.fit(method, datamodule=method.data())
+    trained(method, gradient_clip_val=1.0, gradient_clip_algorithm=algorithm)
     assert method.steps_done == 2
 
 
@@ -234,9 +201,9 @@ def test_clipping_that_couples_nothing_is_taken(count, algorithm):
 )
 def test_a_finished_run_that_is_fitted_again_stays_as_it_is(name, settings):
     method = make(name, "full", {"M": 10, **settings}, steps=5)
-    pl.Trainer(max_epochs=1, **QUIET).fit(method, datamodule=method.data())
+    trained(method)
     ended = method.posterior()
-    pl.Trainer(max_epochs=1, **QUIET).fit(method, datamodule=method.data())
+    trained(method)
     assert method.steps_done == 5
     assert same(method.posterior(), ended)
 

@@ -9,39 +9,19 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import WandbLogger
-from pytorch_lightning.loggers.logger import DummyLogger
 
 from fsvi_bench import BernoulliDropout, InputError, RandA, RandANgd, Scores, score
 from fsvi_bench.tasks.task import Task
 from tests.presenting.wandb_file import read_run
-
-
-class Recording(DummyLogger):
-    """Remembers what it was told."""
-
-    def __init__(self):
-        super().__init__()
-        self.lines = []
-
-    def log_metrics(self, metrics, step=None):
-        self.lines.append((step, dict(metrics)))
-
-
-def trained(method, *callbacks, logger=False, **settings):
-    trainer = pl.Trainer(
-        max_epochs=1, devices=1, logger=logger, callbacks=list(callbacks), enable_progress_bar=False,
-        enable_model_summary=False, **{"accelerator": "cpu", "enable_checkpointing": False, **settings},
-    )  # fmt: skip
-    trainer.fit(method, datamodule=method.data())
-    return trainer
+from tests.training import Recorder, trained
 
 
 def scored(logger):
-    return {step: metrics for step, metrics in logger.lines if "kl" in metrics}
+    return {step: metrics for step, metrics in logger.seen if "kl" in metrics}
 
 
 def test_kl_and_nlpd_at_the_start_on_the_way_and_at_the_end(toy):
-    logger, method = Recording(), RandA(toy, "ffg", max_steps=25, M=10)
+    logger, method = Recorder(), RandA(toy, "ffg", max_steps=25, M=10)
     trainer = trained(method, Scores(toy, every=10), logger=logger, log_every_n_steps=5)
     found = scored(logger)
     assert list(found) == [0, 10, 20, 25]
@@ -49,11 +29,11 @@ def test_kl_and_nlpd_at_the_start_on_the_way_and_at_the_end(toy):
     final = score(method.posterior()[0], toy)
     assert found[25] == {"kl": final["kl"], "nlpd": final["nlpd"]}
     assert trainer.callback_metrics["kl"] == final["kl"]
-    assert any("loss" in metrics for _, metrics in logger.lines)
+    assert any("loss" in metrics for _, metrics in logger.seen)
 
 
 def test_several_problems_have_a_mean_and_their_own(toy):
-    logger, method = Recording(), RandANgd([toy, toy, toy], seeds=[4, 5, 6], max_steps=6, M=10)
+    logger, method = Recorder(), RandANgd([toy, toy, toy], seeds=[4, 5, 6], max_steps=6, M=10)
     trained(method, Scores([toy] * 3, every=3), logger=logger)
     found = scored(logger)
     assert list(found) == [0, 3, 6]
@@ -67,13 +47,13 @@ def test_several_problems_have_a_mean_and_their_own(toy):
 
 def test_training_does_not_notice(toy):
     watched, alone = (RandA(toy, "full", max_steps=12, M=10) for _ in range(2))
-    trained(watched, Scores(toy, every=1), logger=Recording())
+    trained(watched, Scores(toy, every=1), logger=Recorder())
     trained(alone)
     assert torch.equal(watched.posterior().scale_tril, alone.posterior().scale_tril)
 
 
 def test_a_posterior_without_a_density_has_an_infinite_kl(toy):
-    logger = Recording()
+    logger = Recorder()
     trained(BernoulliDropout(toy, training="masks", max_steps=4), Scores(toy, every=2), logger=logger)
     found = scored(logger)
     assert [metrics["kl"] for metrics in found.values()] == [math.inf] * 3
@@ -81,7 +61,7 @@ def test_a_posterior_without_a_density_has_an_infinite_kl(toy):
 
 
 def test_a_checkpoint_can_follow_it(toy, tmp_path):
-    logger, best = Recording(), ModelCheckpoint(tmp_path, monitor="kl", every_n_train_steps=5)
+    logger, best = Recorder(), ModelCheckpoint(tmp_path, monitor="kl", every_n_train_steps=5)
     trained(RandA(toy, "ffg", max_steps=20, M=10), Scores(toy, every=5), best, logger=logger, enable_checkpointing=True)
     assert best.best_model_score == min(metrics["kl"] for step, metrics in scored(logger).items() if step)
 
@@ -106,18 +86,18 @@ def test_what_is_no_method_is_refused(toy):
         def configure_optimizers(self):
             return None
 
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[Scores(toy)]
-    )
+        def data(self):
+            return pl.LightningDataModule.from_datasets(torch.utils.data.TensorDataset(torch.zeros(1)))
+
     with pytest.raises(InputError, match="Scores follows a Method of fsvi-bench, got a Other"):
-        trainer.fit(Other(), torch.utils.data.DataLoader([1]))
+        trained(Other(), Scores(toy))
 
 
 @pytest.mark.parametrize("accelerator", ["cpu", *(["gpu"] if torch.cuda.is_available() else [])])
 def test_scores_are_the_cpus_on_every_device(toy, accelerator):
     found = {}
     for place in ("cpu", accelerator):
-        logger = Recording()
+        logger = Recorder()
         trained(RandA(toy, "full", max_steps=20, M=10), Scores(toy, every=10), logger=logger, accelerator=place)
         found[place] = scored(logger)
     for step, metrics in found[accelerator].items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pytorch_lightning.utilities.warnings import PossibleUserWarning
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.base import Method
@@ -68,15 +70,11 @@ def test_the_clock_stands_still_while_somebody_looks(toy, clock):
     assert method.calls == list(range(20))
 
 
-def test_nobody_need_look(toy, clock):
-    method = Counting([toy], clock)
+def test_nobody_need_look_and_before_the_first_step_only_who_asks(toy, clock):
+    method, seen = Counting([toy], clock), []
     assert train(method, "cpu") == 20
     assert method.calls == list(range(20))
-
-
-def test_before_the_first_step_is_looked_only_when_asked_for(toy, clock):
-    method, seen = Counting([toy], clock), []
-    train(method, "cpu", lambda steps, seconds: seen.append(steps), [5, 20])
+    train(Counting([toy], clock), "cpu", lambda steps, seconds: seen.append(steps), [5, 20])
     assert seen == [5, 20]
 
 
@@ -155,12 +153,13 @@ def test_a_trace_keeps_every_digit(tmp_path):
         "steps,seconds,kl,nlpd\n0,0,x,1\n",
         "steps,seconds,kl,nlpd\n0\n",
         "steps,seconds,kl,nlpd,kl_moment_matched,nlpd_moment_matched\n0,0,1,1,1,1\n",
+        Trace([TracePoint(3, 0.0, 1.0, 1.0, 0.0, 0.0, 5.0)]).to_csv().removesuffix(",5.0\n"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path, text):
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match="is not a trace"):
+    with pytest.raises(InputError, match=r"is not a trace \(.*\), expected numbers under steps,seconds,kl"):
         read_trace(path)
 
 
@@ -230,8 +229,14 @@ def test_lightnings_logger_keeps_the_level_that_the_user_gave_it(toy, clock, mon
     assert logger.level == level
 
 
-def test_a_cut_off_line_is_refused(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text(Trace([TracePoint(3, 0.0, 1.0, 1.0, 0.0, 0.0, 5.0)]).to_csv().removesuffix(",5.0\n"))
-    with pytest.raises(InputError, match=r"is not a trace \(.*\), expected numbers under steps,seconds,kl"):
-        read_trace(path)
+def test_advice_about_gpus_is_dropped_and_other_warnings_are_not(toy, clock):
+    def warn(*_):
+        for words in ("GPU available but not used. You can set it by", "something else"):
+            warnings.warn(words, PossibleUserWarning, stacklevel=1)
+
+    before = list(warnings.filters)
+    with pytest.warns(PossibleUserWarning) as said:
+        train(Counting([toy], clock), "cpu", warn, [5])
+    assert [str(each.message) for each in said if each.category is PossibleUserWarning][-1:] == ["something else"]
+    assert not any("GPU available" in str(each.message) for each in said)
+    assert warnings.filters == before

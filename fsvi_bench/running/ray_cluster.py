@@ -15,23 +15,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError, quoted
-from fsvi_bench.running.executors.base import Argument, Result, WorkerDied, WorkersLost, answer, as_result, read_answer
-from fsvi_bench.running.executors.local import available_cores
+from fsvi_bench.running.executors import (
+    RETRIES,
+    Argument,
+    Result,
+    WorkerDied,
+    WorkersLost,
+    answer,
+    available_cores,
+    share_out,
+)
 from fsvi_bench.sources import package_sha256
 from fsvi_bench.threads import use_one_thread
 
 if TYPE_CHECKING:
     from fsvi_bench.training.trainer import Device
 
-#: How often Ray makes a call again whose worker or node was lost. A call's own exception is never tried again.
-RETRIES = 3
 #: Seconds without a word from the head, and without any worker node, after which the cluster is given up. The first is
 #: shorter than the 60 s after which Ray would end this very process.
 HEAD_PATIENCE, WORKER_PATIENCE = 20.0, 60.0
@@ -39,11 +45,10 @@ _LOOK_EVERY = 2.0
 #: Seconds that a cluster has for taking this process in.
 PATIENCE = 30.0
 #: What this process tells Ray unless the environment says otherwise. A link that goes silent is noticed after 8 s, not
-#: never; a call that is killed for memory is tried again as often as any other, not for ever.
+#: never.
 SETTINGS = {
     "RAY_grpc_client_keepalive_time_ms": "5000",
     "RAY_grpc_client_keepalive_timeout_ms": "3000",
-    "RAY_task_oom_retries": "3",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # of a cluster started here; Ray's workers would give way to everything else
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -57,7 +62,7 @@ _PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, lo
 class RayExecutor:
     """Calls as tasks of a Ray cluster, one thread each, on a CPU core or on a share of a GPU.
 
-    Calls whose worker or node is lost are made again elsewhere by Ray; results travel back to this process.
+    Results travel back to this process.
     """
 
     address: str  #: host:port of the cluster's head
@@ -78,7 +83,7 @@ class RayExecutor:
             raise InputError(
                 f"--gpu-share is {gpu_share:g}, expected above 0 and at most 1; 0.25 is four calls per GPU"
             )
-        executor = cls(connect(address, workers), workers, gpu_share)
+        executor = cls(_join(address, workers), workers, gpu_share)
         if executor.room() < 1:
             raise InputError(
                 f"the Ray cluster at {executor.address} has no CPU to offer; start nodes with --num-cpus of 1 or more"
@@ -122,21 +127,21 @@ class RayExecutor:
         import ray
 
         share = (self.gpu_share or 1.0) if self.device == "cuda" else 0.0
-        task = ray.remote(num_cpus=1, num_gpus=share, max_retries=RETRIES, retry_exceptions=False)(_attempt)
-        rest, under_way, watch = iter(arguments), dict[Any, Argument](), _Watch(self)
+        task = ray.remote(num_cpus=1, num_gpus=share, max_retries=0)(_attempt)
+        under_way: dict[Future[bytes], Any] = {}
+
+        def submit(call: bytes) -> Future[bytes]:
+            reference = task.remote(call, package_sha256(), arithmetic())
+            future: Future[bytes] = reference.future()
+            under_way[future] = reference
+            future.add_done_callback(under_way.pop)
+            return future
+
         try:
-            while True:
-                for argument in islice(rest, max(0, max(1, watch.workers()) - len(under_way))):
-                    call = pickle.dumps(partial(function, argument))
-                    under_way[task.remote(call, package_sha256(), arithmetic())] = argument
-                if not under_way:
-                    return
-                done, _ = ray.wait(list(under_way), timeout=1.0)
-                for reference in done:
-                    yield under_way.pop(reference), _outcome(reference, self.head_patience)
+            yield from share_out(function, arguments, _Watch(self), submit, _answered)
         finally:
-            if under_way and answers(self.address):
-                for reference in under_way:
+            if under_way and _listens(self.address):
+                for reference in list(under_way.values()):
                     ray.cancel(reference, force=True)
 
     def room(self) -> int:
@@ -147,7 +152,7 @@ class RayExecutor:
         """
         import ray
 
-        if not answers(self.address):
+        if not _listens(self.address):
             # Asked by hand: without its head, Ray would hang for a minute and then end this process.
             raise WorkersLost(f"the Ray cluster at {self.address} is lost: its head does not answer")
         room = 0
@@ -161,7 +166,7 @@ class RayExecutor:
 
 
 class _Watch:
-    """Looks now and then whether the cluster is still there and how much room it has.
+    """Says how many calls there is room for, and looks now and then whether the cluster is still there.
 
     Ray itself waits for ever when all worker nodes are gone, and ends this process without a word to its caller when
     the head is gone.
@@ -169,24 +174,19 @@ class _Watch:
 
     def __init__(self, executor: RayExecutor) -> None:
         self.executor, self.room, self.looked = executor, 1, -math.inf
-        self.head_seen = self.room_seen = time.monotonic()
+        self.head_seen = self.node_seen = time.monotonic()
 
-    def workers(self) -> int:
-        """How many calls there is room for.
-
-        Raises:
-            WorkersLost: the cluster has been gone for too long.
-        """
+    def __call__(self) -> int:
         now = time.monotonic()
         if now - self.looked < _LOOK_EVERY:
             return self.room
         with contextlib.suppress(WorkersLost):
             self.room, self.head_seen = self.executor.room(), now
         if self.room > 0:
-            self.room_seen = now
+            self.node_seen = now
         self.looked = time.monotonic()
         self._require(now - self.head_seen, self.executor.head_patience, "its head does not answer")
-        self._require(now - self.room_seen, self.executor.worker_patience, "it has no worker node left")
+        self._require(now - self.node_seen, self.executor.worker_patience, "it has no worker node left")
         return self.room
 
     def _require(self, seconds: float, patience: float, what: str) -> None:
@@ -213,15 +213,12 @@ def _refuse(host: str) -> None:
     )
 
 
-def _outcome(reference: Any, patience: float) -> Any:
-    """A finished task's result or the error that is its result; raises what ends everything."""
-    import ray
-    from ray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RayTaskError
+def _answered(future: Future[bytes]) -> bytes:
+    """A finished task's answer; an error of Ray's as one of ours."""
+    from ray.exceptions import LocalRayletDiedError, RayError, RayTaskError
 
     try:
-        answered = ray.get(reference, timeout=patience)
-    except GetTimeoutError as error:
-        raise WorkersLost("the Ray cluster does not hand out a finished result; run the same command again") from error
+        return future.result()
     except LocalRayletDiedError as error:
         raise WorkersLost("this machine is no node of the Ray cluster any more; start it and run again") from error
     except RayTaskError as error:  # not the call's own error, which `answer` returns
@@ -230,25 +227,24 @@ def _outcome(reference: Any, patience: float) -> Any:
             "the same version of it, and of Ray and Python, on every node"
         ) from error
     except RayError as error:
-        return WorkerDied(
+        raise WorkerDied(
             f"the worker that computed this was lost {RETRIES + 1} times ({type(error).__name__}); it may have run out "
             "of memory"
-        )
+        ) from error
+
+
+def _listens(address: str) -> bool:
+    """Whether something listens at `host:port`."""
+    host, _, port = address.rpartition(":")
     try:
-        return read_answer(answered)
-    except Exception as error:
-        return as_result(error)
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5.0):
+            return True
+    except OSError:
+        return False
 
 
-def connect(address: str | None, workers: int | None) -> str:
-    """Joins the cluster at `host:port` (or `auto`: the one that runs on this machine), or starts one for this process.
-
-    Returns:
-        host:port of its head.
-
-    Raises:
-        InputError: Ray is not installed, or there is no cluster at the address that takes this process in.
-    """
+def _join(address: str | None, workers: int | None) -> str:
+    """Joins a cluster, or starts one for this process; host:port of its head. Raises as `RayExecutor.connect`."""
     _require_ray(ours=address is None)
     import ray
 
@@ -262,24 +258,15 @@ def connect(address: str | None, workers: int | None) -> str:
     return str(ray.get_runtime_context().gcs_address)
 
 
-def answers(address: str, seconds: float = 5.0) -> bool:
-    """Whether something listens at `host:port`."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds):
-            return True
-    except OSError:
-        return False
-
-
 def _require_ray(ours: bool) -> None:
     """Imports Ray, which reads its settings at import and never again."""
     if "ray" not in sys.modules:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
         if ours:
-            # Ports of a cluster started here may be reached from other machines: by nobody without the token.
-            os.environ["RAY_AUTH_MODE"] = "token"
+            # Listens on the loopback address. Some ports may be reached from other machines all the same: by nobody
+            # without the token.
+            os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray  # noqa: F401
@@ -300,15 +287,15 @@ def _require_cluster(address: str) -> None:
         host, colon, port = address.rpartition(":")
         if "://" in address or not (host and colon and port.isdecimal() and int(port) < 65536):
             raise InputError(f"--ray-address is {quoted(address)}, which is not host:port; {mend}")
-        if not answers(address):
+        if not _listens(address):
             raise InputError(f"nothing answers at {address}; {mend}")
     try:
         command = [sys.executable, "-c", _PROBE, address]
-        probe = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
+        probe = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
         if probe.returncode == 0:
             return
-        said = probe.stderr.decode(errors="replace")
-        how = f"does not take this process in ({(said.strip().splitlines() or ['no reason given'])[-1]})"
+        said = probe.stderr.strip()
+        how = f"does not take this process in ({(said.splitlines() or ['no reason given'])[-1]})"
     except subprocess.TimeoutExpired as error:
         said = (error.stderr or b"").decode(errors="replace")
         how = f"did not take this process in within {PATIENCE:.0f} s"
