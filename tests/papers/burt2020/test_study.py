@@ -225,15 +225,6 @@ def test_a_diverged_cell_outweighs_the_others_however_they_stand():
     assert (boston.outcome, boston.agreeing, boston.splits) == ("undecided", 1, 3)
 
 
-def test_another_outcome_with_jitter_is_told_and_a_data_set_counts_once():
-    """With jitter RANDA's KL is put above SSGE's on one split of boston: one infinite difference of three is below 0."""
-    tables = changed(lambda c: line("rand-a", jitter=1e-6)(c) & (c["split"] == 1), kl=math.inf)
-    table = verdict_table(judge_study(tables.cells, CLAIMS)).set_index("claim")
-    ends = table.loc["section 4, of methods in general: SSGE ends further from the posterior than RANDA (full)"]
-    assert ends["held"] == "boston 3/3, power 3/3"
-    assert ends["another outcome with jitter"] == "boston (1e-6) 2/3: undecided"
-
-
 def test_every_claim_of_the_file_is_planned_somewhere_and_an_unknown_one_refused():
     found = judge_study(whole().cells, CLAIMS)
     assert {*found["statistic"]} == {each.statistic for each in CLAIMS}
@@ -251,12 +242,6 @@ def test_splits_are_not_counted_twice_by_other_steps_or_seeds(tmp_path, change):
     again = cells[cells["method"] == "rand-a"].iloc[:1].assign(**change)
     write_tables(Tables(pd.concat([cells, again]), curves), tmp_path / "study")
     with pytest.raises(InputError, match="holds boston split 0 rand-a twice"):
-        reproduce(tmp_path)
-
-
-def test_a_split_on_two_tasks_is_refused(tmp_path):
-    write_tables(changed(lambda c: c.index == 0, task="f" * 12), tmp_path / "study")
-    with pytest.raises(InputError, match="holds boston split 0 on two tasks"):
         reproduce(tmp_path)
 
 

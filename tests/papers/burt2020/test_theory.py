@@ -62,18 +62,6 @@ def test_divergences_of_values_are_those_of_their_covariances(rows):
     close(kl(of_values(mean, factor, A)), expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("generator", GENERATORS, ids=lambda g: g.name)
-def test_of_one_value_they_are_one_dimensional_integrals(generator):
-    mean, factor, Phi = drawn_model()
-    q = stats.norm(float(Phi[0] @ mean), float((Phi[0] @ factor).norm()))
-    p = stats.norm(0, float(Phi[0].norm()))
-    end = -p.ppf(1e-17)
-    expected, _ = integrate.quad(
-        lambda y: generator.f(math.exp(q.logpdf(y) - p.logpdf(y))) * p.pdf(y), -end, end, limit=1000, epsabs=1e-13
-    )
-    assert float(generator.divergence(of_values(mean, factor, Phi[:1]))) == pytest.approx(expected, rel=1e-6)
-
-
 def test_more_values_than_the_rank_say_what_independent_ones_do():
     """12 values of rank 8: any 8 of them determine the others, as do 3 of 9 values at three points."""
     mean, factor, Phi = drawn_model()
@@ -122,12 +110,6 @@ def test_shortfall_of_a_fold_is_the_difference_of_two_kls(mean, scale):
     folded = integrate.quad(integrand, 0, abs(mean) + 12 * scale, limit=400, epsabs=1e-13)[0]
     weight = 0.5 * (scale**2 + mean**2 - 1) - math.log(scale)
     assert folded_shortfall(mean, scale) == pytest.approx(weight - folded, abs=1e-9)
-
-
-def test_a_fold_far_out_costs_one_bit_and_a_symmetric_one_nothing():
-    """Far from 0 the sign is all that is lost: log 2."""
-    assert folded_shortfall(9.0, 1.0) == pytest.approx(math.log(2), rel=1e-9)
-    assert folded_shortfall(0.0, 2.0) == pytest.approx(0, abs=1e-12)
 
 
 def test_indicators_lose_everything_as_their_cells_shrink():
@@ -194,16 +176,6 @@ def test_claims_on_singular_laws_notice_a_breach(case):
     shown = judged(singular.judged_by_case(along.assign(event=1.0), bare))
     excess = shown["proposition 8: explicit event, largest excess over the total variation"].value
     assert excess == pytest.approx(along["overlap"].max(), rel=1e-9)
-
-
-def test_a_case_that_came_to_nothing_lets_no_claim_on_cases_hold(case):
-    along, bare = case
-    numbers = along.select_dtypes("number").columns.drop(["k", "M", "noise", "log_noise"])
-    lost = [along.assign(case="lost", **dict.fromkeys(numbers, math.nan)), bare.assign(case="lost", found=math.nan)]
-    both = [pd.concat(pair, ignore_index=True) for pair in zip(case, lost, strict=True)]
-    found = judged(singular.judged_by_case(both[0], singular.beside_largest(both[1])))
-    assert len(found) == 14
-    assert all(math.isnan(verdict.value) and not verdict.holds for verdict in found.values())
 
 
 def test_the_curve_has_the_slope_of_one_parameter():

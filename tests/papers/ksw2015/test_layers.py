@@ -130,20 +130,6 @@ def test_per_point_noise_is_a_weight_matrix_for_every_point(chunk, monkeypatch):
 # --- Gradients -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "estimator"), CASES)
-def test_gradients_are_those_of_the_noise_that_was_drawn(kind, estimator):
-    granularity = "weight" if kind == "variational-b" else "unit"
-    layer, a = make(kind, granularity), inputs().requires_grad_()
-    learnt = {"theta": layer.theta} | ({"log_alpha": layer.log_alpha} if layer.noise.is_variational else {})
-
-    def outputs(a, *values):
-        return torch.func.functional_call(
-            layer, dict(zip(learnt, values, strict=True)), (a,), {"generator": generator(3), "estimator": estimator}
-        )
-
-    assert torch.autograd.gradcheck(outputs, (a, *learnt.values()), rtol=1e-6, atol=1e-8)
-
-
 def test_rows_of_zeros_give_no_nan():
     for kind, estimator in CASES:
         layer = make(kind)
