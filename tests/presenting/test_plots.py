@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
 
-from fsvi_bench.presenting.plots import FigureSpec, fence, readable
+from fsvi_bench.presenting.plots import FigureSpec, fence
 
 CURVES = pd.DataFrame(
     {
@@ -40,10 +40,6 @@ def points_of(line):
     return line.get_xydata().tolist()
 
 
-def words_of(legend):
-    return [text.get_text() for text in legend.get_texts()]
-
-
 @pytest.mark.parametrize("kind", ["line", "points", "linepoints"])
 def test_lines_and_points_are_the_rows(kind):
     (line,) = axes_of({**OF_B, "kind": kind}).lines
@@ -58,14 +54,6 @@ def test_a_band_and_intervals_lie_between_low_and_high():
     (bars,) = (each for each in axes.collections if isinstance(each, LineCollection))
     assert {tuple(end) for bar in bars.get_segments() for end in bar.tolist()} == corners
     assert points_of(axes.containers[0].lines[0]) == B
-
-
-def test_levels_are_numbers_or_a_columns_values_each_once():
-    horizontal, *vertical = axes_of(
-        {"kind": "hline", "y": 0.5}, {"kind": "vline", "frame": "curves", "x": "step"}
-    ).lines
-    assert horizontal.get_ydata() == [0.5, 0.5]
-    assert [line.get_xdata() for line in vertical] == [[1, 1], [2, 2], [3, 3]]
 
 
 def test_by_draws_each_value_in_the_order_of_the_rows_and_looks_go_round():
@@ -89,52 +77,7 @@ def test_numbers_that_are_not_finite_are_left_out():
     assert np.isfinite(axes.get_ylim()).all()
 
 
-@pytest.mark.parametrize(
-    ("layer", "name"),
-    [
-        ({**OF_CURVES, "frame": "traces"}, "traces"),
-        ({**OF_CURVES, "x": "epoch"}, "epoch"),
-        ({**OF_CURVES, "by": "family"}, "family"),
-        ({**OF_CURVES, "where": {"family": "full"}}, "family"),
-        ({**OF_CURVES, "take": "max", "y": "elbo"}, "elbo"),
-        ({**OF_CURVES, "kind": "band", "low": "lowest"}, "lowest"),
-        ({"kind": "hline", "frame": "curves", "y": "level"}, "level"),
-        ({}, "x"),
-    ],
-)
-def test_what_is_not_there_is_a_key_error(layer, name):
-    with pytest.raises(KeyError, match=name):
-        axes_of(layer)
-
-
 # --- Panels and figures -----------------------------------------------------------------------------------------------
-
-
-def test_legends_have_what_is_labelled_once_and_are_left_out_otherwise():
-    labelled = {**OF_CURVES, "by": "method", "label": "{}"}
-    assert words_of(axes_of(labelled).get_legend()) == ["b", "a"]
-    assert axes_of(labelled, legend=None).get_legend() is axes_of(OF_CURVES).get_legend() is None
-    panel = {"layers": [labelled], "legend": None}
-    (legend,) = figure_of(
-        panel, panel, {"layers": [{**OF_B, "label": "other"}], "legend": None}, legend=3, columns=3
-    ).legends
-    assert words_of(legend) == ["b", "a", "other"]
-
-
-def test_panels_fill_the_rows_and_spare_axes_are_hidden():
-    figure = figure_of({"title": "1"}, {"title": "2"}, {"title": "3"}, columns=2)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["1", "2", "3", ""]
-    assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
-    assert [axes.get_subplotspec().rowspan.start for axes in figure.axes] == [0, 0, 1, 1]
-
-
-def test_braces_other_than_those_of_the_value_are_tex_or_names_from_outside():
-    lines = axes_of(
-        {**OF_B, "label": "opt={'lr': 0.1} {}"},
-        {**OF_B, "by": "method", "label": "$P_{D}$ of {}"},
-        {**OF_B, "by": "step", "where": {"step": [2]}, "label": "$10^{{:.1f}}$"},
-    ).lines
-    assert [line.get_label() for line in lines] == ["opt={'lr': 0.1} {}", "$P_{D}$ of b", "$10^{2.0}$"]
 
 
 def test_a_panel_for_each_value_of_the_first_frame_may_take_words_and_scales_from_its_rows():
@@ -172,14 +115,6 @@ def test_zero_and_infinity_are_arrows_at_the_edges_of_a_logarithmic_axis(horizon
     assert 16.0 < high < 1e4
 
 
-def test_a_group_beyond_the_axis_has_one_pair_of_numbers_and_layers_that_do_not_stretch_it_lie_there():
-    values = pd.DataFrame({"x": [0, 1, 2], "y": [1.0, 2.0, 3.0], "far": [0.1, 50.0, 700.0], "of": ["a", "b", "b"]})
-    of = {"frame": "values", "kind": "points", "beyond": "of"}
-    axes = axes_of(of, {**of, "stretches": False, "y": "far"}, frames={"values": values})
-    assert said(axes) == sorted(["▾", "0.1", "▴", "▴", "50 to\n700"])
-    assert axes.get_ylim()[1] < 4
-
-
 def test_outliers_that_would_flatten_the_rest_are_cut_off():
     rest = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
     far, nearer = np.append(rest, 90.0), np.append(rest, 22.0)
@@ -188,10 +123,3 @@ def test_outliers_that_would_flatten_the_rest_are_cut_off():
     assert fence(nearer) == math.inf  # far out, but six units of 21 are left to the rest
     assert fence(rest) == fence(rest[:1]) == fence(rest[:0]) == math.inf
     assert fence(np.append(np.ones(7), 1.1)) == math.inf  # the rest is one point, which nothing flattens
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.01, "0.01"), (-0.5, "−0.5"), (1e4, "10⁴"), (3e5, "3·10⁵"), (0, "0"), (math.inf, "∞")]
-)
-def test_numbers_are_written_as_they_are_read(value, text):
-    assert readable(value) == text

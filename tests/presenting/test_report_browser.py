@@ -93,47 +93,6 @@ def test_a_click_sorts_numbers_with_infinity_and_what_is_missing_last(visit):
     assert column(page, 0) == sorted(column(page, 0), key=str.lower)
 
 
-@pytest.mark.parametrize("key", ["Enter", "Space"])
-def test_the_keyboard_sorts_too(visit, key):
-    page = visit()
-    nlpd, kl = heading(page, "KL(q‖P_D)"), heading(page, "of its moments")
-    nlpd.get_by_role("button").focus()
-    page.keyboard.press("Tab")
-    page.keyboard.press(key)
-    assert kl.get_attribute("aria-sort") == "ascending"
-    values = column(page, kl.evaluate("th => th.cellIndex"))
-    assert values[:-1] == sorted(values[:-1], key=float)
-    assert values[-1] == ""
-
-
-def test_intervals_can_be_shown(visit):
-    page = visit()
-    interval = page.locator("table.results small.ci").first
-    assert not interval.is_visible()
-    page.get_by_label("show corrected 95 % intervals").check()
-    assert interval.is_visible()
-
-
-@pytest.mark.parametrize("width", [400, 1280])
-def test_nothing_sticks_out_of_the_page(visit, width):
-    page = visit(width)
-    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true })")
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    for name in ("h1", "#results h2", ".drawing svg", "table.closest", ".facts"):
-        assert page.locator(name).first.is_visible(), name
-
-
-def test_printed_on_light_paper_with_every_section_open(visit):
-    page = visit(color_scheme="dark")
-    page.locator("details.dataset > summary").first.click()
-    page.emulate_media(media="print", color_scheme="dark")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("details:not([open])").count() == 0
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert page.locator("details:not([open])").count() > 0
-
-
 def test_markup_in_names_and_reasons_is_shown_as_text(visit):
     page = visit()
     assert page.locator("#troubles .reason").first.inner_text() == "<b>it broke</b>"

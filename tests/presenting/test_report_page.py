@@ -88,16 +88,6 @@ def test_closest_methods_by_data_set_and_family(page):
     assert [cell["bold"] for cell in table["rows"][1]] == ["", "rand-a", "", "", ""]
 
 
-def test_reasons_of_what_did_not_finish(page):
-    (table,) = [t for t in page.tables if "troubles" in t["class"]]
-    found = [[cell["text"] for cell in row] for row in table["rows"][1:]]
-    assert sorted(found) == [
-        ["diverged", "1 of 1", "ssge ffg", "yacht 3", "NaN at step 12"],
-        ["failed", "1 of 1", "fixed-a full", "boston 0", "RuntimeError: it broke"],
-        ["failed", "1 of 20", "fixed-a ffg", "boston 9", "RuntimeError: it broke"],
-    ]
-
-
 def test_what_comes_from_outside_is_text(tmp_path):
     evil = "<script>alert(1)<img src=x.invalid onerror=alert(2)> $\\frac{"
     name = evil.replace("\\", "")  # which no name may hold

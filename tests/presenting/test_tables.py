@@ -8,7 +8,6 @@ import math
 
 import pandas as pd
 import pytest
-from markupsafe import Markup
 
 from fsvi_bench.presenting.tables import Table, TableSpec, Written, as_csv, in_words, select
 
@@ -85,47 +84,12 @@ def test_the_best_is_bold_and_notes_stand_behind_numbers_wherever_a_table_is_sho
     assert as_csv([WRITTEN]).splitlines()[3] == "ssge|,,1.5"
 
 
-def test_a_page_has_keys_to_sort_by_meanings_and_the_reference_apart():
-    text = WRITTEN.html({"kl": "a <distance>"}, lambda name: Markup("<i>{}</i>").format(name[0]), "exact")
-    assert '<th scope="col" aria-sort="none"><button type="button" data-kind="text">method</button></th>' in text
-    assert 'class="n"><button type="button" data-kind="number" title="a &lt;distance&gt;">kl</button>' in text
-    reference, rivals = text.split("<tbody")[1:]
-    assert '<th scope="row" data-v="exact"><i>e</i> exact</th>' in reference
-    assert '<td data-v="a=inf">a=inf <span class="variant">&lt;b&gt;</span></td>' in reference
-    assert '<td class="n" data-v="Infinity">∞</td>' in reference
-    note = '<span class="variant">± 0.20</span><small class="ci">1 to 2</small>'
-    assert f'<td class="n" data-v="1.5"><strong>1.50</strong> {note}</td>' in rivals
-    assert '<td class="n" data-v="">failed</td>' in rivals
-
-
-def test_a_page_writes_numbers_its_own_way_keeps_markup_and_heads_groups():
-    row = (Written("b", Markup("<a>b</a>")), 1.5, None)
-    text = Table(title="", columns=("name", "x", "y"), rows=(row,)).html(
-        {}, form=lambda value: f"<{value}>", groups={"x": "both", "y": "both"}, by="x"
-    )
-    above, headings = text.split("<tr")[1:3]
-    assert '<td colspan="1"></td><th scope="colgroup" colspan="2">both</th>' in above
-    assert headings.count('aria-sort="ascending"') == 1
-    assert 'aria-sort="ascending" class="n"><button type="button" data-kind="number">x</button>' in headings
-    assert '<th scope="row" data-v="b"> <a>b</a></th>' in text
-    assert '<td class="n" data-v="1.5">&lt;1.5&gt;</td>' in text
-
-
 def test_cells_are_pythons_own_and_what_is_missing_is_none():
     """A column of words may hold None; pandas' own kinds have NA."""
     found = of()
     assert [type(cell) for cell in found.rows[0]] == [str, int, float, int, str]
     assert found.rows[1][3:] == (None, None)
     assert math.isnan(found.rows[3][2])
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [({"columns": {"a": "width"}}, "width"), ({"where": {"depth": 1}}, "depth"), ({"frame": "marks"}, "marks")],
-)
-def test_what_is_not_there_is_a_key_error(changes, name):
-    with pytest.raises(KeyError, match=name):
-        TableSpec(**{"title": "scores", "frame": "scores", **changes}).of(FRAMES)
 
 
 @pytest.mark.parametrize(
