@@ -1,7 +1,5 @@
 """Statistics of splits that share rows, and what claims make of them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Records, traces and output folders for tests of the report."""
 
-from __future__ import annotations
-
 import math
 from html.parser import HTMLParser
 from pathlib import Path

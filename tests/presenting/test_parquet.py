@@ -1,7 +1,5 @@
 """The exported tables, as pandas, polars and DuckDB read them."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

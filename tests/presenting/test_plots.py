@@ -1,7 +1,5 @@
 """Figures: each layer draws the rows that it names, panels and legends follow the specification, outliers have arrows."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

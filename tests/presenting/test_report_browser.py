@@ -1,7 +1,5 @@
 """The page in headless Chromium, opened from disk: nothing is fetched, nothing complains, tables sort, nothing sticks out."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

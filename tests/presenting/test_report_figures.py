@@ -1,7 +1,5 @@
 """What a report's figures draw: looked up in their axes; and what becomes of them in the page."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The page's numbers are those of the records, by way of the summary and the statistics; what is foreign is escaped."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

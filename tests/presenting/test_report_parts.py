@@ -1,7 +1,5 @@
 """What sections are made of: comparisons, ranks, groups of failures, provenance and commands."""
 
-from __future__ import annotations
-
 import math
 import shlex
 

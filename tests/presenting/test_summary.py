@@ -1,7 +1,5 @@
 """Tables: what is averaged over what, and how numbers are written."""
 
-from __future__ import annotations
-
 import io
 import math
 

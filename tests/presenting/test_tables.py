@@ -1,7 +1,5 @@
 """Tables: rows and columns that a specification takes from a frame, and how they are written."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Curves of many traces, against the statistics module and by hand; their figure draws these."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

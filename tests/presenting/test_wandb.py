@@ -1,8 +1,6 @@
 """W&B beside a run: nothing is logged twice; whatever fails ends in a note, in bounded time, and is logged by the next
 run. What would make a run is only counted here, or refuses."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Offline runs read back from W&B's own files: what was logged is there, once, and W&B knows the files for its own."""
 
-from __future__ import annotations
-
 import math
 import os
 import socket

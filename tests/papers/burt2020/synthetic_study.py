@@ -1,7 +1,5 @@
 """A study's tables made up from formulas, whole or with holes."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

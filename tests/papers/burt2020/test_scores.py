@@ -1,7 +1,5 @@
 """Figures 2 to 4: the numbers that their marks stand for, what lacks splits, and that titles are true of the protocol."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The study's page: made from its tables alone, its numbers those of the tables, nothing averaged unseen."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import re
@@ -90,20 +88,6 @@ def test_what_is_no_archive_is_refused(tmp_path):
 
 def reproduce(root):
     return REPRODUCTIONS["burt2020-study"].make(Workshop(root, False, Resources(), Silent(), compute=False))
-
-
-@pytest.mark.slow
-def test_the_page_is_made_from_the_tables_alone_byte_for_byte(tmp_path):
-    for name in ("a", "b"):
-        write_tables(with_holes(), tmp_path / name / "study")
-        outcome = reproduce(tmp_path / name)
-        assert outcome.missing == 2
-        assert (tmp_path / name / "study.md") in outcome.files
-    names = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
-    for path in names:
-        assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
-    for link in re.findall(r"\]\((study/[^)]*)\)", (tmp_path / "a" / "study.md").read_text()):
-        assert (tmp_path / "a" / link).is_file()
 
 
 @pytest.mark.slow

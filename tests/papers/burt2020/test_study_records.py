@@ -1,7 +1,5 @@
 """From records to the study's table, to figures 3 and 4, and to what of a plan is missing."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A study that goes on from an earlier sitting's tables."""
 
-from __future__ import annotations
-
 import gzip
 
 import pandas as pd

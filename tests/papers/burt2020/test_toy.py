@@ -1,7 +1,5 @@
 """Figure 1: the curve of a posterior, and numbers of cells in words."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

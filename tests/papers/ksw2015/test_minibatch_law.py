@@ -9,17 +9,13 @@ import torch
 from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.ksw2015.data import load_digits
 from fsvi_bench.papers.ksw2015.measuring import (
     Law,
     MinibatchLawSettings,
     draw_rows,
     fit_law,
     law_of,
-    measure_laws,
 )
-from fsvi_bench.papers.ksw2015.networks import Classifier, NoiseSettings
-from fsvi_bench.papers.ksw2015.variance import frames_of_laws
 
 N, STATES = 4, 3
 
@@ -112,27 +108,6 @@ def test_the_error_of_a_variance_counts_heavy_tails():
     draws = np.random.default_rng(0).exponential(size=(4000, R, M)).mean(-1)
     seen = draws.var(axis=1, ddof=1).std()
     assert law.error_of_a_variance(M, R, "with-replacement") == pytest.approx(seen, rel=0.06)
-
-
-def network(width):
-    images = load_digits()
-    return Classifier(images, NoiseSettings(kind="variational-b"), width, 0), images
-
-
-@pytest.mark.slow
-def test_measured_variances_follow_the_law_on_a_network():
-    settings = MinibatchLawSettings(sizes=(1, 10, 100), repetitions=150, passes=150)
-    at = measure_laws(*network(16), settings, 0)
-    laws = frames_of_laws(at.assign(table="table 1", network=0))["laws"].to_dict("records")
-    assert len(at) == 3 * len(laws) == 12
-    assert ((at["variance"] - at["predicted"]).abs() < 4 * at["expected_error"]).all()
-    for law in laws:
-        if law["estimator"] == "local":
-            assert abs(law["C"]) < 4 * law["C_error"]
-            assert law["shared"] == 0
-        else:
-            assert law["C"] > 4 * law["C_error"]
-            assert abs(law["V"] - law["V_of_passes"]) < 4 * law["V_error"]
 
 
 @pytest.mark.parametrize("changes", [{"sizes": (5,)}, {"sizes": (0, 1)}, {"repetitions": 2}, {"passes": 1}])
