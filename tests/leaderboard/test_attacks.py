@@ -1,8 +1,6 @@
 """Attacks on what is read and ranked: none runs code of an entry. Hostile code in the jail is in `test_jail.py`, spoilt
 results in `test_board.py`, pull requests in `test_workflow.py`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Secrets are kept, and what is drawn from them is what docs/submitting.md says."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Entries of strangers: read strictly, or refused in one sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

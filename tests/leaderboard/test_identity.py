@@ -1,7 +1,5 @@
 """Titles that look like others', and sources that are others'."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What an entry's code can do in the jail: train, and nothing else; and jails that do not hold."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

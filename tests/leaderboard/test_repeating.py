@@ -1,7 +1,5 @@
 """Anyone can make the numbers again: each verification here is a process of its own, by the command line."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,9 +1,6 @@
 """The site in headless Chromium, from disk: how it looks, sorts and compares, and that it asks for nothing outside."""
 
-from __future__ import annotations
-
 import os
-import threading
 from itertools import takewhile
 from pathlib import Path
 
@@ -13,7 +10,6 @@ from fsvi_bench.leaderboard.board import read_board
 from fsvi_bench.leaderboard.ranking import comparison
 from fsvi_bench.leaderboard.site.build import Site, build_site, site_files
 from fsvi_bench.leaderboard.site.output import write_site
-from fsvi_bench.leaderboard.site.serve import address, make_server
 from fsvi_bench.presenting.plots import digits
 from tests.leaderboard.boards import edition, make_board
 from tests.leaderboard.sites import PAGES, kls, save_board
@@ -100,30 +96,6 @@ def test_nothing_serious_stands_in_a_screen_readers_or_a_keyboards_way(visit, na
     assert found["passes"]  # it did look
 
 
-@pytest.mark.parametrize("width", [400, 1280, 1600])
-@pytest.mark.parametrize("name", PAGES)
-def test_nothing_sticks_out_and_no_letters_are_too_small(visit, name, width):
-    page = visit(name, width=width)
-    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    small = page.evaluate(
-        """() => [...document.querySelectorAll('body *')].filter(each =>
-            [...each.childNodes].some(node => node.nodeType === 3 && node.data.trim()) && !each.closest('sub, svg')
-            && parseFloat(getComputedStyle(each).fontSize) < 11.5).map(each => each.outerHTML.slice(0, 90))"""
-    )
-    assert small == []
-
-
-def test_dark_and_light_follow_the_readers_setting(visit):
-    grounds = {}
-    for scheme in ("light", "dark"):
-        page = visit("methods/far.html", color_scheme=scheme)
-        curve = page.locator(".plot svg path[stroke^='var']").first.evaluate("e => getComputedStyle(e).stroke")
-        grounds[scheme] = [page.evaluate("getComputedStyle(document.body).backgroundColor"), curve]
-    assert grounds["light"][0] == "rgb(255, 255, 255)"
-    assert all(light != dark for light, dark in zip(*grounds.values(), strict=True))
-
-
 @pytest.mark.parametrize("key", ["Enter", "Space"])
 def test_headings_sort_and_the_filter_says_how_many_rows_pass(visit, key):
     page = visit()
@@ -139,15 +111,11 @@ def test_headings_sort_and_the_filter_says_how_many_rows_pass(visit, key):
     assert page.locator("#kept").inner_text() == f"3 of {page.locator('.rivals tr').count()} rows"
 
 
-def test_with_500_entries_it_answers_at_once_and_shows_all_when_asked(visit, big):
-    """0.3 s to paint on a quiet machine; a busy one must not decide a test."""
-    page = visit(folder=big, bypass_csp=True)
-    assert page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 3000
+def test_with_500_entries_it_sorts_and_filters_all_and_shows_them_when_asked(visit, big):
+    page = visit(folder=big)
     rows = page.locator("#table-full .rivals tr:visible")
     assert rows.count() == 50
-    timed = "action => { const start = performance.now(); eval(action); document.body.offsetHeight; return performance.now() - start }"
-    sort = "[...document.querySelectorAll('#table-full thead button')].find(b => b.textContent.startsWith('boston')).click()"
-    assert page.evaluate(timed, sort) < 1000
+    page.locator("#table-full th").filter(has_text="boston").get_by_role("button").click()
     values = column(page, "boston")
     assert values == sorted(values, key=float)  # all 500 were sorted, not those that showed
     assert len(values) == 500
@@ -184,15 +152,6 @@ def test_a_comparison_is_chosen_by_lists_or_address_and_leads_nowhere_else(visit
         assert page.locator("#a").input_value() == name != page.locator("#b").input_value()
 
 
-def test_without_scripts_and_in_print_every_row_stands_there(visit, big):
-    page = visit(folder=big, java_script_enabled=False)
-    assert page.locator("#table-full .rivals tr").nth(499).is_visible()
-    assert not page.get_by_label("Filter").is_visible()
-    printed = visit(folder=big)
-    printed.emulate_media(media="print")
-    assert printed.locator("#table-full .rivals tr").nth(499).is_visible()
-
-
 def test_the_policy_would_stop_scripts_even_unescaped(browser, site, tmp_path):
     injected = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title='ran'\"><h1>"
     (tmp_path / "page.html").write_text((site / "compare.html").read_text().replace("<h1>", injected))
@@ -201,19 +160,3 @@ def test_the_policy_would_stop_scripts_even_unescaped(browser, site, tmp_path):
     page.wait_for_load_state("networkidle")
     assert page.title() == "Compare two: fsvi-bench leaderboard"
     page.close()
-
-
-def test_served_it_works_as_from_disk(browser, site):
-    server = make_server(site, 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    complaints, page = [], browser.new_page()
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    try:
-        page.goto(f"{address(server)}compare.html#a=near&b=far")
-        page.locator("#compared").wait_for()
-    finally:
-        page.close()
-        server.shutdown()
-        server.server_close()
-    assert complaints == []

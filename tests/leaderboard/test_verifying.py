@@ -1,7 +1,5 @@
 """From code to results: runs in the jail on every task of an edition, resumed, repeated, and never trusted."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
