@@ -1,7 +1,5 @@
 """`results` reads what `run` wrote."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

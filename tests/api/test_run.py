@@ -1,7 +1,5 @@
 """`fsvi_bench.run` is the command: the same options, records and refusals."""
 
-from __future__ import annotations
-
 import json
 import math
 
