@@ -164,15 +164,6 @@ def blr_posterior_many_digits(Phi, y, noise_variance, digits=50):
 # --- Sparse Gaussian processes ----------------------------------------------------------------------------------------
 
 
-def titsias_bound(X, y, Z, lengthscales, outputscale, noise_variance, jitter):
-    """log N(y; 0, Q + σ²I) − tr(k(X,X) − Q)/(2σ²) with the N×N matrix Q (Titsias 2009, eq. 9)."""
-    cross = rbf_kernel(X, Z, lengthscales, outputscale)
-    inducing = rbf_kernel(Z, Z, lengthscales, outputscale) + jitter * np.eye(len(Z))
-    Q = cross @ np.linalg.inv(inducing) @ cross.T
-    fit = multivariate_normal(np.zeros(len(y)), Q + noise_variance * np.eye(len(y))).logpdf(y)
-    return fit - np.trace(rbf_kernel(X, X, lengthscales, outputscale) - Q) / (2 * noise_variance)
-
-
 def gp_log_evidence(X, y, lengthscales, outputscale, noise_variance):
     marginal = rbf_kernel(X, X, lengthscales, outputscale) + noise_variance * np.eye(len(y))
     return multivariate_normal(np.zeros(len(y)), marginal).logpdf(y)

@@ -88,12 +88,6 @@ def test_covariance_tril_is_the_cholesky_factor_of_the_inverse():
     close(covariance_tril(torch.from_numpy(C)), expected)
 
 
-def test_mean_field_optimum_is_one_over_the_root_of_the_precisions_diagonal():
-    C = random_tril(np.random.default_rng(6), 2, 4, 4)
-    expected = 1 / np.sqrt(np.diagonal(C @ C.mT, axis1=-2, axis2=-1))
-    close(mean_field_optimum_scale(torch.from_numpy(C)), expected, rtol=1e-14)
-
-
 def test_the_kl_at_the_mean_field_optimum_and_its_gradient():
     """½(Σ log Λ_ii − log det Λ) is the KL of the factorised q with those scales; two terms of some nats cancel."""
     posteriors, expected = [blr_posterior(*draw_problem(seed, 9, 4)) for seed in (7, 8)], []

@@ -1,7 +1,5 @@
 """Sigmoid and softplus against mpmath, far out too, and the same bits wherever a number stands."""
 
-from __future__ import annotations
-
 import mpmath
 import pytest
 import torch
@@ -32,10 +30,8 @@ def test_a_number_has_the_same_bits_in_any_place(function):
 
 
 @pytest.mark.parametrize("function", [sigmoid, softplus])
-def test_slopes_pass_gradcheck_and_are_exact_far_out(function):
-    """At 0 too, where |x| has a corner; e⁻⁴⁰ and less is beyond finite differences, and is what it is."""
-    x = f64([-30.0, -3.0, -1e-7, 0.0, 1e-7, 0.5, 30.0]).requires_grad_()
-    assert torch.autograd.gradcheck(function, (x,), rtol=1e-7, atol=1e-9)
+def test_slopes_are_exact(function):
+    """At 0 too, where |x| has a corner."""
     x = f64([*PLACES]).requires_grad_()
     (slope,) = torch.autograd.grad(function(x).sum(), x)
     with mpmath.workdps(40):

@@ -118,27 +118,6 @@ def test_values_and_gradients_equal_the_dense_twins(kind, M, way):
         close(diagonal.root[b], s * in_variances, rtol=1e-10, atol=1e-10)
 
 
-# --- Against automatic differentiation and finite differences ---------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("kind", "M"), [("regular", 3), ("regular", 6), ("regular", 9), ("combination", 6)])
-def test_gradients_pass_gradcheck(kind, M, way):
-    Phi_A, mean, factor, scale = case(kind, M, seed=2)
-    A = measure(Phi_A, **WAYS[way])
-    rows, columns = torch.tril_indices(K, K)
-
-    def full(mean, lower):
-        tril = lower.new_zeros(len(lower), K, K).index_put((torch.arange(3)[:, None], rows, columns), lower)
-        return functional_kl(Gaussian(mean, tril), A)
-
-    mean, lower = mean.requires_grad_(), factor[:, rows, columns].requires_grad_()
-    # Central differences of step 1e-6 are good to 1e-9 or so in numbers of order 1 to 100.
-    assert torch.autograd.gradcheck(full, (mean, lower), rtol=1e-6, atol=1e-7)
-    diagonal = lambda mean, scale: functional_kl(Gaussian(mean, scale), A)  # noqa: E731
-    assert torch.autograd.gradcheck(diagonal, (mean, scale.requires_grad_()), rtol=1e-6, atol=1e-7)
-
-
 # --- Identities -------------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,6 @@ from fsvi_bench.maths.log_uniform import (
     ksw_cubic_kl,
     ksw_lower_bound_kl,
     log_uniform_kl,
-    log_uniform_kl_slope,
     molchanov_kl,
     molchanov_kl_of_u,
 )
@@ -77,20 +76,13 @@ def test_kl_equals_the_integral_of_the_log_density_ratio():
     close(log_uniform_kl(f64(mean**2 / (2 * sd**2))), float(shift[0] - shift[1]), rtol=1e-10)
 
 
-def test_gradients():
-    u = f64([1e-3, 0.5, 0.9, 1.2, 10.0, 48.0, 60.0]).requires_grad_()
-    for function in (log_uniform_kl, log_uniform_kl_slope):
-        assert torch.autograd.gradcheck(function, u)
-        assert torch.autograd.gradgradcheck(function, u)
-    assert torch.autograd.gradcheck(gaussian_dropout_kl, f64([1e-3, 0.3, 4.0]).requires_grad_())
-
-
 def test_nan_stays_where_it_is():
     value = log_uniform_kl(f64([math.nan, -1.0, 2.0, math.inf]))
     assert value[:2].isnan().all()
     assert value[2] == log_uniform_kl(f64(2.0))
     assert value[3] == math.inf
-    assert gaussian_dropout_kl(f64([math.nan, 1.0]))[0].isnan()
+    for function in (gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl):
+        assert function(f64([math.nan, 1.0])).isnan().tolist() == [True, False]
 
 
 # --- Approximations ---------------------------------------------------------------------------------------------------
@@ -147,12 +139,6 @@ def test_alpha_above_one_is_refused(approximation):
 def test_alpha_not_positive_is_refused(function, alpha):
     with pytest.raises(InputError, match=rf"alpha = {alpha:g}, expected alpha > 0"):
         function(f64([0.5, alpha]))
-
-
-@pytest.mark.parametrize("approximation", [ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl])
-def test_gradients_of_the_approximations(approximation):
-    assert torch.autograd.gradcheck(approximation, f64([0.01, 0.3, 0.9]).requires_grad_())
-    assert approximation(f64([math.nan, 0.5])).isnan().tolist() == [True, False]
 
 
 def test_molchanovs_form_in_u_has_its_value_and_passes_gradcheck():

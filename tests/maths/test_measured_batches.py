@@ -6,7 +6,7 @@ import torch
 
 from fsvi_bench.maths.functional_kl import measure
 from tests.maths.draws import close
-from tests.maths.test_functional_kl import WAYS, case, draw_q, draw_sets, everything, gradient
+from tests.maths.test_functional_kl import WAYS, case, everything, gradient
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -38,24 +38,3 @@ def test_a_part_of_a_batch_is_measured_as_those_problems_are(M, kind, way):
 def results(A, mean, factor, scale):
     full, diagonal = gradient(A, mean, factor), gradient(A, mean, scale)
     return full.kl, full.root, diagonal.kl, A.project(mean), A.project_rows(factor)
-
-
-@pytest.mark.parametrize("jitter", [0.0, 1e-3])
-@pytest.mark.parametrize(("k", "M"), [(100, 80), (100, 20), (20, 12), (20, 11), (20, 25)])
-def test_a_problem_is_bitwise_the_same_in_any_batch(k, M, jitter):
-    rng = np.random.default_rng(8)
-    Phi_A, *q = draw_sets(rng, 20, M, k, "duplicates"), *draw_q(rng, 20, k)
-    untouched = [Phi_A.clone(), *(parameter.clone() for parameter in q)]
-
-    def of(problems):
-        return everything(*(tensor[problems].clone() for tensor in (Phi_A, *q)), jitter=jitter)
-
-    together = everything(Phi_A, *q, jitter=jitter)
-    alone = [of(slice(b, b + 1)) for b in range(20)]
-    for batch in (range(20), range(7), range(13, 20)):
-        results = together if len(batch) == 20 else of(slice(batch.start, batch.stop))
-        for place, problem in enumerate(batch):
-            for whole, part in zip(results, alone[problem], strict=True):
-                assert torch.equal(whole[place], part[0])
-    for before, after in zip(untouched, (Phi_A, *q), strict=True):
-        assert torch.equal(before, after)  # and nobody's arguments were written to

@@ -1,7 +1,5 @@
 """Predictive densities of Bernoulli and spike-and-slab models against all 2ᵏ Gaussians, and their identities."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -129,11 +129,3 @@ def test_samples_that_are_not_finite_are_nan_for_their_problem_alone(S, bad, ban
     for before, after in zip(healthy, scores(), strict=True):
         assert torch.equal(after[::2], before[::2])
         assert after[1].isnan().all()
-
-
-@pytest.mark.parametrize(("S", "d"), [(20, 12), (100, 80)])
-def test_a_problem_is_bitwise_the_same_in_any_batch(S, d):
-    samples = samples_of([16, S], 7, S, d)
-    together = spectral_stein_score(samples)
-    for b in range(7):
-        assert torch.equal(together[b], spectral_stein_score(samples[b : b + 1].clone())[0])

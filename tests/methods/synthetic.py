@@ -1,7 +1,5 @@
 """Made up for the tests of what methods share: problems, B at a time, of any shape, no two alike; their objective."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

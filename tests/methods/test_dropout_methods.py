@@ -10,18 +10,13 @@ from fsvi_bench.maths.bernoulli_dropout import bernoulli_objective, optimal_m
 from fsvi_bench.maths.bernoulli_optimum import optimal_shared_retain
 from fsvi_bench.maths.gaussian_dropout import gaussian_dropout_optimum
 from fsvi_bench.maths.log_uniform import (
-    gaussian_dropout_kl,
-    ksw_cubic_kl,
-    ksw_lower_bound_kl,
     log_uniform_kl,
 )
 from fsvi_bench.maths.spike_slab import spike_slab_optimum
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.methods.variational_dropout import task_prior_kl
-from fsvi_bench.posteriors.trainable import Multiplicative
-from tests.maths.draws import close, f64, linspace, ones
+from tests.maths.draws import close, f64
 from tests.methods.synthetic import InputsAsFeatures
-from tests.methods.table import first_batch, method_on, of_objective, toys, trained_method
+from tests.methods.table import of_objective, toys, trained_method
 
 TO_THE_END = {"minibatch": "full", "lr": 0.05, "lr_schedule": "cosine", "averaging": 0.2}
 
@@ -122,36 +117,6 @@ def test_the_gap_of_gaussian_dropout_is_that_of_its_likelihood(problem, data):
         problem, theta, 0.25 * theta.square()
     )
     assert of_objective(method, 0, problem)[1] == pytest.approx(float(gap), rel=1e-9)
-
-
-KLS = {"exact": gaussian_dropout_kl, "cubic": ksw_cubic_kl, "lower-bound": ksw_lower_bound_kl}
-
-
-@pytest.mark.parametrize("kl", KLS)
-def test_kl_gradients_are_those_of_the_kls(kl):
-    """Under data that say nothing the loss is the KL and a constant; α in the variational methods' own terms."""
-    log_alpha = linspace(-6, 0, 8)[None].requires_grad_()
-    (expected,) = torch.autograd.grad(KLS[kl](log_alpha.exp()).sum(), log_alpha)
-    _, data = well_conditioned()
-    data.Phi.zero_()
-    method = method_on("variational-dropout", data, "ffg", {"kl": kl, "estimator": "exact", "minibatch": "full"})
-    theta = ones(1, 8).requires_grad_()
-    q = Multiplicative(theta, (0.5 * log_alpha).exp() * theta, log_alpha)
-    loss = method.loss(q, first_batch(method))
-    in_theta, got = torch.autograd.grad(loss.sum(), (theta, log_alpha))
-    close(got, expected, rtol=1e-12)
-    assert not in_theta.any()
-
-
-def test_the_gradient_of_the_kl_to_the_tasks_prior():
-    theta, log_alpha = f64([0.3, -1.2, 2.0]).requires_grad_(), f64([-2.0, 0.5, 0.0]).requires_grad_()
-    variance = log_alpha.exp() * theta.square()
-    kl = 0.5 * (variance + theta.square() - 1 - variance.log()).sum()
-    expected = torch.autograd.grad(kl, (theta, log_alpha))
-    got = task_prior_kl(Multiplicative(theta, (0.5 * log_alpha).exp() * theta, log_alpha)).sum()
-    close(got.detach(), kl.detach(), rtol=1e-13)
-    for mine, other in zip(torch.autograd.grad(got, (theta, log_alpha)), expected, strict=True):
-        close(mine, other, rtol=1e-13)
 
 
 @pytest.mark.slow

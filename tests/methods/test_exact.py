@@ -1,7 +1,5 @@
 """EXACT as a Lightning module: the truth itself, its factorised optimum, and problems that do not see each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import torch
 from fsvi_bench.errors import InputError
 from fsvi_bench.methods.exact import Exact
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.methods.registry import load_method, method_names
+from fsvi_bench.methods.registry import load_method
 from fsvi_bench.posteriors.base import unstack
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent
@@ -41,16 +39,6 @@ def test_methods_see_neither_test_rows_nor_truth():
     assert set(TrainingData.__dataclass_fields__) == {
         "X", "y", "Phi", "noise_variance", "low", "high", "feature_map",
     }  # fmt: skip
-
-
-def test_names_and_refusals(tmp_path):
-    assert "exact" in method_names()
-    with pytest.raises(InputError, match="unknown method 'exat': did you mean 'exact'"):
-        load_method("exat")
-    with pytest.raises(InputError, match="option 'lr'"):
-        load_method("exact").options({"lr": 0.1})
-    with pytest.raises(InputError, match="there is no file"):
-        load_method(f"{tmp_path}/none.py:Mine")
 
 
 def test_a_method_from_a_file(tmp_path):

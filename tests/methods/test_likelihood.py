@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fsvi_bench.maths.batching import LINE, filled
-from fsvi_bench.maths.functional_kl import Gaussian, functional_kl, measure
+from fsvi_bench.maths.functional_kl import functional_kl, measure
 from fsvi_bench.methods.data import Rows, Streams, TaskData, expected_nll, fill_columns
 from fsvi_bench.posteriors.trainable import TrainableGaussian
 from tests.maths.draws import close, draw, eye, f64, ones, zeros
@@ -39,28 +39,6 @@ def rows_at(problems, n, step, **options):
     chosen = [np.arange(N) if n == "full" else chosen_rows(n, N, seed, step) for seed in seeds]
     Phi = torch.stack([problems.Phi[b, each] for b, each in enumerate(chosen)])
     return rows, Phi, torch.stack([problems.y[b, each] for b, each in enumerate(chosen)])
-
-
-# --- Gradients of the likelihood --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n", ["full", 7])
-def test_the_likelihood_passes_gradcheck(n):
-    """With a full factor (by inner products of all rows, or by rows) and with scales."""
-    rows, _, _ = rows_at(synthetic(B), n, 0)
-    assert rows.is_whole == (n == "full")
-    mean, factor, scale = (tensor.requires_grad_() for tensor in draw_q(1))
-    below = torch.tril_indices(K, K)
-    lower = factor.detach()[:, below[0], below[1]].requires_grad_()
-
-    def of_full(mean, lower):
-        tril = lower.new_zeros(B, K, K).index_put((torch.arange(B)[:, None], below[0], below[1]), lower)
-        return expected_nll(Gaussian(mean, tril), rows)
-
-    # Values of order 1e3 have digits of 1e-12, central differences over 2e-6 of 1e-6.
-    assert torch.autograd.gradcheck(of_full, (mean, lower), rtol=1e-6, atol=1e-5)
-    of_factorised = lambda *q: expected_nll(Gaussian(*q), rows)  # noqa: E731
-    assert torch.autograd.gradcheck(of_factorised, (mean, scale), rtol=1e-6, atol=1e-5)
 
 
 # --- Minibatches ------------------------------------------------------------------------------------------------------
@@ -150,12 +128,12 @@ def test_the_gradient_in_the_unconstrained_parameters(k, M, n, step, kl_weight, 
     Phi_A = torch.from_numpy(np.random.default_rng([6, M]).standard_normal((B, M, k)))
     leaves = unconstrained(family, 7, k)
     loss, kl = automatic_loss(problems, Phi_A, kl_weight, leaves, (Phi, y))
-    expected = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
+    expected = dict(zip(leaves, torch.autograd.grad(3 * loss.sum(), list(leaves.values())), strict=True))
     q, A = TrainableGaussian(family, B, k), measure(fill_columns(Phi_A))
     take_over(q, leaves, k)
     got_kl = functional_kl(q(), A)
     got = expected_nll(q(), rows) + kl_weight * got_kl
-    got.sum().backward()
+    (3 * got.sum()).backward()
     close(got_kl.detach(), kl.detach())
     close(got.detach(), loss.detach())
     for name, parameter in q.named_parameters():

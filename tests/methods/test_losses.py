@@ -1,7 +1,5 @@
 """What a trace shows as a method's loss is what the method descends: its gradient is the method's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Where the objectives' optima are known: sets that see every weight, and FIXEDA's mean."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

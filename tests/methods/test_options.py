@@ -1,7 +1,5 @@
 """The options that functional methods share: weights, sources of A and of chance, averaging, learning rates."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

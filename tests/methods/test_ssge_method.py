@@ -1,7 +1,5 @@
 """SSGE as a method: its gradient is RANDA's on average, noise stands in both marginals, every setting runs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from scipy.stats import chi2
@@ -25,7 +23,6 @@ from tests.methods.table import (
 )
 
 NOISE = {"kl_jitter": 0.05, "injected_noise": 0.2}
-families = pytest.mark.parametrize("family", ["full", "ffg"])
 
 
 @pytest.mark.parametrize(
@@ -79,30 +76,13 @@ def test_ssge_with_the_exact_score_is_randa_on_average(family, M, prior_score, n
     assert chi2.sf(float((wrong.square() / values[varies]).sum()), int(varies.sum())) < 1e-12
 
 
-@families
+@pytest.mark.parametrize("family", ["full", "ffg"])
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"prior_score": "ssge"},
-        {"injected_noise": 0.01},
-        {"prior_score": "ssge", "injected_noise": 0.01, "S": 9},
-        {"bandwidth": 0.5},
-        {"S": 2},
-        {"S": 7},
-        {"S": 33},
-        {"eigen_share": 0.5},
-        {"eigen_share": 1.0},
-        {"M": 1},
-        {"kl_weight": "N/B"},
-        {"kl_weight": 0},
-        {"kl_jitter": 1e-4},
-        {"draw_A": "data"},
-        {"draw_A": "box"},
-        {"averaging": 0.5, "lr_schedule": "linear"},
-    ],
+    [{"S": 2}, {"eigen_share": 0.5}, {"eigen_share": 1.0}, {"M": 1}, {"kl_weight": 0}, {"draw_A": "box"}],
     ids=str,
 )
-def test_every_setting_of_ssge_runs_and_stays_finite(settings, family):
+def test_settings_at_their_ends_run_and_stay_finite(settings, family):
     data = TrainingData.of(toys()[:2])
     method = trained_method("ssge", data, family, {"M": 10, "minibatch": 20, "S": 20, "max_steps": 30, **settings})
     for q in unstack(method.posterior()):
