@@ -1,8 +1,5 @@
 """Where two machines must agree, the command rounds alike on every x86 processor; else it takes the processor's own kernels."""
 
-from __future__ import annotations
-
-import json
 import os
 import subprocess
 import sys
@@ -181,17 +178,3 @@ def test_a_command_chooses_before_torch_is_imported(tmp_path):
         for words in (["verify", absent], ["submit", "exact"], ["score", "--task", absent, "--posterior", absent])
     ]
     assert told == [f"2 {dict(PORTABLE)}", f"2 {dict(PORTABLE)}", "2 {}"]
-
-
-@pytest.mark.slow
-@pytest.mark.data
-@pytest.mark.usefixtures("bare")
-def test_a_line_search_ends_on_the_digits_of_other_processors():
-    """As on an Intel Xeon (torch 2.13.0). With own kernels an AMD EPYC and a Xeon had ended 11 % (full) and 2 % (ffg) apart."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "other_processors.py"), "yacht:0"]
-    lines = subprocess.run(
-        [*command, "--steps", "300", "--method", "fixed-a", "--here"],
-        check=True, capture_output=True, text=True, env={**os.environ, **PORTABLE},
-    ).stdout.splitlines()  # fmt: skip
-    found = {family: kl for _, _, family, kl in map(json.loads, lines)}
-    assert found == {"full": 841.8077464874555, "ffg": 569.5877024604193}

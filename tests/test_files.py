@@ -1,7 +1,5 @@
 """Files as they are written."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

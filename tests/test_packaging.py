@@ -1,7 +1,5 @@
 """A wheel of this tree, in an environment of its own, away from the tree: cards and configs travel with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Shapes in signatures are checked while quick tests run, and left alone in slow ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from jaxtyping import TypeCheckError

@@ -1,7 +1,5 @@
 """A user's own Lightning: what is trained is the module's, a run has a curve, and goes on where a checkpoint was."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint

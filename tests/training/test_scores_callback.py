@@ -1,18 +1,14 @@
 """`Scores` in a Trainer of the user's own: what it logs, when, and that training does not notice."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.loggers import WandbLogger
 
 from fsvi_bench import BernoulliDropout, InputError, RandA, RandANgd, Scores, score
 from fsvi_bench.tasks.task import Task
-from tests.presenting.wandb_file import read_run
 from tests.training import Recorder, trained
 
 
@@ -102,16 +98,3 @@ def test_scores_are_the_cpus_on_every_device(toy, accelerator):
         found[place] = scored(logger)
     for step, metrics in found[accelerator].items():
         assert metrics == pytest.approx(found["cpu"][step], rel=1e-6)
-
-
-@pytest.mark.slow
-def test_weights_and_biases_gets_a_curve(toy, tmp_path):
-    """Offline, the run's own file read again: what `wandb sync` would send."""
-    logger = WandbLogger(project="fsvi-bench-test", offline=True, save_dir=tmp_path)
-    method = RandA(toy, "ffg", max_steps=20, M=10)
-    trained(method, Scores(toy, every=5), logger=logger, log_every_n_steps=2)
-    logger.experiment.finish()
-    (folder,) = tmp_path.glob("wandb/offline-run-*")
-    curve = read_run(folder).curve("trainer/global_step", "kl")
-    assert [step for step, _ in curve] == [0, 5, 10, 15, 20]
-    assert curve[-1][1] == score(method.posterior()[0], toy)["kl"]

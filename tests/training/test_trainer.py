@@ -1,7 +1,5 @@
 """Lightning as a mere loop: which steps are called, when somebody may look, and what the clock counts."""
 
-from __future__ import annotations
-
 import logging
 import math
 import warnings
