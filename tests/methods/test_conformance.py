@@ -39,7 +39,9 @@ def subject(row: Row, settings: dict, steps: int = STEPS) -> Subject:
 def trained(row, settings, data, places=None, seed=0, steps=STEPS):
     """Mean and covariance factor of the problems at these places of the full batch, trained together."""
     of, places = subject(row, settings, steps), range(len(data)) if places is None else places
-    method = of.make(take(data, places), of.seeds(places, seed))
+    # Not as the suite makes it, which takes smaller minibatches and measurement sets than the defaults.
+    options = of.entry.options(of.settings)
+    method = of.entry.cls(take(data, places), row.family, of.seeds(places, seed), options)
     train(method, "cpu")
     return bits(method)
 
