@@ -147,7 +147,7 @@ def read_bounded(path: Path, limit: int, *, follow: bool = False) -> bytes:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; expected a plain file that may be read") from error
     if len(content) > limit:
-        raise InputError(f"{path} has more than {limit:,} bytes, the most that it may have; shorten it")
+        raise InputError(f"{path} has more than {limit:,} bytes, expected at most that; is it the right file?")
     return content
 
 

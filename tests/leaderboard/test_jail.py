@@ -16,7 +16,7 @@ from fsvi_bench.leaderboard.jailed import confinement
 from fsvi_bench.leaderboard.jailed import jail as jails
 from fsvi_bench.leaderboard.jailed.jail import Jail, require_jail
 from fsvi_bench.leaderboard.jailed.messages import JOB_FILE, Job, read_job, write_job
-from fsvi_bench.leaderboard.jailed.run import Limits, check_entry
+from fsvi_bench.leaderboard.jailed.run import Limits, require_conformance
 from fsvi_bench.leaderboard.ranked_tasks import Place, make_task
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.tasks.official import load_task
@@ -345,7 +345,7 @@ def test_files_that_checks_may_write_are_few_bytes_and_stay_in_the_jail(task):
     """Conformance alone writes at all; its scratch folder holds 16 MiB, and goes with the jail."""
     code = source().split(b"class M")[0] + FILLING.encode()
     with pytest.raises(InputError, match="files") as error:
-        check_entry(entry("hostile", code, settings={}), working_jail(), Limits(memory=2 * 2**30))
+        require_conformance(entry("hostile", code, settings={}), working_jail(), Limits(memory=2 * 2**30))
     files, written = map(int, re.search(r"(\d+) files, (\d+) bytes", str(error.value)).groups())
     assert 0 < files < 300
     assert written <= 2**24 + 2**16

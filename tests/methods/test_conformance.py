@@ -36,10 +36,15 @@ def subject(row: Row, settings: dict, steps: int = STEPS) -> Subject:
     return Subject(entry, row.family, {**settings, **budget})
 
 
+def make(row, settings, data, places=None, seed=0, steps=STEPS):
+    """Not as the suite makes it, which takes smaller minibatches and measurement sets than the defaults."""
+    of, places = subject(row, settings, steps), range(len(data)) if places is None else places
+    return of.entry.cls(take(data, places), row.family, of.seeds(places, seed), of.entry.options(of.settings))
+
+
 def trained(row, settings, data, places=None, seed=0, steps=STEPS):
     """Mean and covariance factor of the problems at these places of the full batch, trained together."""
-    of, places = subject(row, settings, steps), range(len(data)) if places is None else places
-    method = of.make(take(data, places), of.seeds(places, seed))
+    method = make(row, settings, data, places, seed, steps)
     train(method, "cpu")
     return bits(method)
 
@@ -110,7 +115,7 @@ def test_every_method_and_family_has_a_row():
 )
 def test_it_starts_at_the_prior(row, settings):
     problems = toys()[:2]
-    method, starts = subject(row, settings).make(TrainingData.of(problems)), []
+    method, starts = make(row, settings, TrainingData.of(problems)), []
     tracer = Tracer(method, problems)
 
     def observe(steps, seconds):
@@ -157,9 +162,9 @@ def test_a_longer_run_begins_with_the_shorter_one(row, settings):
     if "averaging" in load_method(row.method).cls.Options.model_fields:
         settings["averaging"] = 0.0
     data, seen = TrainingData.of(toys()[:2]), []
-    longer = subject(row, settings).make(data)
+    longer = make(row, settings, data)
     train(longer, "cpu", lambda steps, seconds: seen.append(bits(longer)), [7])
-    assert subject(row, settings, 7).make(data).num_steps == 7
+    assert make(row, settings, data, steps=7).num_steps == 7
     assert same(trained(row, settings, data, steps=7), seen[0])
 
 
@@ -169,7 +174,7 @@ def test_a_nan_among_one_problems_targets_is_its_own_misfortune(row, settings):
     data = TrainingData.of(problems)
     healthy = trained(row, settings, data)
     data.y[1] = math.nan
-    method = subject(row, settings).make(data)
+    method = make(row, settings, data)
     if row.closed_form:
         train(method, "cpu")
     else:

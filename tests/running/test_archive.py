@@ -225,7 +225,7 @@ def test_other_settings_and_other_tasks_are_other_cells_and_only_they(tmp_path):
     built = load_cached(load_card("toy"), 1)
     other = replace(built.task, noise_variance=built.task.noise_variance * 1.01)
     path = tmp_path / "other.safetensors"
-    save(replace(built, task=other, certificate=certify(bind_task(other))), path)
+    save(built._replace(task=other, certificate=certify(bind_task(other))), path)
     mixed = execute(tmp_path / "out", changed(request, splits="0", task_files=[path]))
     assert {record.split for record in mixed.computed} == {1}
     assert len(mixed.computed) == 2
