@@ -97,7 +97,7 @@ def invalid_field(error: ValidationError) -> str:
     demand = plain_demands(first["msg"].removeprefix("Value error, "))
     if first["type"] == "value_error" and not first["loc"]:
         return demand
-    field = ".".join(str(part) for part in first["loc"]) or "the document"
+    field = plain(".".join(str(part) for part in first["loc"])) or "the document"
     try:
         got = plain(repr(first["input"]), 60)
     except RecursionError:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from fsvi_bench.errors import InputError, quoted
 from fsvi_bench.files import is_directory, read_bounded, sha256_of_json
@@ -49,6 +49,13 @@ def _no_hook(name: str) -> str:
     return name
 
 
+def _no_integer(value: object) -> object:
+    """One beyond 64 bits would be rounded without a word."""
+    if isinstance(value, int):
+        raise ValueError("expected a whole number of at most 64 bits")
+    return value
+
+
 Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
 Line = Annotated[str, Field(max_length=200, pattern=rf"^{_SEEN}(?:{_SEEN_OR_SPACE})*$")]
 Text = Annotated[str, Field(max_length=4000, pattern=r"^(?:[^<>\p{C}]|\n)*$")]
@@ -65,7 +72,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Setting = (
     bool
     | Annotated[int, Field(ge=-(2**63), lt=2**63)]
-    | Number
+    | Annotated[Number, BeforeValidator(_no_integer)]
     | Annotated[str, Field(max_length=200, pattern=r"^[^<>\p{C}]*$")]
 )
 

@@ -43,6 +43,7 @@ REFUSED = {
     "infinite budget": ("seconds = 30.0", "seconds = inf"),
     "negative budget": ("steps = 100", "steps = -1"),
     "NaN setting": ("lr = 0.1", "lr = nan"),
+    "integer of 65 bits": ("lr = 0.1", f"lr = {2**63}"),
     "huge integer": ("lr = 0.1", f"lr = {'9' * 5000}"),
     "nested setting": ("lr = 0.1", "lr = {a = 1}"),
     "deep nesting": ("lr = 0.1", f"lr = {'[' * 5000}{']' * 5000}"),

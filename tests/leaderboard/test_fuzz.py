@@ -17,7 +17,7 @@ from fsvi_bench.leaderboard.entry import ENTRY_FILE, Entry, Manifest, SourceFile
 from fsvi_bench.leaderboard.ranking import rank
 from fsvi_bench.leaderboard.result import result_path
 from fsvi_bench.leaderboard.signing import ALLOWED_SIGNERS
-from tests.leaderboard.boards import edition, entry, make_board, read_result, result, sign_file, write_entry
+from tests.leaderboard.boards import edition, entry, make_board, read_result, sign_file, write_entry
 from tests.leaderboard.test_board import keys  # noqa: F401 - a fixture
 
 QUICK, ENTRIES, RESULTS = 100, 10_000, 2000
@@ -35,51 +35,39 @@ PIECES = [b"", b"\0", b"\xff", b"\n", b"\r", b'"', b"'''", b"[", b"]", b"{", b"}
 
 
 def mutated_bytes(content: bytes, rng: random.Random) -> bytes:
-    """One to three changes: a piece inserted, left out, doubled, moved, or a bit turned."""
+    """One to three changes: some bytes left out, doubled, or replaced by a piece or by bytes from elsewhere."""
     for _ in range(rng.randint(1, 3)):
-        start = rng.randrange(len(content) + 1)
-        end = min(len(content), start + rng.choice([0, 1, 2, 8, 64]))
-        piece = content[start:end]
-        at = rng.randrange(len(content) + 1)
-        turned = bytes(each ^ 1 << rng.randrange(8) for each in piece[:1]) + piece[1:]
-        content = rng.choice([
-            content[:start] + rng.choice(PIECES) + content[end:],
-            content[:start] + content[end:],
-            content[:end] + piece + content[end:],
-            content[:at] + piece + content[at:],
-            content[:start] + turned + content[end:],
-        ])  # fmt: skip
+        start, at = (rng.randrange(len(content) + 1) for _ in range(2))
+        end = start + rng.choice([0, 1, 2, 8, 64])
+        new = rng.choice([b"", 2 * content[start:end], content[at : at + 8], rng.choice(PIECES), rng.choice(PIECES)])
+        content = content[:start] + new + content[end:]
     return content
 
 
 def mutated(value: object, rng: random.Random) -> object:
-    """One to three changes of a tree of dicts and lists: a node deleted, doubled, swapped, of another type, or nested."""
+    """One to three changes of a tree of dicts and lists: a node deleted, doubled, or another, of any type, nested or not."""
     value = copy.deepcopy(value)
     for _ in range(rng.randint(1, 3)):
         nodes = list(_nodes(value))
         if not nodes:
             return rng.choice(ODD)
         (parent, key), (other, its) = rng.choice(nodes), rng.choice(nodes)
-        match rng.randrange(7):
+        was = parent[key]
+        new = rng.choice([rng.choice(ODD), rng.choice(ODD), other[its], str(was), {"a": was}, nested(was, 60)])
+        match rng.randrange(4):
             case 0:
                 del parent[key]
-            case 1 if isinstance(parent, list):
-                parent.append(copy.deepcopy(parent[key]))
+            case 1 if isinstance(parent, dict):
+                parent[rng.choice([f"{key}s", f"{key} ", key.upper(), str(its)])] = copy.deepcopy(was)
             case 1:
-                name = rng.choice([f"{key}s", f"{key} ", key.upper(), its if isinstance(its, str) else "x"])
-                parent[name] = copy.deepcopy(parent[key])
-            case 2:
-                parent[key], other[its] = copy.deepcopy(other[its]), copy.deepcopy(parent[key])
-            case 3:
-                parent[key] = copy.deepcopy(other[its])
-            case 4 if isinstance(parent[key], int | float):
-                parent[key] = rng.choice([str(parent[key]), bool(parent[key]), -parent[key], parent[key] * 2])
-            case 5:
-                for _ in range(rng.choice([1, 3, 60])):
-                    parent[key] = rng.choice([[parent[key]], {"a": parent[key]}])
+                parent.append(copy.deepcopy(was))
             case _:
-                parent[key] = copy.deepcopy(rng.choice(ODD))
+                parent[key] = copy.deepcopy(new)
     return value
+
+
+def nested(value: object, depth: int) -> object:
+    return [nested(value, depth - 1)] if depth else value
 
 
 def _nodes(value):
@@ -170,12 +158,3 @@ def test_a_mutated_result_is_never_shown_as_signed_nor_read_two_ways(boards, cou
         assert standing.result.text() == content
         assert rank(read_board(own), "full").lines[0].name == "first"
     assert accepted < count // 2
-
-
-def test_a_forged_number_in_perfect_form_is_shown_where_no_signature_is_asked_for_alone(boards):
-    """On a board of one's own anyone who can write there can write numbers; with signatures nobody else can."""
-    (signed, own), _ = boards
-    forged = result(entry("first"), DIABETES, lambda place, seed: 0.0)
-    for root in (signed, own):
-        result_path(root, "v2", "first").write_bytes(forged.text())
-    assert [read_board(root).standings[0].result is None for root in (signed, own)] == [True, False]
