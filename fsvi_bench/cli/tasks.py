@@ -43,7 +43,7 @@ def tasks_build(options: TasksBuild) -> int:
     require_data(Plan(splits=chosen, tasks=(), variants=()), options.data_dir)
     require_writable_directory(out, "output folder", "choose another with --out")
     with progress:
-        refusals = fit_missing(chosen, executor, options.data_dir, progress)
+        _, refusals = fit_missing(chosen, executor, options.data_dir, progress)
     for name, split in chosen:
         cached = None if (name, split) in refusals else load_cached(load_card(name), split)
         if cached is not None:

@@ -31,10 +31,8 @@ def prepare(
     Raises:
         InputError: raw data are missing or are not the task's.
     """
-    refusals = fit_missing(plan.splits, executor, data_dir, progress, official=True)
-    tasks, unfitted, refused = _look_up(plan.splits)
-    vanished = "the fitted task vanished from the cache while the run was under way"
-    refusals = dict.fromkeys(unfitted, vanished) | refused | refusals
+    found, refusals = fit_missing(plan.splits, executor, data_dir, progress, official=True)
+    tasks = [found[place] for place in plan.splits if place in found]
     for task in plan.tasks:
         try:
             certify(bind_task(task, data_dir)).require_limits()
@@ -44,27 +42,22 @@ def prepare(
     return tasks, refusals
 
 
-def known_tasks(plan: Plan) -> tuple[list[FrozenTask], list[Place], Refusals]:
-    """Of a plan: the tasks that are at hand, the splits still to be fitted, and what was refused. Nothing is fitted."""
-    tasks, unfitted, refusals = _look_up(plan.splits)
-    return [*plan.tasks, *tasks], unfitted, refusals
-
-
-def _look_up(splits: Sequence[Place], official: bool = True) -> tuple[list[FrozenTask], list[Place], Refusals]:
-    tasks: list[FrozenTask] = []
-    missing: list[Place] = []
+def known_tasks(
+    splits: Sequence[Place], official: bool = True
+) -> tuple[dict[Place, FrozenTask], list[Place], Refusals]:
+    """The tasks that are at hand, the splits still to be fitted, and what was refused. Nothing is fitted."""
+    tasks: dict[Place, FrozenTask] = {}
+    unfitted: list[Place] = []
     refusals: Refusals = {}
     for place in splits:
         try:
-            found = find_task(*place, official=official)
+            if (found := find_task(*place, official=official)) is None:
+                unfitted.append(place)
+            else:
+                tasks[place] = found.task
         except TaskRefused as error:
             refusals[place] = str(error)
-            continue
-        if found is None:
-            missing.append(place)
-        else:
-            tasks.append(found.task)
-    return tasks, missing, refusals
+    return tasks, unfitted, refusals
 
 
 def require_data(plan: Plan, data_dir: Path | None) -> None:
@@ -84,13 +77,13 @@ def require_data(plan: Plan, data_dir: Path | None) -> None:
 
 def fit_missing(
     splits: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress, *, official: bool = False
-) -> Refusals:
-    """Fits into the cache what is not there, each split on one thread; reasons of what was refused.
+) -> tuple[dict[Place, FrozenTask], Refusals]:
+    """Fits into the cache what is not there, each split on one thread: the tasks, and reasons of what was refused.
 
     Args:
         official: whether what has an official task need not be fitted.
     """
-    _, missing, refusals = _look_up(splits, official)
+    tasks, missing, refusals = known_tasks(splits, official)
     progress.start("tasks", len(missing))
     for (name, split), fitted in _fits(_fit, missing, executor, data_dir):
         if isinstance(fitted, str):
@@ -98,8 +91,9 @@ def fit_missing(
             progress.advance("tasks", f"{name} split {split}: refused", status="failed")
         else:
             save(fitted, cached_task_path(load_card(name), split))
+            tasks[name, split] = fitted.task
             progress.advance("tasks", f"{name} split {split}: {_words(fitted)}")
-    return refusals
+    return tasks, refusals
 
 
 def refit_official(

@@ -16,11 +16,11 @@ from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.running.cell import Cell, Record, row_sha256
 from fsvi_bench.running.executors import Executor, LocalExecutor
-from fsvi_bench.running.job import Job, Outcome, failed, method_of, run_job
+from fsvi_bench.running.job import Job, Outcome, failed, run_job
 from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
-from fsvi_bench.running.store import Store, group_of, read_record_of
+from fsvi_bench.running.store import Store, read_record_of
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import PROBLEMS_IN_MEMORY, TaskSet
 from fsvi_bench.tasks.task import bind_task
@@ -145,7 +145,7 @@ def _compute(
         tasks = [problems.problem((cell.dataset, cell.split)) for cell in batch]
         return Job(methods[batch[0].method], list(zip(tasks, batch, strict=True)), resources.device)
 
-    trains = [_takes_time(job(batch[:1])) for batch in batches]
+    trains = [_takes_time(methods[batch[0].method], batch[0]) for batch in batches]
     # What is a formula costs less than to send it anywhere.
     here = resources.device == "cpu" and not any(trains)
     executor = LocalExecutor() if here else resources.executor.on(resources.device)
@@ -156,8 +156,8 @@ def _compute(
         yield from failed(each, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
 
 
-def _group(of: Cell | Record) -> str:
-    return " ".join(group_of(of))
+def _group(of: Cell) -> str:
+    return f"{of.dataset} {of.method} {of.family}"
 
 
 def _batches(cells: Iterable[Cell], problems: TaskSet) -> list[list[Cell]]:
@@ -175,10 +175,6 @@ def _parts(batch: Sequence[Cell], count: int) -> Iterator[Sequence[Cell]]:
     return (batch[start:stop] for start, stop in pairwise(edges) if stop > start)
 
 
-def _takes_time(job: Job) -> bool:
-    """Whether a method takes steps or draws, by its own word."""
-    try:
-        method = method_of(job)
-        return method.trains or not method.is_deterministic(method.options)
-    except Exception:
-        return True  # its job says what it raised
+def _takes_time(entry: MethodEntry, cell: Cell) -> bool:
+    """Whether the method takes steps or draws. It is not made for that, which would load a task for every batch."""
+    return entry.cls.solve is Method.solve or not entry.cls.is_deterministic(entry.options(cell.hyperparameters))

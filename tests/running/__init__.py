@@ -17,6 +17,10 @@ def execute(root, request=TOY, workers=1, rerun="none", watcher=None, **resource
     return run(make_plan(request), Store(root), Resources(**resources), Silent(), rerun, watcher or (lambda _: None))
 
 
+def changed(request: Request, **changes: object) -> Request:
+    return Request(**(dict(request) | changes))
+
+
 def comparable(record: Record):
     """A record without what may differ between two runs of one cell."""
     return record.model_dump(exclude={"seconds", "provenance"})

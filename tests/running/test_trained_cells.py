@@ -19,8 +19,7 @@ from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import bind_task
 from fsvi_bench.training.trace import read_trace, trace_steps
-from tests.running import comparable, execute
-from tests.running.requests import changed
+from tests.running import changed, comparable, execute
 
 TRAINING = """
 from __future__ import annotations
