@@ -37,7 +37,6 @@ class Job:
 class Outcome(NamedTuple):
     """What became of one cell."""
 
-    cell: Cell
     record: Record
     posterior: Posterior | None
     trace: Trace | None
@@ -61,7 +60,7 @@ def run_job(job: Job) -> list[Outcome]:
 def failed(job: Job, started: datetime, error: Exception, lines: str | None = None) -> list[Outcome]:
     """Every cell of a job as failed for one reason."""
     reason = {"status": "failed", "reason": _reason(error)}
-    return [Outcome(cell, _record(job, cell, started, reason), None, None, lines) for _, cell in job.batch]
+    return [Outcome(_record(job, cell, started, reason), None, None, lines) for _, cell in job.batch]
 
 
 def _record(job: Job, cell: Cell, started: datetime, outcome: Mapping[str, Any]) -> Record:
@@ -112,7 +111,7 @@ def _train(job: Job, started: datetime) -> list[Outcome]:
         size, scoring = len(tasks), time.perf_counter() - begun
         spent = Seconds(train=seconds / size, batch_train=seconds, batch_size=size, score=scoring)
         record = _record(job, cell, started, result | {"work": work, "details": details, "seconds": spent})
-        outcomes.append(Outcome(cell, record, q if record.status == "ok" else None, trace))
+        outcomes.append(Outcome(record, q if record.status == "ok" else None, trace))
     return outcomes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -168,15 +169,12 @@ def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[P
 
 def _refuse_mixed_tasks(splits: Sequence[Place], tasks: Sequence[FrozenTask]) -> None:
     """Two different tasks of one split cannot stand in one table."""
-    seen = set(splits)
-    for task in tasks:
-        place = (task.dataset, task.split)
-        if place in seen:
+    for (name, split), count in Counter([*splits, *((task.dataset, task.split) for task in tasks)]).items():
+        if count > 1:
             raise InputError(
-                f"{task.dataset} split {task.split} is asked for twice; give each split once, and run different tasks "
-                "of one split with different --out, since their results are not compared"
+                f"{name} split {split} is asked for twice; give each split once, and run different tasks of one split "
+                "with different --out, since their results are not compared"
             )
-        seen.add(place)
 
 
 def _variants(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import MethodEntry
-from fsvi_bench.running.cell import Cell, Record, row_sha256
+from fsvi_bench.running.cell import Cell, Record, cell_of, row_sha256
 from fsvi_bench.running.executors import Executor, LocalExecutor
 from fsvi_bench.running.job import Job, Outcome, failed, run_job
 from fsvi_bench.running.plan import Plan
@@ -81,9 +81,9 @@ def run(
         computed = []
         for outcome in _compute(missing, plan.methods, problems, resources, progress):
             store.save(*outcome)
-            computed.append(outcome.record)
-            tell(outcome.record)
-            progress.advance("cells", outcome.cell.name, _group(outcome.cell), outcome.record.status)
+            computed.append(record := outcome.record)
+            tell(record)
+            progress.advance("cells", cell_of(record).name, _group(record), record.status)
     records |= {record.cell: record for record in computed}
     return RunResult([*(records[cell.key] for cell in cells), *refused], computed, refused)
 
@@ -156,7 +156,7 @@ def _compute(
         yield from failed(each, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
 
 
-def _group(of: Cell) -> str:
+def _group(of: Cell | Record) -> str:
     return f"{of.dataset} {of.method} {of.family}"
 
 

@@ -104,12 +104,7 @@ class Store:
             write_atomically(path, (plan.model_dump_json(indent=1) + "\n").encode())
 
     def save(
-        self,
-        cell: Cell,
-        record: Record,
-        posterior: Posterior | None,
-        trace: Trace | None = None,
-        traceback: str | None = None,
+        self, record: Record, posterior: Posterior | None, trace: Trace | None = None, traceback: str | None = None
     ) -> None:
         """Writes what a cell has of trace, posterior and traceback, and its record, in place of what was there.
 
@@ -118,11 +113,11 @@ class Store:
         """
         others = {
             TRACE_FILE: None if trace is None else trace.to_csv().encode(),
-            POSTERIOR_FILE: None if posterior is None else posterior_file(posterior, cell.task_sha256),
+            POSTERIOR_FILE: None if posterior is None else posterior_file(posterior, record.task_sha256),
             TRACEBACK_FILE: None if traceback is None else traceback.encode(),
         }
         text = (record.model_dump_json(indent=2) + "\n").encode()
-        replace_together(self.root / cell.folder, others, RECORD_FILE, text)
+        replace_together(self.root / folder_of(record), others, RECORD_FILE, text)
 
 
 Model = TypeVar("Model", bound=BaseModel)

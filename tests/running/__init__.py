@@ -1,6 +1,7 @@
 """What the tests of `running/` share: a run in a folder, and what of a record does not depend on when and where."""
 
 from fsvi_bench.errors import TaskRefused
+from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running import prepare
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import LocalExecutor
@@ -24,6 +25,16 @@ def changed(request: Request, **changes: object) -> Request:
 def comparable(record: Record):
     """A record without what may differ between two runs of one cell."""
     return record.model_dump(exclude={"seconds", "provenance"})
+
+
+def posteriors(root):
+    """Mean and covariance factor in every cell's folder, as bytes. (A file's own bytes say nothing: safetensors writes
+    its metadata in any order.)"""
+    found = {}
+    for path in root.rglob("posterior.safetensors"):
+        q = read_posterior(path)
+        found[str(path.parent.relative_to(root))] = q.mean.numpy().tobytes(), q.covariance_tril().numpy().tobytes()
+    return found
 
 
 def refuse_split(monkeypatch, refused: int):
