@@ -14,8 +14,7 @@ from fsvi_bench.cli.status import show_status
 from fsvi_bench.presenting.summary import result_table
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
 from fsvi_bench.running.plan import Plan
-from fsvi_bench.running.prepare import known_tasks
-from fsvi_bench.running.runner import RunResult, check_settings, problems_of
+from fsvi_bench.running.runner import RunResult, check_settings, known_tasks, problems_of
 from fsvi_bench.running.store import count_cells, status_of
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import FrozenTask

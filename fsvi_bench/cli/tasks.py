@@ -28,7 +28,7 @@ def tasks_build(options: TasksBuild) -> int:
     from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.options import Request
     from fsvi_bench.running.plan import Plan, chosen_splits
-    from fsvi_bench.running.prepare import fit_missing, refit_official, require_data
+    from fsvi_bench.running.runner import fit_missing, refit_official, require_data
 
     out = options.out
     if options.check == (out is not None):

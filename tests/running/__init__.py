@@ -2,7 +2,7 @@
 
 from fsvi_bench.errors import TaskRefused
 from fsvi_bench.posteriors.io import read_posterior
-from fsvi_bench.running import prepare
+from fsvi_bench.running import runner
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import LocalExecutor
 from fsvi_bench.running.plan import Request, make_plan
@@ -39,11 +39,11 @@ def posteriors(root):
 
 def refuse_split(monkeypatch, refused: int):
     """From here on the fit of one split fails its certificate."""
-    original = prepare.build_from
+    original = runner.build_from
 
     def build(card, split, raw):
         if split == refused:
             raise TaskRefused("planted")
         return original(card, split, raw)
 
-    monkeypatch.setattr(prepare, "build_from", build)
+    monkeypatch.setattr(runner, "build_from", build)

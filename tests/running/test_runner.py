@@ -212,7 +212,7 @@ def test_a_fit_uses_one_thread_wherever_it_runs(monkeypatch):
     """Two threads round otherwise, and what is rounded otherwise is another task."""
     from threadpoolctl import threadpool_info
 
-    from fsvi_bench.running import prepare
+    from fsvi_bench.running import runner
 
     seen = []
 
@@ -223,8 +223,8 @@ def test_a_fit_uses_one_thread_wherever_it_runs(monkeypatch):
     torch.set_num_threads(2)
     threadpool_limits(2)
     try:
-        monkeypatch.setattr(prepare, "build_from", spy)
-        prepare._fit(prepare._Fit("toy", 0, load_raw(load_card("toy"), 0)))
+        monkeypatch.setattr(runner, "build_from", spy)
+        runner._fit(runner._Fit("toy", 0, load_raw(load_card("toy"), 0)))
     finally:
         use_one_thread()
     assert len(seen) >= 2
