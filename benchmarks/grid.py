@@ -35,7 +35,7 @@ def measure(*arguments: str | Path) -> tuple[float, float, str]:
 
 def write_plan_and_records(folder: Path, seeds: int, records: bool) -> int:
     """A folder as a run leaves it; every record is one that was made, under another cell's name."""
-    from fsvi_bench.running.planfile import Variant
+    from fsvi_bench.running.cell import Variant
     from fsvi_bench.running.store import read_archive
 
     subprocess.run([sys.executable, "-m", "fsvi_bench", *GRID, "--splits", "0", "--max-steps", "1", "--out", folder / "one"],

@@ -96,7 +96,7 @@ def save(store, dataset, method, family, split, seed, M, place, rng) -> None:
         provenance={"fsvi_bench": "0.1.0", "git": "0" * 40, "torch": "2.13.0", "hardware": "AMD EPYC", "device": "cpu", "threads": 1, "seeds": [seed], "started": "2026-11-21T10:00:00+00:00"},
     )  # fmt: skip
     traced = status == "ok" and method not in ("exact", "bernoulli-dropout", "spike-and-slab")
-    store.save(cell, record, None, trace(record, rng) if traced else None)
+    store.save(record, None, trace(record, rng) if traced else None)
 
 
 def scores(dataset, method, family, M, place, split, rng) -> Scores:

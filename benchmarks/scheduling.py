@@ -19,9 +19,8 @@ from typing import Any
 
 from fsvi_bench.running.executors import LocalExecutor, use_one_thread
 from fsvi_bench.running.plan import Request, make_plan
-from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Silent
-from fsvi_bench.running.runner import Resources, run
+from fsvi_bench.running.runner import Resources, fit_missing, run
 from fsvi_bench.running.store import Store
 from fsvi_bench.training.trainer import Device
 
@@ -68,7 +67,7 @@ def main() -> None:
     arguments = parser.parse_args()
     use_one_thread()
     plan = make_plan(Request(protocol="quick"))
-    prepare(plan, LocalExecutor(arguments.workers), None, Silent())
+    fit_missing(plan.splits, LocalExecutor(arguments.workers), None, Silent(), official=True)
     for _ in range(arguments.repeats):
         with tempfile.TemporaryDirectory() as folder:
             watch = Stopwatch(LocalExecutor(arguments.workers))

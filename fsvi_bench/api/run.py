@@ -14,10 +14,9 @@ from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
 from fsvi_bench.running.executors import check_choice, make_executor, one_thread
 from fsvi_bench.running.options import RunOptions
 from fsvi_bench.running.plan import Plan, make_plan
-from fsvi_bench.running.prepare import require_data
 from fsvi_bench.running.progress import Progress, Silent
 from fsvi_bench.running.ray_cluster import RayExecutor
-from fsvi_bench.running.runner import Rerun, Resources, RunResult, Watcher
+from fsvi_bench.running.runner import Rerun, Resources, RunResult, Watcher, require_data
 from fsvi_bench.running.runner import run as run_plan
 from fsvi_bench.running.store import Store
 from fsvi_bench.training.trainer import choose_device

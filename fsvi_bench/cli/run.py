@@ -14,9 +14,8 @@ from fsvi_bench.cli.status import show_status
 from fsvi_bench.presenting.summary import result_table
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
 from fsvi_bench.running.plan import Plan
-from fsvi_bench.running.prepare import known_tasks
-from fsvi_bench.running.runner import RunResult, check_settings, problems_of
-from fsvi_bench.running.store import planned_status, status_of
+from fsvi_bench.running.runner import RunResult, check_settings, known_tasks, problems_of
+from fsvi_bench.running.store import count_cells, status_of
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.raw import is_here
@@ -56,11 +55,12 @@ def _show_planned(plan: Plan, options: Run) -> int:
     Raises:
         InputError: what `run` would refuse, so far as that takes neither a fit nor a download.
     """
-    tasks, unfitted, refusals = known_tasks(plan)
+    known, unfitted, refusals = known_tasks(plan.splits)
+    tasks = [*plan.tasks, *known.values()]
     _check_missing(plan, tasks, options)
-    show_status(
-        planned_status(plan.file(tasks, refusals, "cpu"), unfitted, options.out, options.rerun), options.as_json
-    )
+    planned = plan.file(tasks, refusals, "cpu", unfitted)
+    counts = count_cells(planned.cells(), planned.refused_records(), options.out, options.rerun)
+    show_status(counts, 0, options.as_json)
     return 0
 
 

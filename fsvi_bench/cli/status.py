@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from fsvi_bench.cli import commands
 from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.console import show, table
-from fsvi_bench.running.store import Status, read_status
+from fsvi_bench.running.store import Counts, read_status
 
 COLUMNS = ("ok", "diverged", "failed", "missing")
 
 
 @no_garbage_collection()
 def status(options: commands.Status) -> None:
-    show_status(read_status(options.folder), options.as_json)
+    show_status(*read_status(options.folder), options.as_json)
 
 
-def show_status(status: Status, as_json: bool) -> None:
+def show_status(counts: Counts, stale: int, as_json: bool) -> None:
     """A line for each data set, method and family, or one JSON document."""
-    total, planned = status.total, status.total.total()
-    groups = [{**group._asdict(), **_counts(counts)} for group, counts in status.groups.items()]
-    document = {"planned": planned, **_counts(total), "stale": status.stale, "groups": groups}
+    groups = {key[:3]: {name: counts[*key[:3], name] for name in COLUMNS} for key in counts}
+    total = {name: sum(group[name] for group in groups.values()) for name in COLUMNS}
+    planned = counts.total()
+    named = [dict(zip(("dataset", "method", "family"), group, strict=True)) | n for group, n in groups.items()]
+    document = {"planned": planned, **total, "stale": stale, "groups": named}
     rows = [
-        (group.dataset, f"{group.method} {group.family}", counts.total(), *(counts[name] or None for name in COLUMNS))
-        for group, counts in status.groups.items()
+        (dataset, f"{method} {family}", sum(n.values()), *(count or None for count in n.values()))
+        for (dataset, method, family), n in groups.items()
     ]
     if len(rows) > 1:
-        rows.append(("all", "", planned, *_counts(total).values()))
+        rows.append(("all", "", planned, *total.values()))
     show(as_json, document, lambda: table(("data set", "method", "planned", *COLUMNS), rows, sections=True))
     if as_json:
         return
     done = planned - total["missing"]
     share = f"{100 * done / planned:.0f} %" if planned else "nothing planned"
     print(f"{done} of {planned} cells done ({share}), {total['ok']} of them ok")
-    if status.stale:
-        print(f"{status.stale} records beside them are of other code, kernels, settings or tasks, and count nowhere")
-
-
-def _counts(counts: Counter[str]) -> dict[str, int]:
-    return {name: counts[name] for name in COLUMNS}
+    if stale:
+        print(f"{stale} records beside them are of other code, kernels, settings or tasks, and count nowhere")

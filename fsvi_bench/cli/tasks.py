@@ -28,7 +28,7 @@ def tasks_build(options: TasksBuild) -> int:
     from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.options import Request
     from fsvi_bench.running.plan import Plan, chosen_splits
-    from fsvi_bench.running.prepare import fit_missing, refit_official, require_data
+    from fsvi_bench.running.runner import fit_missing, refit_official, require_data
 
     out = options.out
     if options.check == (out is not None):
@@ -43,7 +43,7 @@ def tasks_build(options: TasksBuild) -> int:
     require_data(Plan(splits=chosen, tasks=(), variants=()), options.data_dir)
     require_writable_directory(out, "output folder", "choose another with --out")
     with progress:
-        refusals = fit_missing(chosen, executor, options.data_dir, progress)
+        _, refusals = fit_missing(chosen, executor, options.data_dir, progress)
     for name, split in chosen:
         cached = None if (name, split) in refusals else load_cached(load_card(name), split)
         if cached is not None:

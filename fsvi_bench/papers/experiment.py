@@ -27,7 +27,7 @@ from fsvi_bench.presenting.tables import TableSpec, as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan
-from fsvi_bench.running.prepare import require_data
+from fsvi_bench.running.runner import require_data
 
 Settings = TypeVar("Settings", bound=BaseModel)
 Model = TypeVar("Model", bound=BaseModel)

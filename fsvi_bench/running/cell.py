@@ -1,9 +1,11 @@
-"""A cell is what is computed, a record is what came out; both are plain data."""
+"""A plan is what a run set out to do, a cell is what is computed, a record is what came out: all plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -97,6 +99,13 @@ def cell_of(record: Record) -> Cell:
     return Cell.model_construct(**{name: getattr(record, name) for name in Cell.model_fields})
 
 
+def record_of(cell: Cell, provenance: Mapping[str, Any], **outcome: Any) -> Record:
+    """What became of a cell, `ok` unless the outcome says otherwise; without a task it has no key and is not stored."""
+    own = cell.model_dump() | {"task_sha256": cell.task_sha256 or None, "cell": cell.key if cell.task_sha256 else ""}
+    usual = {"status": "ok", **dict.fromkeys(("reason", "scores", "seconds"))}
+    return Record.model_validate({**own, **usual, **outcome, "provenance": provenance})
+
+
 def row_sha256(of: Cell | Record) -> str:
     """Names the row of the result table that a cell or a record belongs to."""
     return sha256_of_json([of.dataset, of.method, of.family, of.hyperparameters])
@@ -107,3 +116,79 @@ def content_sha256(row: Sequence[Record]) -> str:
     when = [str(r.provenance.get("started") if r.task_sha256 else r.reason) for r in row]
     cells = [[r.cell, r.split, r.seed, r.status, time] for r, time in zip(row, when, strict=True)]
     return sha256_of_json([row_sha256(row[0]), sorted(cells)])
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlannedTask(_Plain):
+    """A split and its task, or why it has none."""
+
+    dataset: str
+    split: int
+    task_sha256: str | None = None
+    refused: str | None = None
+
+
+class Variant(_Plain):
+    """A method with its family, settings and seeds: one row of the result table per data set."""
+
+    method: str
+    family: Family
+    hyperparameters: dict[str, Any]
+    seeds: tuple[int, ...]
+    code_sha256: str
+    datasets: tuple[str, ...] | None = None  #: on which it is run; None for all of the plan's
+
+    def is_for(self, dataset: str) -> bool:
+        """Whether the plan has it on a data set."""
+        return self.datasets is None or dataset in self.datasets
+
+    def asked(self) -> dict[str, Any]:
+        """What was asked for, apart from the code; without `datasets` where these are all, as in older plans."""
+        left_out = {"code_sha256"} | ({"datasets"} if self.datasets is None else set())
+        return self.model_dump(mode="json", exclude=left_out)
+
+
+class PlanFile(_Plain):
+    """All cells of one command, `fsvi-plan/1`: each variant on each task with each of its seeds.
+
+    It is kept beside the records. With it a folder can tell what is still missing, and which of its records are of
+    earlier code, settings or tasks.
+    """
+
+    format: Literal["fsvi-plan/1"] = "fsvi-plan/1"
+    written: datetime
+    tasks: tuple[PlannedTask, ...]
+    variants: tuple[Variant, ...]
+    provenance: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The same for the same command: neither the code nor what its tasks turned out to be is part of it."""
+        asked = sorted([t.dataset, t.split] for t in self.tasks)
+        return sha256_of_json([asked, [variant.asked() for variant in self.variants]])[:16]
+
+    def _each(self) -> Iterator[tuple[PlannedTask, Cell]]:
+        """Data set by data set, so that few tasks are in use at any time."""
+        for dataset in dict.fromkeys(task.dataset for task in self.tasks):
+            tasks = [task for task in self.tasks if task.dataset == dataset]
+            for variant in (each for each in self.variants if each.is_for(dataset)):
+                own = {name: getattr(variant, name) for name in ("method", "family", "hyperparameters", "code_sha256")}
+                for task, seed in product(tasks, variant.seeds):
+                    # All of it is validated already, and there may be 100,000.
+                    place: dict[str, Any] = {"dataset": dataset, "split": task.split, "seed": seed}
+                    yield task, Cell.model_construct(**place, task_sha256=task.task_sha256 or "", **own)
+
+    def cells(self) -> Iterator[Cell]:
+        """Every cell that has a task."""
+        return (cell for task, cell in self._each() if task.task_sha256 is not None)
+
+    def refused_records(self) -> list[Record]:
+        """A failed record for every cell whose task was refused."""
+        return [
+            record_of(cell, {**self.provenance, "seeds": [cell.seed]}, status="failed", reason=task.refused)
+            for task, cell in self._each()
+            if task.refused is not None
+        ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from traceback import format_exception
@@ -16,7 +16,7 @@ from fsvi_bench.methods.base import Method, MethodOptions, Optimum
 from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.posteriors.base import Family, Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.samples import MINIMUM_SAMPLES, SamplesPosterior
-from fsvi_bench.running.cell import Cell, Record, Seconds
+from fsvi_bench.running.cell import Cell, Record, Seconds, record_of
 from fsvi_bench.running.provenance import decisive_sha256, provenance
 from fsvi_bench.scoring.scores import Scores, not_a_number, score
 from fsvi_bench.seeds import derive_seed
@@ -37,7 +37,6 @@ class Job:
 class Outcome(NamedTuple):
     """What became of one cell."""
 
-    cell: Cell
     record: Record
     posterior: Posterior | None
     trace: Trace | None
@@ -61,7 +60,11 @@ def run_job(job: Job) -> list[Outcome]:
 def failed(job: Job, started: datetime, error: Exception, lines: str | None = None) -> list[Outcome]:
     """Every cell of a job as failed for one reason."""
     reason = {"status": "failed", "reason": _reason(error)}
-    return [Outcome(cell, _record(cell, job.device, started, **reason), None, None, lines) for _, cell in job.batch]
+    return [Outcome(_record(job, cell, started, reason), None, None, lines) for _, cell in job.batch]
+
+
+def _record(job: Job, cell: Cell, started: datetime, outcome: Mapping[str, Any]) -> Record:
+    return record_of(cell, provenance(job.device, cell.seed, started), **outcome)
 
 
 def _require_same_sources(job: Job) -> None:
@@ -85,16 +88,10 @@ def make_method(
     return entry.cls(tasks, family, streams, options)
 
 
-def method_of(job: Job) -> Method:
-    """The job's method on its problems."""
+def _train(job: Job, started: datetime) -> list[Outcome]:
     tasks, cells = zip(*job.batch, strict=True)
     options = job.method.options(cells[0].hyperparameters)
-    return make_method(job.method, cells[0].family, options, tasks, [cell.seed for cell in cells])
-
-
-def _train(job: Job, started: datetime) -> list[Outcome]:
-    tasks = [task for task, _ in job.batch]
-    method = method_of(job)
+    method = make_method(job.method, cells[0].family, options, tasks, [cell.seed for cell in cells])
     tracer = Tracer(method, tasks) if method.trains else None
     seconds = train(method, job.device, tracer, () if tracer is None else trace_steps(method.num_steps))
     method.cpu()
@@ -112,9 +109,9 @@ def _train(job: Job, started: datetime) -> list[Outcome]:
             if optimum is not None:
                 result |= _objective(result["scores"], optimum, method, place, task)
         size, scoring = len(tasks), time.perf_counter() - begun
-        result["seconds"] = Seconds(train=seconds / size, batch_train=seconds, batch_size=size, score=scoring)
-        record = _record(cell, job.device, started, work=work, details=details, **result)
-        outcomes.append(Outcome(cell, record, q if record.status == "ok" else None, trace))
+        spent = Seconds(train=seconds / size, batch_train=seconds, batch_size=size, score=scoring)
+        record = _record(job, cell, started, result | {"work": work, "details": details, "seconds": spent})
+        outcomes.append(Outcome(record, q if record.status == "ok" else None, trace))
     return outcomes
 
 
@@ -164,8 +161,3 @@ def _objective(scores: Scores, optimum: Optimum, method: Method, place: int, tas
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-
-
-def _record(cell: Cell, device: str, started: datetime, **outcome: Any) -> Record:
-    told = {**dict.fromkeys(("reason", "scores", "seconds")), "status": "ok", **cell.model_dump(), **outcome}
-    return Record.model_validate({**told, "cell": cell.key, "provenance": provenance(device, cell.seed, started)})

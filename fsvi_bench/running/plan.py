@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,14 +17,14 @@ from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
+from fsvi_bench.running.cell import PlanFile, PlannedTask, Variant
 from fsvi_bench.running.options import Request
-from fsvi_bench.running.planfile import PlanFile, PlannedTask, Variant
 from fsvi_bench.running.provenance import decisive_sha256, provenance
 from fsvi_bench.running.settings import FLAGS
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.official import read_named
+from fsvi_bench.tasks.official import Place, read_named
 from fsvi_bench.tasks.splits import parse_ranges
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -87,20 +88,23 @@ class Protocol(BaseModel):
 class Plan:
     """Splits to be fitted or found in the cache, tasks given as files, and what to run on each."""
 
-    splits: tuple[tuple[str, int], ...]  #: (data set, split)
+    splits: tuple[Place, ...]  #: (data set, split)
     tasks: tuple[FrozenTask, ...] = ()
     variants: tuple[Variant, ...] = ()
     methods: Mapping[str, MethodEntry] = field(default_factory=dict)  #: those of the variants, by name
     unused: tuple[str, ...] = ()  #: options that no chosen method has
 
-    def file(self, tasks: Sequence[FrozenTask], refusals: Mapping[tuple[str, int], str], device: str) -> PlanFile:
-        """What is kept of the plan once its tasks are known."""
+    def file(
+        self, tasks: Sequence[FrozenTask], refusals: Mapping[Place, str], device: str, unfitted: Sequence[Place] = ()
+    ) -> PlanFile:
+        """What is kept of the plan once its tasks are known. A cell of an unfitted split has a folder of its own, too:
+        one that nobody writes."""
         now = datetime.now(UTC)
         known = [PlannedTask(dataset=t.dataset, split=t.split, task_sha256=t.sha256) for t in tasks]
         refused = [PlannedTask(dataset=name, split=split, refused=why) for (name, split), why in refusals.items()]
-        return PlanFile(
-            written=now, tasks=(*known, *refused), variants=self.variants, provenance=provenance(device, 0, now)
-        )
+        later = [PlannedTask(dataset=name, split=split, task_sha256="") for name, split in unfitted]
+        planned = (*known, *refused, *later)
+        return PlanFile(written=now, tasks=planned, variants=self.variants, provenance=provenance(device, 0, now))
 
 
 def protocol_names() -> list[str]:
@@ -141,7 +145,7 @@ def make_plan(request: Request) -> Plan:
     return Plan(splits, tasks, here, {method.name: method for method in methods}, unused)
 
 
-def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[tuple[str, int], ...]:
+def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[Place, ...]:
     """(data set, split) pairs that a request names; all splits of a data set unless it says otherwise.
 
     Raises:
@@ -152,7 +156,7 @@ def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[t
         if request.splits is not None:
             raise InputError("--splits has no meaning with --task alone: a task file is one split; drop one of the two")
         return ()
-    chosen: list[tuple[str, int]] = []
+    chosen: list[Place] = []
     for name in dict.fromkeys(request.datasets or protocol.datasets):
         card = load_card(name)
         text = protocol.splits if request.splits is None else request.splits
@@ -163,17 +167,14 @@ def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[t
     return tuple(chosen)
 
 
-def _refuse_mixed_tasks(splits: Sequence[tuple[str, int]], tasks: Sequence[FrozenTask]) -> None:
+def _refuse_mixed_tasks(splits: Sequence[Place], tasks: Sequence[FrozenTask]) -> None:
     """Two different tasks of one split cannot stand in one table."""
-    seen = set(splits)
-    for task in tasks:
-        place = (task.dataset, task.split)
-        if place in seen:
+    for (name, split), count in Counter([*splits, *((task.dataset, task.split) for task in tasks)]).items():
+        if count > 1:
             raise InputError(
-                f"{task.dataset} split {task.split} is asked for twice; give each split once, and run different tasks "
-                "of one split with different --out, since their results are not compared"
+                f"{name} split {split} is asked for twice; give each split once, and run different tasks of one split "
+                "with different --out, since their results are not compared"
             )
-        seen.add(place)
 
 
 def _variants(

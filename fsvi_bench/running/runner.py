@@ -9,25 +9,40 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.files import require_writable_directory
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import MethodEntry
-from fsvi_bench.running.cell import Cell, Record, row_sha256
-from fsvi_bench.running.executors import Executor, LocalExecutor
-from fsvi_bench.running.job import Job, Outcome, failed, method_of, run_job
+from fsvi_bench.running.cell import Cell, Record, cell_of, row_sha256
+from fsvi_bench.running.executors import Executor, LocalExecutor, use_one_thread
+from fsvi_bench.running.job import Job, Outcome, failed, run_job
 from fsvi_bench.running.plan import Plan
-from fsvi_bench.running.prepare import prepare
 from fsvi_bench.running.progress import Progress
-from fsvi_bench.running.store import Store, group_of, read_record_of
+from fsvi_bench.running.store import Store, read_record_of
+from fsvi_bench.tasks.build import build_from, cached_task_path
+from fsvi_bench.tasks.card import load_card
+from fsvi_bench.tasks.certificate import CertifiedTask, certify, save
 from fsvi_bench.tasks.frozen import FrozenTask
-from fsvi_bench.tasks.official import PROBLEMS_IN_MEMORY, TaskSet
-from fsvi_bench.tasks.task import bind_task
+from fsvi_bench.tasks.official import (
+    PROBLEMS_IN_MEMORY,
+    Place,
+    TaskSet,
+    find_task,
+    official_splits,
+    read_official,
+    require_official,
+)
+from fsvi_bench.tasks.raw import CACHE_VARIABLE, RawData, cache_dir, load_raw
+from fsvi_bench.tasks.refit import Refit, compare
+from fsvi_bench.tasks.task import bind_task, raw_data
 from fsvi_bench.training.trainer import Device
 
 Rerun = Literal["none", "failed", "diverged", "all"]
 Watcher = Callable[[Sequence[Record]], None]  #: gets all records of a data set, method, family and settings
+Refusals = dict[Place, str]  #: why there is no certified task
 
 
 @dataclass(frozen=True)
@@ -67,7 +82,7 @@ def run(
             holds something that is not a record, or the sources changed while the run was under way.
     """
     with store.locked():
-        tasks, refusals = prepare(plan, resources.executor, resources.data_dir, progress)
+        tasks, refusals = _certified(plan, resources.executor, resources.data_dir, progress)
         planned = plan.file(tasks, refusals, resources.device)
         cells, refused = list(planned.cells()), planned.refused_records()
         # Whoever wants all of it again does not care what is there, be it a record or not.
@@ -81,9 +96,9 @@ def run(
         computed = []
         for outcome in _compute(missing, plan.methods, problems, resources, progress):
             store.save(*outcome)
-            computed.append(outcome.record)
-            tell(outcome.record)
-            progress.advance("cells", outcome.cell.name, _group(outcome.cell), outcome.record.status)
+            computed.append(record := outcome.record)
+            tell(record)
+            progress.advance("cells", cell_of(record).name, _group(record), record.status)
     records |= {record.cell: record for record in computed}
     return RunResult([*(records[cell.key] for cell in cells), *refused], computed, refused)
 
@@ -145,7 +160,7 @@ def _compute(
         tasks = [problems.problem((cell.dataset, cell.split)) for cell in batch]
         return Job(methods[batch[0].method], list(zip(tasks, batch, strict=True)), resources.device)
 
-    trains = [_takes_time(job(batch[:1])) for batch in batches]
+    trains = [_takes_time(methods[batch[0].method], batch[0]) for batch in batches]
     # What is a formula costs less than to send it anywhere.
     here = resources.device == "cpu" and not any(trains)
     executor = LocalExecutor() if here else resources.executor.on(resources.device)
@@ -157,7 +172,7 @@ def _compute(
 
 
 def _group(of: Cell | Record) -> str:
-    return " ".join(group_of(of))
+    return f"{of.dataset} {of.method} {of.family}"
 
 
 def _batches(cells: Iterable[Cell], problems: TaskSet) -> list[list[Cell]]:
@@ -175,10 +190,141 @@ def _parts(batch: Sequence[Cell], count: int) -> Iterator[Sequence[Cell]]:
     return (batch[start:stop] for start, stop in pairwise(edges) if stop > start)
 
 
-def _takes_time(job: Job) -> bool:
-    """Whether a method takes steps or draws, by its own word."""
-    try:
-        method = method_of(job)
-        return method.trains or not method.is_deterministic(method.options)
-    except Exception:
-        return True  # its job says what it raised
+def _takes_time(entry: MethodEntry, cell: Cell) -> bool:
+    """Whether the method takes steps or draws. It is not made for that, which would load a task for every batch."""
+    return entry.cls.solve is Method.solve or not entry.cls.is_deterministic(entry.options(cell.hyperparameters))
+
+
+# --- Certified tasks: official ones, from the cache, from files, or from fits side by side; and fits checked ----------
+
+
+def _certified(
+    plan: Plan, executor: Executor, data_dir: Path | None, progress: Progress
+) -> tuple[list[FrozenTask], Refusals]:
+    """Certified tasks in the plan's order, and the reasons of those that could not be certified.
+
+    Raises:
+        InputError: raw data are missing or are not the task's.
+    """
+    found, refusals = fit_missing(plan.splits, executor, data_dir, progress, official=True)
+    tasks = [found[place] for place in plan.splits if place in found]
+    for task in plan.tasks:
+        try:
+            certify(bind_task(task, data_dir)).require_limits()
+            tasks.append(task)
+        except TaskRefused as error:
+            refusals[task.dataset, task.split] = str(error)
+    return tasks, refusals
+
+
+def known_tasks(
+    splits: Sequence[Place], official: bool = True
+) -> tuple[dict[Place, FrozenTask], list[Place], Refusals]:
+    """The tasks that are at hand, the splits still to be fitted, and what was refused. Nothing is fitted."""
+    tasks: dict[Place, FrozenTask] = {}
+    unfitted: list[Place] = []
+    refusals: Refusals = {}
+    for place in splits:
+        try:
+            if (found := find_task(*place, official=official)) is None:
+                unfitted.append(place)
+            else:
+                tasks[place] = found.task
+        except TaskRefused as error:
+            refusals[place] = str(error)
+    return tasks, unfitted, refusals
+
+
+def require_data(plan: Plan, data_dir: Path | None) -> None:
+    """Makes sure of the raw data of every task, and of the cache, before anything is fitted or written.
+
+    Raises:
+        InputError: raw data are missing, altered, or not the ones that a task file was made from; fitted tasks cannot
+            be kept.
+    """
+    if plan.splits:
+        require_writable_directory(cache_dir() / "tasks", "the cache", f"set ${CACHE_VARIABLE} to a folder that is")
+    for name, split in plan.splits:
+        load_raw(load_card(name), split, data_dir)
+    for task in plan.tasks:
+        raw_data(task, data_dir)
+
+
+def fit_missing(
+    splits: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress, *, official: bool = False
+) -> tuple[dict[Place, FrozenTask], Refusals]:
+    """Fits into the cache what is not there, each split on one thread: the tasks, and reasons of what was refused.
+
+    Args:
+        official: whether what has an official task need not be fitted.
+    """
+    tasks, missing, refusals = known_tasks(splits, official)
+    progress.start("tasks", len(missing))
+    for (name, split), fitted in _fits(_fit, missing, executor, data_dir):
+        if isinstance(fitted, str):
+            refusals[name, split] = fitted
+            progress.advance("tasks", f"{name} split {split}: refused", status="failed")
+        else:
+            save(fitted, cached_task_path(load_card(name), split))
+            tasks[name, split] = fitted.task
+            progress.advance("tasks", f"{name} split {split}: {_words(fitted)}")
+    return tasks, refusals
+
+
+def refit_official(
+    places: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress
+) -> dict[Place, Refit | str]:
+    """Each official task's split fitted again and compared, or why it could not be; nothing is written.
+
+    Raises:
+        InputError: a split has no official task, or its raw data are missing or altered.
+        TaskRefused: an official task fails the limits of this version.
+    """
+    for name, split in places:
+        if not official_splits(load_card(name).name):
+            raise InputError(f"{name} has no official tasks to be compared with; name a data set that has")
+        require_official(name, [split])
+        read_official(name, split)
+    progress.start("refits", len(places))
+    found: dict[Place, Refit | str] = {}
+    for (name, split), compared in _fits(_refit, places, executor, data_dir):
+        found[name, split] = compared
+        progress.advance("refits", f"{name} split {split}")
+    return {place: found[place] for place in places}
+
+
+class _Fit(NamedTuple):
+    """One split to be fitted. Its raw data travel to the worker: neither needs a folder that all machines see."""
+
+    dataset: str
+    split: int
+    raw: RawData
+
+
+def _fits(
+    function: Callable[[_Fit], Any], places: Sequence[Place], executor: Executor, data_dir: Path | None
+) -> Iterator[tuple[Place, Any]]:
+    """What a function makes of each split, as it is done, or why it makes nothing."""
+    jobs = (_Fit(name, split, load_raw(load_card(name), split, data_dir)) for name, split in places)
+    for job, outcome in executor.on("cpu").map(function, jobs):
+        if isinstance(outcome, Exception):
+            outcome = str(outcome) if isinstance(outcome, TaskRefused) else f"{type(outcome).__name__}: {outcome}"
+        yield (job.dataset, job.split), outcome
+
+
+def _fit(job: _Fit) -> CertifiedTask:
+    """Runs in a worker or here. One thread: with two, BLAS rounds otherwise."""
+    use_one_thread()
+    return build_from(load_card(job.dataset), job.split, job.raw)
+
+
+def _refit(job: _Fit) -> Refit:
+    """The cache is not asked: what lies there may be the frozen task itself."""
+    return compare(read_official(job.dataset, job.split), _fit(job), job.raw)
+
+
+def _words(built: CertifiedTask) -> str:
+    fit = built.certificate.fit
+    if fit is None:
+        return "drawn"
+    return f"bound {fit.bound_per_point:+.4f} per point after {fit.iterations} iterations, {fit.seconds:.1f} s"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
@@ -29,8 +30,7 @@ from fsvi_bench.files import (
 )
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import posterior_file, read_posterior
-from fsvi_bench.running.cell import Cell, Record, cell_of, row_sha256
-from fsvi_bench.running.planfile import PlanFile, PlannedTask
+from fsvi_bench.running.cell import Cell, PlanFile, Record, cell_of, row_sha256
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.training.trace import Trace, read_trace
 
@@ -104,12 +104,7 @@ class Store:
             write_atomically(path, (plan.model_dump_json(indent=1) + "\n").encode())
 
     def save(
-        self,
-        cell: Cell,
-        record: Record,
-        posterior: Posterior | None,
-        trace: Trace | None = None,
-        traceback: str | None = None,
+        self, record: Record, posterior: Posterior | None, trace: Trace | None = None, traceback: str | None = None
     ) -> None:
         """Writes what a cell has of trace, posterior and traceback, and its record, in place of what was there.
 
@@ -118,11 +113,11 @@ class Store:
         """
         others = {
             TRACE_FILE: None if trace is None else trace.to_csv().encode(),
-            POSTERIOR_FILE: None if posterior is None else posterior_file(posterior, cell.task_sha256),
+            POSTERIOR_FILE: None if posterior is None else posterior_file(posterior, record.task_sha256),
             TRACEBACK_FILE: None if traceback is None else traceback.encode(),
         }
         text = (record.model_dump_json(indent=2) + "\n").encode()
-        replace_together(self.root / cell.folder, others, RECORD_FILE, text)
+        replace_together(self.root / folder_of(record), others, RECORD_FILE, text)
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -206,24 +201,8 @@ class Archive:
     stale: int  #: records of cells that no plan asks for: of other code, kernels, settings or tasks
 
 
-class Group(NamedTuple):
-    """Cells that make one row of a table."""
-
-    dataset: str
-    method: str
-    family: str
-
-
-@dataclass(frozen=True)
-class Status:
-    """Counts of a folder's cells by group and by what became of them (`missing` for not yet)."""
-
-    groups: dict[Group, Counter[str]]
-    stale: int = 0
-
-    @property
-    def total(self) -> Counter[str]:
-        return sum(self.groups.values(), Counter())
+#: Numbers of cells by data set, method, family and what became of them (`missing` for not yet).
+Counts = Counter[tuple[str, str, str, str]]
 
 
 def read_archive(root: Path) -> Archive:
@@ -238,58 +217,46 @@ def read_archive(root: Path) -> Archive:
         return Archive(root, [], records, len(records), 0, 0)
     cells, refused = _wanted(plans)
     records = [record for cell in cells.values() if (record := read_record_of(cell, root)) is not None]
-    known = {cell.folder for cell in cells.values()}
-    stale = sum(path.parent.relative_to(root).as_posix() not in known for path in paths)
-    return Archive(root, plans, records + refused, len(cells) + len(refused), len(cells) - len(records), stale)
+    missing, stale = len(cells) - len(records), _stale(paths, cells.values(), root)
+    return Archive(root, plans, records + refused, len(cells) + len(refused), missing, stale)
 
 
-def read_status(root: Path) -> Status:
-    """The counts alone, without the scores: a hundred thousand cells take seconds.
+def read_status(root: Path) -> tuple[Counts, int]:
+    """How many cells there are, and how many stale records. Scores are not read: 100,000 cells take seconds.
 
     Raises:
         InputError: as `read_archive`.
     """
     plans, paths = _contents(root)
-    heads = [head for path in paths if (head := _read(path, _Head)) is not None]
     if not plans:
-        return Status(_count((group_of(head), head.status) for head in heads))
-    found, (cells, refused) = {head.cell: head.status for head in heads}, _wanted(plans)
-    counted = [(group_of(cell), found.get(key, "missing")) for key, cell in cells.items()]
-    return Status(_count([*counted, *_statuses(refused)]), sum(key not in cells for key in found))
+        return _count((head, head.status) for path in paths if (head := _read(path, _Head)) is not None), 0
+    cells, refused = _wanted(plans)
+    return count_cells(cells.values(), refused, root), _stale(paths, cells.values(), root)
 
 
-def planned_status(plan: PlanFile, unfitted: Sequence[tuple[str, int]], root: Path, rerun: str = "none") -> Status:
-    """What a plan would find done in a folder, and what it would compute; nothing can be done of unfitted splits.
+def count_cells(cells: Iterable[Cell], refused: Iterable[Record], root: Path, rerun: str = "none") -> Counts:
+    """What became of cells in a folder, those without a task included.
 
     Args:
         rerun: `all`, or the status of those cells that would be computed again.
     """
-    fitted = [(group_of(cell), status_of(cell, root, rerun)) for cell in plan.cells()]
-    later = plan.model_copy(update={"tasks": tuple(PlannedTask(dataset=d, split=s) for d, s in unfitted)})
-    unknown = [(Group(task.dataset, variant.method, variant.family), "missing") for task, variant, _ in later.of_each()]
-    return Status(_count([*fitted, *_statuses(plan.refused_records()), *unknown]))
+    found = ((cell, status_of(cell, root, rerun)) for cell in cells)
+    return _count(chain(found, ((record, record.status) for record in refused)))
 
 
 def status_of(cell: Cell, root: Path, rerun: str = "none") -> str:
-    """What became of a cell in a folder; `missing` too if it would be computed again, see `planned_status`."""
+    """What became of a cell in a folder; `missing` too if it would be computed again, see `count_cells`."""
     head = None if rerun == "all" else _read(root / cell.folder / RECORD_FILE, _Head)
     return "missing" if head is None or head.status == rerun else head.status
 
 
-def group_of(of: Cell | Record | _Head) -> Group:
-    """Where it is counted."""
-    return Group(of.dataset, of.method, of.family)
+def _count(cells: Iterable[tuple[Cell | Record | _Head, str]]) -> Counts:
+    return Counter((of.dataset, of.method, of.family, status) for of, status in cells)
 
 
-def _statuses(records: Iterable[Record]) -> list[tuple[Group, str]]:
-    return [(group_of(record), record.status) for record in records]
-
-
-def _count(cells: Iterable[tuple[Group, str]]) -> dict[Group, Counter[str]]:
-    counts: defaultdict[Group, Counter[str]] = defaultdict(Counter)
-    for group, status in cells:
-        counts[group][status] += 1
-    return counts
+def _stale(paths: Iterable[Path], cells: Iterable[Cell], root: Path) -> int:
+    known = {cell.folder for cell in cells}
+    return sum(path.parent.relative_to(root).as_posix() not in known for path in paths)
 
 
 def _contents(root: Path) -> tuple[list[PlanFile], list[Path]]:
@@ -329,7 +296,7 @@ def folder_of(record: Record) -> str:
 
 def paths_of(records: Iterable[Record], root: Path, names: Iterable[str]) -> Iterator[Path]:
     """Files of these names in the records' folders, those that are there."""
-    folders = [root.resolve() / folder_of(record) for record in records if record.task_sha256]
+    folders = [root.resolve() / folder_of(record) for record in records]
     return filter(is_file, (folder / name for folder in folders for name in names))
 
 
@@ -348,8 +315,6 @@ def load_trace(record: Record, root: Path) -> Trace | None:
     Raises:
         InputError: the file is not a trace.
     """
-    if record.task_sha256 is None:
-        return None
     try:
         return read_trace(root / folder_of(record) / TRACE_FILE)
     except FileNotFoundError:

@@ -22,7 +22,7 @@ from fsvi_bench.papers.parts import PartFailed
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running import plan as planning
-from fsvi_bench.running import prepare
+from fsvi_bench.running import runner
 from fsvi_bench.running.cell import Record
 from fsvi_bench.running.plan import Protocol, Request, make_plan
 from fsvi_bench.tasks.build import load_cached
@@ -183,7 +183,7 @@ def test_without_a_certified_task_nothing_is_drawn(quick, tmp_path, monkeypatch)
         raise TaskRefused("planted")
 
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepare, "build_from", refuse)
+    monkeypatch.setattr(runner, "build_from", refuse)
     status, out, err = quick("burt2020-fig1", "--json")
     assert (status, json.loads(out)["files"]) == (1, [])
     assert "nothing is drawn" in err

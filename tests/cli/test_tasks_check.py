@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsvi_bench.errors import TaskRefused
-from fsvi_bench.running import prepare
+from fsvi_bench.running import runner
 from fsvi_bench.tasks.certificate import CertifiedTask
 from fsvi_bench.tasks.official import official_path, official_splits, read_official
 
@@ -26,7 +26,7 @@ def plant(monkeypatch, change):
         found = read_official(card.name, split)
         return change(found)
 
-    monkeypatch.setattr(prepare, "build_from", build_from)
+    monkeypatch.setattr(runner, "build_from", build_from)
 
 
 def worse(found):

@@ -67,8 +67,7 @@ def save(root, records, traces=None):
     """Writes records, and traces by `record.cell`, as a run does."""
     store = Store(root)
     for each in records:
-        cell = Cell(**{name: getattr(each, name) for name in Cell.model_fields})
-        store.save(cell, each, None, (traces or {}).get(each.cell))
+        store.save(each, None, (traces or {}).get(each.cell))
     return root
 
 

@@ -10,8 +10,8 @@ import pytest
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.methods.registry import load_method, method_names
+from fsvi_bench.running.cell import PlanFile
 from fsvi_bench.running.plan import FAMILIES, Protocol, Request, load_protocol, make_plan, protocol_names
-from fsvi_bench.running.planfile import PlanFile
 from fsvi_bench.running.settings import parse_option
 from fsvi_bench.tasks.official import read_official
 from tests.conftest import REFERENCE
@@ -100,30 +100,26 @@ def test_a_task_file_stands_for_its_own_split():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"datasets": ["bostn"]}, "unknown data set 'bostn': did you mean 'boston'"),
-        ({"datasets": ["boston"], "splits": "0-20"}, "boston has no split 20"),
         ({"datasets": ["protein"], "splits": "5"}, "protein has no split 5; its splits run from 0 to 4"),
-        ({"methods": ["exakt"]}, "unknown method 'exakt': did you mean 'exact'"),
         ({"families": ["fulll"]}, "unknown family 'fulll': did you mean 'full'"),
-        ({"protocol": "quik"}, "unknown protocol 'quik': did you mean 'quick'"),
         ({"protocol": ""}, "unknown protocol ''"),
         ({"splits": ""}, "--splits '' is not understood"),
         ({"seeds": ""}, "--seeds '' is not understood"),
         ({"seeds": "a"}, "--seeds 'a' is not understood"),
         ({"measurement_points": [0]}, "--measurement-points is 0, expected 1 or more"),
-        ({"max_steps": 0}, "--max-steps is 0, expected 1 or more"),
         ({"task_files": [BOSTON], "splits": "0"}, "--splits has no meaning with --task alone"),
         ({"task_files": [BOSTON, BOSTON]}, "boston split 0 is asked for twice"),
         ({"task_files": [BOSTON], "datasets": ["boston"]}, "boston split 0 is asked for twice"),
     ],
 )
 def test_nonsense_is_refused(given, message):
+    """Besides what `cli/test_refusals.py` has."""
     with pytest.raises(InputError, match=message):
         make_plan(Request(**given))
 
 
 @pytest.mark.parametrize(
-    "text", ["lr", "=1", "lr=[", "M=3", "lr={a", "lr=!!timestamp 2024-01-01", "lr=!!binary aGk=", "lr=" + "[" * 3000]
+    "text", ["=1", "lr=[", "M=3", "lr={a", "lr=!!timestamp 2024-01-01", "lr=!!binary aGk=", "lr=" + "[" * 3000]
 )
 def test_nonsense_settings_are_refused(text):
     with pytest.raises(InputError, match="--set"):
@@ -216,6 +212,7 @@ def test_a_plans_file_keeps_which_variants_are_for_which_data_sets():
     kept = plan.file(tasks, {}, "cpu")
     assert [cell.dataset for cell in kept.cells()].count("naval") == 2
     assert [cell.dataset for cell in kept.cells()].count("boston") == 10
+    assert len({cell.key for cell in kept.cells()}) == 12
     assert PlanFile.model_validate_json(kept.model_dump_json()) == kept
     refused = plan.file(tasks[:1], {("naval", 0): "no"}, "cpu").refused_records()
     assert len(refused) == 2

@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 
 import pytest
-from safetensors.torch import load_file
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.running import ray_cluster
@@ -20,7 +19,7 @@ from fsvi_bench.running.executors import WorkersLost, make_executor
 from fsvi_bench.running.plan import Request
 from fsvi_bench.running.ray_cluster import RayExecutor
 from fsvi_bench.training.trainer import choose_device
-from tests.running import comparable, execute
+from tests.running import comparable, execute, posteriors
 from tests.running.clusters import ROOT, require_ray
 from tests.running.test_executors import is_running, until, waits_for_ever, work
 
@@ -68,14 +67,6 @@ def test_a_run_is_the_local_one(ray_executor, tmp_path, monkeypatch):
     assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == 3
     again = execute(tmp_path / "ray", request, executor=ray_executor)
     assert (again.computed, again.records) == ([], result.records)
-
-
-def posteriors(root):
-    """Bit by bit (the order of a file's header is left to chance)."""
-    return {
-        path.relative_to(root): {name: tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
-        for path in root.rglob("posterior.safetensors")
-    }
 
 
 def test_a_second_cluster_in_one_process_is_refused(ray_executor):

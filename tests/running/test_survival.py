@@ -16,6 +16,7 @@ import pytest
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running.cell import Record
 from tests.requirements import skip_or_fail
+from tests.running.test_executors import until
 
 KILLS = int(os.environ.get("FSVI_BENCH_KILLS", "5"))
 METHODS = os.environ.get("FSVI_BENCH_KILL_METHODS", "exact mean-field-vi rand-a-ngd").split()
@@ -33,14 +34,6 @@ def start(out: Path, *arguments: str) -> subprocess.Popen:
 def finish(process: subprocess.Popen, seconds: float = 300) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err
-
-
-def until(condition, process: subprocess.Popen, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def finished(out: Path) -> dict[str, tuple[int, bytes]]:
@@ -137,7 +130,7 @@ def test_two_runs_in_one_folder_are_told_apart(tmp_path):
     """The first goes on undisturbed; its lock ends with it, even with -9."""
     endless = ["--dataset", "toy", "--splits", "0", "--method", "mean-field-vi", "--max-steps", "10000000"]
     first = start(tmp_path, *endless)
-    until(lambda: (tmp_path / ".running").is_file(), first)
+    until(lambda: (tmp_path / ".running").is_file() or first.poll() is not None)
     status, out, err = finish(start(tmp_path, "--dataset", "toy", "--method", "exact"))
     assert (status, out) == (2, "")
     (line,) = err.splitlines()
