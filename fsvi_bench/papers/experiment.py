@@ -20,10 +20,11 @@ from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.claims import PlacedClaim, Verdict, judge
 from fsvi_bench.papers.parts import Parts, Plain
 from fsvi_bench.papers.places import Cells, run_or_find
+from fsvi_bench.presenting.frames import Frames as Frames  # for experiments, too
+from fsvi_bench.presenting.frames import TableSpec
 from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.tables import Frames as Frames  # for experiments, too
-from fsvi_bench.presenting.tables import TableSpec, as_csv
+from fsvi_bench.presenting.tables import as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fsvi_bench.presenting.tables import TableSpec
+from fsvi_bench.presenting.frames import TableSpec
 
 WIDTH = 118  #: of a paragraph that is filled
 
