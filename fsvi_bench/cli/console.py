@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from rich.console import Console
-from rich.table import Table as Terminal
-
-from fsvi_bench.presenting.tables import Cell, Table
 
 if TYPE_CHECKING:
     from fsvi_bench.running.cell import Record
@@ -28,10 +25,6 @@ def show(as_json: bool, document: Any, printed: Callable[[], Any]) -> None:
         sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
     else:
         stdout.print(printed())
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "", sections: bool = False) -> Terminal:
-    return Table(title=title, columns=tuple(columns), rows=tuple(map(tuple, rows))).terminal(sections=sections)
 
 
 def print_failures(records: Sequence[Record]) -> int:

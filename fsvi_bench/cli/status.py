@@ -6,7 +6,8 @@ from collections import Counter
 
 from fsvi_bench.cli import commands
 from fsvi_bench.cli.collector import no_garbage_collection
-from fsvi_bench.cli.console import show, table
+from fsvi_bench.cli.console import show
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.store import Status, read_status
 
 COLUMNS = ("ok", "diverged", "failed", "missing")
@@ -28,7 +29,8 @@ def show_status(status: Status, as_json: bool) -> None:
     ]
     if len(rows) > 1:
         rows.append(("all", "", planned, *_counts(total).values()))
-    show(as_json, document, lambda: table(("data set", "method", "planned", *COLUMNS), rows, sections=True))
+    columns = ("data set", "method", "planned", *COLUMNS)
+    show(as_json, document, lambda: Table(columns=columns, rows=rows).terminal(sections=True))
     if as_json:
         return
     done = planned - total["missing"]

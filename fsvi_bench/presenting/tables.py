@@ -48,9 +48,9 @@ class Table(BaseModel):
     """Numbers and words; None stands for what does not apply."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
 
     def terminal(self, caption: str = "", sections: bool = False) -> Terminal:
         """Numbers to four digits, to the right; words to the left. With `sections` a line follows where the first
@@ -112,7 +112,7 @@ def _template() -> Template:
 
 def facts(lines: Mapping[str, str], title: str = "") -> Terminal:
     """A table of one statement per line, without headings."""
-    table = Table(title=title, columns=("", " "), rows=tuple(lines.items())).terminal()
+    table = Table(title=title, columns=("", " "), rows=list(lines.items())).terminal()
     table.show_header = False
     return table
 
