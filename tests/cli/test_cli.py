@@ -122,7 +122,7 @@ def test_a_failing_wandb_costs_no_cell(cli, tmp_path, monkeypatch):
     def refuse(*_):
         raise ConnectionError("planted")
 
-    monkeypatch.setattr(wandb_runs.WandbUploads, "_start", refuse)
+    monkeypatch.setattr(wandb_runs, "Worker", refuse)
     status, out, err = cli(*EXACT_ON_TOY, "offline", "--out", tmp_path, "--json")
     assert (status, len(json.loads(out))) == (0, 2)
     assert "W&B logging stopped (ConnectionError: planted)" in err

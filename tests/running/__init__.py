@@ -24,11 +24,11 @@ def comparable(record: Record):
 
 def refuse_split(monkeypatch, refused: int):
     """From here on the fit of one split fails its certificate."""
-    original = prepare.build_from
+    original = prepare.build_task
 
     def build(card, split, raw):
         if split == refused:
             raise TaskRefused("planted")
-        return original(card, split, raw)
+        return original(card, split, raw=raw)
 
-    monkeypatch.setattr(prepare, "build_from", build)
+    monkeypatch.setattr(prepare, "build_task", build)

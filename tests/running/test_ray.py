@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 from safetensors.torch import load_file
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, WorkersLost
 from fsvi_bench.running import ray_cluster
-from fsvi_bench.running.executors import WorkersLost, make_executor
+from fsvi_bench.running.executors import make_executor
 from fsvi_bench.running.plan import Request
 from fsvi_bench.running.ray_cluster import RayExecutor
 from fsvi_bench.training.trainer import choose_device
@@ -141,7 +141,7 @@ def test_options_that_make_no_sense_are_refused(options, said):
 
 ADDRESSES = """
 import sys, time
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, WorkersLost
 from fsvi_bench.running import ray_cluster
 from fsvi_bench.running.executors import make_executor
 ray_cluster.PATIENCE = 10.0
