@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict
 
-from pydantic_core import from_json, to_json
 from rich.table import Table as Terminal
 
 from fsvi_bench.cli import commands
@@ -77,8 +76,7 @@ def leaderboard_compare(options: commands.LeaderboardCompare) -> None:
             f"{a} is in track {first.track} and {b} in {second.track}, whose headlines differ: compared by predictive "
             "KL, which every posterior has."
         )
-    document = from_json(to_json({"a": a, "b": b, **asdict(found)}, inf_nan_mode="strings"))
-    show(options.as_json, document, lambda: _comparison_table(found, a, b))
+    show(options.as_json, {"a": a, "b": b, **asdict(found)}, lambda: _comparison_table(found, a, b))
 
 
 def _with_result(board: Board, name: str) -> Standing:
