@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby, zip_longest
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, Template
 from markupsafe import Markup
@@ -104,10 +105,14 @@ class Table(BaseModel):
         ]
 
 
+def templates(*folders: Path, **options: Any) -> Environment:
+    """Templates of these folders, in which a line of nothing but a block leaves none."""
+    return Environment(loader=FileSystemLoader(folders), trim_blocks=True, lstrip_blocks=True, **options)
+
+
 @cache
 def _template() -> Template:
-    jinja = Environment(loader=FileSystemLoader(ASSETS), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return jinja.get_template("table.html.j2")
+    return templates(ASSETS, autoescape=True).get_template("table.html.j2")
 
 
 def facts(lines: Mapping[str, str], title: str = "") -> Terminal:
