@@ -27,6 +27,10 @@ class Diverged(Exception):
     """Training diverged, and the message says where. It is raised by `fsvi_bench.fit` alone: `run` writes a record."""
 
 
+class WorkersLost(RuntimeError):
+    """Work cannot go on because all workers are out of reach; what they finished is kept."""
+
+
 def in_one_line(error: BaseException) -> str:
     """An exception by its name and what it says."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].removesuffix(": ")

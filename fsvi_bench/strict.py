@@ -18,7 +18,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="strings")
 
 
-Model = TypeVar("Model", bound=Strict)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def parse_toml(model: type[Model], content: bytes, path: Path) -> Model:
@@ -34,12 +34,12 @@ def parse_toml(model: type[Model], content: bytes, path: Path) -> Model:
     return checked(model, values, path)
 
 
-def checked(model: type[Model], values: Any, where: object) -> Model:
+def checked(model: type[Model], values: Any, where: object, mend: str = "mend that field") -> Model:
     """Raises InputError, which says which field is wrong, if the values are not the model's."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise InputError(f"{where}: {invalid_field(error)}; mend that field") from error
+        raise InputError(f"{where}: {invalid_field(error)}; {mend}") from error
 
 
 def toml_text(model: Strict) -> str:

@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +17,7 @@ from fsvi_bench.arithmetic import use_kernels
 from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.commands import Options
 from fsvi_bench.cli.options import command_of
-from fsvi_bench.errors import InputError, TaskRefused, plain_demands
+from fsvi_bench.errors import InputError, TaskRefused, WorkersLost, plain_demands
 
 BAD_INPUT = 2
 WORK_LOST = 1  #: cells are missing, for no fault of the user's
@@ -89,6 +89,8 @@ def _run(arguments: list[str]) -> int:
         return _interrupted() if outcome == INTERRUPTED else outcome or 0
     except (InputError, TaskRefused) as error:
         return _say(str(error))
+    except WorkersLost as error:
+        return _say(str(error), WORK_LOST)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -97,17 +99,13 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except Exception as error:
-        return _other(error, arguments)
+        if not hasattr(error, "format_message"):
+            raise
+        return _say_misuse(error, arguments)
 
 
-def _other(error: Exception, arguments: list[str]) -> int:
-    """Lost workers, and Typer's own usage errors, whose class lives elsewhere in each of its versions."""
-    from fsvi_bench.running.executors import WorkersLost
-
-    if isinstance(error, WorkersLost):
-        return _say(str(error), WORK_LOST)
-    if not hasattr(error, "format_message"):
-        raise error
+def _say_misuse(error: Any, arguments: list[str]) -> int:
+    """Typer's own usage errors, whose class lives elsewhere in each of its versions."""
     said = _with_what_was_given(error.format_message(), arguments)
     path = getattr(getattr(error, "ctx", None), "command_path", "")
     command = " ".join(["fsvi-bench", *path.split()[1:]])  # however it was started

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+from pydantic_core import to_json
 from rich.console import Console
-from rich.table import Table as Terminal
-
-from fsvi_bench.presenting.tables import Cell, Table
 
 if TYPE_CHECKING:
     from fsvi_bench.running.cell import Record
@@ -25,13 +22,10 @@ stderr = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_w
 def show(as_json: bool, document: Any, printed: Callable[[], Any]) -> None:
     """On stdout: one JSON document, models in it as they are in files (infinity as a word), or what people read."""
     if as_json:
-        sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
+        plain = json.loads(to_json(document, inf_nan_mode="strings"))
+        sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False) + "\n")
     else:
         stdout.print(printed())
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "", sections: bool = False) -> Terminal:
-    return Table(title=title, columns=tuple(columns), rows=tuple(map(tuple, rows))).terminal(sections=sections)
 
 
 def print_failures(records: Sequence[Record]) -> int:
@@ -41,9 +35,3 @@ def print_failures(records: Sequence[Record]) -> int:
         name = f"{record.dataset} split {record.split} {record.method} {record.family} seed {record.seed}"
         stderr.print(f"{name}: {record.status}: {' '.join(str(record.reason).split())}", style="red")
     return 1 if bad else 0
-
-
-def _plain(document: Any) -> Any:
-    if isinstance(document, BaseModel):
-        return json.loads(document.model_dump_json())
-    return [_plain(item) for item in document] if isinstance(document, list) else document

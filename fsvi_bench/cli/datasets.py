@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fsvi_bench.cli.commands import DatasetsList, DatasetsPrepare, DatasetsVerify
-from fsvi_bench.cli.console import show, table
+from fsvi_bench.cli.console import show
 from fsvi_bench.errors import InputError
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.tasks.card import Card, card_names, load_card
 from fsvi_bench.tasks.raw import is_here, load_raw, whereabouts
 from fsvi_bench.tasks.splits import splits_sha256
@@ -19,7 +20,8 @@ def datasets_list(options: DatasetsList) -> None:
         (card.name, card.n, card.D, card.splits.count, f"{card.target.meaning} [{card.target.unit}]", where)
         for card, where in cards
     ]
-    show(options.as_json, document, lambda: table(("name", "n", "D", "splits", "target", "raw data"), rows))
+    columns = ("name", "n", "D", "splits", "target", "raw data")
+    show(options.as_json, document, lambda: Table(columns=columns, rows=rows).terminal())
 
 
 def datasets_prepare(options: DatasetsPrepare) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table as Terminal
 
 import fsvi_bench
 from fsvi_bench.cli.commands import Submit, Verify
-from fsvi_bench.cli.console import show, stderr, stdout, table
+from fsvi_bench.cli.console import show, stderr, stdout
 from fsvi_bench.cli.progress import RichProgress
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.files import read_bounded
@@ -28,7 +28,7 @@ from fsvi_bench.leaderboard.ranked_tasks import Place
 from fsvi_bench.leaderboard.result import Cell, Result, result_path, write_result
 from fsvi_bench.leaderboard.signing import require_key
 from fsvi_bench.leaderboard.verifying import Verification
-from fsvi_bench.presenting.tables import in_words
+from fsvi_bench.presenting.tables import Table, in_words
 from fsvi_bench.running.executors import Executor, make_executor
 from fsvi_bench.running.settings import parse_setting
 from fsvi_bench.threads import use_one_thread
@@ -158,4 +158,5 @@ def _medians(result: Result) -> Terminal:
         finished = sum(cell.status == "ok" for cell in ranked)
         rows.append((dataset, f"{finished} of {len(ranked)}", median_kl(ranked), median_kl(official)))
     columns = ("data set", "ranked runs finished", "KL, ranked", "KL, official")
-    return table(columns, rows, f"{result.entry}: medians; isolation: {result.isolation}")
+    title = f"{result.entry}: medians; isolation: {result.isolation}"
+    return Table(title=title, columns=columns, rows=rows).terminal()

@@ -5,18 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict
 
-from pydantic_core import from_json, to_json
 from rich.table import Table as Terminal
 
 from fsvi_bench.cli import commands
 from fsvi_bench.cli.collector import no_garbage_collection
-from fsvi_bench.cli.console import show, stderr, table
+from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError, unknown_name
 from fsvi_bench.leaderboard.board import Board, Standing, read_board
 from fsvi_bench.leaderboard.edition import close_edition, make_board, read_edition, read_secret
 from fsvi_bench.leaderboard.ranking import Comparison, comparison
 from fsvi_bench.leaderboard.site.serve import address, make_server
-from fsvi_bench.presenting.tables import in_words
+from fsvi_bench.presenting.tables import Table, in_words
 from fsvi_bench.tasks.official import official_splits
 
 DATASETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht")
@@ -77,8 +76,7 @@ def leaderboard_compare(options: commands.LeaderboardCompare) -> None:
             f"{a} is in track {first.track} and {b} in {second.track}, whose headlines differ: compared by predictive "
             "KL, which every posterior has."
         )
-    document = from_json(to_json({"a": a, "b": b, **asdict(found)}, inf_nan_mode="strings"))
-    show(options.as_json, document, lambda: _comparison_table(found, a, b))
+    show(options.as_json, {"a": a, "b": b, **asdict(found)}, lambda: _comparison_table(found, a, b))
 
 
 def _with_result(board: Board, name: str) -> Standing:
@@ -96,6 +94,5 @@ def _comparison_table(found: Comparison, a: str, b: str) -> Terminal:
         for each in found.differences
     ]
     title = f"{found.score}: medians over ranked runs; mean of log10({a}/{b}), each run within ±1. Over data sets: p = "
-    return table(
-        ("data set", a, b, "log ratio", "95 % interval"), rows, f"{title}{in_words(found.p_value, 3)} (Wilcoxon)"
-    )
+    title += f"{in_words(found.p_value, 3)} (Wilcoxon)"
+    return Table(title=title, columns=("data set", a, b, "log ratio", "95 % interval"), rows=rows).terminal()

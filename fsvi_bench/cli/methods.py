@@ -7,9 +7,10 @@ from dataclasses import asdict
 from rich.table import Table as Terminal
 
 from fsvi_bench.cli.commands import MethodsCheck, MethodsList
-from fsvi_bench.cli.console import show, stdout, table
+from fsvi_bench.cli.console import show, stdout
 from fsvi_bench.conformance import Report, check_method, subjects
 from fsvi_bench.methods.registry import load_method, method_names
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.settings import parse_option
 from fsvi_bench.threads import use_one_thread
 from fsvi_bench.training.trainer import choose_device
@@ -31,7 +32,8 @@ def methods_list(options: MethodsList) -> None:
     for entry, defaults in entries:
         words = ", ".join(f"{key}={value}" for key, value in defaults.model_dump().items())
         rows.append((entry.name, ", ".join(entry.cls.families), words or "none", entry.defaults.summary))
-    show(options.as_json, document, lambda: table(("name", "families", "options", "what it is"), rows))
+    columns = ("name", "families", "options", "what it is")
+    show(options.as_json, document, lambda: Table(columns=columns, rows=rows).terminal())
 
 
 def methods_check(options: MethodsCheck) -> int:
@@ -51,7 +53,7 @@ def methods_check(options: MethodsCheck) -> int:
 def _report_table(report: Report) -> Terminal:
     styles = {"ok": "green", "failed": "red", "not applicable": "dim"}
     rows = [(found.family, found.check, found.status, found.message) for found in report.findings]
-    shown = table(("family", "check", "", "what was found"), rows, sections=True)
+    shown = Table(columns=("family", "check", "", "what was found"), rows=rows).terminal(sections=True)
     for row, found in zip(shown.rows, report.findings, strict=True):
         row.style = styles[found.status]
     for column in shown.columns[:-1]:

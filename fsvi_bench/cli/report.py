@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from json import loads
 from typing import Any
 
@@ -26,7 +25,7 @@ def report(options: Report) -> None:
 
 
 def _plain(summary: DataFrame) -> Any:
-    """Infinite numbers as the word that records have, null for those that are missing."""
-    numbers = summary.astype(object).where(summary.notna(), None).replace(math.inf, "Infinity")
+    """With null for numbers that are missing."""
+    numbers = summary.astype(object).where(summary.notna(), None)
     hyperparameters = summary["settings"].map(loads)
     return numbers.assign(settings=hyperparameters).rename(columns={"settings": "hyperparameters"}).to_dict("records")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fsvi_bench.cli.commands import Reproduce
-from fsvi_bench.cli.console import print_failures, show, stderr, stdout, table
+from fsvi_bench.cli.console import print_failures, show, stderr, stdout
 from fsvi_bench.cli.progress import RichProgress
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import require_writable_directory
@@ -13,7 +13,7 @@ from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.parts import PartFailed
 from fsvi_bench.papers.registry import REPRODUCTIONS, find_reproduction
 from fsvi_bench.presenting.summary import result_table
-from fsvi_bench.presenting.tables import in_words
+from fsvi_bench.presenting.tables import Table, in_words
 from fsvi_bench.running.executors import LocalExecutor, available_cores
 from fsvi_bench.running.runner import Resources
 from fsvi_bench.threads import use_one_thread
@@ -24,7 +24,7 @@ def reproduce(options: Reproduce) -> int:
     if options.name is None:
         found = [(each.name, each.summary) for each in REPRODUCTIONS.values()]
         document = [{"name": name, "summary": summary} for name, summary in found]
-        show(options.as_json, document, lambda: table(("name", "what it is"), found))
+        show(options.as_json, document, lambda: Table(columns=("name", "what it is"), rows=found).terminal())
         return 0
     root = options.out or Path("fsvi-bench-results") / options.name
     try:

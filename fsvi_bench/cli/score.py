@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.table import Table as Terminal
 
 from fsvi_bench.cli.commands import Score
-from fsvi_bench.cli.console import show, stderr, table
+from fsvi_bench.cli.console import show, stderr
 from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.presenting.summary import SHOWN, flat
-from fsvi_bench.presenting.tables import facts, in_words
+from fsvi_bench.presenting.tables import Table, facts, in_words
 from fsvi_bench.running.posterior_folder import ScoredFile, load_task_set, posterior_files, score_folder
 from fsvi_bench.scoring import scores as scoring
 from fsvi_bench.tasks.certificate import certify
@@ -77,4 +77,4 @@ def _folder_table(scored: Sequence[ScoredFile]) -> Terminal:
         if file.scores is not None
     ]
     columns = ("file", "task", *(SHOWN[name]["heading"] for name in names))
-    return table(columns, rows, f"{len(rows)} of {len(scored)} files scored")
+    return Table(title=f"{len(rows)} of {len(scored)} files scored", columns=columns, rows=rows).terminal()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fsvi_bench.cli import commands
 from fsvi_bench.cli.collector import no_garbage_collection
-from fsvi_bench.cli.console import show, table
+from fsvi_bench.cli.console import show
+from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.store import Counts, read_status
 
 COLUMNS = ("ok", "diverged", "failed", "missing")
@@ -28,7 +29,8 @@ def show_status(counts: Counts, stale: int, as_json: bool) -> None:
     ]
     if len(rows) > 1:
         rows.append(("all", "", planned, *total.values()))
-    show(as_json, document, lambda: table(("data set", "method", "planned", *COLUMNS), rows, sections=True))
+    columns = ("data set", "method", "planned", *COLUMNS)
+    show(as_json, document, lambda: Table(columns=columns, rows=rows).terminal(sections=True))
     if as_json:
         return
     done = planned - total["missing"]

@@ -12,7 +12,7 @@ from pandas.core.groupby import SeriesGroupBy
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
-from fsvi_bench.presenting.tables import Frames, select
+from fsvi_bench.presenting.frames import Frames, select
 from fsvi_bench.statistics.resampled_t import corrected_interval
 
 TEST_TRAIN_RATIO = 1 / 9  #: of the standard splits, which are 90/10

@@ -11,23 +11,25 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic_core import to_json
 
-from fsvi_bench.errors import InputError, invalid_field, plain
+from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.claims import PlacedClaim, Verdict, judge
 from fsvi_bench.papers.parts import Parts, Plain
 from fsvi_bench.papers.places import Cells, run_or_find
+from fsvi_bench.presenting.frames import Frames as Frames  # for experiments, too
+from fsvi_bench.presenting.frames import TableSpec
 from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.tables import Frames as Frames  # for experiments, too
-from fsvi_bench.presenting.tables import TableSpec, as_csv
+from fsvi_bench.presenting.tables import as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan
 from fsvi_bench.running.runner import require_data
+from fsvi_bench.strict import checked
 
 Settings = TypeVar("Settings", bound=BaseModel)
 Model = TypeVar("Model", bound=BaseModel)
@@ -227,7 +229,4 @@ def validated(model: type[Model], content: object, path: Path) -> Model:
     Raises:
         InputError: it does not validate.
     """
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        raise InputError(f"{path}: {invalid_field(error)}; mend the file") from error
+    return checked(model, content, path, "mend the file")

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import StrictUndefined
 
-from fsvi_bench.presenting.tables import TableSpec
+from fsvi_bench.presenting.frames import TableSpec
+from fsvi_bench.presenting.tables import templates
 
 WIDTH = 118  #: of a paragraph that is filled
 
 
 def render(template: Path, **values: Any) -> str:
     """The page. Two filters beside Jinja's own: a frame as a `table`, and `fill` for a paragraph."""
-    environment = Environment(
-        loader=FileSystemLoader(template.parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = templates(template.parent, undefined=StrictUndefined)
     environment.filters |= {"table": _table, "fill": _fill}
     return environment.get_template(template.name).render(values)
 

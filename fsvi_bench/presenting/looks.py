@@ -29,7 +29,6 @@ ASSETS = Path(__file__).parent / "assets"
 STYLE = ASSETS / "figures.mplstyle"  #: Matplotlib's settings for every figure
 SPECS: dict[str, dict[str, Any]] = read_yaml(ASSETS / "figures.yaml")  # type: ignore[assignment]
 PAGE_WIDTH = 7.0  #: inches of a printed page's text; at this width no letter is smaller than 8 points
-SMALL = 8.0  #: points
 DOTS_PER_INCH = 200
 DOTS_IN_REPORT = 150  #: per inch, where figures are as wide as a page
 NO_LOGARITHM = 1e-9  #: a KL below this is 0 but for rounding, which a logarithmic axis cannot show

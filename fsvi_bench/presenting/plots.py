@@ -23,8 +23,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from fsvi_bench.presenting.frames import Frames, select, worded
 from fsvi_bench.presenting.looks import BLUE, GREEN, NO_LOGARITHM, PAGE_WIDTH, PURPLE, STYLE, VERMILLION
-from fsvi_bench.presenting.tables import Frames, select, worded
 
 NAMED = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE}
 STROKES = ("|", "_", "+", "x")  #: markers without a face

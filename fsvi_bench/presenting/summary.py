@@ -184,7 +184,7 @@ def _terminal(summary: pd.DataFrame, scores: Sequence[str], quartiles: Sequence[
         for first, cells in written_rows(summary, scores, lambda n: format_spread(n, n["score"] in quartiles))
     ]
     columns = ("data set", "method", *headings(scores))
-    table = Table(title="", columns=columns, rows=tuple(rows)).terminal(sections=True)
+    table = Table(columns=columns, rows=rows).terminal(sections=True)
     for column in table.columns:
         column.no_wrap = column.header != "method"
     table.columns[1].min_width = max((len(word) for row in rows for word in row[1].split()), default=0)

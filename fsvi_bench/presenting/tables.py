@@ -1,18 +1,17 @@
-"""Tables as plain data: specified over tidy frames, rendered for a terminal, in HTML, in Markdown and as CSV."""
+"""Tables as plain data, rendered for a terminal, in HTML, in Markdown and as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, Template
 from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict
 from rich import box
@@ -20,7 +19,6 @@ from rich.table import Table as Terminal
 from rich.text import Text
 
 ASSETS = Path(__file__).parent / "assets"
-Frames = Mapping[str, pd.DataFrame]  #: by name; each row is one observation
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,9 @@ class Table(BaseModel):
     """Numbers and words; None stands for what does not apply."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
 
     def terminal(self, caption: str = "", sections: bool = False) -> Terminal:
         """Numbers to four digits, to the right; words to the left. With `sections` a line follows where the first
@@ -86,14 +84,13 @@ class Table(BaseModel):
             groups: heading -> what stands above it, and above the headings beside it that have the same.
             by: the heading that the rows are already sorted by.
         """
-        template = Environment(loader=FileSystemLoader(ASSETS), autoescape=True, trim_blocks=True, lstrip_blocks=True)
         columns = list(zip(self.columns, self._of_words(), strict=True))
         rows = [[_written(cell, form) for cell in row] for row in self.rows]
         above = [
             (name, len(list(same))) for name, same in groupby(self.columns, lambda heading: groups.get(heading, ""))
         ]
         context = {"meanings": meanings, "marker": marker, "reference": reference, "above": groups and above, "by": by}
-        return Markup(template.get_template("table.html.j2").render(context, columns=columns, rows=rows))
+        return Markup(_template().render(context, columns=columns, rows=rows))
 
     def markdown(self) -> str:
         """Columns of numbers to the right; a bar within words would end a cell."""
@@ -108,65 +105,21 @@ class Table(BaseModel):
         ]
 
 
+def templates(*folders: Path, **options: Any) -> Environment:
+    """Templates of these folders, in which a line of nothing but a block leaves none."""
+    return Environment(loader=FileSystemLoader(folders), trim_blocks=True, lstrip_blocks=True, **options)
+
+
+@cache
+def _template() -> Template:
+    return templates(ASSETS, autoescape=True).get_template("table.html.j2")
+
+
 def facts(lines: Mapping[str, str], title: str = "") -> Terminal:
     """A table of one statement per line, without headings."""
-    table = Table(title=title, columns=("", " "), rows=tuple(lines.items())).terminal()
+    table = Table(title=title, columns=("", " "), rows=list(lines.items())).terminal()
     table.show_header = False
     return table
-
-
-class TableSpec(BaseModel):
-    """Which rows and columns of a frame a table shows.
-
-    Args:
-        title: `{name}` stands for what the frame's `attrs` have by this name, or a column in its first row.
-        where: column -> the value, or the values, that its rows have.
-        optional: whether there may be no such row in a frame that has others.
-        columns: heading -> column; None: all of the frame's, as they are called.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    title: str
-    frame: str
-    where: dict[str, Any] = {}
-    optional: bool = False
-    columns: dict[str, str] | None = None
-
-    def of(self, frames: Frames) -> Table:
-        """Raises KeyError for a frame or a column that is not there, and as `select` does."""
-        frame = select(frames[self.frame], self.where, self.optional)
-        frame = frame.astype(dict.fromkeys(frame.select_dtypes("string"), "string"))  # whose missing words are no NaN
-        columns = self.columns or {name: name for name in frame.columns}
-        rows = [tuple(map(_plain, row)) for row in frame[list(columns.values())].itertuples(index=False, name=None)]
-        return Table(title=worded(self.title, frame), columns=tuple(columns), rows=tuple(rows))
-
-
-def select(frame: pd.DataFrame, where: Mapping[str, Any], optional: bool = False) -> pd.DataFrame:
-    """The rows that have a value, or one of several, in each of these columns.
-
-    Raises:
-        KeyError: no column is called so, or the frame has rows and none of them is like this, unless it is `optional`.
-    """
-    found = frame
-    for name, value in where.items():
-        found = found[found[name].isin(value if isinstance(value, list) else [value])]
-    if found.empty and not frame.empty and not optional:
-        raise KeyError(f"no row has {dict(where)}; columns: {', '.join(map(str, frame.columns))}")
-    return found
-
-
-def worded(text: str, frame: pd.DataFrame) -> str:
-    """Text in which `{name}` stands for what the frame's `attrs` have by this name, or for a column's first value.
-
-    What names neither stays, such as TeX.
-    """
-    known = {**(frame.iloc[0].to_dict() if len(frame) else {}), **frame.attrs}
-
-    def value(found: re.Match[str]) -> str:
-        name, form = found.groups(default="")
-        return format(known[name], form) if name in known else found[0]
-
-    return re.sub(r"\{(\w*)(?::([^{}]*))?\}", value, text)
 
 
 def as_csv(tables: Sequence[Table]) -> str:
@@ -184,9 +137,3 @@ def as_csv(tables: Sequence[Table]) -> str:
 
 def _written(cell: Cell, form: Callable[[str | float | None], str] = in_words) -> Written:
     return cell if isinstance(cell, Written) else Written(cell, form(cell))
-
-
-def _plain(value: Any) -> Cell:
-    """Python's own kinds: a column of objects holds what was put there, others NumPy's scalars."""
-    plain = value.item() if hasattr(value, "item") else value
-    return None if plain is pd.NA else plain

@@ -43,10 +43,6 @@ class WorkerDied(RuntimeError):
     """A worker process was killed (out of memory, say) or crashed while it was at a call."""
 
 
-class WorkersLost(RuntimeError):
-    """Work cannot go on because all workers are out of reach; what they finished is kept."""
-
-
 class Executor(Protocol):
     """Makes calls of a module's function with arguments and results that pickle."""
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from itertools import chain, product
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from fsvi_bench.arithmetic import Kernels
-from fsvi_bench.errors import InputError, did_you_mean, invalid_field, unknown_name
+from fsvi_bench.errors import InputError, did_you_mean, unknown_name
 from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
 from fsvi_bench.posteriors.base import Family
@@ -21,6 +21,7 @@ from fsvi_bench.running.cell import PlanFile, PlannedTask, Variant
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.provenance import decisive_sha256, provenance
 from fsvi_bench.running.settings import FLAGS
+from fsvi_bench.strict import checked
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.frozen import FrozenTask
@@ -121,10 +122,7 @@ def load_protocol(name: str) -> Protocol:
     if name not in protocol_names():
         raise unknown_name("protocol", name, protocol_names())
     path = resource_dir("conf") / "protocols" / f"{name}.yaml"
-    try:
-        return Protocol.model_validate(read_yaml(path))
-    except ValidationError as error:
-        raise InputError(f"{path}: {invalid_field(error)}; mend the file") from error
+    return checked(Protocol, read_yaml(path), path, "mend the file")
 
 
 def make_plan(request: Request) -> Plan:

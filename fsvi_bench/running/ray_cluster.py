@@ -21,13 +21,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fsvi_bench.arithmetic import arithmetic
-from fsvi_bench.errors import InputError, quoted
+from fsvi_bench.errors import InputError, WorkersLost, quoted
 from fsvi_bench.running.executors import (
     RETRIES,
     Argument,
     Result,
     WorkerDied,
-    WorkersLost,
     answer,
     available_cores,
     share_out,

@@ -22,7 +22,7 @@ from fsvi_bench.running.job import Job, Outcome, failed, run_job
 from fsvi_bench.running.plan import Plan
 from fsvi_bench.running.progress import Progress
 from fsvi_bench.running.store import Store, read_record_of
-from fsvi_bench.tasks.build import build_from, cached_task_path
+from fsvi_bench.tasks.build import build_task, cached_task_path
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import CertifiedTask, certify, save
 from fsvi_bench.tasks.frozen import FrozenTask
@@ -315,7 +315,7 @@ def _fits(
 def _fit(job: _Fit) -> CertifiedTask:
     """Runs in a worker or here. One thread: with two, BLAS rounds otherwise."""
     use_one_thread()
-    return build_from(load_card(job.dataset), job.split, job.raw)
+    return build_task(load_card(job.dataset), job.split, raw=job.raw)
 
 
 def _refit(job: _Fit) -> Refit:

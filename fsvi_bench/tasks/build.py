@@ -41,25 +41,15 @@ def split_indices(card: Card, split: int) -> Rows:
     return list(standard_splits(card.n, split + 1))[split]
 
 
-def build_task(card: Card, split: int, data_dir: Path | None = None) -> CertifiedTask:
-    """Fits the sparse GP of one split (seconds to minutes) and certifies the result.
+def build_task(card: Card, split: int, data_dir: Path | None = None, raw: RawData | None = None) -> CertifiedTask:
+    """Fits the sparse GP of one split (seconds to minutes) and certifies the result; `raw` if the data are at hand.
 
     Raises:
         InputError: no such split, or no data.
         TaskRefused: the certificate fails its own limits.
     """
-    split_indices(card, split)
-    return build_from(card, split, load_raw(card, split, data_dir))
-
-
-def build_from(card: Card, split: int, raw: RawData) -> CertifiedTask:
-    """`build_task` on raw data that are at hand.
-
-    Raises:
-        InputError: no such split.
-        TaskRefused: the certificate fails its own limits.
-    """
     rows = split_indices(card, split)
+    raw = raw or load_raw(card, split, data_dir)
     if isinstance(card.source, ToySource):
         task = new_task(card.name, split, raw, rows, "rbf-grid", toy.TENSORS)
     else:

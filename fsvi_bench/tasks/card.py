@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fsvi_bench.errors import InputError, invalid_field, unknown_name
+from fsvi_bench.errors import unknown_name
 from fsvi_bench.resources import read_yaml, resource_dir
+from fsvi_bench.strict import checked
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -114,7 +115,4 @@ def load_card(name: str) -> Card:
     if name not in card_names():
         raise unknown_name("data set", name, card_names())
     path = resource_dir("datasets") / name / "card.yaml"
-    try:
-        return Card.model_validate(read_yaml(path))
-    except ValidationError as error:
-        raise InputError(f"{path}: {invalid_field(error)}; mend the card") from error
+    return checked(Card, read_yaml(path), path, "mend the card")

@@ -179,11 +179,11 @@ def test_what_diverges_is_listed_and_said_in_the_figure(quick, tiny, tmp_path, n
 
 
 def test_without_a_certified_task_nothing_is_drawn(quick, tmp_path, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise TaskRefused("planted")
 
     monkeypatch.setenv("FSVI_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(runner, "build_from", refuse)
+    monkeypatch.setattr(runner, "build_task", refuse)
     status, out, err = quick("burt2020-fig1", "--json")
     assert (status, json.loads(out)["files"]) == (1, [])
     assert "nothing is drawn" in err

@@ -22,11 +22,11 @@ def contents(folder: Path) -> dict[str, str]:
 def plant(monkeypatch, change):
     """In place of a fit: the official task itself, changed."""
 
-    def build_from(card, split, raw):
+    def build_task(card, split, raw):
         found = read_official(card.name, split)
         return change(found)
 
-    monkeypatch.setattr(runner, "build_from", build_from)
+    monkeypatch.setattr(runner, "build_task", build_task)
 
 
 def worse(found):

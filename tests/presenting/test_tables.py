@@ -7,7 +7,8 @@ import math
 import pandas as pd
 import pytest
 
-from fsvi_bench.presenting.tables import Table, TableSpec, Written, as_csv, in_words, select
+from fsvi_bench.presenting.frames import TableSpec, select
+from fsvi_bench.presenting.tables import Table, Written, as_csv, in_words
 
 INF = math.inf
 SCORES = pd.DataFrame(

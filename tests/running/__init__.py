@@ -39,11 +39,11 @@ def posteriors(root):
 
 def refuse_split(monkeypatch, refused: int):
     """From here on the fit of one split fails its certificate."""
-    original = runner.build_from
+    original = runner.build_task
 
     def build(card, split, raw):
         if split == refused:
             raise TaskRefused("planted")
-        return original(card, split, raw)
+        return original(card, split, raw=raw)
 
-    monkeypatch.setattr(runner, "build_from", build)
+    monkeypatch.setattr(runner, "build_task", build)

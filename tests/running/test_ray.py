@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, WorkersLost
 from fsvi_bench.running import ray_cluster
-from fsvi_bench.running.executors import WorkersLost, make_executor
+from fsvi_bench.running.executors import make_executor
 from fsvi_bench.running.plan import Request
 from fsvi_bench.running.ray_cluster import RayExecutor
 from fsvi_bench.training.trainer import choose_device
@@ -132,7 +132,7 @@ def test_options_that_make_no_sense_are_refused(options, said):
 
 ADDRESSES = """
 import sys, time
-from fsvi_bench.errors import InputError
+from fsvi_bench.errors import InputError, WorkersLost
 from fsvi_bench.running import ray_cluster
 from fsvi_bench.running.executors import make_executor
 ray_cluster.PATIENCE = 10.0

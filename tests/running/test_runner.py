@@ -13,7 +13,7 @@ from fsvi_bench.running.cell import Record
 from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.running.plan import Request
 from fsvi_bench.scoring.scores import score
-from fsvi_bench.tasks.build import build_from, load_cached
+from fsvi_bench.tasks.build import build_task, load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.raw import load_raw
 from fsvi_bench.tasks.task import bind_task
@@ -218,12 +218,12 @@ def test_a_fit_uses_one_thread_wherever_it_runs(monkeypatch):
 
     def spy(card, split, raw):
         seen.extend(pool["num_threads"] for pool in threadpool_info())
-        return build_from(card, split, raw)
+        return build_task(card, split, raw=raw)
 
     torch.set_num_threads(2)
     threadpool_limits(2)
     try:
-        monkeypatch.setattr(runner, "build_from", spy)
+        monkeypatch.setattr(runner, "build_task", spy)
         runner._fit(runner._Fit("toy", 0, load_raw(load_card("toy"), 0)))
     finally:
         use_one_thread()

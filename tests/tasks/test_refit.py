@@ -28,7 +28,7 @@ def raw(card):
 
 @pytest.fixture(scope="module")
 def frozen(card, raw):
-    return build.build_from(card, 1, raw)
+    return build.build_task(card, 1, raw=raw)
 
 
 def with_fit(built, task=None, **changes):
@@ -49,7 +49,7 @@ def predictions(task, raw):
 
 
 def test_the_same_fit_is_identical(card, raw, frozen):
-    again = compare(frozen, build.build_from(card, 1, raw), raw)
+    again = compare(frozen, build.build_task(card, 1, raw=raw), raw)
     assert again.identical
     assert again.holds
     assert again.other_versions == ()

@@ -36,7 +36,6 @@ from fsvi_bench.leaderboard.jailed.messages import (
     write_job,
 )
 from fsvi_bench.methods.problems import TrainingData
-from fsvi_bench.methods.registry import built_in_names, load_installed
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.tasks.task import Task
@@ -90,6 +89,8 @@ def find_method(entry: Entry) -> tuple[str, dict[str, Any]]:
     method, manifest = entry.manifest.method, entry.manifest
     if not isinstance(method, BuiltIn):
         return f"{method.file}:{method.class_}", manifest.settings
+    from fsvi_bench.methods.registry import built_in_names, load_installed  # seconds, which refusals are spared
+
     if method.name not in built_in_names():  # an installed package's method is entered by its source
         raise unknown_name("built-in method", method.name, built_in_names())
     if Version(method.version) > Version(fsvi_bench.__version__):

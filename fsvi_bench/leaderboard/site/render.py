@@ -49,11 +49,8 @@ def _table(context: Context, name: str, rows: Collection[Any], label: str, **att
     datasets = shared["edition"].datasets
     columns = dict(_columns(spec["columns"], datasets))
     expression = _expression(", ".join(columns.values()))
-    found = Table(
-        title="",
-        columns=(*columns,),
-        rows=tuple(tuple(map(_value, expression({**shared, "row": row, "rows": rows}))) for row in rows),
-    )
+    cells = [[*map(_value, expression({**shared, "row": row, "rows": rows}))] for row in rows]
+    found = Table(columns=[*columns], rows=cells)
     groups = {each: group for group, of in spec.get("groups", {}).items() for each, _ in _columns(of, datasets)}
     content = found.html(WORDS["meanings"], reference=WORDS["map"], form=shown, groups=groups, by=spec.get("by", ""))
     return Markup(shared["cells"].framed(label, content, {"class": "results"} | attributes))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from matplotlib.markers import MarkerStyle
 
@@ -24,6 +24,7 @@ from fsvi_bench.presenting.looks import (
 from fsvi_bench.presenting.report.figures import curves_of, draw_curves, draw_strips, exact_levels, lines_of
 from fsvi_bench.presenting.report.sections import sections
 from fsvi_bench.presenting.report.study import Study, read_study
+from fsvi_bench.presenting.tables import templates
 
 PAGE = "report.html"
 _LINK_TO_FIGURE = re.compile(r'href="((?:kl|nlpd|curves|spectrum|calibration)(?:-\d+)?\.(?:png|svg))"')
@@ -83,8 +84,7 @@ def render(study: Study, figures: Figures, root: Path) -> str:
 
 def environment(*folders: Path) -> Environment:
     """Templates of these folders with everything escaped, and what all pages share: `base.html.j2` is one to extend."""
-    loader = FileSystemLoader(folders)
-    found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found = templates(*folders, autoescape=True, undefined=StrictUndefined)
     found.globals.update(marker=marker, asset=_asset, duration=duration, colours=colour_variables)
     return found
 

@@ -91,7 +91,7 @@ def result_table(study: Study, summary: pd.DataFrame, dataset: str) -> dict[str,
         "dataset": dataset,
         "target": "" if target is None else f"{target.meaning} ({target.unit})",
         "own_prior": own_prior(summary),
-        "table": Table(title="", columns=columns, rows=tuple(rows)),
+        "table": Table(columns=columns, rows=rows),
         "meanings": {each["heading"]: each["meaning"] for each in (*SHOWN.values(), SECONDS)},
     }
 

@@ -26,9 +26,10 @@ from fsvi_bench.papers.burt2020.study.table import (
 from fsvi_bench.papers.experiment import File, Reproduction, figure_of, read_file, write_texts
 from fsvi_bench.papers.pages import render
 from fsvi_bench.papers.places import Cells, holds_records, run_or_find
+from fsvi_bench.presenting.frames import Frames, TableSpec
 from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.tables import Frames, TableSpec, as_csv
+from fsvi_bench.presenting.tables import as_csv
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan
 

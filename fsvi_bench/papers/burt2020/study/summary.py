@@ -10,8 +10,8 @@ import pandas as pd
 from fsvi_bench.papers.burt2020.cells import FAINT, LOST, finished_in_words, spread_by_line, title_of
 from fsvi_bench.papers.burt2020.study.claims import M, verdict_table
 from fsvi_bench.papers.burt2020.study.table import CLOSENESS, RATIOS, SCORES, Tables
+from fsvi_bench.presenting.frames import Frames
 from fsvi_bench.presenting.looks import NO_LOGARITHM
-from fsvi_bench.presenting.tables import Frames
 
 _OF_LINE = ["dataset", "line", "M", "kl_jitter"]
 

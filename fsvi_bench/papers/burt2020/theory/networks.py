@@ -38,7 +38,7 @@ from torch import Tensor
 from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import Statistic
-from fsvi_bench.presenting.tables import Frames
+from fsvi_bench.presenting.frames import Frames
 
 PRUNED = 6  #: width whose outgoing weights may be 0
 BOUNDS = ["value", "low", "high"]

@@ -28,7 +28,7 @@ from fsvi_bench.papers.burt2020.theory.degenerate import Flat
 from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, kl, log_chernoff, log_overlap, reverse_kl
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.presenting.tables import Frames
+from fsvi_bench.presenting.frames import Frames
 
 ALPHAS = {f"alpha = {alpha:g}": alpha for alpha in (0.25, 0.5, 0.75, 2.0)}
 CURVE_NOISE = (1e-6, 1e-12)
