@@ -188,7 +188,18 @@ def rounds(tree: Path, fault: Fault) -> Iterator[list[str]]:
 
 def run_tests(tree: Path, tests: list[str]) -> Outcome:
     """Quick tests until one fails."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-m",
+        "not slow and not cluster",
+        "-p",
+        "no:cacheprovider",
+        *tests,
+    ]
     try:
         done = subprocess.run(command, cwd=tree, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired:
@@ -232,13 +243,16 @@ def main() -> None:
     commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], cwd=ROOT, text=True).strip()
     options.log.parent.mkdir(parents=True, exist_ok=True)
     lines = options.log.read_text(encoding="utf-8").splitlines() if options.log.exists() else []
-    done = {Fault(*line["fault"]): line for line in map(json.loads, lines) if line["commit"] == commit}
+    known = [] if commit.endswith("-dirty") else [line for line in map(json.loads, lines) if line["commit"] == commit]
+    done = {Fault(*line["fault"]): line for line in known}
     trees: Queue[Path] = Queue()
 
     def look(fault: Fault) -> dict[str, object]:
         tree, started = trees.get(), time.monotonic()
-        test, trouble = try_fault(tree, fault)
-        trees.put(tree)
+        try:
+            test, trouble = try_fault(tree, fault)
+        finally:
+            trees.put(tree)
         seconds = round(time.monotonic() - started, 1)
         return {"commit": commit, "fault": fault, "found_by": test, "trouble": trouble, "seconds": seconds}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack
 from typing import Any, get_args
 
 import pandas as pd
@@ -73,10 +74,11 @@ def compute(options: RunOptions, plan: Plan, progress: Progress, watcher: Watche
         InputError: there is no such device or cluster, raw data are missing, or the folder cannot be used.
     """
     executor = make_executor(options.executor, options.workers, options.ray_address, options.gpu_share)
-    resources = Resources(choose_device(options.device, executor.has_gpu), executor, options.data_dir)
-    require_data(plan, options.data_dir)
-    store = Store(options.out)
-    if isinstance(executor, RayExecutor):
-        progress.note(f"Ray cluster at {executor.address}, room for {executor.workers} calls at once")
-    with one_thread():
-        return run_plan(plan, store, resources, progress, options.rerun, watcher)  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        if isinstance(executor, RayExecutor):
+            stack.callback(executor.close)
+            progress.note(f"Ray cluster at {executor.address}, room for {executor.workers} calls at once")
+        resources = Resources(choose_device(options.device, executor.has_gpu), executor, options.data_dir)
+        require_data(plan, options.data_dir)
+        stack.enter_context(one_thread())
+        return run_plan(plan, Store(options.out), resources, progress, options.rerun, watcher)  # type: ignore[arg-type]

@@ -103,7 +103,7 @@ def share_out(
                 if attempt < RETRIES:
                     begin(argument, attempt + 1)
                 else:
-                    yield argument, error
+                    yield argument, WorkerDied(f"{error}; it was tried {attempt + 1} times")
                 continue
             yield argument, outcome_of(read_answer, done)
 
@@ -200,6 +200,8 @@ def _crew(size: int) -> Iterator[Callable[[bytes], Future[bytes]]]:
         return worker
 
     def call(pickled: bytes) -> bytes:
+        while idle and not idle[-1].waits:
+            idle.pop()
         worker = idle.pop() if idle else hire()
         answered = worker.call(pickled)
         idle.append(worker)  # unless it died
@@ -239,20 +241,25 @@ class Worker:
         try:
             self._pipe.send_bytes(call)
             return self._pipe.recv_bytes()
-        except (EOFError, ConnectionError) as error:
-            self.kill()  # it is dead; its number may be another process's by the time the others are ended
-            raise WorkerDied(
-                "the process that computed this died, again and again; it may have run out of memory"
-            ) from error
+        except (EOFError, OSError) as error:  # in the middle of an answer, an OSError without a number
+            self.kill()
+            raise WorkerDied("the process that computed this died; it may have run out of memory") from error
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is there for a call; between calls only its end makes its pipe readable."""
+        return not self._pipe.poll()
 
     def kill(self) -> None:
-        # Lightning would turn SIGTERM into an exception, and the worker would go on.
-        self._process.kill()
+        if self._process.is_alive():  # else its number may be another process's by now
+            self._process.kill()  # Lightning would turn SIGTERM into an exception, and the worker would go on
         self._process.join()
 
 
 def _serve(pipe: Connection, prepare: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     """What a worker does until its parent has no more calls."""
+    # A process that a method forks must not keep the pipe open when the worker is gone.
+    os.register_at_fork(after_in_child=pipe.close)
     prepare(*arguments)
     with contextlib.suppress(EOFError):
         while True:

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError, WorkersLost, quoted
 from fsvi_bench.running.executors import (
-    RETRIES,
     Argument,
     Result,
     WorkerDied,
@@ -95,10 +94,11 @@ class RayExecutor:
         return executor
 
     def close(self) -> None:
-        """Leaves the cluster, and ends it if it was started here."""
+        """Leaves the cluster, and ends it if it was started here. Without its head, Ray would wait for it."""
         import ray
 
-        ray.shutdown()
+        if _listens(self.address):
+            ray.shutdown()
 
     @property
     def has_gpu(self) -> bool:
@@ -227,8 +227,7 @@ def _answered(future: Future[bytes]) -> bytes:
         ) from error
     except RayError as error:
         raise WorkerDied(
-            f"the worker that computed this was lost {RETRIES + 1} times ({type(error).__name__}); it may have run out "
-            "of memory"
+            f"the worker that computed this was lost ({type(error).__name__}); it may have run out of memory"
         ) from error
 
 
@@ -290,10 +289,10 @@ def _require_cluster(address: str) -> None:
             raise InputError(f"nothing answers at {address}; {mend}")
     try:
         command = [sys.executable, "-c", _PROBE, address]
-        probe = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+        probe = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
         if probe.returncode == 0:
             return
-        said = probe.stderr.strip()
+        said = probe.stderr.decode(errors="replace").strip()
         how = f"does not take this process in ({(said.splitlines() or ['no reason given'])[-1]})"
     except subprocess.TimeoutExpired as error:
         said = (error.stderr or b"").decode(errors="replace")

@@ -252,7 +252,9 @@ def save(built: tuple[FrozenTask, Certificate | None], path: Path) -> None:
         TaskRefused: a number of the certificate is not finite.
     """
     task, certificate = built
-    if certificate is not None:
+    if certificate is None:
+        certificate_path(path).unlink(missing_ok=True)  # of what stood there before
+    else:
         write_atomically(certificate_path(path), f"{certificate_json(certificate, indent=2)}\n".encode())
     write_task(path, task)
 

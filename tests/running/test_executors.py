@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import pickle
 import signal
 import struct
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from functools import partial
+from multiprocessing import connection
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ import pytest
 import torch
 
 from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.running import executors
 from fsvi_bench.running.executors import RETRIES, LocalExecutor, WorkerDied
 
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -169,6 +172,51 @@ def pauses(argument):
         path.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return number
+
+
+def sends_half_and_dies(path):
+    """Killed when the pipe has the answer's length and half of what it announces."""
+    if not path.exists():
+        path.touch()
+
+        def half(pipe, content):
+            pipe._send(struct.pack("!i", len(content)) + bytes(content[: len(content) // 2]))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        connection.Connection._send_bytes = half
+    return bytes(300_000)
+
+
+def dies_and_leaves_a_child(path):
+    """The child would hold the worker's end of the pipe as long as it lives."""
+    if not path.exists():
+        path.touch()
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return bytes(300_000)
+
+
+@pytest.mark.parametrize("call", [sends_half_and_dies, dies_and_leaves_a_child])
+def test_a_death_in_the_middle_of_an_answer_or_with_children_is_seen_at_once(tmp_path, call):
+    began = time.monotonic()
+    done = dict(LocalExecutor(2).map(call, [tmp_path / "one", tmp_path / "two"]))
+    assert list(done.values()) == [bytes(300_000)] * 2
+    assert time.monotonic() - began < 45  # the child lives for 60 s
+
+
+def test_what_died_idle_costs_no_call_and_is_sent_no_signal(monkeypatch):
+    """Its number may be another process's by then."""
+    sent = []
+    with executors._crew(1) as submit:
+        process = executors.read_answer(submit(pickle.dumps(os.getpid)).result())
+        os.kill(process, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{process}").exists())  # with all its threads
+        assert executors.read_answer(submit(pickle.dumps(os.getpid)).result()) != process
+        kill = os.kill
+        monkeypatch.setattr(os, "kill", lambda number, what: sent.append(number) or kill(number, what))
+    assert process not in sent
 
 
 def test_a_worker_that_dies_while_results_are_being_written_costs_nothing(tmp_path):
