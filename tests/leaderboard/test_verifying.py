@@ -130,7 +130,7 @@ def test_runs_are_taken_up_under_the_same_secret_and_limits_alone():
             {},
             r"it breaks \d+ of \d+ rules, .*the first .trains.*division by zero \(method\.py, line 1\d",
         ),
-        (source(), {"family": "ffg"}, "failing: unknown family of M .ffg.: known: full$"),
+        (source(), {"family": "ffg"}, "failing: method M has no family .ffg.; its families: full"),
         (source(), {"settings": {"speed": 1}}, "failing: method M, option .speed.: there is no such option"),
         (b"1 / 0", {}, "failing: method.py cannot be imported"),
         (source("import os; os._exit(3)"), {}, "failing: it ended with status 3"),
