@@ -54,11 +54,12 @@ def submit(options: Submit) -> int:
     folder = root / "entries" / entry.name
     passed = _tried(entry, verification, root)
     print(folder)
+    if not passed:
+        stderr.print("a trial failed; mend the method or its settings, then submit with --replace, or remove the entry")
+        return 1
     secret = " --secret FILE" if verification.edition.status == "open" else ""
     stderr.print(f"next: fsvi-bench verify {shlex.quote(str(folder))}{secret}")
-    if not passed:
-        stderr.print("a trial failed; mend the method and submit it again with --replace, or remove the entry")
-    return 0 if passed else 1
+    return 0
 
 
 def _draft(options: Submit) -> tuple[str, dict[str, Any], bytes | None]:

@@ -43,6 +43,7 @@ from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.posteriors.base import KIND_OF, Family, Posterior, defect, divergence, unstack
 from fsvi_bench.posteriors.gaussian import FullGaussian
 from fsvi_bench.scoring.scores import score, trace_scores
+from fsvi_bench.threads import one_thread
 from fsvi_bench.training.trace import Tracer
 from fsvi_bench.training.trainer import train
 
@@ -486,8 +487,12 @@ def _outcome(name: str, subject: Subject) -> Finding:
 
 
 def in_isolation(check: Check, subject: Subject) -> str | None:
-    """One check in an empty folder that is thrown away; what the method changes in the process is put back."""
+    """One check in an empty folder that is thrown away; what the method changes in the process is put back.
+
+    On one thread: small linear algebra is several times slower on two.
+    """
     with (
+        one_thread(),
         tempfile.TemporaryDirectory() as folder,
         kept({**GENERATORS, **SETTINGS}),
         contextlib.chdir(folder),

@@ -21,7 +21,9 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: Sequence[str] = Field(default=(), description="Data set; may be repeated. Default: diabetes (bundled).")
-    task_files: Sequence[Path] = Field(default=(), description="A frozen task file; may be repeated.")
+    task_files: Sequence[Path] = Field(
+        default=(), description="A frozen task file, or an official task such as boston:0; may be repeated."
+    )
     methods: Sequence[str] = Field(default=(), description="Method name or file.py:Class; default: all.")
     families: Sequence[str] = Field(
         default=(), description="full, ffg, bernoulli or spike-slab; default: all that a method has."
