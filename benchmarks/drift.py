@@ -129,7 +129,7 @@ def main() -> None:
         options={"optimizer": "adam", "minibatch": "full"},
     )
     store = Store(arguments.out)
-    records = run(make_plan(request), store, Resources(executor=LocalExecutor(arguments.workers)), Silent()).records
+    records, _ = run(make_plan(request), store, Resources(executor=LocalExecutor(arguments.workers)), Silent())
     for record in records:
         if record.status != "ok":
             print(f"{record.dataset} split {record.split} {record.method} {record.family}: {record.reason}")

@@ -36,13 +36,13 @@ def measure(*arguments: str | Path) -> tuple[float, float, str]:
 def write_plan_and_records(folder: Path, seeds: int, records: bool) -> int:
     """A folder as a run leaves it; every record is one that was made, under another cell's name."""
     from fsvi_bench.running.cell import Variant
-    from fsvi_bench.running.store import read_archive
+    from fsvi_bench.running.store import Store
 
     subprocess.run([sys.executable, "-m", "fsvi_bench", *GRID, "--splits", "0", "--max-steps", "1", "--out", folder / "one"],
                    check=True, capture_output=True)  # fmt: skip
     subprocess.run([sys.executable, "-m", "fsvi_bench", *GRID, "--method", "exact", "--out", folder / "tasks"],
                    check=True, capture_output=True)  # fmt: skip
-    one, all_splits = read_archive(folder / "one"), read_archive(folder / "tasks")
+    one, all_splits = Store(folder / "one"), Store(folder / "tasks")
     template, like = one.records[0], one.plans[0].variants
     variants = tuple(
         Variant.model_validate(

@@ -71,11 +71,11 @@ def main() -> None:
     for _ in range(arguments.repeats):
         with tempfile.TemporaryDirectory() as folder:
             watch = Stopwatch(LocalExecutor(arguments.workers))
-            result = run(plan, Store(Path(folder)), Resources(executor=watch), Silent())
+            _, computed = run(plan, Store(Path(folder)), Resources(executor=watch), Silent())
         wall = max(end for _, end, _ in watch.calls) - min(begin for begin, _, _ in watch.calls)
         compute = sum(end - begin for begin, end, _ in watch.calls)
         share = wall / (compute / arguments.workers)
-        print(f"{len(result.computed)} cells in {len(watch.calls)} batches on {len({p for *_, p in watch.calls})} workers: "
+        print(f"{len(computed)} cells in {len(watch.calls)} batches on {len({p for *_, p in watch.calls})} workers: "
               f"wall {wall:.1f} s, compute {compute:.1f} s, wall / (compute / {arguments.workers}) = {share:.3f}")  # fmt: skip
 
 

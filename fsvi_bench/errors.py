@@ -79,12 +79,13 @@ _DEMANDS = (
     (r"a valid boolean(, unable to interpret input)?", "true or false"),
     (r"a valid string", "text"),
     (r"a valid (dictionary|mapping)", "a mapping"),
-    (r"a valid (list|tuple|array)", "a list"),
+    (r"(a valid (list|tuple|array)|an instance of Sequence)", "a list"),
 )
 
 
 def plain_demands(text: str) -> str:
     """A message whose parts by pydantic, `Input should be greater than or equal to 2`, say `expected 2 or more`."""
+    text = re.sub("Input is not a valid path for <class '.*?'>", "expected a path", text)
     if "Input should be " not in text:
         return text
     for theirs, ours in _DEMANDS:
@@ -102,6 +103,8 @@ def invalid_field(error: ValidationError) -> str:
     if first["type"] == "value_error" and not first["loc"]:
         return demand
     field = plain(".".join(str(part) for part in first["loc"])) or "the document"
+    if first["type"] == "missing":
+        return f"{field} is missing"
     try:
         got = plain(repr(first["input"]), 60)
     except RecursionError:

@@ -14,7 +14,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.jailed.jail import environment
 from fsvi_bench.running.plan import Protocol, load_protocol, protocol_names
 from fsvi_bench.running.provenance import decisive_sha256
-from fsvi_bench.running.store import read_archive
+from fsvi_bench.running.store import Store
 from tests.requirements import skip_or_fail
 
 ROOT = Path(__file__).parents[1]
@@ -155,7 +155,7 @@ def test_the_command_and_its_workers_take_what_the_protocol_asks_for_and_records
     products = [line for line in done.stdout.splitlines() if "MKL_VERBOSE D" in line]
     assert products
     assert all(f"CNR:{kernels}" in line for line in products)
-    (told,) = {record.provenance["arithmetic"] for record in read_archive(tmp_path).records}
+    (told,) = {record.provenance["arithmetic"] for record in Store(tmp_path).records}
     if kernels == "COMPATIBLE":
         assert told == "ATen DEFAULT, MKL COMPATIBLE"  # the first as a worker finds it
     else:

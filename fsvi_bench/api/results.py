@@ -9,7 +9,7 @@ import pandas as pd
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.summary import frame_of
-from fsvi_bench.running.store import read_archive
+from fsvi_bench.running.store import Store
 
 
 def results(folder: str | os.PathLike[str]) -> pd.DataFrame:
@@ -24,4 +24,4 @@ def results(folder: str | os.PathLike[str]) -> pd.DataFrame:
     """
     if not isinstance(folder, str | os.PathLike):
         raise InputError(f"the folder is of type {type(folder).__name__}, expected a path; give what --out was given")
-    return frame_of(read_archive(Path(folder)).records)
+    return frame_of(Store(Path(folder)).records)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from contextlib import ExitStack
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 from pydantic import ValidationError
@@ -12,15 +13,18 @@ from pydantic import ValidationError
 from fsvi_bench.errors import InputError, invalid_field, unknown_name
 from fsvi_bench.presenting.summary import frame_of
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, wandb_mode
-from fsvi_bench.running.executors import check_choice, make_executor, one_thread
+from fsvi_bench.running.cell import Plan, Record
+from fsvi_bench.running.executors import make_executor, one_thread
 from fsvi_bench.running.options import RunOptions
-from fsvi_bench.running.plan import Plan, make_plan
+from fsvi_bench.running.plan import make_plan
 from fsvi_bench.running.progress import Progress, Silent
 from fsvi_bench.running.ray_cluster import RayExecutor
-from fsvi_bench.running.runner import Rerun, Resources, RunResult, Watcher, require_data
+from fsvi_bench.running.runner import Resources, Watcher, require_data
 from fsvi_bench.running.runner import run as run_plan
 from fsvi_bench.running.store import Store
 from fsvi_bench.training.trainer import choose_device
+
+NAMES = {"dataset": "datasets", "task": "task_files", "method": "methods", "family": "families", "set": "options"}
 
 
 def run(**options: Any) -> pd.DataFrame:
@@ -36,6 +40,18 @@ def run(**options: Any) -> pd.DataFrame:
     Raises:
         InputError: as the command refuses them; one sentence says what to change.
     """
+    try:
+        return _run(options)
+    except InputError as error:
+        raise InputError(re.sub("`[^`]*`|--([a-z-]+)", _by_name, str(error))) from error
+
+
+def _by_name(found: re.Match[str]) -> str:
+    """A flag of the command as the option's name in Python; a command in a sentence stays one."""
+    return NAMES.get(found[1], found[1].replace("-", "_")) if found[1] else found[0]
+
+
+def _run(options: dict[str, Any]) -> pd.DataFrame:
     for name in options:
         if name not in RunOptions.model_fields:
             raise unknown_name("option", name, RunOptions.model_fields)
@@ -43,31 +59,15 @@ def run(**options: Any) -> pd.DataFrame:
         asked = RunOptions.model_validate(options)
     except ValidationError as error:
         raise InputError(f"option {invalid_field(error)}") from error
-    plan = plan_of(asked)
+    plan = make_plan(asked)
     with WandbUploads(wandb_mode(asked.wandb), asked.out) as uploads:
-        result = compute(asked, plan, Silent(), uploads.log)
+        records, _ = compute(asked, plan, Silent(), uploads.log)
     for what, reason in uploads.notes.items():
-        warnings.warn(NOTES[what].format(reason, asked.out), stacklevel=2)
-    return frame_of(result.records)
+        warnings.warn(NOTES[what].format(reason, asked.out), stacklevel=3)
+    return frame_of(records)
 
 
-def plan_of(options: RunOptions) -> Plan:
-    """What is asked for, spelled out; all that can be refused without starting anything is.
-
-    Raises:
-        InputError: an option makes no sense.
-    """
-    plan = make_plan(options)
-    if options.rerun not in get_args(Rerun):
-        raise InputError(
-            f"--rerun is '{options.rerun}', expected failed, diverged or all; leave it out to keep what is finished"
-        )
-    check_choice(options.executor, options.ray_address, options.gpu_share)
-    wandb_mode(options.wandb)
-    return plan
-
-
-def compute(options: RunOptions, plan: Plan, progress: Progress, watcher: Watcher) -> RunResult:
+def compute(options: RunOptions, plan: Plan, progress: Progress, watcher: Watcher) -> tuple[list[Record], list[Record]]:
     """Computes what the output folder lacks of a plan.
 
     Raises:
@@ -79,6 +79,6 @@ def compute(options: RunOptions, plan: Plan, progress: Progress, watcher: Watche
             stack.callback(executor.close)
             progress.note(f"Ray cluster at {executor.address}, room for {executor.workers} calls at once")
         resources = Resources(choose_device(options.device, executor.has_gpu), executor, options.data_dir)
-        require_data(plan, options.data_dir)
+        require_data(plan.splits, options.data_dir, plan.given)
         stack.enter_context(one_thread())
-        return run_plan(plan, Store(options.out), resources, progress, options.rerun, watcher)  # type: ignore[arg-type]
+        return run_plan(plan, Store(options.out), resources, progress, options.rerun, watcher)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from pydantic import BaseModel, ConfigDict, Field
@@ -197,7 +197,7 @@ class Verify(Options):
     key: Path | None = None
     max_seconds: Annotated[float, Field(ge=1)] = 3600.0
     without_isolation: bool = False
-    executor: str = "local"
+    executor: Literal["local", "ray"] = "local"
     ray_address: Annotated[str | None, typer.Option("--ray-address")] = None
     workers: Workers = None
     data_dir: Path | None = None

@@ -30,7 +30,7 @@ from fsvi_bench.leaderboard.signing import require_key
 from fsvi_bench.leaderboard.verifying import Verification
 from fsvi_bench.presenting.tables import Table, in_words
 from fsvi_bench.running.executors import Executor, make_executor
-from fsvi_bench.running.settings import parse_setting
+from fsvi_bench.running.options import parse_setting, require_ray
 from fsvi_bench.threads import use_one_thread
 
 
@@ -112,6 +112,7 @@ def _tried(entry: Entry, verification: Verification, root: Path) -> bool:
 
 def verify(options: Verify) -> int:
     use_one_thread()
+    require_ray(options.executor, options.ray_address)
     executor = make_executor(options.executor, options.workers, options.ray_address)
     results: list[Result] = []
     for folder in options.entries:

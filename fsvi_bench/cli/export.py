@@ -5,11 +5,11 @@ from __future__ import annotations
 from fsvi_bench.cli.commands import Export
 from fsvi_bench.cli.console import stderr
 from fsvi_bench.presenting.parquet import write_tables
-from fsvi_bench.running.store import read_archive
+from fsvi_bench.running.store import Store
 
 
 def export(options: Export) -> None:
-    archive = read_archive(options.folder)
+    archive = Store(options.folder)
     for path, rows in write_tables(archive, options.out or options.folder / "export"):
         print(f"{path}: {rows} rows")
     if archive.stale:

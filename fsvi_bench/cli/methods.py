@@ -11,7 +11,7 @@ from fsvi_bench.cli.console import show, stdout
 from fsvi_bench.conformance import Report, check_method, subjects
 from fsvi_bench.methods.registry import load_method, method_names
 from fsvi_bench.presenting.tables import Table
-from fsvi_bench.running.settings import parse_option
+from fsvi_bench.running.options import parse_settings
 from fsvi_bench.threads import use_one_thread
 from fsvi_bench.training.trainer import choose_device
 
@@ -37,7 +37,7 @@ def methods_list(options: MethodsList) -> None:
 
 
 def methods_check(options: MethodsCheck) -> int:
-    changes = dict(map(parse_option, options.settings))
+    changes = parse_settings(options.settings)
     given = {"M": options.measurement_points, "max_steps": options.max_steps}
     changes |= {name: value for name, value in given.items() if value is not None}
     gpu = choose_device(options.device) == "cuda"

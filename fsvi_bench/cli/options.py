@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from inspect import Parameter, Signature, cleandoc
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from typer.models import ParameterInfo
+
+from fsvi_bench.errors import InputError, invalid_field
 
 #: Flags of fields that are not called like the field, and what stands for a value in the help.
 FLAGS = {
@@ -32,7 +34,13 @@ def command_of(model: type[BaseModel], body: Callable[[Any], object]) -> Callabl
     """What Typer makes a command of: it has a parameter for each of the model's fields, and calls `body`."""
 
     def command(**given: Any) -> object:
-        return body(model(**{name: value for name, value in given.items() if value is not None}))
+        try:
+            options = model(**{name: value for name, value in given.items() if value is not None})
+        except ValidationError as error:
+            field = ".".join(map(str, error.errors()[0]["loc"]))
+            said = invalid_field(error).removeprefix(field)
+            raise InputError(f"{_flag(field.partition('.')[0])}{said}") from error
+        return body(options)
 
     texts = {name: text for each in reversed(model.__mro__) for name, text in _described(each)[1].items()}
     command.__doc__ = _described(model)[0]
@@ -40,6 +48,10 @@ def command_of(model: type[BaseModel], body: Callable[[Any], object]) -> Callabl
     parameters = [_parameter(name, field, texts) for name, field in model.model_fields.items()]
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
+
+
+def _flag(name: str) -> str:
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 def _described(model: type) -> tuple[str, dict[str, str]]:
@@ -56,14 +68,16 @@ def _parameter(name: str, field: FieldInfo, texts: Mapping[str, str]) -> Paramet
     unlike the field's name.
     """
     least, most = (next((getattr(m, end) for m in field.metadata if hasattr(m, end)), None) for end in ("ge", "le"))
-    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
-    usual = typer.Option(flag, metavar=METAVARS.get(name), min=least, max=most)
+    usual = typer.Option(_flag(name), metavar=METAVARS.get(name), min=least, max=most)
     info = copy(next((m for m in field.metadata if isinstance(m, ParameterInfo)), usual))
     info.help = field.description or texts[name]
     kind: Any = field.annotation
+    if get_origin(kind) is Literal:
+        kind = str  # which Pydantic checks
     default = Parameter.empty if field.is_required() else field.default
     if get_origin(kind) in (Sequence, dict):
-        kind = list[get_args(kind)[0]]  # type: ignore[misc]
+        each = get_args(kind)[0]
+        kind = list[getattr(each, "__origin__", each)]  # type: ignore[misc]
         if not field.is_required():
             kind, default = kind | None, None
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])

@@ -12,14 +12,14 @@ from fsvi_bench.cli.commands import Report
 from fsvi_bench.cli.console import show
 from fsvi_bench.presenting.report.page import write_report
 from fsvi_bench.presenting.summary import cells_of, summary_of
-from fsvi_bench.running.store import read_archive
+from fsvi_bench.running.store import Store
 
 
 @no_garbage_collection()
 def report(options: Report) -> None:
     path = write_report(options.folder, options.out or options.folder / "report")
     if options.as_json:
-        show(True, _plain(summary_of(cells_of(read_archive(options.folder).records))), str)
+        show(True, _plain(summary_of(cells_of(Store(options.folder).records))), str)
     else:
         print(path)
 

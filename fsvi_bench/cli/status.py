@@ -6,14 +6,15 @@ from fsvi_bench.cli import commands
 from fsvi_bench.cli.collector import no_garbage_collection
 from fsvi_bench.cli.console import show
 from fsvi_bench.presenting.tables import Table
-from fsvi_bench.running.store import Counts, read_status
+from fsvi_bench.running.store import Counts, Store
 
 COLUMNS = ("ok", "diverged", "failed", "missing")
 
 
 @no_garbage_collection()
 def status(options: commands.Status) -> None:
-    show_status(*read_status(options.folder), options.as_json)
+    store = Store(options.folder)
+    show_status(store.count(store.wanted), store.stale, options.as_json)
 
 
 def show_status(counts: Counts, stale: int, as_json: bool) -> None:

@@ -27,7 +27,7 @@ def tasks_build(options: TasksBuild) -> int:
     from fsvi_bench.cli.progress import RichProgress
     from fsvi_bench.running.executors import LocalExecutor, available_cores
     from fsvi_bench.running.options import Request
-    from fsvi_bench.running.plan import Plan, chosen_splits
+    from fsvi_bench.running.plan import chosen_splits
     from fsvi_bench.running.runner import fit_missing, refit_official, require_data
 
     out = options.out
@@ -40,7 +40,7 @@ def tasks_build(options: TasksBuild) -> int:
         with progress:
             refits = refit_official(chosen, executor, options.data_dir, progress)
         return _print_refits(refits)
-    require_data(Plan(splits=chosen, tasks=(), variants=()), options.data_dir)
+    require_data(chosen, options.data_dir)
     require_writable_directory(out, "output folder", "choose another with --out")
     with progress:
         _, refusals = fit_missing(chosen, executor, options.data_dir, progress)

@@ -99,7 +99,8 @@ class Reproduction(ABC, Generic[Settings]):
         """
         settings = self._settings(quick)
         if isinstance(settings, Request):
-            require_data(make_plan(settings), data_dir)
+            plan = make_plan(settings)
+            require_data(plan.splits, data_dir, plan.given)
 
     @abstractmethod
     def make(self, workshop: Workshop) -> Outcome:

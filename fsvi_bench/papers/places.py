@@ -11,10 +11,9 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
 from fsvi_bench.papers.base import Workshop
 from fsvi_bench.posteriors.base import Family
-from fsvi_bench.running.cell import Record
-from fsvi_bench.running.plan import Plan
+from fsvi_bench.running.cell import Plan, Record
 from fsvi_bench.running.runner import run
-from fsvi_bench.running.store import Store, read_archive
+from fsvi_bench.running.store import Store
 
 
 class Place(NamedTuple):
@@ -66,9 +65,9 @@ def run_or_find(plan: Plan, workshop: Workshop, name: str) -> Cells:
         InputError: nothing is to be computed, and the folder holds no record of the plan, or something that is none.
     """
     if workshop.compute:
-        result = run(plan, Store(workshop.root), workshop.resources, workshop.progress)
-        return Cells(result.records, [], len(result.computed), len(result.refused))
-    found = sort_records(plan, read_archive(workshop.root).records if holds_records(workshop.root) else [])
+        records, computed = run(plan, Store(workshop.root), workshop.resources, workshop.progress)
+        return Cells(records, [], len(computed), sum(record.task_sha256 is None for record in records))
+    found = sort_records(plan, Store(workshop.root).records if holds_records(workshop.root) else [])
     if not found.records:
         raise InputError(
             f"{workshop.root} holds no record of {name}; name the folder of the study's runs with --out, or let "

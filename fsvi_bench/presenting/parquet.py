@@ -13,7 +13,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json, write_atomically
 from fsvi_bench.presenting.summary import unnested
 from fsvi_bench.running.cell import Record
-from fsvi_bench.running.store import Archive, load_traces
+from fsvi_bench.running.store import Store, load_traces
 from fsvi_bench.scoring.predictive import LEVELS
 from fsvi_bench.scoring.scores import NO_MARGINALS, Overconfidence, Scores
 from fsvi_bench.training.trace import COLUMNS as TRACE_COLUMNS
@@ -32,7 +32,7 @@ SCORES |= {"singular": "bool", "overconfidence_quantiles": LIST}
 TRACE_TYPES = IDENTITY | dict.fromkeys(TRACE_COLUMNS, "float64") | {"steps": "int64"}
 
 
-def write_tables(archive: Archive, folder: Path) -> list[tuple[Path, int]]:
+def write_tables(archive: Store, folder: Path) -> list[tuple[Path, int]]:
     """Writes `records.parquet` and `traces.parquet`; returns each with its number of rows.
 
     Raises:

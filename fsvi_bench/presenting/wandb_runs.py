@@ -27,7 +27,7 @@ from fsvi_bench.files import is_file, write_atomically
 from fsvi_bench.presenting.parquet import record_frame, trace_rows
 from fsvi_bench.presenting.summary import STATUSES, cells_of, shared, summary_of
 from fsvi_bench.presenting.traces import curve_rows, curves_figure
-from fsvi_bench.running.cell import Record, content_sha256, row_sha256
+from fsvi_bench.running.cell import Record, content_sha256
 from fsvi_bench.running.executors import Worker, read_answer, start_worker
 from fsvi_bench.running.store import load_traces, paths_of
 
@@ -170,7 +170,7 @@ def fill(run: Any, group: Sequence[Record], folder: Path) -> None:
     if figure := curves_figure(list(traces.values()), run.name):
         run.log({"curves": wandb.Image(figure)})
     for kind, names in {"posterior": ["posterior.safetensors"], "result": ["record.json", "trace.csv"]}.items():
-        name = f"{run.name[:90]}-{row_sha256(group[0])[:12]}-{kind}"  # that of the next run's, which is a new version
+        name = f"{run.name[:90]}-{group[0].row[:12]}-{kind}"  # that of the next run's, which is a new version
         facts = {name: getattr(group[0], name) for name in ("dataset", "method", "family")}
         artifact = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]+", "-", name), kind, metadata=facts)
         for path in paths_of(group, folder, names):

@@ -27,7 +27,7 @@ from multiprocessing.context import BaseContext
 from traceback import format_exc
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from fsvi_bench.errors import InputError, TaskRefused
+from fsvi_bench.errors import TaskRefused
 from fsvi_bench.threads import one_thread as one_thread
 from fsvi_bench.threads import use_one_thread as use_one_thread
 
@@ -338,24 +338,10 @@ def make_executor(
     """`local` with that many processes, or `ray`: the cluster at that address, at $RAY_ADDRESS, or a new one.
 
     Raises:
-        InputError: an unknown name, an option of the other executor, or no such cluster.
+        InputError: there is no such cluster.
     """
-    check_choice(name, ray_address, gpu_share)
     if name == "ray":
         from fsvi_bench.running.ray_cluster import RayExecutor
 
         return RayExecutor.connect(ray_address or os.environ.get("RAY_ADDRESS") or None, workers, gpu_share)
     return LocalExecutor(workers or available_cores())
-
-
-def check_choice(name: str, ray_address: str | None = None, gpu_share: float | None = None) -> None:
-    """What can be said of a choice without starting anything.
-
-    Raises:
-        InputError: an unknown name, or an option of the other executor.
-    """
-    if name not in ("local", "ray"):
-        raise InputError(f"--executor is '{name}', expected local or ray")
-    for flag, value in (("--ray-address", ray_address), ("--gpu-share", gpu_share)):
-        if value is not None and name != "ray":
-            raise InputError(f"{flag} has no meaning without --executor ray; add that or drop the flag")

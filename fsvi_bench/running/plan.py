@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain, product
 from typing import Annotated, Any, Literal, get_args
@@ -17,14 +16,12 @@ from fsvi_bench.methods.base import MethodOptions
 from fsvi_bench.methods.registry import MethodEntry, load_method, method_names
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.resources import read_yaml, resource_dir
-from fsvi_bench.running.cell import PlanFile, PlannedTask, Variant
-from fsvi_bench.running.options import Request
-from fsvi_bench.running.provenance import decisive_sha256, provenance
-from fsvi_bench.running.settings import FLAGS
+from fsvi_bench.running.cell import Plan, PlannedTask, Variant
+from fsvi_bench.running.options import FLAGS, Request
+from fsvi_bench.running.provenance import decisive_sha256
 from fsvi_bench.strict import checked
 from fsvi_bench.tasks.build import split_indices
 from fsvi_bench.tasks.card import load_card
-from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.tasks.official import Place, read_named
 from fsvi_bench.tasks.splits import parse_ranges
 
@@ -85,29 +82,6 @@ class Protocol(BaseModel):
         return self
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Splits to be fitted or found in the cache, tasks given as files, and what to run on each."""
-
-    splits: tuple[Place, ...]  #: (data set, split)
-    tasks: tuple[FrozenTask, ...] = ()
-    variants: tuple[Variant, ...] = ()
-    methods: Mapping[str, MethodEntry] = field(default_factory=dict)  #: those of the variants, by name
-    unused: tuple[str, ...] = ()  #: options that no chosen method has
-
-    def file(
-        self, tasks: Sequence[FrozenTask], refusals: Mapping[Place, str], device: str, unfitted: Sequence[Place] = ()
-    ) -> PlanFile:
-        """What is kept of the plan once its tasks are known. A cell of an unfitted split has a folder of its own, too:
-        one that nobody writes."""
-        now = datetime.now(UTC)
-        known = [PlannedTask(dataset=t.dataset, split=t.split, task_sha256=t.sha256) for t in tasks]
-        refused = [PlannedTask(dataset=name, split=split, refused=why) for (name, split), why in refusals.items()]
-        later = [PlannedTask(dataset=name, split=split, task_sha256="") for name, split in unfitted]
-        planned = (*known, *refused, *later)
-        return PlanFile(written=now, tasks=planned, variants=self.variants, provenance=provenance(device, 0, now))
-
-
 def protocol_names() -> list[str]:
     """Names of the protocols that travel with the package, sorted."""
     return sorted(path.stem for path in (resource_dir("conf") / "protocols").glob("*.yaml"))
@@ -126,146 +100,123 @@ def load_protocol(name: str) -> Protocol:
 
 
 def make_plan(request: Request) -> Plan:
-    """Checks a request and spells it out.
+    """Checks a request and spells it out; which tasks there are is not known yet.
 
     Raises:
         InputError: an unknown name, a split out of range, an option that does not validate, a task given twice.
     """
-    protocol = load_protocol(request.protocol) if request.protocol is not None else Protocol(summary="defaults")
-    tasks = tuple(read_named(path)[0] for path in request.task_files)
-    splits = chosen_splits(request, protocol)
-    _refuse_mixed_tasks(splits, tasks)
-    names = request.methods or (method_names() if protocol.methods == "all" else protocol.methods)
-    methods = _distinct([load_method(name) for name in names])
-    variants, unused = _variants(request, protocol, methods)
-    planned = {name for name, _ in splits} | {task.dataset for task in tasks}
-    here = tuple(v for v in variants if v.datasets is None or planned.intersection(v.datasets))
-    return Plan(splits, tasks, here, {method.name: method for method in methods}, unused)
+    asked = _asked(request)
+    given = tuple(read_named(path)[0] for path in request.task_files)
+    tasks = [
+        PlannedTask(dataset=of, split=n)
+        for of, n in [*chosen_splits(request), *((task.dataset, task.split) for task in given)]
+    ]
+    for (name, split), count in Counter(task.place for task in tasks).items():
+        if count > 1:  # two different tasks of one split cannot stand in one table
+            raise InputError(
+                f"{name} split {split} is asked for twice; give each split once, and run different tasks of one split "
+                "with different --out, since their results are not compared"
+            )
+    methods = _distinct(map(load_method, method_names() if asked.methods == "all" else asked.methods))
+    known = {name for method in methods.values() for name in method.cls.Options.model_fields}
+    _require_known(request, asked, known, methods)
+    rows = [row for method in methods.values() for row in _rows(request, asked, method)]
+    if not rows:
+        own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
+        raise InputError(f"no chosen method has a family among {', '.join(asked.families)}; theirs: {own}")
+    named = {task.dataset for task in tasks}
+    flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # not by a protocol
+    return Plan(
+        written=datetime.now(UTC),
+        tasks=tuple(tasks),
+        variants=tuple(row for row in rows if row.datasets is None or named.intersection(row.datasets)),
+        provenance={},
+        given=given,
+        methods=methods,
+        unused=tuple(FLAGS[name] for name, value in flags.items() if value and name not in known),
+    )
 
 
-def chosen_splits(request: Request, protocol: Protocol | None = None) -> tuple[Place, ...]:
+def _asked(request: Request) -> Protocol:
+    """The protocol, with what the request gives in its place."""
+    protocol = Protocol(summary="defaults") if request.protocol is None else load_protocol(request.protocol)
+    for name in request.families:
+        if name not in FAMILIES:
+            raise unknown_name("family", name, FAMILIES)
+    given = {name: value for name, value in request if name in Protocol.model_fields and value not in (None, (), [])}
+    return protocol.model_copy(update={**given, "options": protocol.options})
+
+
+def chosen_splits(request: Request) -> list[Place]:
     """(data set, split) pairs that a request names; all splits of a data set unless it says otherwise.
 
     Raises:
         InputError: an unknown data set, or a split that it does not have.
     """
-    protocol = protocol or Protocol(summary="defaults")
     if request.task_files and not request.datasets:
         if request.splits is not None:
             raise InputError("--splits has no meaning with --task alone: a task file is one split; drop one of the two")
-        return ()
-    chosen: list[Place] = []
-    for name in dict.fromkeys(request.datasets or protocol.datasets):
-        card = load_card(name)
-        text = protocol.splits if request.splits is None else request.splits
-        numbers = range(card.splits.count) if text is None else parse_ranges(text)
-        for split in numbers:
+        return []
+    asked, chosen = _asked(request), []
+    for card in map(load_card, dict.fromkeys(asked.datasets)):
+        for split in range(card.splits.count) if asked.splits is None else parse_ranges(asked.splits):
             split_indices(card, split)
-            chosen.append((name, split))
-    return tuple(chosen)
+            chosen.append((card.name, split))
+    return chosen
 
 
-def _refuse_mixed_tasks(splits: Sequence[Place], tasks: Sequence[FrozenTask]) -> None:
-    """Two different tasks of one split cannot stand in one table."""
-    for (name, split), count in Counter([*splits, *((task.dataset, task.split) for task in tasks)]).items():
-        if count > 1:
-            raise InputError(
-                f"{name} split {split} is asked for twice; give each split once, and run different tasks of one split "
-                "with different --out, since their results are not compared"
-            )
-
-
-def _variants(
-    request: Request, protocol: Protocol, methods: Sequence[MethodEntry]
-) -> tuple[list[Variant], tuple[str, ...]]:
-    """Every method with every family and setting, and the flags that none of the methods has a use for."""
-    families = _families(request.families or protocol.families)
-    seeds = tuple(parse_ranges(protocol.seeds if request.seeds is None else request.seeds, "--seeds"))
-    axes = _axes(request, protocol)
-    known = {name for method in methods for name in method.cls.Options.model_fields}
-    planned = () if request.methods else (protocol.options, *protocol.grids)  # they are meant for its own methods
-    _require_known(chain(request.options, *planned), known, methods)
-    variants = [
-        Variant(
-            method=method.name,
-            family=family,
-            hyperparameters=options.model_dump(mode="json"),
-            seeds=(0,) if method.cls.is_deterministic(options) else seeds,
-            code_sha256=decisive_sha256(method.code_sha256),
-            datasets=datasets,
-        )
-        for method in methods
-        for family in families
-        if family in method.cls.families
-        for options, datasets in _settings(request, protocol, axes, method)
-    ]
-    if not variants:
-        own = ", ".join(dict.fromkeys(family for method in methods for family in method.cls.families))
-        raise InputError(f"no chosen method has a family among {', '.join(families)}; theirs: {own}")
-    asked = {"M": request.measurement_points, "max_steps": request.max_steps is not None}  # not by a protocol
-    return variants, tuple(FLAGS[name] for name in asked if asked[name] and name not in known)
-
-
-def _axes(request: Request, protocol: Protocol) -> dict[str, Sequence[int]]:
-    """Values of the settings that have flags of their own."""
-    if request.max_steps is not None and "max_steps" in request.options:
-        raise InputError("the number of steps is given twice, by --max-steps and by --set max_steps; drop one of them")
-    planned = None if "max_steps" in request.options else protocol.max_steps
-    steps = planned if request.max_steps is None else request.max_steps
-    axes = {
-        "M": list(dict.fromkeys(request.measurement_points or protocol.measurement_points)),
-        "max_steps": [] if steps is None else [steps],
-    }
-    for name, numbers in axes.items():
-        if wrong := [number for number in numbers if number < 1]:
-            raise InputError(f"{FLAGS[name]} is {wrong[0]}, expected 1 or more")
-    return {name: numbers for name, numbers in axes.items() if numbers}
-
-
-def _distinct(methods: Sequence[MethodEntry]) -> list[MethodEntry]:
-    """Each method once; two methods of one name would end up in one row of the table."""
+def _distinct(methods: Iterable[MethodEntry]) -> dict[str, MethodEntry]:
+    """Each method once, by name; two methods of one name would end up in one row of the table."""
     by_name: dict[str, MethodEntry] = {}
     for method in methods:
         if by_name.setdefault(method.name, method).code_sha256 != method.code_sha256:
             raise InputError(f"two different methods are called '{method.name}'; rename one of the classes")
-    return list(by_name.values())
+    return by_name
+
+
+def _require_known(request: Request, asked: Protocol, known: set[str], methods: Iterable[str]) -> None:
+    planned = () if request.methods else (asked.options, *asked.grids)  # they are meant for its own methods
+    for key in chain(request.options, *planned):
+        if key not in known:
+            raise InputError(
+                f"--set {key}: none of the chosen methods ({', '.join(methods)}) has such an option; "
+                f"{did_you_mean(key, known)}their options: {', '.join(sorted(known)) or 'none'}"
+            )
+
+
+def _rows(request: Request, asked: Protocol, method: MethodEntry) -> Iterator[Variant]:
+    """A method with every family and setting."""
+    settings, code = _settings(request, asked, method), decisive_sha256(method.code_sha256)
+    seeds = tuple(parse_ranges(asked.seeds, "--seeds"))
+    for family in FAMILIES:
+        for options, datasets in settings if family in method.cls.families and family in asked.families else ():
+            yield Variant(
+                method=method.name,
+                family=family,
+                hyperparameters=options.model_dump(mode="json"),
+                seeds=(0,) if method.cls.is_deterministic(options) else seeds,
+                code_sha256=code,
+                datasets=datasets,
+            )
 
 
 def _settings(
-    request: Request, protocol: Protocol, axes: Mapping[str, Sequence[Any]], method: MethodEntry
+    request: Request, asked: Protocol, method: MethodEntry
 ) -> list[tuple[MethodOptions, tuple[str, ...] | None]]:
     """A method's settings, each once, with the data sets whose grid has them; None for all."""
     fields = method.cls.Options.model_fields
-    fitting = {name: value for name, value in protocol.options.items() if name in fields}
-    fitting |= protocol.method_options.get(method.name, {})
+    usual = {name: value for name, value in asked.options.items() if name in fields}
+    usual |= asked.method_options.get(method.name, {})
     fixed = {name: [value] for name, value in request.options.items()}
     found: dict[str, tuple[MethodOptions, tuple[str, ...] | None]] = {}
-    for part in (None, *protocol.sub_grids):
+    for part in (None, *asked.sub_grids):
         points = part.measurement_points if part and not request.measurement_points else ()
-        on = {**axes, "M": points} if points else axes
-        grid = {**on, **protocol.grid, **(part.grid if part else {}), **fixed, **on}
-        own = {name: values for name, values in grid.items() if name in fields}
+        axes = {"M": points or asked.measurement_points, "max_steps": [asked.max_steps] if asked.max_steps else []}
+        grid = {**axes, **asked.grid, **(part.grid if part else {}), **fixed}
+        own = {name: values for name, values in grid.items() if name in fields and values}
         for values in product(*own.values()):
-            options = method.options({**fitting, **dict(zip(own, values, strict=True))})
-            key = options.model_dump_json()
-            before = found[key][1] if key in found else ()
+            options = method.options({**usual, **dict(zip(own, values, strict=True))})
+            _, before = found.get(key := options.model_dump_json(), (options, ()))
             both = None if part is None or before is None else tuple(dict.fromkeys([*before, *part.datasets]))
-            found[key] = (options, both)
+            found[key] = options, both
     return list(found.values())
-
-
-def _families(names: Sequence[str]) -> tuple[Family, ...]:
-    for name in names:
-        if name not in FAMILIES:
-            raise unknown_name("family", name, FAMILIES)
-    return tuple(family for family in FAMILIES if family in names)
-
-
-def _require_known(settings: Iterable[str], known: set[str], methods: Sequence[MethodEntry]) -> None:
-    for key in settings:
-        if key not in known:
-            chosen = ", ".join(method.name for method in methods)
-            raise InputError(
-                f"--set {key}: none of the chosen methods ({chosen}) has such an option; {did_you_mean(key, known)}"
-                f"their options: {', '.join(sorted(known)) or 'none'}"
-            )

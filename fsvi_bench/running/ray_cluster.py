@@ -77,10 +77,6 @@ class RayExecutor:
         Raises:
             InputError: Ray is not installed, nothing answers at the address, or the cluster has no room for a call.
         """
-        if gpu_share is not None and not 0 < gpu_share <= 1:
-            raise InputError(
-                f"--gpu-share is {gpu_share:g}, expected above 0 and at most 1; 0.25 is four calls per GPU"
-            )
         executor = cls(_join(address, workers), workers, gpu_share)
         if executor.room() < 1:
             raise InputError(

@@ -7,21 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.files import require_writable_directory
 from fsvi_bench.methods.base import Method
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.methods.registry import MethodEntry
-from fsvi_bench.running.cell import Cell, Record, cell_of, row_sha256
+from fsvi_bench.running.cell import Cell, Plan, Record
 from fsvi_bench.running.executors import Executor, LocalExecutor, use_one_thread
 from fsvi_bench.running.job import Job, Outcome, failed, run_job
-from fsvi_bench.running.plan import Plan
-from fsvi_bench.running.progress import Progress
-from fsvi_bench.running.store import Store, read_record_of
+from fsvi_bench.running.progress import Became, Progress
+from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.build import build_task, cached_task_path
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import CertifiedTask, certify, save
@@ -54,15 +52,6 @@ class Resources:
     data_dir: Path | None = None
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """All records of the plan; those among them that were computed now; those that had no certified task."""
-
-    records: list[Record]
-    computed: list[Record]
-    refused: list[Record]
-
-
 def run(
     plan: Plan,
     store: Store,
@@ -70,8 +59,10 @@ def run(
     progress: Progress,
     rerun: Rerun = "none",
     watcher: Watcher = lambda records: None,
-) -> RunResult:
-    """Computes whatever the store does not hold yet and returns every record of the plan.
+) -> tuple[list[Record], list[Record]]:
+    """Computes whatever the store does not hold yet: every record of the plan, and those that were computed now.
+
+    Records of cells whose task was refused come last, and have no `task_sha256`.
 
     Args:
         rerun: which finished cells are computed again all the same; each old record stands until its cell is done.
@@ -82,41 +73,33 @@ def run(
             holds something that is not a record, or the sources changed while the run was under way.
     """
     with store.locked():
-        tasks, refusals = _certified(plan, resources.executor, resources.data_dir, progress)
-        planned = plan.file(tasks, refusals, resources.device)
-        cells, refused = list(planned.cells()), planned.refused_records()
+        tasks, refusals = _certified(plan, resources, progress)
+        plan = plan.bind(tasks, refusals, resources.device)
+        cells, refused = list(plan.cells()), plan.refused_records()
         # Whoever wants all of it again does not care what is there, be it a record or not.
-        found = {} if rerun == "all" else {cell.key: read_record_of(cell, store.root) for cell in cells}
+        found = {} if rerun == "all" else {cell.key: store.read(cell) for cell in cells}
         records = {key: record for key, record in found.items() if record is not None and record.status != rerun}
         missing = [cell for cell in cells if cell.key not in records]
         problems = problems_of(tasks, resources.data_dir)
         check_settings(missing, plan.methods, problems)
-        store.save_plan(planned)
-        tell = _by_row([*records.values(), *refused], missing, watcher)
-        computed = []
+        store.save_plan(plan)
+        rows = defaultdict[str, list[Record]](list)
+        sizes = Counter([*(cell.row for cell in cells), *(record.row for record in refused)])
+
+        def tell(record: Record) -> None:
+            row = rows[record.row]
+            row.append(record)
+            if len(row) == sizes[record.row]:
+                watcher(sorted(row, key=lambda record: (record.split, record.seed)))
+
+        for record in [*records.values(), *refused]:
+            tell(record)
         for outcome in _compute(missing, plan.methods, problems, resources, progress):
             store.save(*outcome)
-            computed.append(record := outcome.record)
+            records[outcome.record.cell] = record = outcome.record
             tell(record)
-            progress.advance("cells", cell_of(record).name, _group(record), record.status)
-    records |= {record.cell: record for record in computed}
-    return RunResult([*(records[cell.key] for cell in cells), *refused], computed, refused)
-
-
-def _by_row(records: Sequence[Record], missing: Iterable[Cell], watcher: Watcher) -> Callable[[Record], None]:
-    """Takes the missing records one by one, and tells of each row of the table that is whole; of whole ones at once."""
-    rows: defaultdict[str, list[Record]] = defaultdict(list)
-    left = Counter([*map(row_sha256, records), *(cell.row for cell in missing)])
-
-    def add(record: Record) -> None:
-        row = row_sha256(record)
-        rows[row].append(record)
-        if len(rows[row]) == left[row]:
-            watcher(sorted(rows[row], key=lambda record: (record.split, record.seed)))
-
-    for record in records:
-        add(record)
-    return add
+            progress.advance("cells", record.name, _group(record), record.status)
+    return [*(records[cell.key] for cell in cells), *refused], [records[cell.key] for cell in missing]
 
 
 def problems_of(tasks: Iterable[FrozenTask], data_dir: Path | None) -> TaskSet:
@@ -146,27 +129,26 @@ def _function(method: Any) -> object:
 
 
 def _compute(
-    cells: Iterable[Cell],
+    cells: Sequence[Cell],
     methods: Mapping[str, MethodEntry],
     problems: TaskSet,
     resources: Resources,
     progress: Progress,
 ) -> Iterator[Outcome]:
     """Outcomes as jobs finish. Every batch that trains is split over the workers, which moves no result on a CPU."""
-    batches = _batches(cells, problems)
-    progress.start("cells", sum(map(len, batches)), Counter(_group(cell) for batch in batches for cell in batch))
-
-    def job(batch: Sequence[Cell]) -> Job:
-        tasks = [problems.problem((cell.dataset, cell.split)) for cell in batch]
-        return Job(methods[batch[0].method], list(zip(tasks, batch, strict=True)), resources.device)
-
-    trains = [_takes_time(methods[batch[0].method], batch[0]) for batch in batches]
+    progress.start("cells", len(cells), Counter(map(_group, cells)))
+    batches = [(batch, _takes_time(methods[batch[0].method], batch[0])) for batch in _batches(cells, problems)]
     # What is a formula costs less than to send it anywhere.
-    here = resources.device == "cpu" and not any(trains)
+    here = resources.device == "cpu" and not any(trains for _, trains in batches)
     executor = LocalExecutor() if here else resources.executor.on(resources.device)
     workers = executor.workers  # of a cluster, as it is now: to ask again for each batch might meet it in a bad moment
-    counts = (workers if each else 1 for each in trains)
-    jobs = (job(part) for batch, count in zip(batches, counts, strict=True) for part in _parts(batch, count))
+
+    def job(part: Sequence[Cell]) -> Job:
+        tasks = [problems.problem((cell.dataset, cell.split)) for cell in part]
+        return Job(methods[part[0].method], list(zip(tasks, part, strict=True)), resources.device)
+
+    counts = [(batch, min(len(batch), workers if trains else 1)) for batch, trains in batches]
+    jobs = (job(batch[place::count]) for batch, count in counts for place in range(count))
     for each, outcome in executor.map(run_job, jobs):
         yield from failed(each, datetime.now(UTC), outcome) if isinstance(outcome, Exception) else outcome
 
@@ -184,12 +166,6 @@ def _batches(cells: Iterable[Cell], problems: TaskSet) -> list[list[Cell]]:
     return list(groups.values())
 
 
-def _parts(batch: Sequence[Cell], count: int) -> Iterator[Sequence[Cell]]:
-    """A batch in `count` parts of nearly equal size."""
-    edges = [len(batch) * part // count for part in range(count + 1)]
-    return (batch[start:stop] for start, stop in pairwise(edges) if stop > start)
-
-
 def _takes_time(entry: MethodEntry, cell: Cell) -> bool:
     """Whether the method takes steps or draws. It is not made for that, which would load a task for every batch."""
     return entry.cls.solve is Method.solve or not entry.cls.is_deterministic(entry.options(cell.hyperparameters))
@@ -198,27 +174,24 @@ def _takes_time(entry: MethodEntry, cell: Cell) -> bool:
 # --- Certified tasks: official ones, from the cache, from files, or from fits side by side; and fits checked ----------
 
 
-def _certified(
-    plan: Plan, executor: Executor, data_dir: Path | None, progress: Progress
-) -> tuple[list[FrozenTask], Refusals]:
-    """Certified tasks in the plan's order, and the reasons of those that could not be certified.
+def _certified(plan: Plan, resources: Resources, progress: Progress) -> tuple[list[FrozenTask], Refusals]:
+    """Certified tasks, and the reasons of those that could not be certified.
 
     Raises:
         InputError: raw data are missing or are not the task's.
     """
-    found, refusals = fit_missing(plan.splits, executor, data_dir, progress, official=True)
-    tasks = [found[place] for place in plan.splits if place in found]
-    for task in plan.tasks:
+    found, refusals = fit_missing(plan.splits, resources.executor, resources.data_dir, progress, official=True)
+    for task in plan.given:
         try:
-            certify(bind_task(task, data_dir)).require_limits()
-            tasks.append(task)
+            certify(bind_task(task, resources.data_dir)).require_limits()
+            found[task.dataset, task.split] = task
         except TaskRefused as error:
             refusals[task.dataset, task.split] = str(error)
-    return tasks, refusals
+    return list(found.values()), refusals
 
 
 def known_tasks(
-    splits: Sequence[Place], official: bool = True
+    splits: Iterable[Place], official: bool = True
 ) -> tuple[dict[Place, FrozenTask], list[Place], Refusals]:
     """The tasks that are at hand, the splits still to be fitted, and what was refused. Nothing is fitted."""
     tasks: dict[Place, FrozenTask] = {}
@@ -235,23 +208,22 @@ def known_tasks(
     return tasks, unfitted, refusals
 
 
-def require_data(plan: Plan, data_dir: Path | None) -> None:
+def require_data(splits: Iterable[Place], data_dir: Path | None, given: Iterable[FrozenTask] = ()) -> None:
     """Makes sure of the raw data of every task, and of the cache, before anything is fitted or written.
 
     Raises:
         InputError: raw data are missing, altered, or not the ones that a task file was made from; fitted tasks cannot
             be kept.
     """
-    if plan.splits:
+    for name, split in splits:
         require_writable_directory(cache_dir() / "tasks", "the cache", f"set ${CACHE_VARIABLE} to a folder that is")
-    for name, split in plan.splits:
         load_raw(load_card(name), split, data_dir)
-    for task in plan.tasks:
+    for task in given:
         raw_data(task, data_dir)
 
 
 def fit_missing(
-    splits: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress, *, official: bool = False
+    splits: Iterable[Place], executor: Executor, data_dir: Path | None, progress: Progress, *, official: bool = False
 ) -> tuple[dict[Place, FrozenTask], Refusals]:
     """Fits into the cache what is not there, each split on one thread: the tasks, and reasons of what was refused.
 
@@ -260,14 +232,14 @@ def fit_missing(
     """
     tasks, missing, refusals = known_tasks(splits, official)
     progress.start("tasks", len(missing))
-    for (name, split), fitted in _fits(_fit, missing, executor, data_dir):
+    for place, fitted in _fits(_fit, missing, executor, data_dir):
         if isinstance(fitted, str):
-            refusals[name, split] = fitted
-            progress.advance("tasks", f"{name} split {split}: refused", status="failed")
+            refusals[place], words = fitted, "refused"
         else:
-            save(fitted, cached_task_path(load_card(name), split))
-            tasks[name, split] = fitted.task
-            progress.advance("tasks", f"{name} split {split}: {_words(fitted)}")
+            save(fitted, cached_task_path(load_card(place[0]), place[1]))
+            tasks[place], words = fitted.task, _words(fitted)
+        status: Became = "failed" if place in refusals else "ok"
+        progress.advance("tasks", f"{place[0]} split {place[1]}: {words}", status=status)
     return tasks, refusals
 
 
@@ -287,40 +259,35 @@ def refit_official(
         read_official(name, split)
     progress.start("refits", len(places))
     found: dict[Place, Refit | str] = {}
-    for (name, split), compared in _fits(_refit, places, executor, data_dir):
-        found[name, split] = compared
-        progress.advance("refits", f"{name} split {split}")
+    for place, found[place] in _fits(_refit, places, executor, data_dir):
+        progress.advance("refits", f"{place[0]} split {place[1]}")
     return {place: found[place] for place in places}
 
 
-class _Fit(NamedTuple):
-    """One split to be fitted. Its raw data travel to the worker: neither needs a folder that all machines see."""
-
-    dataset: str
-    split: int
-    raw: RawData
-
-
 def _fits(
-    function: Callable[[_Fit], Any], places: Sequence[Place], executor: Executor, data_dir: Path | None
+    function: Callable[[tuple[Place, RawData]], Any], places: Iterable[Place], executor: Executor, data_dir: Path | None
 ) -> Iterator[tuple[Place, Any]]:
-    """What a function makes of each split, as it is done, or why it makes nothing."""
-    jobs = (_Fit(name, split, load_raw(load_card(name), split, data_dir)) for name, split in places)
-    for job, outcome in executor.on("cpu").map(function, jobs):
+    """What a function makes of each split, as it is done, or why it makes nothing.
+
+    Raw data travel to the worker: neither needs a folder that all machines see.
+    """
+    jobs = ((place, load_raw(load_card(place[0]), place[1], data_dir)) for place in places)
+    for (place, _), outcome in executor.on("cpu").map(function, jobs):
         if isinstance(outcome, Exception):
             outcome = str(outcome) if isinstance(outcome, TaskRefused) else f"{type(outcome).__name__}: {outcome}"
-        yield (job.dataset, job.split), outcome
+        yield place, outcome
 
 
-def _fit(job: _Fit) -> CertifiedTask:
+def _fit(job: tuple[Place, RawData]) -> CertifiedTask:
     """Runs in a worker or here. One thread: with two, BLAS rounds otherwise."""
     use_one_thread()
-    return build_task(load_card(job.dataset), job.split, raw=job.raw)
+    (name, split), raw = job
+    return build_task(load_card(name), split, raw=raw)
 
 
-def _refit(job: _Fit) -> Refit:
+def _refit(job: tuple[Place, RawData]) -> Refit:
     """The cache is not asked: what lies there may be the frozen task itself."""
-    return compare(read_official(job.dataset, job.split), _fit(job), job.raw)
+    return compare(read_official(*job[0]), _fit(job), job[1])
 
 
 def _words(built: CertifiedTask) -> str:

@@ -1,6 +1,6 @@
 """The output folder: one folder per cell, each file whole or absent, the record last; one run at a time.
 
-`Store` writes it, `read_archive` and `read_status` say what is in it, `load_*` read what lies beside a record.
+`Store` writes it and says what is in it; `load_*` read what lies beside a record.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
+from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
-from fsvi_bench.errors import InputError, plain
+from fsvi_bench.errors import InputError, invalid_field
 from fsvi_bench.files import (
     is_directory,
     is_file,
@@ -30,7 +29,7 @@ from fsvi_bench.files import (
 )
 from fsvi_bench.posteriors.base import Posterior
 from fsvi_bench.posteriors.io import posterior_file, read_posterior
-from fsvi_bench.running.cell import Cell, PlanFile, Record, cell_of, row_sha256
+from fsvi_bench.running.cell import Cell, Plan, Record
 from fsvi_bench.tasks.frozen import FrozenTask
 from fsvi_bench.training.trace import Trace, read_trace
 
@@ -39,30 +38,42 @@ RECORD_FILE = "record.json"
 LOCK_FILE = ".lock"
 HOLDER_FILE = ".running"  #: says which process is at work
 
+Model = TypeVar("Model", bound=BaseModel)
+#: Numbers of cells by data set, method, family and what became of them (`missing` for not yet).
+Counts = Counter[tuple[str, str, str, str]]
+
+
+class _Head(BaseModel):
+    """The few words of a record that a count needs, not validated beyond that."""
+
+    cell: str
+    dataset: str
+    method: str
+    family: str
+    status: str
+
 
 class Store:
-    """Records and posteriors beneath one folder.
+    """Plans, records and posteriors beneath one folder.
 
-    Raises:
-        InputError: the folder cannot be made or written.
+    `plans`, `wanted`, `records` and the counts are read when they are first asked for, and kept.
     """
 
     def __init__(self, root: Path) -> None:
-        require_writable_directory(root, "output folder", "choose another with --out")
         self.root = root
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else may write here meanwhile; the system gives the lock back however this process ends.
 
-        What a killed run had half written is cleared away first, and the folder afterwards, if it is new and still
-        empty.
+        What a killed run had half written is cleared away first. If the folder is new and still empty, it is removed
+        afterwards, while the lock is held: whoever waits for the file finds it gone and makes another.
 
         Raises:
-            InputError: another process is at work here.
+            InputError: the folder cannot be made or written, or another process is at work here.
         """
-        holder = self.root / HOLDER_FILE
-        lock = FileLock(self.root / LOCK_FILE)
+        require_writable_directory(self.root, "output folder", "choose another with --out")
+        holder, lock = self.root / HOLDER_FILE, FileLock(self.root / LOCK_FILE)
         new = not self.root.exists()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -82,25 +93,17 @@ class Store:
             yield
         finally:
             with suppress(OSError):
-                holder.unlink()
-            if new:
-                self._remove_if_unused()
+                holder.unlink(missing_ok=True)
+                if new and [path.name for path in self.root.iterdir()] == [LOCK_FILE]:
+                    (self.root / LOCK_FILE).unlink()
+                    self.root.rmdir()
             lock.release()
 
-    def _remove_if_unused(self) -> None:
-        """A run that was refused before it kept anything leaves no folder behind; while it holds the lock, so that who
-        waits for the file finds it gone and makes another."""
-        with suppress(OSError):
-            if [path.name for path in self.root.iterdir()] == [LOCK_FILE]:
-                (self.root / LOCK_FILE).unlink()
-                self.root.rmdir()
-
-    def save_plan(self, plan: PlanFile) -> None:
+    def save_plan(self, plan: Plan) -> None:
         """Writes a plan unless it is the newest here and says nothing else."""
-        folder = self.root / "plans"
-        path = folder / f"{plan.name}.json"
-        newest = [each.model_dump(exclude={"written", "provenance"}) for each in read_plans(self.root)[-1:]]
-        if not (newest == [plan.model_dump(exclude={"written", "provenance"})] and path.is_file()):
+        path = self.root / "plans" / f"{plan.name}.json"
+        now, *before = (each.model_dump(exclude={"written", "provenance"}) for each in [plan, *read_plans(self.root)])
+        if before[-1:] != [now] or not path.is_file():
             write_atomically(path, (plan.model_dump_json(indent=1) + "\n").encode())
 
     def save(
@@ -117,10 +120,104 @@ class Store:
             TRACEBACK_FILE: None if traceback is None else traceback.encode(),
         }
         text = (record.model_dump_json(indent=2) + "\n").encode()
-        replace_together(self.root / folder_of(record), others, RECORD_FILE, text)
+        replace_together(self.root / record.folder, others, RECORD_FILE, text)
 
+    def read(self, cell: Cell) -> Record | None:
+        """A cell's finished record. It is written after the posterior, so that it marks the cell finished.
 
-Model = TypeVar("Model", bound=BaseModel)
+        Raises:
+            InputError: a file lies there that is not this cell's record; it is never overwritten unseen.
+        """
+        path = self.root / cell.folder / RECORD_FILE
+        record = _read(path, Record)
+        if record and (record.cell != cell.key or any(getattr(record, name) != value for name, value in cell)):
+            raise InputError(f"{path} is the record of another cell; move it away and run again")
+        return record
+
+    def status(self, cell: Cell | Record | _Head, rerun: str = "none") -> str:
+        """What became of a cell; `missing` for not yet.
+
+        Args:
+            rerun: `all`, or the status of those cells that would be computed again, and count as missing.
+        """
+        if not isinstance(cell, Cell):
+            return cell.status
+        # Scores are not read: 100,000 cells take seconds.
+        head = None if rerun == "all" else _read(self.root / cell.folder / RECORD_FILE, _Head)
+        return "missing" if head is None or head.status == rerun else head.status
+
+    def count(self, cells: Iterable[Cell | Record | _Head], rerun: str = "none") -> Counts:
+        """What became of cells, those without a task included; `rerun` as `status` has it."""
+        return Counter((cell.dataset, cell.method, cell.family, self.status(cell, rerun)) for cell in cells)
+
+    @cached_property
+    def plans(self) -> list[Plan]:
+        """The oldest first."""
+        return read_plans(self.root)
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """Those of all records, sorted.
+
+        Raises:
+            InputError: there is no such folder, or it holds no records and no plan.
+        """
+        if not is_directory(self.root):
+            raise InputError(f"there is no folder {self.root}; name the one that a run was given with --out")
+        paths = sorted((self.root / "cells").glob(f"*/*/*/{RECORD_FILE}"))
+        if not self.plans and not paths and (self.root / HOLDER_FILE).is_file():
+            raise InputError(
+                f"a run began in {self.root} and has no record yet: it is fitting tasks, or was killed; look again "
+                "later, or run its command again"
+            )
+        if not self.plans and not paths:
+            raise InputError(
+                f"{self.root} holds neither records nor a plan; name the folder that a run was given with --out"
+            )
+        return paths
+
+    @cached_property
+    def wanted(self) -> list[Any]:
+        """The plans' cells, and records of those whose task was refused, each as its latest plan has it.
+
+        Without a plan it is what lies there.
+        """
+        if self.paths and not self.plans:
+            return [head for path in self.paths if (head := _read(path, _Head)) is not None]
+        wanted: dict[tuple[str, int, int], Cell | Record] = {}
+        for plan in self.plans:
+            wanted |= {(each.row, each.split, each.seed): each for each in plan.cells()}
+            wanted |= {(each.row, each.split, each.seed): each for each in plan.refused_records()}
+        return list(wanted.values())
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """One for each wanted cell that has one.
+
+        Raises:
+            InputError: as `paths`, or a file is not what it should be.
+        """
+        if self.paths and not self.plans:
+            found: Iterable[Record | None] = (_read(path, Record) for path in self.paths)
+        else:
+            found = (each if isinstance(each, Record) else self.read(each) for each in self.wanted)
+        return [record for record in found if record is not None]
+
+    @property
+    def planned(self) -> int:
+        """Cells that the plans ask for."""
+        return len(self.wanted)
+
+    @property
+    def missing(self) -> int:
+        """Of these, cells without a record yet."""
+        return self.planned - len(self.records)
+
+    @cached_property
+    def stale(self) -> int:
+        """Records of cells that no plan asks for: of other code, kernels, settings or tasks."""
+        known = {self.root / each.folder for each in self.wanted} if self.plans else set()
+        return sum(path.parent not in known for path in self.paths if self.plans)
 
 
 def _read(path: Path, model: type[Model], what: str = "a valid record") -> Model | None:
@@ -133,50 +230,19 @@ def _read(path: Path, model: type[Model], what: str = "a valid record") -> Model
         return model.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not {what} ({_why(error)}); move it away and run again") from error
+    except (OSError, ValidationError) as error:
+        why = error.strerror if isinstance(error, OSError) else invalid_field(error)
+        raise InputError(f"{path} is not {what} ({why}); move it away and run again") from error
 
 
-def read_record_of(cell: Cell, root: Path) -> Record | None:
-    """A cell's finished record. It is written after the posterior, so that it marks the cell finished.
-
-    Raises:
-        InputError: a file lies there that is not this cell's record; it is never overwritten unseen.
-    """
-    path = root / cell.folder / RECORD_FILE
-    record = _read(path, Record)
-    if record is not None and (record.cell != cell.key or cell_of(record).key != cell.key):
-        raise InputError(f"{path} is the record of another cell; move it away and run again")
-    return record
-
-
-class _Head(BaseModel):
-    """The few words of a record that a count needs, not validated beyond that."""
-
-    cell: str
-    dataset: str
-    method: str
-    family: str
-    status: str
-
-
-def _why(error: Exception) -> str:
-    """The first of what is wrong with a file, in a clause."""
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return plain("".join(f"{part}: " for part in first["loc"]) + first["msg"])
-    return plain(getattr(error, "strerror", None) or str(error))
-
-
-def read_plans(root: Path) -> list[PlanFile]:
+def read_plans(root: Path) -> list[Plan]:
     """The plans in an output folder, the oldest first.
 
     Raises:
         InputError: a file there is not a plan.
     """
-    paths = sorted((root / "plans").glob("*.json"))
-    plans = [plan for path in paths if (plan := _read(path, PlanFile, "a plan")) is not None]
-    return sorted(plans, key=lambda plan: plan.written)
+    plans = (_read(path, Plan, "a plan") for path in sorted((root / "plans").glob("*.json")))
+    return sorted((plan for plan in plans if plan is not None), key=lambda plan: plan.written)
 
 
 def _read_holder(path: Path) -> str:
@@ -186,117 +252,9 @@ def _read_holder(path: Path) -> str:
         return "it did not leave its name"
 
 
-@dataclass(frozen=True)
-class Archive:
-    """The records of a folder's plans; of all that lie there, if it has no plan.
-
-    Where two plans ask for the same cell of different code or tasks, the later plan's counts.
-    """
-
-    root: Path
-    plans: list[PlanFile]
-    records: list[Record]  #: one per cell, in the plans' order; those of refused tasks at the end
-    planned: int  #: cells that the plans ask for
-    missing: int  #: of these, cells without a record yet
-    stale: int  #: records of cells that no plan asks for: of other code, kernels, settings or tasks
-
-
-#: Numbers of cells by data set, method, family and what became of them (`missing` for not yet).
-Counts = Counter[tuple[str, str, str, str]]
-
-
-def read_archive(root: Path) -> Archive:
-    """Everything that a folder's records say.
-
-    Raises:
-        InputError: there is no such folder, it holds no records and no plan, or a file in it is not what it should be.
-    """
-    plans, paths = _contents(root)
-    if not plans:
-        records = [record for path in paths if (record := _read(path, Record)) is not None]
-        return Archive(root, [], records, len(records), 0, 0)
-    cells, refused = _wanted(plans)
-    records = [record for cell in cells.values() if (record := read_record_of(cell, root)) is not None]
-    missing, stale = len(cells) - len(records), _stale(paths, cells.values(), root)
-    return Archive(root, plans, records + refused, len(cells) + len(refused), missing, stale)
-
-
-def read_status(root: Path) -> tuple[Counts, int]:
-    """How many cells there are, and how many stale records. Scores are not read: 100,000 cells take seconds.
-
-    Raises:
-        InputError: as `read_archive`.
-    """
-    plans, paths = _contents(root)
-    if not plans:
-        return _count((head, head.status) for path in paths if (head := _read(path, _Head)) is not None), 0
-    cells, refused = _wanted(plans)
-    return count_cells(cells.values(), refused, root), _stale(paths, cells.values(), root)
-
-
-def count_cells(cells: Iterable[Cell], refused: Iterable[Record], root: Path, rerun: str = "none") -> Counts:
-    """What became of cells in a folder, those without a task included.
-
-    Args:
-        rerun: `all`, or the status of those cells that would be computed again.
-    """
-    found = ((cell, status_of(cell, root, rerun)) for cell in cells)
-    return _count(chain(found, ((record, record.status) for record in refused)))
-
-
-def status_of(cell: Cell, root: Path, rerun: str = "none") -> str:
-    """What became of a cell in a folder; `missing` too if it would be computed again, see `count_cells`."""
-    head = None if rerun == "all" else _read(root / cell.folder / RECORD_FILE, _Head)
-    return "missing" if head is None or head.status == rerun else head.status
-
-
-def _count(cells: Iterable[tuple[Cell | Record | _Head, str]]) -> Counts:
-    return Counter((of.dataset, of.method, of.family, status) for of, status in cells)
-
-
-def _stale(paths: Iterable[Path], cells: Iterable[Cell], root: Path) -> int:
-    known = {cell.folder for cell in cells}
-    return sum(path.parent.relative_to(root).as_posix() not in known for path in paths)
-
-
-def _contents(root: Path) -> tuple[list[PlanFile], list[Path]]:
-    """A folder's plans, and the paths of its records, sorted."""
-    if not is_directory(root):
-        raise InputError(f"there is no folder {root}; name the one that a run was given with --out")
-    plans, paths = read_plans(root), sorted((root / "cells").glob(f"*/*/*/{RECORD_FILE}"))
-    if not plans and not paths and (root / HOLDER_FILE).is_file():
-        raise InputError(
-            f"a run began in {root} and has no record yet: it is fitting tasks, or was killed; look again later, or "
-            "run its command again"
-        )
-    if not plans and not paths:
-        raise InputError(f"{root} holds neither records nor a plan; name the folder that a run was given with --out")
-    return plans, paths
-
-
-def _wanted(plans: list[PlanFile]) -> tuple[dict[str, Cell], list[Record]]:
-    """Cells by key, in the plans' order, and records of those without a task; each as its latest plan has it."""
-    cells: dict[tuple[str, int, int], Cell] = {}
-    refused: dict[tuple[str, int, int], Record] = {}
-    for plan in plans:
-        certified = {(task.dataset, task.split) for task in plan.tasks if task.task_sha256 is not None}
-        refused = {name: r for name, r in refused.items() if (r.dataset, r.split) not in certified}
-        refused |= {(row_sha256(r), r.split, r.seed): r for r in plan.refused_records()}
-        cells |= {(cell.row, cell.split, cell.seed): cell for cell in plan.cells()}
-    return {cell.key: cell for cell in cells.values()}, list(refused.values())
-
-
-def folder_of(record: Record) -> str:
-    """The folder beneath the output folder that holds a record's files."""
-    # A record was validated when it was read, and knows its cell's key: neither again, ten thousand times.
-    cell = cell_of(record)
-    cell.__dict__["key"] = record.cell
-    return cell.folder
-
-
 def paths_of(records: Iterable[Record], root: Path, names: Iterable[str]) -> Iterator[Path]:
     """Files of these names in the records' folders, those that are there."""
-    folders = [root.resolve() / folder_of(record) for record in records]
+    folders = [root.resolve() / record.folder for record in records]
     return filter(is_file, (folder / name for folder in folders for name in names))
 
 
@@ -306,7 +264,7 @@ def load_posterior(record: Record, root: Path, task: FrozenTask) -> Posterior:
     Raises:
         InputError: it is missing, or not a posterior of this task.
     """
-    return read_posterior(root / folder_of(record) / POSTERIOR_FILE, task.k, task.sha256)
+    return read_posterior(root / record.folder / POSTERIOR_FILE, task.k, task.sha256)
 
 
 def load_trace(record: Record, root: Path) -> Trace | None:
@@ -316,7 +274,7 @@ def load_trace(record: Record, root: Path) -> Trace | None:
         InputError: the file is not a trace.
     """
     try:
-        return read_trace(root / folder_of(record) / TRACE_FILE)
+        return read_trace(root / record.folder / TRACE_FILE)
     except FileNotFoundError:
         return None
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 import fsvi_bench
-from fsvi_bench.errors import InputError
+from fsvi_bench import InputError, Method, RandA
 
 ASKED = {"datasets": ["toy"], "splits": "0-1", "methods": ["exact"], "wandb": "off", "workers": 1}
 TYPED = ("run", "--dataset", "toy", "--splits", "0-1", "--method", "exact", "--wandb", "off", "--workers", 1, "--json")
@@ -23,16 +23,36 @@ def test_it_returns_what_the_command_prints(cli, tmp_path):
         assert math.isclose(row["kl"], record["scores"]["kl"], rel_tol=0, abs_tol=0)
 
 
+def test_one_need_not_be_a_list_and_methods_may_be_classes(tmp_path):
+    frame = fsvi_bench.run(
+        datasets="toy", splits=[0], methods=fsvi_bench.Exact, seeds=0, wandb="off", out=str(tmp_path)
+    )
+    assert list(frame["method"]) == ["exact", "exact"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"dataset": ["toy"]}, "unknown option 'dataset': did you mean 'datasets'"),
         ({"datasets": ["bostn"]}, "did you mean 'boston'"),
         ({"workers": 0}, "option workers is 0"),
-        ({"options": ["lr"]}, "--set 'lr' is not understood; write key=value"),
-        ({"rerun": "some"}, "expected failed, diverged or all"),
-        ({"executor": "slurm"}, "expected local or ray"),
-        ({"wandb": "maybe"}, "expected auto, online, offline or off"),
+        ({"options": ["lr"]}, "^options 'lr' is not understood; write key=value"),
+        ({"options": {"M": 3}}, "give the size of the measurement set with measurement_points"),
+        ({"max_steps": 3, "options": {"max_steps": 3}}, "the number of steps is given twice"),
+        ({"measurement_points": [0]}, r"option measurement_points.0 is 0, expected 1 or more"),
+        ({"datasets": 2.5}, "option datasets is 2.5, expected a list"),
+        ({"out": 3}, "option out is 3, expected a path"),
+        ({"splits": []}, "^splits '' is not understood"),
+        ({"methods": [Method]}, "'Method' is not a complete"),
+        ({"methods": [type("Mine", (RandA,), {})]}, "give it as path/file.py:Mine"),
+        ({"device": "tpu"}, "option device is 'tpu', expected 'auto', 'cpu' or 'cuda'"),
+        ({"ray_address": "x:1"}, "ray_address has no meaning without executor ray"),
+        ({"gpu_share": 0.5}, "gpu_share has no meaning without executor ray"),
+        ({"executor": "ray", "gpu_share": 1.5}, "option gpu_share is 1.5, expected 1 at most"),
+        ({"executor": "ray", "gpu_share": 0}, "option gpu_share is 0, expected more than 0"),
+        ({"rerun": "some"}, "option rerun is 'some', expected 'none', 'failed', 'diverged' or 'all'"),
+        ({"executor": "slurm"}, "expected 'local' or 'ray'"),
+        ({"wandb": "maybe"}, "expected 'auto', 'online', 'offline' or 'off'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path, options, words):

@@ -260,7 +260,7 @@ def variants_of(method, request):
 )  # fmt: skip
 def test_figures_have_the_papers_settings(name, families, common, own, splits):
     request = REPRODUCTIONS[name]._settings(quick=False)
-    assert make_plan(request).splits == tuple(splits)
+    assert make_plan(request).splits == list(splits)
     for method, expected in own.items():
         variants = variants_of(method, request)
         jitters = [(variant.family, variant.hyperparameters["kl_jitter"]) for variant in variants]

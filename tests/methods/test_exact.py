@@ -73,7 +73,7 @@ def test_the_example_in_contributing_runs(tmp_path):
     path = tmp_path / "prior.py"
     path.write_text(text.split("```python\n")[1].split("```")[0])
     plan = make_plan(Request(datasets=["toy"], splits="0-1", methods=[f"{path}:Prior"]))
-    records = run(plan, Store(tmp_path / "out"), Resources(), Silent()).records
+    records, _ = run(plan, Store(tmp_path / "out"), Resources(), Silent())
     assert [(record.family, record.status) for record in records] == [("full", "ok")] * 2 + [("ffg", "ok")] * 2
     for record in records:
         # The prior's ELBO has no KL to pay, and its KL to the posterior is the same for both spellings of N(0, I).

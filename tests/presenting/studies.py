@@ -2,13 +2,13 @@
 
 import math
 from html.parser import HTMLParser
-from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from fsvi_bench.presenting.report.study import make_study
 from fsvi_bench.running.cell import Cell, Record, Seconds
-from fsvi_bench.running.store import Archive, Store
+from fsvi_bench.running.store import Store
 from fsvi_bench.scoring.scores import Overconfidence, Scores
 from fsvi_bench.training.trace import Trace, TracePoint
 
@@ -59,8 +59,8 @@ def curve(values, seconds_per_step=0.5):
 
 
 def study_of(records, traces=None, **counts):
-    archive = {"root": Path(), "plans": [], "records": list(records), "planned": len(records), "missing": 0, "stale": 0}
-    return make_study(Archive(**(archive | counts)), traces or {})
+    found = {"plans": [], "records": list(records), "planned": len(records), "missing": 0, "stale": 0}
+    return make_study(SimpleNamespace(**(found | counts)), traces or {})
 
 
 def save(root, records, traces=None):

@@ -13,7 +13,7 @@ import pytest
 from fsvi_bench.errors import InputError
 from fsvi_bench.presenting.parquet import write_tables
 from fsvi_bench.presenting.summary import unnested
-from fsvi_bench.running.store import read_archive
+from fsvi_bench.running.store import Store
 from fsvi_bench.training.trace import Trace, TracePoint
 from tests.presenting.studies import curve, record, save
 
@@ -32,13 +32,13 @@ def read_all(path):
 
 def export_of(tmp_path, records, traces=None):
     """Both tables of these records, as Arrow has them."""
-    archive = read_archive(save(tmp_path / "results", records, traces))
+    archive = Store(save(tmp_path / "results", records, traces))
     return [parquet.read_table(path) for path, _ in write_tables(archive, tmp_path)]
 
 
 def test_every_record_and_every_point_of_a_trace_is_a_row_with_all_that_it_holds(tmp_path):
     traces = {each.cell: curve([9.0, 5.0, each.scores.kl]) for each in RECORDS[1:]}
-    (records, n), (points, m) = write_tables(read_archive(save(tmp_path / "out", RECORDS, traces)), tmp_path)
+    (records, n), (points, m) = write_tables(Store(save(tmp_path / "out", RECORDS, traces)), tmp_path)
     assert (records.name, n, points.name, m) == ("records.parquet", 3, "traces.parquet", 6)
     for rows in read_all(records):
         by_cell = {row["cell"]: row for row in rows}
@@ -102,5 +102,5 @@ def test_a_setting_is_of_one_kind(tmp_path, values, expected, kind):
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install -c constraints.txt -e '\.\[export\]'"):
-        write_tables(read_archive(save(tmp_path / "out", RECORDS)), tmp_path)
+        write_tables(Store(save(tmp_path / "out", RECORDS)), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

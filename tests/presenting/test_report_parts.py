@@ -9,12 +9,12 @@ import typer
 from scipy.stats import t as student_t
 from scipy.stats import wilcoxon
 
-from fsvi_bench.api.run import plan_of
 from fsvi_bench.cli.app import app
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.presenting.report.comparison import held_out_ratio, rankings, supported_best
 from fsvi_bench.presenting.report.sections import commands, counts, method_summary, origin, troubles
 from fsvi_bench.running.options import RunOptions
+from fsvi_bench.running.plan import make_plan
 from fsvi_bench.statistics.bootstrap import bootstrap_ranks
 from tests.presenting.studies import cells, record, study_of
 
@@ -129,7 +129,7 @@ def planned_cells(line):
     program, name, *arguments = shlex.split(line)
     assert (program, name) == ("fsvi-bench", "run")
     given = typer.main.get_command(app).commands["run"].make_context("run", arguments).params
-    plan = plan_of(RunOptions(**{name: value for name, value in given.items() if name in RunOptions.model_fields}))
+    plan = make_plan(RunOptions(**{name: value for name, value in given.items() if name in RunOptions.model_fields}))
     for variant in plan.variants:
         for dataset, split in plan.splits:
             for seed in variant.seeds:

@@ -21,7 +21,6 @@ from fsvi_bench.presenting.parquet import record_frame
 from fsvi_bench.presenting.summary import shared
 from fsvi_bench.presenting.wandb_runs import NOTES, WandbUploads, log_once, wandb_mode
 from fsvi_bench.running.executors import answer
-from fsvi_bench.running.store import folder_of
 from tests.presenting import studies, wandb_processes
 
 
@@ -184,7 +183,7 @@ def test_names_are_wandbs(method, tmp_path, monkeypatch):
         init = mock.Mock(return_value=run)
         monkeypatch.setattr(wandb, "init", init)
         cell = record(0, method, hyperparameters=settings)
-        path = tmp_path / folder_of(cell) / "posterior.safetensors"
+        path = tmp_path / cell.folder / "posterior.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"1")
         wandb_runs.upload([cell], tmp_path, "offline")
@@ -212,7 +211,7 @@ def test_what_raises_is_raised_and_leaves_no_half_of_a_run(init, run, said, tmp_
     folder, marker = tmp_path / "wandb" / "offline-run-1", tmp_path / "wandb" / "logged" / "marker"
     (folder / "files").mkdir(parents=True)
     if "trace" in run:
-        trace = tmp_path / folder_of(record()) / "trace.csv"
+        trace = tmp_path / record().folder / "trace.csv"
         trace.parent.mkdir(parents=True)
         trace.write_text(run.pop("trace"))
     found = run_in(folder, **run)

@@ -14,7 +14,6 @@ import pytest
 from fsvi_bench.presenting.summary import cells_of, summary_of
 from fsvi_bench.presenting.traces import TRACED
 from fsvi_bench.presenting.wandb_runs import SETTINGS
-from fsvi_bench.running.store import folder_of
 from fsvi_bench.training.trace import Trace, TracePoint
 from tests.presenting import studies
 from tests.presenting.test_wandb import log, record
@@ -56,7 +55,7 @@ def logged_in(folder):
 def root(tmp_path_factory):
     root = studies.save(tmp_path_factory.mktemp("store"), [*SOLVED, *LOST, *SINGULAR], TRACES)
     for each in SOLVED:
-        (root / folder_of(each) / "posterior.safetensors").write_bytes(b"1")
+        (root / each.folder / "posterior.safetensors").write_bytes(b"1")
     uploads = log(root, [*SOLVED, *LOST], SINGULAR, HOPELESS)
     assert (uploads.notes, uploads.kept) == ({}, 3)
     return root
@@ -132,7 +131,7 @@ def test_artifacts_are_the_cells_own_files(run, root):
     for kind, names, cells in (
         ("posterior", ["posterior.safetensors"], SOLVED), ("result", ["record.json", "trace.csv"], [*SOLVED, *LOST])
     ):  # fmt: skip
-        paths = [(root / folder_of(each) / name).resolve() for each in cells for name in names]
+        paths = [(root / each.folder / name).resolve() for each in cells for name in names]
         files = {f"{path.parent.name}/{path.name}": path for path in paths if path.is_file()}
         assert {path: Path(local) for path, local in by_kind[kind][1].items()} == files
         assert by_kind[kind][0].replace("-", "").replace(".", "").replace("_", "").isalnum()

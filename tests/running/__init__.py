@@ -1,5 +1,7 @@
 """What the tests of `running/` share: a run in a folder, and what of a record does not depend on when and where."""
 
+from types import SimpleNamespace
+
 from fsvi_bench.errors import TaskRefused
 from fsvi_bench.posteriors.io import read_posterior
 from fsvi_bench.running import runner
@@ -15,7 +17,8 @@ TOY = Request(datasets=["toy"], splits="0-3", methods=["exact"])
 
 def execute(root, request=TOY, workers=1, rerun="none", watcher=None, **resources):
     resources = {"executor": LocalExecutor(workers), **resources}
-    return run(make_plan(request), Store(root), Resources(**resources), Silent(), rerun, watcher or (lambda _: None))
+    told = run(make_plan(request), Store(root), Resources(**resources), Silent(), rerun, watcher or (lambda _: None))
+    return SimpleNamespace(records=told[0], computed=told[1])
 
 
 def changed(request: Request, **changes: object) -> Request:

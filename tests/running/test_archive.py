@@ -16,7 +16,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.running import job, provenance
 from fsvi_bench.running.plan import Request
-from fsvi_bench.running.store import Store, read_archive, read_plans, read_status
+from fsvi_bench.running.store import Store, read_plans
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify, save
@@ -29,24 +29,32 @@ CHECKOUT = Path(fsvi_bench.__file__).parent
 def counted(root):
     """How many cells became what."""
     total = Counter()
-    for (*_, status), number in read_status(root)[0].items():
+    store = Store(root)
+    for (*_, status), number in store.count(store.wanted).items():
         total[status] += number
     return total
+
+
+def records_of(root):
+    return Store(root).records
 
 
 def test_a_folder_says_what_was_asked_and_what_became_of_it(tmp_path):
     """Without a plan, the records stand for themselves."""
     records = execute(tmp_path).records
-    archive = read_archive(tmp_path)
+    archive = Store(tmp_path)
     assert {r.cell: r for r in archive.records} == {r.cell: r for r in records}
     assert (archive.planned, archive.missing, archive.stale) == (8, 0, 0)
     next(tmp_path.rglob("record.json")).unlink()
-    archive = read_archive(tmp_path)
+    archive = Store(tmp_path)
     assert (len(archive.records), archive.planned, archive.missing) == (7, 8, 1)
-    assert {key[:3] for key in read_status(tmp_path)[0]} == {("toy", "exact", "full"), ("toy", "exact", "ffg")}
+    assert {(cell.dataset, cell.method, cell.family) for cell in archive.wanted} == {
+        ("toy", "exact", "full"),
+        ("toy", "exact", "ffg"),
+    }
     assert counted(tmp_path) == {"ok": 7, "missing": 1}
     shutil.rmtree(tmp_path / "plans")
-    archive = read_archive(tmp_path)
+    archive = Store(tmp_path)
     assert (len(archive.records), archive.planned, archive.missing, archive.plans) == (7, 7, 0, [])
     assert counted(tmp_path) == {"ok": 7}
 
@@ -56,7 +64,7 @@ def test_plans_add_up_and_the_same_command_is_the_same_plan(tmp_path):
     execute(tmp_path, changed(TOY, splits="1-2"))
     execute(tmp_path, changed(TOY, splits="0-1"))
     assert len(read_plans(tmp_path)) == 2
-    archive = read_archive(tmp_path)
+    archive = Store(tmp_path)
     assert (len(archive.records), archive.planned) == (6, 6)
 
 
@@ -64,10 +72,9 @@ def test_records_of_earlier_code_count_nowhere(tmp_path, monkeypatch):
     execute(tmp_path)
     monkeypatch.setattr(provenance, "meaning_sha256", lambda *_, **__: "another")
     execute(tmp_path, changed(TOY, splits="0-3"))
-    archive = read_archive(tmp_path)
+    archive = Store(tmp_path)
     assert (len(archive.records), archive.planned, archive.stale) == (8, 8, 8)
     assert len({record.code_sha256 for record in archive.records}) == 1
-    assert read_status(tmp_path)[1] == 8
 
 
 def test_refused_tasks_are_part_of_the_account_until_they_are_certified(tmp_path, monkeypatch):
@@ -75,7 +82,7 @@ def test_refused_tasks_are_part_of_the_account_until_they_are_certified(tmp_path
     with monkeypatch.context() as planted:
         refuse_split(planted, 1)
         execute(tmp_path / "out")
-    archive = read_archive(tmp_path / "out")
+    archive = Store(tmp_path / "out")
     refused = [(r.split, r.family, r.status, r.reason) for r in archive.records if r.task_sha256 is None]
     assert refused == [(1, family, "failed", "planted") for family in ("full", "ffg")]
     assert counted(tmp_path / "out") == {"ok": 6, "failed": 2}
@@ -86,7 +93,7 @@ def test_refused_tasks_are_part_of_the_account_until_they_are_certified(tmp_path
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{}", r"is not a valid record \((format|cell): Field required\); move it away"),
+        ("{}", r"is not a valid record \(cell is missing\); move it away"),
         ("no JSON", r"is not a valid record \(.*expected ident at line 1 column 2\); move it away"),
         ('{"cell": "a', r"is not a valid record \(.*EOF while parsing a string at line 1 column 11\); move it away"),
         ("[1, 2]", "is not a valid record"),
@@ -96,7 +103,7 @@ def test_what_is_no_record_is_named_and_never_overwritten(tmp_path, content, wor
     execute(tmp_path)
     path = records_in(tmp_path)[0]
     path.write_text(content)
-    for read in (read_archive, read_status, execute):
+    for read in (records_of, counted, execute):
         with pytest.raises(InputError, match=words):
             read(tmp_path)
     assert path.read_text() == content
@@ -116,7 +123,7 @@ def test_a_record_that_says_other_things_than_its_key_is_named(tmp_path, field, 
     execute(tmp_path)
     edit(records_in(tmp_path)[0], **{field: value})
     with pytest.raises(InputError, match="record of another cell"):
-        read_archive(tmp_path)
+        records_of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +143,7 @@ def test_names_and_numbers_that_cannot_be_are_refused(tmp_path, field, value):
         value = scores | value | quantiles
     edit(path, **{field: value})
     with pytest.raises(InputError, match="is not a valid record"):
-        read_archive(tmp_path)
+        records_of(tmp_path)
 
 
 def test_a_full_disk_does_not_cost_the_record_that_was_to_be_computed_again(tmp_path, monkeypatch):
@@ -162,7 +169,7 @@ def test_a_full_disk_does_not_cost_the_record_that_was_to_be_computed_again(tmp_
 
 def test_a_folder_in_which_a_run_began_is_told_from_an_empty_one(tmp_path):
     (tmp_path / ".running").touch()
-    for read in (read_archive, read_status):
+    for read in (records_of, counted):
         with pytest.raises(InputError, match=r"a run began in .* it is fitting tasks, or was"):
             read(tmp_path)
 
@@ -171,7 +178,7 @@ def test_a_plan_that_is_none_is_named(tmp_path):
     execute(tmp_path)
     (tmp_path / "plans" / "x.json").write_text('{"format": "fsvi-')
     with pytest.raises(InputError, match=r"x.json is not a plan \(.*EOF while parsing a string.*\); move it away"):
-        read_archive(tmp_path)
+        records_of(tmp_path)
 
 
 FLAKY = """

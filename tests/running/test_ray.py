@@ -115,21 +115,6 @@ def test_a_cluster_that_is_gone_is_given_up(ray_executor, monkeypatch, tmp_path,
     os.kill(process, signal.SIGKILL)  # the head that does not answer cannot do it
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"name": "slurm"}, "--executor is 'slurm', expected local or ray"),
-        ({"name": "local", "ray_address": "x:1"}, "--ray-address has no meaning without --executor ray"),
-        ({"name": "local", "gpu_share": 0.5}, "--gpu-share has no meaning without --executor ray"),
-        ({"name": "ray", "gpu_share": 1.5}, "--gpu-share is 1.5, expected above 0 and at most 1"),
-        ({"name": "ray", "gpu_share": 0.0}, "--gpu-share is 0, expected above 0"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options, said):
-    with pytest.raises(InputError, match=said):
-        make_executor(**options)
-
-
 ADDRESSES = """
 import sys, time
 from fsvi_bench.errors import InputError, WorkersLost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsvi_bench.running.settings import parse_setting, setting, setting_words
+from fsvi_bench.running.options import parse_setting, setting, setting_words
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from fsvi_bench.leaderboard.site.output import write_site
 from fsvi_bench.leaderboard.site.render import WORDS, asset_files, templates
 from fsvi_bench.presenting.looks import NO_LOGARITHM, figure_style, inline_svg, look
 from fsvi_bench.presenting.plots import FigureSpec, digits
-from fsvi_bench.running.settings import setting_words
+from fsvi_bench.running.options import setting_words
 from fsvi_bench.tasks.card import Card, card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 

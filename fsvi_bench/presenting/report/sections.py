@@ -19,7 +19,7 @@ from fsvi_bench.presenting.report.study import FAMILIES, REFERENCE, Entry, Study
 from fsvi_bench.presenting.summary import SHOWN, STATUSES, format_mean, headings, own_prior, shown_scores, written_rows
 from fsvi_bench.presenting.tables import Table, Written
 from fsvi_bench.resources import read_yaml
-from fsvi_bench.running.settings import setting_words
+from fsvi_bench.running.options import setting_words
 from fsvi_bench.tasks.card import card_names, load_card
 from fsvi_bench.tasks.splits import ranges
 

@@ -15,7 +15,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.presenting.looks import method_place
 from fsvi_bench.presenting.summary import ROW, SCORES, cells_of, summary_of
-from fsvi_bench.running.store import Archive, load_traces, read_archive
+from fsvi_bench.running.store import Store, load_traces
 from fsvi_bench.training.trace import Trace
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -47,7 +47,7 @@ class Entry:
 class Study:
     """The records of a folder as frames whose rows say by `dataset` and `entry` what they are of."""
 
-    archive: Archive
+    archive: Store
     cells: pd.DataFrame  #: `cells_of` the records, and their keys as `cell`
     summary: pd.DataFrame  #: `summary_of` the cells
     of_cells: Mapping[str, Trace]  #: traces by `cell`
@@ -83,14 +83,14 @@ def read_study(root: Path) -> Study:
         InputError: there is no such folder, it holds no records, or a file in it is not what its name says; or the
             records do not go together (see `cells_of`).
     """
-    archive = read_archive(root)
+    archive = Store(root)
     if not archive.records:
         raise InputError(f"{root} holds no records yet, only a plan; let `fsvi-bench run` finish some cells first")
     # What a failed cell left behind is no result.
     return make_study(archive, load_traces((record for record in archive.records if record.status == "ok"), root))
 
 
-def make_study(archive: Archive, traces: Mapping[str, Trace]) -> Study:
+def make_study(archive: Store, traces: Mapping[str, Trace]) -> Study:
     """Sorts records into rows and gives each row a short name."""
     own = {name: [getattr(record, name) for record in archive.records] for name in ("cell", "code_sha256")}
     cells = cells_of(archive.records).assign(**own)
