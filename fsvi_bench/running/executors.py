@@ -15,17 +15,18 @@ import shutil
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from traceback import format_exc
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsvi_bench.errors import TaskRefused
 from fsvi_bench.threads import one_thread as one_thread
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
+#: How many calls there is room for, when asked, and what has `answer` called elsewhere.
+Crew = tuple[Callable[[], int], Callable[[bytes], Future[bytes]]]
 RETRIES = 3  #: how often a call is made again whose worker or node was lost; its own exception is never tried again
 
 
@@ -43,19 +46,30 @@ class WorkerDied(RuntimeError):
     """A worker process was killed (out of memory, say) or crashed while it was at a call."""
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Makes calls of a module's function with arguments and results that pickle."""
 
     @property
+    @abstractmethod
     def workers(self) -> int:
         """How many calls are made at once; work that can be split is split into as many parts."""
 
     @property
+    @abstractmethod
     def has_gpu(self) -> bool:
         """Whether calls can compute on a CUDA GPU; on a cluster this process's machine need not have one."""
 
+    @abstractmethod
     def on(self, device: Device) -> Executor:
         """The executor for calls that compute on this device: how many fit at once depends on it."""
+
+    @abstractmethod
+    def hire(self) -> AbstractContextManager[Crew]:
+        """Those who make calls until the block ends."""
+
+    def result(self, future: Future[bytes]) -> bytes:
+        """Of a call that was answered; raises WorkerDied if its worker was lost."""
+        return future.result()
 
     def map(
         self, function: Callable[[Argument], Result], arguments: Iterable[Argument]
@@ -70,42 +84,25 @@ class Executor(Protocol):
         Raises:
             InputError: a call's input was the user's mistake, which would be every other call's too.
         """
-
-
-def share_out(
-    function: Callable[[Argument], Result],
-    arguments: Iterable[Argument],
-    room: Callable[[], int],
-    submit: Callable[[bytes], Future[bytes]],
-    answered: Callable[[Future[bytes]], bytes] = Future.result,
-) -> Iterator[tuple[Argument, Result | Exception]]:
-    """`Executor.map` of calls that others make, as many at once as there is room for.
-
-    Args:
-        submit: has `answer` called elsewhere.
-        answered: what it returned; raises WorkerDied if the worker was lost.
-    """
-    rest, calls = iter(arguments), dict[Future[bytes], tuple[Argument, int]]()
-
-    def begin(argument: Argument, attempt: int) -> None:
-        calls[submit(pickle.dumps(partial(function, argument)))] = argument, attempt
-
-    while True:
-        for argument in islice(rest, max(0, max(1, room()) - len(calls))):
-            begin(argument, 0)
-        if not calls:
-            return
-        for future in wait(calls, timeout=1.0, return_when=FIRST_COMPLETED).done:
-            argument, attempt = calls.pop(future)
-            try:
-                done = answered(future)
-            except WorkerDied as error:
-                if attempt < RETRIES:
-                    begin(argument, attempt + 1)
-                else:
-                    yield argument, WorkerDied(f"{error}; it was tried {attempt + 1} times")
-                continue
-            yield argument, outcome_of(read_answer, done)
+        rest: Iterator[tuple[Argument, int]] = zip(arguments, repeat(0))
+        calls: dict[Future[bytes], tuple[Argument, int]] = {}
+        with self.hire() as (room, submit):
+            while True:
+                for argument, attempt in islice(rest, max(0, max(1, room()) - len(calls))):
+                    calls[submit(pickle.dumps(partial(function, argument)))] = argument, attempt
+                if not calls:
+                    return
+                for future in wait(calls, timeout=1.0, return_when=FIRST_COMPLETED).done:
+                    argument, attempt = calls.pop(future)
+                    try:
+                        answered = self.result(future)
+                    except WorkerDied as error:
+                        if attempt < RETRIES:
+                            rest = chain([(argument, attempt + 1)], rest)
+                        else:
+                            yield argument, WorkerDied(f"{error}; it was tried {attempt + 1} times")
+                    else:
+                        yield argument, outcome_of(read_answer, answered)
 
 
 # Calls and answers travel as bytes: left to themselves, multiprocessing and Ray would put every tensor into shared
@@ -157,7 +154,7 @@ def available_cores() -> int:
 
 
 @dataclass(frozen=True)
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Calls in processes of this machine; with one worker, in this very process."""
 
     workers: int = 1
@@ -175,45 +172,34 @@ class LocalExecutor:
     def map(
         self, function: Callable[[Argument], Result], arguments: Iterable[Argument]
     ) -> Iterator[tuple[Argument, Result | Exception]]:
-        """See `Executor.map`."""
+        """See `Executor.map`; with one worker, or for one call, in this very process."""
         rest = iter(arguments)
         first = list(islice(rest, 2))
         if self.workers > 1 and len(first) > 1:
-            with _crew(self.workers) as submit:
-                yield from share_out(function, chain(first, rest), lambda: self.workers, submit)
-            return
-        for argument in chain(first, rest):
-            yield argument, outcome_of(function, argument)
+            return super().map(function, chain(first, rest))
+        return ((argument, outcome_of(function, argument)) for argument in chain(first, rest))
 
+    @contextmanager
+    def hire(self) -> Iterator[Crew]:
+        context, environment = worker_context(), dict(os.environ)
+        crew, mine, over = list[Worker](), threading.local(), threading.Event()
 
-@contextmanager
-def _crew(size: int) -> Iterator[Callable[[bytes], Future[bytes]]]:
-    """Has calls made by up to so many workers, each of which ends with the block."""
-    context, environment = worker_context(), dict(os.environ)
-    crew, idle, over = list[Worker](), list[Worker](), threading.Event()
+        def call(pickled: bytes) -> bytes:
+            if not (hasattr(mine, "worker") and mine.worker.waits):
+                mine.worker = Worker(context, start_worker, environment)
+                crew.append(mine.worker)
+                if over.is_set():
+                    mine.worker.kill()
+            answered: bytes = mine.worker.call(pickled)
+            return answered
 
-    def hire() -> Worker:
-        worker = Worker(context, start_worker, environment)
-        crew.append(worker)
-        if over.is_set():
-            worker.kill()
-        return worker
-
-    def call(pickled: bytes) -> bytes:
-        while idle and not idle[-1].waits:
-            idle.pop()
-        worker = idle.pop() if idle else hire()
-        answered = worker.call(pickled)
-        idle.append(worker)  # unless it died
-        return answered
-
-    with ThreadPoolExecutor(size) as threads:
-        try:
-            yield lambda pickled: threads.submit(call, pickled)
-        finally:
-            over.set()
-            for worker in crew:
-                worker.kill()
+        with ThreadPoolExecutor(self.workers) as threads:
+            try:
+                yield lambda: self.workers, lambda pickled: threads.submit(call, pickled)
+            finally:
+                over.set()
+                for worker in crew:
+                    worker.kill()
 
 
 class Worker:

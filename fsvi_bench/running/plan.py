@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain, product
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
@@ -37,26 +37,15 @@ class SubGrid(BaseModel):
     measurement_points: tuple[PositiveInt, ...] = ()
     grid: dict[str, tuple[Any, ...]] = {}
 
-    @model_validator(mode="after")
-    def _consistent(self) -> SubGrid:
-        if not self.measurement_points and not self.grid:
-            raise ValueError("a sub-grid has neither measurement_points nor grid; it would add nothing")
-        return self
 
+class Protocol(Request):
+    """`conf/protocols/<name>.yaml`: a whole experiment, which is a request with grids.
 
-class Protocol(BaseModel):
-    """`conf/protocols/<name>.yaml`: a whole experiment. What the command line gives takes its place."""
+    What the command line gives takes its place. What neither gives is: the diabetes data, every split of them, every
+    method with every family that it has, and seed 0.
+    """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    summary: str
-    datasets: tuple[str, ...] = (DEFAULT_DATASET,)
-    methods: Literal["all"] | tuple[str, ...] = "all"
-    families: tuple[Family, ...] = FAMILIES
-    splits: str | None = None
-    seeds: str = "0"
-    measurement_points: tuple[PositiveInt, ...] = ()
-    max_steps: PositiveInt | None = None
-    options: dict[str, Any] = {}
+    summary: str = "defaults"
     method_options: dict[str, dict[str, Any]] = {}  #: of single methods; they go before `options`
     grid: dict[str, tuple[Any, ...]] = {}  #: option -> values; every method that has the option runs with each of them
     sub_grids: tuple[SubGrid, ...] = ()  #: run besides, each on its own data sets
@@ -69,11 +58,11 @@ class Protocol(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Protocol:
-        strangers = [name for name in self.method_options if self.methods != "all" and name not in self.methods]
-        if strangers:
+        if any(not (each.measurement_points or each.grid) for each in self.sub_grids):
+            raise ValueError("a sub-grid has neither measurement_points nor grid; it would add nothing")
+        if strangers := [name for name in self.method_options if self.methods and name not in self.methods]:
             raise ValueError(f"method_options has '{strangers[0]}', which is not among the methods")
-        named = set(chain(self.options, *self.grids, *self.method_options.values()))
-        if {"M", "max_steps"} & named:
+        if {"M", "max_steps"} & set(chain(self.options, *self.grids, *self.method_options.values())):
             raise ValueError("M and max_steps are not options here; give measurement_points and max_steps")
         if empty := [name for grid in self.grids for name, values in grid.items() if not values]:
             raise ValueError(f"grid has no values for '{empty[0]}'")
@@ -117,13 +106,13 @@ def make_plan(request: Request) -> Plan:
                 f"{name} split {split} is asked for twice; give each split once, and run different tasks of one split "
                 "with different --out, since their results are not compared"
             )
-    methods = _distinct(map(load_method, method_names() if asked.methods == "all" else asked.methods))
+    methods = _distinct(map(load_method, asked.methods or method_names()))
     known = {name for method in methods.values() for name in method.cls.Options.model_fields}
     _require_known(request, asked, known, methods)
     rows = [row for method in methods.values() for row in _rows(request, asked, method)]
     if not rows:
         own = ", ".join(dict.fromkeys(family for method in methods.values() for family in method.cls.families))
-        raise InputError(f"no chosen method has a family among {', '.join(asked.families)}; theirs: {own}")
+        raise InputError(f"no chosen method has a family among {', '.join(request.families)}; theirs: {own}")
     named = {task.dataset for task in tasks}
     flags = {"M": request.measurement_points, "max_steps": request.max_steps}  # not by a protocol
     return Plan(
@@ -139,12 +128,12 @@ def make_plan(request: Request) -> Plan:
 
 def _asked(request: Request) -> Protocol:
     """The protocol, with what the request gives in its place."""
-    protocol = Protocol(summary="defaults") if request.protocol is None else load_protocol(request.protocol)
+    protocol = Protocol() if request.protocol is None else load_protocol(request.protocol)
     for name in request.families:
         if name not in FAMILIES:
             raise unknown_name("family", name, FAMILIES)
-    given = {name: value for name, value in request if name in Protocol.model_fields and value not in (None, (), [])}
-    return protocol.model_copy(update={**given, "options": protocol.options})
+    given = {name: value for name, value in request if name != "options" and value not in (None, (), [])}
+    return protocol.model_copy(update=given)
 
 
 def chosen_splits(request: Request) -> list[Place]:
@@ -158,7 +147,7 @@ def chosen_splits(request: Request) -> list[Place]:
             raise InputError("--splits has no meaning with --task alone: a task file is one split; drop one of the two")
         return []
     asked, chosen = _asked(request), []
-    for card in map(load_card, dict.fromkeys(asked.datasets)):
+    for card in map(load_card, dict.fromkeys(asked.datasets or [DEFAULT_DATASET])):
         for split in range(card.splits.count) if asked.splits is None else parse_ranges(asked.splits):
             split_indices(card, split)
             chosen.append((card.name, split))
@@ -187,9 +176,10 @@ def _require_known(request: Request, asked: Protocol, known: set[str], methods: 
 def _rows(request: Request, asked: Protocol, method: MethodEntry) -> Iterator[Variant]:
     """A method with every family and setting."""
     settings, code = _settings(request, asked, method), decisive_sha256(method.code_sha256)
-    seeds = tuple(parse_ranges(asked.seeds, "--seeds"))
+    seeds = (0,) if asked.seeds is None else tuple(parse_ranges(asked.seeds, "--seeds"))
     for family in FAMILIES:
-        for options, datasets in settings if family in method.cls.families and family in asked.families else ():
+        wanted = family in method.cls.families and family in (asked.families or FAMILIES)
+        for options, datasets in settings if wanted else ():
             yield Variant(
                 method=method.name,
                 family=family,

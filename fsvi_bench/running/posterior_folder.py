@@ -52,11 +52,8 @@ def load_task_set(name: str, data_dir: Path | None = None) -> TaskSet:
                 "`fsvi-bench tasks build --out DIR` writes"
             )
         return found
-    folder = Path(name)
-    if not (is_directory(folder) and any(folder.rglob("*.safetensors"))):
-        raise InputError(f"--task-set {name}: no task file (*.safetensors) lies there; give official or such a folder")
     tasks: dict[Place, FrozenTask] = {}
-    for task, _ in map(Source.read, sources(folder)):
+    for task, _ in map(Source.read, sources(name)):
         if tasks.setdefault((task.dataset, task.split), task).sha256 != task.sha256:
             raise InputError(f"--task-set {name}: two different tasks of {task.dataset} split {task.split}; keep one")
 
@@ -92,8 +89,8 @@ def score_folder(folder: Path, tasks: TaskSet) -> Iterator[ScoredFile]:
             q = read_posterior(path, task.k, task.sha256)
             told |= {"scores": score(q, tasks.problem(place)), "status": "ok"}
         except Exception as error:
-            ours = isinstance(error, InputError | TaskRefused)
-            told["reason"] = " ".join(f"{'' if ours else f'{type(error).__name__}: '}{error}".split())
+            said = str(error) if isinstance(error, InputError | TaskRefused) else f"{type(error).__name__}: {error}"
+            told["reason"] = " ".join(said.split())
         yield ScoredFile(**told)
 
 
@@ -104,17 +101,17 @@ def _place(path: Path, tasks: TaskSet, by_sha256: Mapping[str, Place]) -> Place:
         InputError: neither says it, or the task is not at hand.
     """
     named = read_tensor_file(path, FORMAT, ("format", "kind")).metadata.get("task_sha256")
-    if named is not None:
-        if named not in by_sha256:
-            raise InputError(f"{path} is of task {named[:12]!r}, which is not among the {len(by_sha256)} tasks at hand")
-        return by_sha256[named]
     found = _PLACE.search(path.as_posix())
-    if found is None:
+    if named is not None:
+        place, what = by_sha256.get(named), f"task {named[:12]!r}"
+    elif found is not None:
+        place = found["dataset"], int(found["split"])
+        what = f"{place[0][:60]!r} split {place[1]}"
+    else:
         raise InputError(
             f"{path} does not say which task it is of; write task_sha256 into its metadata, or name it "
             "<data set>/split-NN.safetensors"
         )
-    place = (found["dataset"], int(found["split"]))
-    if place not in tasks.tasks:
-        raise InputError(f"{path}: {place[0][:60]!r} split {place[1]} is not among the {len(by_sha256)} tasks at hand")
+    if place is None or place not in tasks.tasks:
+        raise InputError(f"{path} is of {what}, which is not among the {len(by_sha256)} tasks at hand")
     return place

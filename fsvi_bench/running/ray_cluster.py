@@ -14,22 +14,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fsvi_bench.arithmetic import arithmetic
 from fsvi_bench.errors import InputError, WorkersLost, quoted
-from fsvi_bench.running.executors import (
-    Argument,
-    Result,
-    WorkerDied,
-    answer,
-    available_cores,
-    share_out,
-)
+from fsvi_bench.running.executors import Crew, Executor, WorkerDied, answer, available_cores
 from fsvi_bench.sources import package_sha256
 from fsvi_bench.threads import use_one_thread
 
@@ -57,7 +51,7 @@ _PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, lo
 
 
 @dataclass(frozen=True)
-class RayExecutor:
+class RayExecutor(Executor):
     """Calls as tasks of a Ray cluster, one thread each, on a CPU core or on a share of a GPU.
 
     Results travel back to this process.
@@ -110,14 +104,13 @@ class RayExecutor:
         """The same cluster for calls that compute on `device`; only those on a GPU take a share of one."""
         return replace(self, device=device)
 
-    def map(
-        self, function: Callable[[Argument], Result], arguments: Iterable[Argument]
-    ) -> Iterator[tuple[Argument, Result | Exception]]:
-        """See `Executor.map`.
+    @contextmanager
+    def hire(self) -> Iterator[Crew]:
+        """See `Executor.hire`.
 
         Raises:
-            InputError: also where a node runs another version of this package.
-            WorkersLost: the head did not answer for `head_patience` seconds, or no node for `worker_patience`.
+            WorkersLost: from what says the room: the head did not answer for `head_patience` seconds, or no node for
+                `worker_patience`.
         """
         import ray
 
@@ -133,11 +126,33 @@ class RayExecutor:
             return future
 
         try:
-            yield from share_out(function, arguments, _Watch(self), submit, _answered)
+            yield _Watch(self), submit
         finally:
             if under_way and _listens(self.address):
                 for reference in list(under_way.values()):
                     ray.cancel(reference, force=True)
+
+    def result(self, future: Future[bytes]) -> bytes:
+        """An error of Ray's is one of ours.
+
+        Raises:
+            InputError: also where a node runs another version of this package.
+        """
+        from ray.exceptions import LocalRayletDiedError, RayError, RayTaskError
+
+        try:
+            return future.result()
+        except LocalRayletDiedError as error:
+            raise WorkersLost("this machine is no node of the Ray cluster any more; start it and run again") from error
+        except RayTaskError as error:  # not the call's own error, which `answer` returns
+            raise InputError(
+                f"a node of the Ray cluster cannot run fsvi-bench ({type(error.cause).__name__}: {error.cause}); "
+                "install the same version of it, and of Ray and Python, on every node"
+            ) from error
+        except RayError as error:
+            raise WorkerDied(
+                f"the worker that computed this was lost ({type(error).__name__}); it may have run out of memory"
+            ) from error
 
     def room(self) -> int:
         """How many calls fit on the nodes that are alive; each takes a core, and on a GPU its share.
@@ -180,16 +195,16 @@ class _Watch:
         if self.room > 0:
             self.node_seen = now
         self.looked = time.monotonic()
-        self._require(now - self.head_seen, self.executor.head_patience, "its head does not answer")
-        self._require(now - self.node_seen, self.executor.worker_patience, "it has no worker node left")
+        for seen, patience, what in (
+            (self.head_seen, self.executor.head_patience, "its head does not answer"),
+            (self.node_seen, self.executor.worker_patience, "it has no worker node left"),
+        ):
+            if now - seen > patience:
+                raise WorkersLost(
+                    f"the Ray cluster at {self.executor.address} is lost: {what} for {now - seen:.0f} s; what was "
+                    "finished is kept, the same command goes on from there"
+                )
         return self.room
-
-    def _require(self, seconds: float, patience: float, what: str) -> None:
-        if seconds > patience:
-            raise WorkersLost(
-                f"the Ray cluster at {self.executor.address} is lost: {what} for {seconds:.0f} s; what was finished is "
-                "kept, the same command goes on from there"
-            )
 
 
 def _attempt(call: bytes, sources: str, rounding: dict[str, str]) -> bytes:
@@ -206,25 +221,6 @@ def _refuse(host: str) -> None:
         f"the Ray node {host} has other sources of fsvi-bench than the process that started the run; install one "
         "version on every node, leave it alone while a run is under way, and run again"
     )
-
-
-def _answered(future: Future[bytes]) -> bytes:
-    """A finished task's answer; an error of Ray's as one of ours."""
-    from ray.exceptions import LocalRayletDiedError, RayError, RayTaskError
-
-    try:
-        return future.result()
-    except LocalRayletDiedError as error:
-        raise WorkersLost("this machine is no node of the Ray cluster any more; start it and run again") from error
-    except RayTaskError as error:  # not the call's own error, which `answer` returns
-        raise InputError(
-            f"a node of the Ray cluster cannot run fsvi-bench ({type(error.cause).__name__}: {error.cause}); install "
-            "the same version of it, and of Ray and Python, on every node"
-        ) from error
-    except RayError as error:
-        raise WorkerDied(
-            f"the worker that computed this was lost ({type(error).__name__}); it may have run out of memory"
-        ) from error
 
 
 def _listens(address: str) -> bool:

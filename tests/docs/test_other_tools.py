@@ -167,7 +167,7 @@ def test_which_task_a_file_is_of(folder, cli, metadata, place, said):
     ("arguments", "said"),
     [
         (["score", "--posteriors", "none", "--task-set", "tasks"], "no posterior file"),
-        (["score", "--posteriors", "tasks", "--task-set", "none"], "no task file"),
+        (["score", "--posteriors", "tasks", "--task-set", "none"], "unknown task file, folder or data set"),
         (["score", "--posterior", "q"], "give one of the two pairs"),
         (["score", "--posteriors", "q", "--posterior", "q"], "give one of the two pairs"),
         (["tasks", "export", "toy", "--out", "o"], "toy has no official tasks; build tasks with"),
