@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from fsvi_bench.arithmetic import KERNELS_VARIABLE, PORTABLE, arithmetic, kernels_of_protocol, use_kernels
 from fsvi_bench.errors import InputError
 from fsvi_bench.leaderboard.jailed.jail import environment
-from fsvi_bench.running.plan import Protocol, load_protocol, protocol_names
+from fsvi_bench.running.plan import Protocol, load_protocol, protocols
 from fsvi_bench.running.provenance import decisive_sha256
 from fsvi_bench.running.store import Store
 from tests.requirements import skip_or_fail
@@ -100,8 +100,8 @@ def test_other_kernels_are_refused(bare, monkeypatch):
 
 def test_a_protocol_asks_as_its_model_says():
     """The command reads the one line of the file itself, since the model's module imports torch."""
-    asked = {name: kernels_of_protocol(name) for name in protocol_names()}
-    assert asked == {name: load_protocol(name).arithmetic for name in protocol_names()}
+    asked = {name: kernels_of_protocol(name) for name in protocols()}
+    assert asked == {name: load_protocol(name).arithmetic for name in protocols()}
     assert {name for name, kernels in asked.items() if kernels == "portable"} == {"official"}
     assert {kernels_of_protocol(name) for name in (None, "", "none-such", "..")} == {"own"}
     with pytest.raises(ValidationError, match="arithmetic"):

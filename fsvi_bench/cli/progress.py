@@ -12,7 +12,7 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 
 from fsvi_bench.cli.console import stderr
-from fsvi_bench.running.progress import Became
+from fsvi_bench.running.progress import Status
 
 _TITLES = {"tasks": "fitting sparse GPs", "cells": "running methods"}
 _GROUPS_SHOWN = 8  #: bars of groups that are under way; more would fill the screen
@@ -63,7 +63,7 @@ class RichProgress:
                 self._tasks[stage, group] = self._bars.tasks[-1]
             self._said = self._bars.get_time()
 
-    def advance(self, stage: str, message: str, group: str | None = None, status: Became = "ok") -> None:
+    def advance(self, stage: str, message: str, group: str | None = None, status: Status = "ok") -> None:
         whole, part = self._tasks[stage, None], self._tasks[stage, group]
         for task in {whole.id: whole, part.id: part}.values():
             task.fields["became"][status] += 1
@@ -77,7 +77,7 @@ class RichProgress:
         if not stderr.is_terminal:
             self._say(whole, part, message, status)
 
-    def _say(self, whole: Task, part: Task, message: str, status: Became) -> None:
+    def _say(self, whole: Task, part: Task, message: str, status: Status) -> None:
         """A line for each failure, each finished group (or step, where there are no groups), and every half minute."""
         now, finished = self._bars.get_time(), part is whole or part.finished
         if status == "ok" and not finished and now - self._said < _QUIET_SECONDS:

@@ -56,7 +56,7 @@ def _show_planned(plan: Plan, options: Run) -> int:
     Raises:
         InputError: what `run` would refuse, so far as that takes neither a fit nor a download.
     """
-    known, _, refusals = known_tasks(plan.splits)
+    known, refusals = known_tasks(plan.splits)
     tasks, store = [*plan.given, *known.values()], Store(options.out)
     planned = plan.bind(tasks, refusals, "cpu")
     _check_missing(planned, tasks, store, options)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fsvi_bench.files import sha256_of_json
 from fsvi_bench.posteriors.base import Family
+from fsvi_bench.running.progress import Status
 from fsvi_bench.running.provenance import provenance
 from fsvi_bench.scoring.scores import Scores, not_a_number
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 #: Part of a path, so it holds no separator, and it is short enough for one.
 Name = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,200}$")]
-Status = Literal["ok", "diverged", "failed"]
 
 
 class _Plain(BaseModel):
@@ -116,8 +116,10 @@ def record_of(cell: Cell, provenance: Mapping[str, Any], /, **outcome: Any) -> R
 
 def content_sha256(row: Sequence[Record]) -> str:
     """Changes with a row's cells, and whenever one is computed again; a refused task is known by its reason."""
-    when = [str(r.provenance.get("started") if r.task_sha256 else r.reason) for r in row]
-    cells = [[r.cell, r.split, r.seed, r.status, time] for r, time in zip(row, when, strict=True)]
+    cells = [
+        [r.cell, r.split, r.seed, r.status, str(r.provenance.get("started") if r.task_sha256 else r.reason)]
+        for r in row
+    ]
     return sha256_of_json([row[0].row, sorted(cells)])
 
 

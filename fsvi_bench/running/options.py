@@ -19,6 +19,7 @@ from fsvi_bench.errors import InputError, quoted
 #: Settings that have a flag of their own.
 FLAGS: Mapping[str, str] = {"M": "--measurement-points", "max_steps": "--max-steps"}
 T = TypeVar("T")
+Rerun = Literal["none", "failed", "diverged", "all"]
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -153,9 +154,7 @@ class RunOptions(Request):
     out: Path = Field(
         default=Path("fsvi-bench-results"), description="Output folder; a second run there finishes what is missing."
     )
-    rerun: Literal["none", "failed", "diverged", "all"] = Field(
-        default="none", description="Finished cells to compute again: failed, diverged or all."
-    )
+    rerun: Rerun = Field(default="none", description="Finished cells to compute again: failed, diverged or all.")
     data_dir: Path | None = Field(
         default=None, description="Folder that holds UCI_Datasets/...; else $FSVI_BENCH_DATA, the cache, a download."
     )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain, product
+from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
@@ -71,9 +72,9 @@ class Protocol(Request):
         return self
 
 
-def protocol_names() -> list[str]:
-    """Names of the protocols that travel with the package, sorted."""
-    return sorted(path.stem for path in (resource_dir("conf") / "protocols").glob("*.yaml"))
+def protocols() -> dict[str, Path]:
+    """The files of the protocols that travel with the package, by name."""
+    return {path.stem: path for path in sorted((resource_dir("conf") / "protocols").glob("*.yaml"))}
 
 
 def load_protocol(name: str) -> Protocol:
@@ -82,9 +83,8 @@ def load_protocol(name: str) -> Protocol:
     Raises:
         InputError: there is none of that name, or its file does not validate.
     """
-    if name not in protocol_names():
-        raise unknown_name("protocol", name, protocol_names())
-    path = resource_dir("conf") / "protocols" / f"{name}.yaml"
+    if (path := protocols().get(name)) is None:
+        raise unknown_name("protocol", name, protocols())
     return checked(Protocol, read_yaml(path), path, "mend the file")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
-Became = Literal["ok", "diverged", "failed"]
+Status = Literal["ok", "diverged", "failed"]
 
 
 class Progress(Protocol):
@@ -15,7 +15,7 @@ class Progress(Protocol):
         """A stage begins with `total` steps; `groups` says how many of them belong to which group."""
         return
 
-    def advance(self, stage: str, message: str, group: str | None = None, status: Became = "ok") -> None:
+    def advance(self, stage: str, message: str, group: str | None = None, status: Status = "ok") -> None:
         """One step is done; `message` says which, in a few words, and `status` what became of it."""
         return
 

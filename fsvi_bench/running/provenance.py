@@ -38,7 +38,6 @@ def decisive_sha256(method_sha256: str) -> str:
     return sha256_of_json([method_sha256, shared, *([asked] if asked else [])])
 
 
-@cache
 def git_revision() -> str | None:
     """The checkout's commit, with `-dirty` where tracked files differ from it; None for an installed wheel."""
     root = Path(fsvi_bench.__file__).resolve().parents[1]
@@ -52,8 +51,14 @@ def git_revision() -> str | None:
 
 
 @cache
-def _versions() -> dict[str, str]:
-    return {name: version(library) for name, library in LIBRARIES.items()}
+def _unchanging() -> dict[str, Any]:
+    return {
+        "fsvi_bench": fsvi_bench.__version__,
+        "git": git_revision(),
+        **{name: version(library) for name, library in LIBRARIES.items()},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
 
 
 @cache
@@ -77,11 +82,7 @@ def provenance(device: str, seed: int, started: datetime) -> dict[str, Any]:
     """Versions, platform, the device actually used, threads, the seed, and when the cell's batch was started (UTC)."""
     hardware = torch.cuda.get_device_name() if device == "cuda" else _processor()
     return {
-        "fsvi_bench": fsvi_bench.__version__,
-        "git": git_revision(),
-        **_versions(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
+        **_unchanging(),
         "device": device,
         "hardware": hardware,
         "threads": torch.get_num_threads(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.files import require_writable_directory
@@ -18,7 +18,8 @@ from fsvi_bench.methods.registry import MethodEntry
 from fsvi_bench.running.cell import Cell, Plan, Record
 from fsvi_bench.running.executors import Executor, LocalExecutor, use_one_thread
 from fsvi_bench.running.job import Job, Outcome, failed, run_job
-from fsvi_bench.running.progress import Became, Progress
+from fsvi_bench.running.options import Rerun
+from fsvi_bench.running.progress import Progress, Status
 from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.build import build_task, cached_task_path
 from fsvi_bench.tasks.card import load_card
@@ -38,7 +39,6 @@ from fsvi_bench.tasks.refit import Refit, compare
 from fsvi_bench.tasks.task import bind_task, raw_data
 from fsvi_bench.training.trainer import Device
 
-Rerun = Literal["none", "failed", "diverged", "all"]
 Watcher = Callable[[Sequence[Record]], None]  #: gets all records of a data set, method, family and settings
 Refusals = dict[Place, str]  #: why there is no certified task
 
@@ -190,22 +190,17 @@ def _certified(plan: Plan, resources: Resources, progress: Progress) -> tuple[li
     return list(found.values()), refusals
 
 
-def known_tasks(
-    splits: Iterable[Place], official: bool = True
-) -> tuple[dict[Place, FrozenTask], list[Place], Refusals]:
-    """The tasks that are at hand, the splits still to be fitted, and what was refused. Nothing is fitted."""
+def known_tasks(splits: Iterable[Place], official: bool = True) -> tuple[dict[Place, FrozenTask], Refusals]:
+    """The tasks that are at hand, and what was refused; the other splits are still to be fitted. Nothing is fitted."""
     tasks: dict[Place, FrozenTask] = {}
-    unfitted: list[Place] = []
     refusals: Refusals = {}
     for place in splits:
         try:
-            if (found := find_task(*place, official=official)) is None:
-                unfitted.append(place)
-            else:
+            if (found := find_task(*place, official=official)) is not None:
                 tasks[place] = found.task
         except TaskRefused as error:
             refusals[place] = str(error)
-    return tasks, unfitted, refusals
+    return tasks, refusals
 
 
 def require_data(splits: Iterable[Place], data_dir: Path | None, given: Iterable[FrozenTask] = ()) -> None:
@@ -223,14 +218,15 @@ def require_data(splits: Iterable[Place], data_dir: Path | None, given: Iterable
 
 
 def fit_missing(
-    splits: Iterable[Place], executor: Executor, data_dir: Path | None, progress: Progress, *, official: bool = False
+    splits: Sequence[Place], executor: Executor, data_dir: Path | None, progress: Progress, *, official: bool = False
 ) -> tuple[dict[Place, FrozenTask], Refusals]:
     """Fits into the cache what is not there, each split on one thread: the tasks, and reasons of what was refused.
 
     Args:
         official: whether what has an official task need not be fitted.
     """
-    tasks, missing, refusals = known_tasks(splits, official)
+    tasks, refusals = known_tasks(splits, official)
+    missing = [place for place in splits if place not in tasks and place not in refusals]
     progress.start("tasks", len(missing))
     for place, fitted in _fits(_fit, missing, executor, data_dir):
         if isinstance(fitted, str):
@@ -238,7 +234,7 @@ def fit_missing(
         else:
             save(fitted, cached_task_path(load_card(place[0]), place[1]))
             tasks[place], words = fitted.task, _words(fitted)
-        status: Became = "failed" if place in refusals else "ok"
+        status: Status = "failed" if place in refusals else "ok"
         progress.advance("tasks", f"{place[0]} split {place[1]}: {words}", status=status)
     return tasks, refusals
 

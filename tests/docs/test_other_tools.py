@@ -146,7 +146,7 @@ def test_a_bad_file_costs_no_other_one(folder, cli):
     ("metadata", "place", "said"),
     [
         ({}, "toy/split-00.safetensors", None),
-        ({}, "toy/split-07.safetensors", "'toy' split 7 is not among the 2 tasks"),
+        ({}, "toy/split-07.safetensors", "'toy' split 7, which is not among the 2 tasks"),
         ({}, "elsewhere.safetensors", "does not say which task"),
         ({"task_sha256": "0" * 64}, "toy/split-00.safetensors", "not among the 2 tasks"),
     ],

@@ -16,7 +16,7 @@ from fsvi_bench.errors import InputError
 from fsvi_bench.methods.registry import load_method
 from fsvi_bench.running import job, provenance
 from fsvi_bench.running.plan import Request
-from fsvi_bench.running.store import Store, read_plans
+from fsvi_bench.running.store import Store
 from fsvi_bench.tasks.build import load_cached
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.certificate import certify, save
@@ -60,12 +60,11 @@ def test_a_folder_says_what_was_asked_and_what_became_of_it(tmp_path):
 
 
 def test_plans_add_up_and_the_same_command_is_the_same_plan(tmp_path):
-    execute(tmp_path, changed(TOY, splits="0-1"))
-    execute(tmp_path, changed(TOY, splits="1-2"))
-    execute(tmp_path, changed(TOY, splits="0-1"))
-    assert len(read_plans(tmp_path)) == 2
+    found = [execute(tmp_path, changed(TOY, splits=splits)) for splits in ("0-1", "1-2", "0-1")]
+    assert [(len(each.records), len(each.computed)) for each in found] == [(4, 4), (4, 2), (4, 0)]
+    assert {record.split for record in found[1].computed} == {2}
     archive = Store(tmp_path)
-    assert (len(archive.records), archive.planned) == (6, 6)
+    assert (len(archive.plans), len(archive.records), archive.planned) == (2, 6, 6)
 
 
 def test_records_of_earlier_code_count_nowhere(tmp_path, monkeypatch):

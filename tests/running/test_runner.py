@@ -79,13 +79,8 @@ def test_a_record_says_all_that_the_format_asks_and_its_scores_are_of_the_poster
     assert {record.cell: record for record in found.values()} == {record.cell: record for record in result.records}
     words = "fsvi_bench git torch lightning gpytorch python platform device threads arithmetic seeds started"
     for path, record in found.items():
-        assert (record.dataset, record.method, record.seed, record.status, record.reason) == (
-            "toy",
-            "exact",
-            0,
-            "ok",
-            None,
-        )
+        assert (record.dataset, record.method, record.seed, record.status) == ("toy", "exact", 0, "ok")
+        assert record.reason is None
         assert record.seconds.batch_size == 4
         assert record.seconds.train == pytest.approx(record.seconds.batch_train / 4)
         assert set(record.provenance) >= set(words.split())
@@ -105,13 +100,6 @@ def test_running_again_computes_nothing_and_returns_the_same(tmp_path):
     assert second.computed == []
     assert second.records == first.records
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-
-def test_only_what_is_missing_is_computed(tmp_path):
-    first = execute(tmp_path, changed(TOY, splits="0-1", families=["ffg"]))
-    second = execute(tmp_path)
-    assert len(second.computed) == 6
-    assert [record for record in second.records if record not in second.computed] == first.records
 
 
 def test_a_cell_is_the_same_in_any_company_and_any_folder(tmp_path):
