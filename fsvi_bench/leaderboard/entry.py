@@ -1,4 +1,4 @@
-"""An entry of a leaderboard: `entry.toml`, and the source file of a method that is not ours; see docs/submitting.md.
+"""An entry of a leaderboard: `entry.toml`, and the source file of a method that is not ours; see docs/leaderboard/submitting.md.
 
 An entry is code and settings. It holds no number that anybody claims: all numbers are made by `leaderboard.verify`.
 Everything here comes from strangers, so that files are opened without following links, read up to a limit, and parsed
