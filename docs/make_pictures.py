@@ -4,8 +4,8 @@
 
  - transcripts: below each `$ command` of a ```console block, in README.md and docs/, what the command prints;
  - exact, report, leaderboard: the pictures of these names in docs/pictures;
- - reproductions: between `<!-- reproduction: NAME -->` and `<!-- end -->` the command, its figure and the verdicts on the
-   claims; and the gallery. Those that take long are run with --quick, and say so.
+ - reproductions: between `<!-- reproduction: NAME -->` and `<!-- end -->` the command, its figure and the verdicts on
+   the claims; and the gallery. Those that take long are run with --quick, and say so.
 
 Everything runs in build/pictures, where a second call resumes. From scratch it takes about 15 minutes on two cores.
 """
