@@ -35,6 +35,13 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     return markdown.replace(COMMANDS_GO_HERE, _commands()) if COMMANDS_GO_HERE in markdown else markdown
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """The theme's search dialog has no name for screen readers."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
 def _in_site(target: str, source: str, place: str) -> str:
     """A link that holds in the repository, as it must be in the site; unchanged where it leads to no page."""
     meant = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
