@@ -1,4 +1,4 @@
-# The README's commands are `make run` and `make test`; CI runs `make check` and `make test-all`.
+# The README's commands are `make run`, `make check`, `make test` and `make docs`; CI runs all but the first, and `make test-all`.
 PYTHON ?= python3
 PROCESSES ?= auto
 VENV := .venv
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -rfEs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test test-all check format clean
+.PHONY: run test test-all check docs pictures format clean
 
 run: $(VENV)/.installed
 	$(BIN)/fsvi-bench run --protocol quick
@@ -24,23 +24,36 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "built site/index.html"
+
+# Runs the commands whose output the documentation shows, and writes what they print and draw into the pages.
+pictures: $(VENV)/.installed-dev
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/make_pictures.py
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("fsvi-bench needs Python 3.11 or newer; name one with: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing torch and others into $(VENV), some 300 MB from the package index; this takes minutes"
+	@echo "installing torch and other packages into $(VENV): about 300 MB, which takes a few minutes"
 	$(PIP) -e .
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing torch, test tools and others into $(VENV), several hundred MB from the package index; this takes minutes"
+	@echo "installing torch, test tools and other packages into $(VENV): several hundred MB, which takes a few minutes"
 	$(PIP) -e '.[dev]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing MkDocs, torch and other packages into $(VENV): about 300 MB, which takes a few minutes"
+	$(PIP) -e '.[docs]'
 	touch $@ $(VENV)/.installed

@@ -1,22 +1,37 @@
-"""Draws the README's first picture from a folder of records, and photographs the leaderboard's first page.
+"""Writes into the documentation what its commands print, draw and find: `make pictures`.
 
-    python docs/make_pictures.py RESULTS docs/exact.png
-    python docs/make_pictures.py leaderboard/site/index.html docs/leaderboard.png
+    python docs/make_pictures.py [transcripts|exact|report|leaderboard|reproductions]...     default: all of them
 
-The records are those of `fsvi-bench run --dataset yacht --dataset boston ...`; the toy problem is drawn afresh.
-The page is that of `fsvi-bench leaderboard build`, as headless Chromium shows it.
+ - transcripts: below each `$ command` of a ```console block, in README.md and docs/, what the command prints;
+ - exact, report, leaderboard: the pictures of these names in docs/pictures;
+ - reproductions: between `<!-- reproduction: NAME -->` and `<!-- end -->` the command, its figure and the verdicts on
+   the claims; and the gallery. Those that take long are run with --quick, and say so.
+
+Everything runs in build/pictures, where a second call resumes. From scratch it takes about 15 minutes on two cores.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import pty
+import re
+import shlex
+import struct
+import subprocess
 import sys
-from collections.abc import Sequence
+import termios
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
+import yaml
+from PIL import Image
 
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.papers.burt2020.toy import curve
+from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.presenting.plots import FigureSpec, Layer, Panel
 from fsvi_bench.presenting.summary import cells_of
@@ -25,8 +40,80 @@ from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card
 from fsvi_bench.tasks.task import bind_task
 
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+WORK = ROOT / "build" / "pictures"
+COLUMNS = 118  #: of the terminal that transcripts show; all scores fit
 TOY_SPLIT = 1
 CHROMIUM = "/usr/bin/chromium"
+QUICK = {"ksw2015-variance", "ksw2015-fig1", "gal2016-elbo", "gal2016-uncertainty"}  #: hours or days in full
+#: Those whose figure is one of the study's, which docs/study holds, with their times on two cores.
+OF_STUDY = {
+    "burt2020-fig2": ("scores-1.png", "hours; `--quick`: 4 minutes"),
+    "burt2020-fig3": ("scores-1.png", "draws records of the study"),
+    "burt2020-fig4": ("scores-2.png", "draws records of the study"),
+    "burt2020-study": ("steps.png", "days; from the published tables: seconds"),
+}
+WIDTH = 1000  #: of a reproduction's picture, in pixels
+
+
+def main() -> None:
+    parts: dict[str, Callable[[], None]] = {
+        each.__name__: each for each in (transcripts, exact, report, leaderboard, reproductions)
+    }
+    asked = sys.argv[1:] or list(parts)
+    if not set(asked) <= set(parts):
+        sys.exit(__doc__)
+    WORK.mkdir(parents=True, exist_ok=True)
+    for name in asked:
+        parts[name]()
+
+
+def transcripts() -> None:
+    for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
+        rewrite(page, r"(?<=```console\n)\$ (?P<command>[^\n]*)\n.*?(?=```)", _transcript)
+
+
+def _transcript(found: re.Match[str]) -> str:
+    command = found["command"]
+    lines = [line.rstrip() for line in on_terminal(f"{command} --wandb off" if " run " in command else command)]
+    return "\n".join([f"$ {command}", *filter(None, lines), ""])
+
+
+def rewrite(page: Path, pattern: str, text: Callable[[re.Match[str]], str]) -> None:
+    old = page.read_text(encoding="utf-8")
+    page.write_text(re.sub(pattern, text, old, flags=re.DOTALL), encoding="utf-8")
+
+
+def on_terminal(command: str) -> list[str]:
+    """The lines of stdout of a command that believes to be on a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": str(COLUMNS)}
+    with subprocess.Popen(shlex.split(command), stdout=theirs, cwd=WORK, env=environment) as process:
+        os.close(theirs)
+        pieces = []
+        while piece := _read(ours):
+            pieces.append(piece)
+    os.close(ours)
+    if process.returncode:
+        sys.exit(f"{command} ended with status {process.returncode}")
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(pieces).decode()).replace("\r\n", "\n").split("\n")
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def bench(*arguments: str) -> None:
+    subprocess.run(["fsvi-bench", *arguments], cwd=WORK, check=True, stdout=subprocess.DEVNULL)
+
+
+# --- The README's picture ---------------------------------------------------------------------------------------------
+
 OF_CURVES = {"frame": "curves", "by": "name", "x": "x"}
 FIGURE = FigureSpec(
     height=3.4,
@@ -47,7 +134,7 @@ FIGURE = FigureSpec(
             ),
         ),
         Panel(
-            title="What factorising costs",
+            title="The price of factorising",
             x="20 splits each; bar: mean ± standard error",
             y="KL(EXACT-FFG ‖ exact) [nats]",
             ylim=(0.0, None),
@@ -61,41 +148,24 @@ FIGURE = FigureSpec(
 )
 
 
-def main() -> None:
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    folder, picture = map(Path, sys.argv[1:])
-    if folder.suffix == ".html":
-        photograph(folder, picture)
-        return
-    records = [Record.model_validate_json(path.read_bytes()) for path in sorted(folder.rglob("record.json"))]
-    if not records:
-        sys.exit(f"{folder} holds no record; name the --out of a run")
+def exact() -> None:
+    datasets = [word for name in ("yacht", "boston", "energy", "concrete", "wine") for word in ("--dataset", name)]
+    bench("run", *datasets, "--method", "exact", "--family", "ffg", "--wandb", "off", "--out", "exact")
+    records = [Record.model_validate_json(path.read_bytes()) for path in sorted(WORK.glob("exact/**/record.json"))]
     cells_of(records)  # refuses a folder that mixes tasks or versions
     problem = bind_task(build_task(load_card("toy"), TOY_SPLIT).task)
-    exact = problem.truth.posterior
+    truth = problem.truth.posterior
     posteriors = {
-        "exact posterior": FullGaussian(exact.mean, problem.truth.covariance_tril),
-        "factorised (same mean)": FactorisedGaussian(exact.mean, mean_field_optimum_scale(exact.precision_tril)),
+        "exact posterior": FullGaussian(truth.mean, problem.truth.covariance_tril),
+        "factorised (same mean)": FactorisedGaussian(truth.mean, mean_field_optimum_scale(truth.precision_tril)),
     }
     curves = pd.concat([curve(problem, q).assign(name=name) for name, q in posteriors.items()])
     data = pd.DataFrame({"x": problem.X[:, 0], "y": problem.y})
     kls = kl_by_dataset(records)
     means = kls.groupby(["place", "dataset"])["kl"].agg(["mean", "sem"]).reset_index()
     means = means.assign(low=means["mean"] - means["sem"], high=means["mean"] + means["sem"])
-    FIGURE.of({"curves": curves, "data": data, "cells": kls, "means": means}).savefig(picture, dpi=160)
-
-
-def photograph(page: Path, picture: Path) -> None:
-    """The upper part of a page, in a browser as wide as the leaderboard's widest table."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        view = chromium.new_page(viewport={"width": 1500, "height": 1200})
-        view.goto(page.resolve().as_uri())
-        view.screenshot(path=str(picture))
-        chromium.close()
+    frames = {"curves": curves, "data": data, "cells": kls, "means": means}
+    FIGURE.of(frames).savefig(DOCS / "pictures" / "exact.png", dpi=160)
 
 
 def kl_by_dataset(records: Sequence[Record]) -> pd.DataFrame:
@@ -106,6 +176,112 @@ def kl_by_dataset(records: Sequence[Record]) -> pd.DataFrame:
     cells["place"] = cells.groupby("n").ngroup()
     cells["shift"] = 0.36 * (cells.groupby("n").cumcount() / (cells.groupby("n")["kl"].transform("size") - 1) - 0.5)
     return cells
+
+
+# --- Pages in a browser -----------------------------------------------------------------------------------------------
+
+
+def report() -> None:
+    bench("run", "--protocol", "quick", "--wandb", "off", "--out", "quick")
+    bench("report", "quick")
+    photograph(WORK / "quick/report/report.html", DOCS / "pictures" / "report.png", 1232, 849)
+
+
+def leaderboard() -> None:
+    bench("leaderboard", "build", "--root", str(ROOT / "leaderboard"), "--out", "leaderboard")
+    photograph(WORK / "leaderboard/index.html", DOCS / "pictures" / "leaderboard.png", 1500, 1200)
+
+
+def photograph(page: Path, picture: Path, width: int, height: int) -> None:
+    """The upper part of a page."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        view = chromium.new_page(viewport={"width": width, "height": height})
+        view.goto(page.resolve().as_uri())
+        view.screenshot(path=str(picture))
+        chromium.close()
+
+
+# --- Reproductions ----------------------------------------------------------------------------------------------------
+
+
+def reproductions() -> None:
+    texts = {}
+    for page in sorted((DOCS / "reproductions").glob("*.md")):
+        for name in re.findall(r"<!-- reproduction: (\S+) -->", page.read_text(encoding="utf-8")):
+            texts[name] = _reproduction(name)
+        rewrite(page, r"(<!-- reproduction: (\S+) -->).*?(?=<!-- end -->)", lambda found: found[1] + texts[found[2]])
+    gallery = "\n".join(map(_card, published()))
+    rewrite(
+        DOCS / "reproductions" / "index.md", r"(<!-- gallery -->).*?(?=<!-- end -->)",
+        lambda found: f'{found[1]}\n<div class="grid cards" markdown>\n\n{gallery}\n</div>\n',
+    )  # fmt: skip
+
+
+def published() -> list[str]:
+    return sorted((path.stem for path in (ROOT / "conf/reproductions").glob("*.yaml")), key=_order)
+
+
+def _order(name: str) -> tuple[int, str]:
+    return ["burt2020", "ksw2015", "gal2016", "hron2018", "validation"].index(name.partition("-")[0]), name
+
+
+def _command(name: str) -> str:
+    return f"fsvi-bench reproduce {name}{' --quick' if name in QUICK else ''}"
+
+
+def _verdicts(name: str) -> list[Verdict]:
+    (path,) = (WORK / "fsvi-bench-results" / name).glob("*.json")
+    return [Verdict.model_validate(each) for each in json.loads(path.read_text())["claims"]]
+
+
+def _reproduction(name: str) -> str:
+    """Runs it; its picture, reduced, goes beside the page."""
+    bench(*_command(name).split()[1:])
+    (picture,) = (WORK / "fsvi-bench-results" / name).glob(f"{name}*.png")
+    image = Image.open(picture).convert("RGB")
+    image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
+    image.quantize(64).save(DOCS / "reproductions" / f"{name}.png", optimize=True)
+    look = "\n*A quick look at reduced scale: it settles nothing.*\n" if name in QUICK else ""
+    lines = ["| verdict | claim | found | 95 % interval | threshold |", "|---|---|---|---|---|"]
+    lines += map(_claim, _verdicts(name))
+    table = "\n".join(lines) if len(lines) > 2 else "This one draws a figure and judges no claims."
+    return (
+        f"\n<!-- test: parse (make pictures runs it) -->\n```sh\n{_command(name)}\n```\n{look}\n"
+        f"![Figure of {name}]({name}.png)\n\n{table}\n"
+    )
+
+
+def _claim(claim: Verdict) -> str:
+    interval = "not random" if claim.low == claim.high else f"{claim.low:.3g} to {claim.high:.3g}"
+    said = claim.says.replace("|", r"\|")
+    return f"| {claim.outcome} | {said} | {claim.value:.3g} | {interval} | {claim.side} {claim.threshold:g} |"
+
+
+def _card(name: str) -> str:
+    summary = yaml.safe_load((ROOT / "conf/reproductions" / f"{name}.yaml").read_text())["summary"]
+    paper = name.partition("-")[0]
+    picture, page, found = f"{name}.png", f"{paper}.md#{_anchor(name)}", ""
+    if name in OF_STUDY:
+        picture, found = f"../study/{OF_STUDY[name][0]}", OF_STUDY[name][1]
+        page = "../study.md"
+    elif name == "validation":
+        picture, page = "../validation.png", "../validation.md"
+    else:
+        outcomes = [verdict.outcome for verdict in _verdicts(name)]
+        counts = [
+            f"{outcomes.count(each)} {each}" for each in ("held", "did not hold", "undecided") if each in outcomes
+        ]
+        found = ", ".join(counts) + (" (quick look)" if name in QUICK else "")
+    lines = [f"[![{name}]({picture})]({page})", f"**[{name}]({page})**: {summary}", f"`{_command(name)}`", found]
+    first, *rest = filter(None, lines)
+    return "\n\n".join([f"-   {first}", *(f"    {line}" for line in rest)]) + "\n"
+
+
+def _anchor(name: str) -> str:
+    return re.sub(r"[^\w-]", "", name)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""An entry of a leaderboard: `entry.toml`, and the source file of a method that is not ours; see docs/submitting.md.
+"""An entry of a leaderboard: `entry.toml`, and the source file of a method that is not built in.
 
-An entry is code and settings. It holds no number that anybody claims: all numbers are made by `leaderboard.verify`.
+An entry is code and settings and holds no numbers: `leaderboard.verify` computes them (docs/leaderboard/submitting.md).
 Everything here comes from strangers, so that files are opened without following links, read up to a limit, and parsed
 into strict types; no code of theirs is run.
 """

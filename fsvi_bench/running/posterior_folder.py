@@ -73,7 +73,9 @@ def posterior_files(folder: Path) -> list[Path]:
     """
     paths = sorted(folder.rglob("*.safetensors")) if is_directory(folder) else []
     if not paths:
-        raise InputError(f"--posteriors {folder}: no posterior file (*.safetensors) is there; see docs/other-tools.md")
+        raise InputError(
+            f"--posteriors {folder} contains no posterior file (*.safetensors); docs/how-to/other-tools.md shows one"
+        )
     return paths
 
 

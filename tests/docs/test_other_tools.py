@@ -1,4 +1,4 @@
-"""docs/other-tools.md as it stands: tasks exported, its NumPy script run on its own, the folders scored."""
+"""docs/how-to/other-tools.md as it stands: tasks exported, its NumPy script run on its own, the folders scored."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from fsvi_bench.tasks.export import training_tensors
 from fsvi_bench.tasks.frozen import read_task
 from fsvi_bench.tasks.task import bind_task
 
-PAGE = (Path(__file__).parents[2] / "docs" / "other-tools.md").read_text()
-SCRIPT = PAGE.split("```python\n")[1].split("```")[0]
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "other-tools.md").read_text()
+SCRIPT = PAGE.split('```python title="posteriors.py"\n')[1].split("```")[0]
 TASKS = [f"tasks/toy/split-{split:02d}.safetensors" for split in range(2)]
 
 
@@ -166,7 +166,7 @@ def test_which_task_a_file_is_of(folder, cli, metadata, place, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["score", "--posteriors", "none", "--task-set", "tasks"], "no posterior file"),
+        (["score", "--posteriors", "none", "--task-set", "tasks"], "contains no posterior file"),
         (["score", "--posteriors", "tasks", "--task-set", "none"], "unknown task file, folder or data set"),
         (["score", "--posterior", "q"], "give one of the two pairs"),
         (["score", "--posteriors", "q", "--posterior", "q"], "give one of the two pairs"),

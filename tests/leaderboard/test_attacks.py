@@ -44,7 +44,7 @@ def test_jitter_on_one_data_set_gains_nothing_on_any(tmp_path):
 
 
 def test_ten_clones_may_change_the_order_of_two_others(tmp_path):
-    """What docs/ranking.md says: nobody's score moves, but clones between two entries weigh the data sets anew.
+    """What docs/leaderboard/ranking.md says: nobody's score moves, but clones between two entries weigh the data sets anew.
 
     `steady` is second on every data set. `uneven` is first on three and last on one, where the clones stand between.
     """

@@ -1,4 +1,4 @@
-"""Secrets are kept, and what is drawn from them is what docs/submitting.md says."""
+"""Secrets are kept, and what is drawn from them is what docs/leaderboard/verification.md says."""
 
 import stat
 from pathlib import Path

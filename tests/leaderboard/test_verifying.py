@@ -203,7 +203,7 @@ def board(tmp_path):
 
 @pytest.mark.slow
 def test_from_an_idea_to_a_ranked_row(cli, tmp_path, monkeypatch):
-    """docs/submitting.md's commands on a board of one's own, with a key."""
+    """docs/leaderboard/verification.md's commands on a board of one's own, with a key."""
     monkeypatch.chdir(tmp_path)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key"], check=True)
     (tmp_path / "my_method.py").write_bytes(source())

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.requirements import skip_or_fail
 
 ROOT = Path(__file__).parents[2]
-#: What docs/cluster.md tells to set on every node: a link that goes silent is noticed.
+#: What docs/how-to/cluster.md tells to set on every node: a link that goes silent is noticed.
 NODE_SETTINGS = {
     "RAY_grpc_client_keepalive_time_ms": "5000",
     "RAY_grpc_client_keepalive_timeout_ms": "3000",

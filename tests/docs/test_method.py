@@ -1,4 +1,4 @@
-"""docs/new-method.md as a reader takes it: its template, checked and run."""
+"""docs/how-to/method.md as a reader takes it: its template, checked and run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fsvi_bench.leaderboard.ranking import rank
 from fsvi_bench.methods.registry import load_method
 from tests.leaderboard.jailing import working_jail
 
-PAGE = (Path(__file__).parents[2] / "docs" / "new-method.md").read_text()
-TEMPLATE = PAGE.split("```python\n")[1].split("```")[0]
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "method.md").read_text()
+TEMPLATE = PAGE.split('```python title="my_method.py"\n')[1].split("```")[0]
 
 
 @pytest.fixture
