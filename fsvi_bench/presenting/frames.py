@@ -54,6 +54,12 @@ def select(frame: pd.DataFrame, where: Mapping[str, Any], optional: bool = False
     return found
 
 
+def with_formulas(frame: pd.DataFrame, formulas: str) -> pd.DataFrame:
+    """With a column more for each line, `name = formula of other columns`."""
+    found: Any = frame.eval(formulas, engine="python")
+    return found  # type: ignore[no-any-return]
+
+
 def worded(text: str, frame: pd.DataFrame) -> str:
     """Text in which `{name}` stands for what the frame's `attrs` have by this name, or for a column's first value.
 

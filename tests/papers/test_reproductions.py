@@ -48,7 +48,7 @@ TINY = {
 }  # fmt: skip
 
 
-def clockless(timing):
+def clockless(settings, images):
     """Stands in for a clock, whose readings differ from run to run."""
     return Row(rounds=[{"repeat": n, **{name: 1.0 + place for place, name in enumerate(TIMED)}} for n in range(2)])
 

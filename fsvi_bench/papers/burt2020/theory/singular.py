@@ -28,10 +28,24 @@ from fsvi_bench.papers.burt2020.theory.degenerate import Flat
 from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, kl, log_chernoff, log_overlap, reverse_kl
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.presenting.frames import Frames
+from fsvi_bench.presenting.frames import Frames, with_formulas
 
 ALPHAS = {f"alpha = {alpha:g}": alpha for alpha in (0.25, 0.5, 0.75, 2.0)}
 CURVE_NOISE = (1e-6, 1e-12)
+#: The leading terms for ε → 0, and what the divergences have left up to their largest values.
+BESIDE_LIMITS = """
+log_noise = -log(noise) / log(10)
+asymptote = slope * -log(noise) + constant
+reverse_asymptote = reverse / noise
+log_reverse_kl = log(reverse_kl)
+scaled = noise * reverse_kl
+kl_share = kl / (M - k)
+asymptote_share = asymptote / (M - k)
+total_variation = 1 - overlap
+hellinger = 1 - exp(`alpha = 0.5`)
+below_hellinger = exp(`alpha = 0.5`)
+below_event = 1 - event
+"""
 
 
 def rbf(a: Float[Tensor, " n"], b: Float[Tensor, " m"]) -> Float[Tensor, "n m"]:
@@ -66,24 +80,7 @@ def follow(settings: Settings, k: int, M: int) -> pd.DataFrame:
             "overlap": float(log_overlap(seen).exp()), "event": event.under_q - event.under_p,
         })  # fmt: skip
     along = pd.DataFrame(rows).assign(case=f"k = {k}, M = {M}", k=k, M=M, **problem.asymptotics()._asdict())
-    return beside_limits(along)
-
-
-def beside_limits(along: pd.DataFrame) -> pd.DataFrame:
-    """With the leading terms for ε → 0, and what the divergences have left up to their largest values."""
-    return along.eval("""
-        log_noise = -log(noise) / log(10)
-        asymptote = slope * -log(noise) + constant
-        reverse_asymptote = reverse / noise
-        log_reverse_kl = log(reverse_kl)
-        scaled = noise * reverse_kl
-        kl_share = kl / (M - k)
-        asymptote_share = asymptote / (M - k)
-        total_variation = 1 - overlap
-        hellinger = 1 - exp(`alpha = 0.5`)
-        below_hellinger = exp(`alpha = 0.5`)
-        below_event = 1 - event
-    """)
+    return with_formulas(along, BESIDE_LIMITS)
 
 
 def rates(along: pd.DataFrame) -> pd.DataFrame:
