@@ -112,7 +112,8 @@ class Reproduction(ABC, Generic[Settings]):
 
     def _settings(self, quick: bool) -> Settings:
         file = self.file
-        return validated(self.settings, {**file.paper, **(file.quick if quick else {})}, path_of(self.name))
+        content = file.paper | (file.quick if quick else {})
+        return checked(self.settings, content, path_of(self.name), "mend the file")
 
 
 @dataclass(frozen=True)
@@ -219,14 +220,5 @@ def path_of(name: str) -> Path:
 
 
 def read_file(name: str, model: type[Model]) -> Model:
-    """A reproduction's file."""
-    return validated(model, read_yaml(path_of(name)), path_of(name))
-
-
-def validated(model: type[Model], content: object, path: Path) -> Model:
-    """What a file, or a part of it, holds.
-
-    Raises:
-        InputError: it does not validate.
-    """
-    return checked(model, content, path, "mend the file")
+    """A reproduction's file. Raises InputError if it does not validate."""
+    return checked(model, read_yaml(path_of(name)), path_of(name), "mend the file")

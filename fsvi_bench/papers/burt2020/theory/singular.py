@@ -24,8 +24,7 @@ from fsvi_bench.papers.burt2020.theory.curves import (
     smoothed_curve_kl_constant,
     smoothed_curve_log_ratio,
 )
-from fsvi_bench.papers.burt2020.theory.degenerate import Flat
-from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, kl, log_chernoff, log_overlap, reverse_kl
+from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, Flat, kl, log_chernoff, log_overlap, reverse_kl
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import intervals
 from fsvi_bench.presenting.frames import Frames, with_formulas
