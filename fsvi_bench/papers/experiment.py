@@ -18,9 +18,12 @@ from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.claims import PlacedClaim, Verdict, judge
-from fsvi_bench.papers.parts import Parts, Plain
+from fsvi_bench.papers.parts import Parts
+from fsvi_bench.papers.parts import Plain as Plain  # these, and frames, are what experiments are written with
+from fsvi_bench.papers.parts import Rising as Rising
+from fsvi_bench.papers.parts import Row as Row
 from fsvi_bench.papers.places import Cells, run_or_find
-from fsvi_bench.presenting.frames import Frames as Frames  # for experiments, too
+from fsvi_bench.presenting.frames import Frames as Frames
 from fsvi_bench.presenting.frames import TableSpec
 from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec

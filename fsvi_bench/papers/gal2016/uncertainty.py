@@ -15,9 +15,8 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Row
 from fsvi_bench.papers.gal2016.dropout_network import LINE, NetworkSettings, fit, mean_log_density
-from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread

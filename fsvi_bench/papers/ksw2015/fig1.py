@@ -7,12 +7,11 @@ import pandas as pd
 from pydantic import Field, PositiveInt
 
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Row
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, error_rate, split, train
-from fsvi_bench.papers.parts import Plain, Row
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.seeds import derive_seed
+from fsvi_bench.threads import use_one_thread
 
 VARIANTS: dict[str, tuple[Kind, float]] = {  # noise and scale of the KL; A2 is type A with a third of the KL
     "no dropout": ("none", 1.0),

@@ -57,8 +57,8 @@ from fsvi_bench.papers.ksw2015.networks import (
 )
 from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.seeds import derive_seed
+from fsvi_bench.threads import use_one_thread
 
 Rows = list[dict[Any, Any]]
 Sampling = Literal["with-replacement", "without-replacement"]

@@ -11,7 +11,7 @@ from pydantic import PositiveInt, model_validator
 from scipy.stats import chi2, gmean
 
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import (
     NOISES,
@@ -24,7 +24,6 @@ from fsvi_bench.papers.ksw2015.measuring import (
     train_and_measure,
 )
 from fsvi_bench.papers.ksw2015.networks import TrainSettings
-from fsvi_bench.papers.parts import Plain
 from fsvi_bench.presenting.frames import with_formulas
 
 PLACE: list[Any] = ["table", "network"]

@@ -17,9 +17,8 @@ from torch import Tensor
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.claims import Verdict
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
 from fsvi_bench.papers.pages import render
-from fsvi_bench.papers.parts import Plain
 from fsvi_bench.presenting.frames import with_formulas
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
