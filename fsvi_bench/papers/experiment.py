@@ -18,11 +18,12 @@ from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import json_in_lines, write_atomically
 from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.claims import PlacedClaim, Verdict, judge
-from fsvi_bench.papers.parts import Parts
+from fsvi_bench.papers.parts import NO_CELLS
+from fsvi_bench.papers.parts import Laboratory as Laboratory
 from fsvi_bench.papers.parts import Plain as Plain  # these, and frames, are what experiments are written with
 from fsvi_bench.papers.parts import Rising as Rising
 from fsvi_bench.papers.parts import Row as Row
-from fsvi_bench.papers.places import Cells, run_or_find
+from fsvi_bench.papers.places import run_or_find
 from fsvi_bench.presenting.frames import Frames as Frames
 from fsvi_bench.presenting.frames import TableSpec
 from fsvi_bench.presenting.looks import write_figure
@@ -36,22 +37,6 @@ from fsvi_bench.strict import checked
 
 Settings = TypeVar("Settings", bound=BaseModel)
 Model = TypeVar("Model", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class Laboratory:
-    """What an experiment may use."""
-
-    parts: Parts
-    data_dir: Path | None
-    quick: bool
-    note: Callable[[str], None]  #: tells a person something, such as what stands in for missing data
-    cells: Cells = field(default_factory=Cells)  #: of the protocol that the settings ask for
-
-    @property
-    def device(self) -> str:
-        """Where networks are trained."""
-        return self.parts.workshop.resources.device
 
 
 class File(Plain):
@@ -135,16 +120,16 @@ class Experiment(Reproduction[Settings]):
 
     def make(self, workshop: Workshop) -> Outcome:
         """Of cells none of which has a task there is nothing to show."""
-        settings, parts = self._settings(workshop.quick), Parts(self.name, workshop)
-        cells = run_or_find(make_plan(settings), workshop, self.name) if isinstance(settings, Request) else Cells()
-        laboratory = Laboratory(parts, workshop.resources.data_dir, workshop.quick, workshop.progress.note, cells)
+        settings = self._settings(workshop.quick)
+        cells = run_or_find(make_plan(settings), workshop, self.name) if isinstance(settings, Request) else NO_CELLS
+        laboratory = Laboratory(self.name, workshop, cells)
         some = not cells.records or any(record.task_sha256 for record in cells.records)
         shown = self._show(settings, self.investigate(settings, laboratory), workshop) if some else {}
         return Outcome(
             name=self.name,
             quick=workshop.quick,
-            computed=cells.computed + parts.computed,
-            reused=cells.reused + parts.reused,
+            computed=cells.computed + laboratory.computed,
+            reused=cells.reused + laboratory.reused,
             records=cells.records,
             missing=len(cells.missing),
             **shown,

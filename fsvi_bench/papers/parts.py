@@ -17,6 +17,7 @@ from pydantic_core import to_json
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json, write_atomically
 from fsvi_bench.papers.base import Workshop
+from fsvi_bench.papers.places import Cells
 from fsvi_bench.sources import reached
 
 #: What draws, tells and arranges, and computes no part.
@@ -65,15 +66,22 @@ class _Kept(Plain):
     result: Row
 
 
-class Parts:
-    """The parts of one experiment in one folder.
+NO_CELLS = Cells()
+
+
+class Laboratory:
+    """One experiment's parts, in a folder, and what else it may use.
 
     A part is a call of a module's function that takes plain data and returns a `Row`, so that it can run in any process
     and be found again: its name is a hash of the function, the arguments and the sources that decide the result.
     """
 
-    def __init__(self, name: str, workshop: Workshop) -> None:
+    def __init__(self, name: str, workshop: Workshop, cells: Cells = NO_CELLS) -> None:
         self.folder, self.workshop = workshop.root / "parts" / name, workshop
+        self.cells = cells  #: of the protocol that the settings ask for
+        self.note = workshop.progress.note  #: tells a person something, such as what stands in for missing data
+        self.data_dir = workshop.resources.data_dir
+        self.device = workshop.resources.device  #: where networks are trained
         self.computed = self.reused = 0
 
     def table(self, function: Function, grid: Mapping[str, Iterable[Any]], **shared: Any) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from fsvi_bench.papers.claims import Claim, Statistic
 from fsvi_bench.papers.experiment import Experiment
 from fsvi_bench.papers.gal2016.section_6_3 import compare_masks
 from fsvi_bench.papers.ksw2015 import fig2
-from fsvi_bench.papers.parts import PartFailed, Parts, Plain, Row, _attempt, _deciding
+from fsvi_bench.papers.parts import Laboratory, PartFailed, Plain, Row, _attempt, _deciding
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import LocalExecutor
@@ -51,7 +51,7 @@ def workshop(root, quick=False, workers=1):
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_parts_are_computed_once_and_found_again_in_order(tmp_path, workers):
-    first, second = Parts("x", workshop(tmp_path, workers=workers)), Parts("x", workshop(tmp_path))
+    first, second = Laboratory("x", workshop(tmp_path, workers=workers)), Laboratory("x", workshop(tmp_path))
     found = first.table(reciprocal, {"x": [4.0, 0.0, math.inf]})
     assert found.to_dict("list") == {
         "x": [4, 0, math.inf],
@@ -70,7 +70,7 @@ def test_parts_are_computed_once_and_found_again_in_order(tmp_path, workers):
 def test_a_part_that_fails_costs_no_other(tmp_path):
     notes, progress = [], Silent()
     progress.note = notes.append
-    parts = Parts("x", replace(workshop(tmp_path), progress=progress))
+    parts = Laboratory("x", replace(workshop(tmp_path), progress=progress))
     with pytest.raises(PartFailed, match=r"1 of 3 parts failed; the first: x -1\.0: LinAlgError: planted in two"):
         parts.table(broken, {"x": [1.0, -1.0, math.inf]})
     assert len(list(tmp_path.rglob("*.json"))) == 2
@@ -90,7 +90,7 @@ def test_what_a_part_imports_decides_it_and_what_draws_it_does_not():
 
 def test_a_file_that_is_no_part_is_not_overwritten(tmp_path):
     def compute():
-        Parts("x", workshop(tmp_path)).table(reciprocal, {"x": [2.0]})
+        Laboratory("x", workshop(tmp_path)).table(reciprocal, {"x": [2.0]})
 
     compute()
     (path,) = tmp_path.rglob("*.json")
@@ -139,7 +139,7 @@ figure: {height: 2, panels: [{layers: [{frame: numbers, x: x, y: y, by: form}]}]
 
 
 def investigate(settings, laboratory):
-    (value,) = laboratory.parts.table(reciprocal, {"x": [settings.value]})["value"]
+    (value,) = laboratory.table(reciprocal, {"x": [settings.value]})["value"]
     frame = pd.DataFrame({"x": [1, 2], "y": [value, math.inf], "form": ["f", "g"]})
     return {"numbers": frame}
 

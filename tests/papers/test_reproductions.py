@@ -12,7 +12,7 @@ from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.ksw2015 import variance
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import TIMED
-from fsvi_bench.papers.parts import Parts, Row
+from fsvi_bench.papers.parts import Row
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -115,7 +115,7 @@ def test_mnist_is_used_when_its_file_is_there_and_may_move(tmp_path):
 
 def test_images_that_change_meanwhile_are_refused(tmp_path):
     workshop = Workshop(tmp_path / "out", True, Resources(data_dir=write_mnist(tmp_path)), Silent())
-    found = ImageSource.find(Laboratory(Parts("x", workshop), workshop.resources.data_dir, True, print))
+    found = ImageSource.find(Laboratory("x", workshop))
     assert found.load().name == "mnist"
     write_mnist(tmp_path, seed=1)
     with pytest.raises(InputError, match="changed while they were in use"):

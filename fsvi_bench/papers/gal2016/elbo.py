@@ -51,7 +51,7 @@ class Settings(Plain):
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     grid = {"tau": sorted(settings.precisions), "p": sorted(settings.drop_rates), "repeat": range(settings.repeats)}
     shared = {"N_test": settings.N_test, "network": settings.network, "device": laboratory.device}
-    networks = laboratory.parts.table(train_and_measure, grid | {"N": [settings.N]}, **shared)
+    networks = laboratory.table(train_and_measure, grid | {"N": [settings.N]}, **shared)
     targets = WAVES.draw(settings.N, settings.N_test, settings.network.seed).y_test.double()
     deviation = float(targets.std())
     return {**frames(networks, deviation), "targets": pd.DataFrame({"deviation": [deviation]})}

@@ -45,7 +45,7 @@ class Settings(Plain):
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     grid = {"N": sorted(settings.sizes), "repeat": range(settings.repeats)}
     shared = {"N_test": settings.N_test, "network": settings.network, "device": laboratory.device}
-    networks = laboratory.parts.table(train_and_measure, grid, **shared)
+    networks = laboratory.table(train_and_measure, grid, **shared)
     return frames(networks.assign(predictive=np.hypot(networks["epistemic"], networks["aleatoric"])))
 
 

@@ -53,7 +53,7 @@ def train_and_test(variant: str, width: int, repeat: int, training: TrainSetting
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     images = ImageSource.find(laboratory)
     grid = {"variant": VARIANTS, "width": sorted(settings.widths), "repeat": range(settings.repeats)}
-    networks = laboratory.parts.table(train_and_test, grid, training=settings.training, images=images)
+    networks = laboratory.table(train_and_test, grid, training=settings.training, images=images)
     rates = np.array(networks["drop_rates"].tolist())  # layers in columns
     networks = networks.assign(
         images=images.name,

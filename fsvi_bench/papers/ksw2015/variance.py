@@ -66,9 +66,9 @@ def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     images = ImageSource.find(laboratory)
     grid = {"table": NOISES, "network": range(settings.networks)}
     chosen = {name: getattr(settings, name) for name in ("width", "training", "variance", "law")}
-    networks = laboratory.parts.table(train_and_measure, grid, images=images, **chosen)
+    networks = laboratory.table(train_and_measure, grid, images=images, **chosen)
     # Alone, so that no other part disturbs it.
-    timed = laboratory.parts.table(time_steps, {}, settings=settings.timing, images=images)
+    timed = laboratory.table(time_steps, {}, settings=settings.timing, images=images)
     found = findings(networks, pd.DataFrame(timed["rounds"][0]), settings)
     found["ratios"]["images"] = images.name
     return found

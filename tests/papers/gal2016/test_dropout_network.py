@@ -25,7 +25,6 @@ from fsvi_bench.papers.gal2016.dropout_network import (
 )
 from fsvi_bench.papers.gal2016.elbo import log_likelihood
 from fsvi_bench.papers.gal2016.uncertainty import heteroscedastic_loss
-from fsvi_bench.papers.parts import Parts
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -45,8 +44,8 @@ def network(rates=(0.2, 0.4), sizes=(3, 5, 2), learnt=False):
     return DropoutNetwork(sizes, rates, learnt, generator()).double()
 
 
-class Given(Parts):
-    """Parts that are found at once, made by hand."""
+class Given(Laboratory):
+    """Its parts are found at once, made by hand."""
 
     def __init__(self, find):
         super().__init__("given", Workshop(Path("nowhere"), True, Resources(), Silent()))
@@ -57,10 +56,10 @@ class Given(Parts):
         return pd.DataFrame(place | self.find(**place) for place in self.places)
 
 
-def found(experiment, parts, **settings):
+def found(experiment, laboratory, **settings):
     """Frames of an experiment from such parts, with claims' values, and (low, high)."""
     settings = experiment.settings.model_validate({**experiment._settings(True).model_dump(), **settings})
-    frames = experiment.investigate(settings, Laboratory(parts, None, True, print))
+    frames = experiment.investigate(settings, laboratory)
     verdicts = experiment._judge(frames)
     return frames, [v.value for v in verdicts], [(v.low, v.high) for v in verdicts]
 
