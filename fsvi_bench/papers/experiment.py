@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
 from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import json_in_lines, write_atomically
-from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.claims import PlacedClaim, Verdict, judge
 from fsvi_bench.papers.parts import NO_CELLS
 from fsvi_bench.papers.parts import Laboratory as Laboratory
 from fsvi_bench.papers.parts import Plain as Plain  # these, and frames, are what experiments are written with
 from fsvi_bench.papers.parts import Rising as Rising
 from fsvi_bench.papers.parts import Row as Row
-from fsvi_bench.papers.places import run_or_find
+from fsvi_bench.papers.places import Workshop, run_or_find
 from fsvi_bench.presenting.frames import Frames as Frames
 from fsvi_bench.presenting.frames import TableSpec
 from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.tables import as_csv
+from fsvi_bench.presenting.tables import Table, as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
+from fsvi_bench.running.cell import Record
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan
 from fsvi_bench.running.runner import require_data
@@ -37,6 +37,21 @@ from fsvi_bench.strict import checked
 
 Settings = TypeVar("Settings", bound=BaseModel)
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class Outcome(BaseModel):
+    """What was written, and what stands in it. A claim that does not hold is a finding, not a failure."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+    name: str
+    quick: bool
+    files: list[Path] = []
+    computed: int
+    reused: int
+    tables: tuple[Table, ...] = ()
+    claims: tuple[Verdict, ...] = ()
+    records: Sequence[Record] = ()
+    missing: int = 0  #: planned cells without a record, which were not asked to be computed
 
 
 class File(Plain):

@@ -16,13 +16,12 @@ from pydantic_core import to_json
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import sha256_of_json, write_atomically
-from fsvi_bench.papers.base import Workshop
-from fsvi_bench.papers.places import Cells
+from fsvi_bench.papers.places import Cells, Workshop
 from fsvi_bench.sources import reached
 
 #: What draws, tells and arranges, and computes no part.
 _DECIDES_NOTHING = (
-    "fsvi_bench.papers.base", "fsvi_bench.papers.claims", "fsvi_bench.papers.experiment",
+    "fsvi_bench.papers.claims", "fsvi_bench.papers.experiment",
     "fsvi_bench.papers.parts", "fsvi_bench.presenting", "fsvi_bench.running",
 )  # fmt: skip
 

@@ -55,19 +55,18 @@ def select(frame: pd.DataFrame, where: Mapping[str, Any], optional: bool = False
 
 
 def formula(frame: pd.DataFrame, text: str) -> Any:
-    """A column, or what a formula of columns gives, such as `kl / floor - 1`. Raises KeyError if it gives nothing."""
+    """A column; or what a formula of columns gives, such as `kl / floor - 1`; of lines `name = formula`, the frame with
+    these columns.
+
+    Raises:
+        KeyError: the text is neither a column nor such a formula.
+    """
     if text in frame:
         return frame[text]
     try:
         return frame.eval(text, engine="python")
     except (NameError, SyntaxError) as error:
         raise KeyError(text) from error
-
-
-def with_formulas(frame: pd.DataFrame, formulas: str) -> pd.DataFrame:
-    """With a column more for each line, `name = formula of other columns`."""
-    found: Any = frame.eval(formulas, engine="python")
-    return found  # type: ignore[no-any-return]
 
 
 def worded(text: str, frame: pd.DataFrame) -> str:

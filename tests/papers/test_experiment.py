@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers import experiment
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.claims import Claim, Statistic
 from fsvi_bench.papers.experiment import Experiment
 from fsvi_bench.papers.gal2016.section_6_3 import compare_masks
 from fsvi_bench.papers.ksw2015 import fig2
 from fsvi_bench.papers.parts import Laboratory, PartFailed, Plain, Row, _attempt, _deciding
+from fsvi_bench.papers.places import Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import LocalExecutor

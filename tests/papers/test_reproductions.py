@@ -7,12 +7,12 @@ import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers import experiment
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.ksw2015 import variance
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import TIMED
 from fsvi_bench.papers.parts import Row
+from fsvi_bench.papers.places import Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources

@@ -24,7 +24,7 @@ from fsvi_bench.papers.ksw2015.measuring import (
     train_and_measure,
 )
 from fsvi_bench.papers.ksw2015.networks import TrainSettings
-from fsvi_bench.presenting.frames import with_formulas
+from fsvi_bench.presenting.frames import formula
 
 PLACE: list[Any] = ["table", "network"]
 CELL = ["table", "parameter", "layer", "epochs"]
@@ -143,7 +143,7 @@ def frames_of_laws(sizes: pd.DataFrame) -> Frames:
     fits = cases[["M", "variance", "expected_error"]].apply(lambda case: pd.Series(fit_law(*case.to_numpy().T)))
     laws = cases[["V_of_passes", *Law._fields]].first().join(fits).assign(sizes=cases.size()).reset_index()
     laws = laws.assign(C_over_V=laws["C"] / laws["V"], takes_over=laws["V_of_passes"] / laws["shared"] + 1)
-    sizes = with_formulas(sizes, OF_LAWS)
+    sizes = formula(sizes, OF_LAWS)
     groups = sizes.groupby(["sampling", "estimator", "M", "bounded"], sort=False)
     shown = [
         intervals(groups[name], geometric=True).add_prefix(f"{name}_") for name in ("seen", "printed", "corrected")

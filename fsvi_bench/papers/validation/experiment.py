@@ -19,7 +19,7 @@ from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.claims import Verdict
 from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
 from fsvi_bench.papers.pages import render
-from fsvi_bench.presenting.frames import with_formulas
+from fsvi_bench.presenting.frames import formula
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
 from fsvi_bench.tasks.card import load_card
@@ -137,7 +137,7 @@ def _published(name: str) -> pd.DataFrame:
 
 def findings(splits: pd.DataFrame, missing: Sequence[str]) -> Frames:
     """Of what `compare` and `gpflow` say, split by split; `missing` are data sets without official tasks."""
-    splits = with_formulas(splits, GAPS)
+    splits = formula(splits, GAPS)
     datasets = _means(splits).merge(dropout(), "left", "dataset")
     datasets["dropout_excess"] = datasets["nlpd"] - datasets["dropout_nlpd"]
     datasets["band"] = datasets.index

@@ -11,7 +11,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.gal2016 import elbo, uncertainty
 from fsvi_bench.papers.gal2016.dropout_network import (
@@ -25,6 +24,7 @@ from fsvi_bench.papers.gal2016.dropout_network import (
 )
 from fsvi_bench.papers.gal2016.elbo import log_likelihood
 from fsvi_bench.papers.gal2016.uncertainty import heteroscedastic_loss
+from fsvi_bench.papers.places import Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources

@@ -27,7 +27,7 @@ from fsvi_bench.papers.burt2020.theory.curves import (
 from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, Flat, kl, log_chernoff, log_overlap, reverse_kl
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.presenting.frames import Frames, with_formulas
+from fsvi_bench.presenting.frames import Frames, formula
 
 ALPHAS = {f"alpha = {alpha:g}": alpha for alpha in (0.25, 0.5, 0.75, 2.0)}
 CURVE_NOISE = (1e-6, 1e-12)
@@ -79,7 +79,7 @@ def follow(settings: Settings, k: int, M: int) -> pd.DataFrame:
             "overlap": float(log_overlap(seen).exp()), "event": event.under_q - event.under_p,
         })  # fmt: skip
     along = pd.DataFrame(rows).assign(case=f"k = {k}, M = {M}", k=k, M=M, **problem.asymptotics()._asdict())
-    return with_formulas(along, BESIDE_LIMITS)
+    return formula(along, BESIDE_LIMITS)
 
 
 def rates(along: pd.DataFrame) -> pd.DataFrame:
