@@ -41,15 +41,7 @@ def _rising(values: Any) -> Any:
 Rising = AfterValidator(_rising)  #: what a setting of several numbers may ask for
 
 
-class Row(Plain, extra="allow"):
-    """What a part returns: what was measured of one thing, by name."""
-
-    __pydantic_extra__: dict[str, int | float | list[float | dict[str, str | int | float]]]
-
-    def __init__(self, **measured: Any) -> None:
-        super().__init__(**measured)
-
-
+Row = dict[str, Any]  #: what a part returns: what was measured of one thing, by name
 Function = Callable[..., Row]
 Arguments = dict[str, Any]  #: numbers, words and `Plain` models, by name
 
@@ -62,7 +54,7 @@ class _Kept(Plain):
     """A part's file."""
 
     argument: Arguments  #: for people: the file's name stands for it
-    result: Row
+    result: dict[str, int | float | list[float | dict[str, str | int | float]]]
 
 
 NO_CELLS = Cells()
@@ -98,7 +90,7 @@ class Laboratory:
         progress, failures = self.workshop.progress, []
         progress.start(function.__name__, len(missing))
         for argument, outcome in self.workshop.resources.executor.map(partial(_attempt, function), missing):
-            if isinstance(outcome, Row):
+            if isinstance(outcome, dict):
                 kept = _Kept(argument=argument, result=outcome).model_dump_json() + "\n"
                 write_atomically(self._path(function, argument), kept.encode())
             else:
@@ -108,7 +100,7 @@ class Laboratory:
         if failures:
             raise PartFailed(f"{len(failures)} of {len(places)} parts failed; the first: {failures[0]}")
         # What a second run will find, and nothing else.
-        return pd.DataFrame(place | _read(path).model_dump() for place, path in zip(places, paths, strict=True))
+        return pd.DataFrame(place | _read(path) for place, path in zip(places, paths, strict=True))
 
     def _path(self, function: Function, argument: Arguments) -> Path:
         plain = json.loads(to_json(argument, inf_nan_mode="strings"))

@@ -18,7 +18,7 @@ from fsvi_bench.papers.claims import Claim, Statistic
 from fsvi_bench.papers.experiment import Experiment
 from fsvi_bench.papers.gal2016.section_6_3 import compare_masks
 from fsvi_bench.papers.ksw2015 import fig2
-from fsvi_bench.papers.parts import Laboratory, PartFailed, Plain, Row, _attempt, _deciding
+from fsvi_bench.papers.parts import Laboratory, PartFailed, Plain, _attempt, _deciding
 from fsvi_bench.papers.places import Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.presenting.tables import Table
@@ -32,14 +32,14 @@ class Number(Plain):
 
 
 def reciprocal(x, number=None):
-    return Row(value=math.inf if x == 0 else 1 / x, of=[x])
+    return {"value": math.inf if x == 0 else 1 / x, "of": [x]}
 
 
 def broken(x):
     """NumPy's errors are ValueErrors, which an executor would take for bugs."""
     if x < 0:
         raise np.linalg.LinAlgError("planted\nin two lines")
-    return Row(value=x)
+    return {"value": x}
 
 
 def workshop(root, quick=False, workers=1):

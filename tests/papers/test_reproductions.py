@@ -11,7 +11,6 @@ from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.ksw2015 import variance
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import TIMED
-from fsvi_bench.papers.parts import Row
 from fsvi_bench.papers.places import Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
@@ -50,7 +49,7 @@ TINY = {
 
 def clockless(settings, images):
     """Stands in for a clock, whose readings differ from run to run."""
-    return Row(rounds=[{"repeat": n, **{name: 1.0 + place for place, name in enumerate(TIMED)}} for n in range(2)])
+    return {"rounds": [{"repeat": n, **{name: 1.0 + place for place, name in enumerate(TIMED)}} for n in range(2)]}
 
 
 @pytest.fixture

@@ -78,16 +78,16 @@ def train_and_measure(
     f, f_test = (fitted.functions(x, network.draws, noise)[..., 0] for x in (data.x, data.x_test))
     likelihood = float(log_likelihood(f, data.y, tau).mean())
     parameters = sum(each.numel() for each in (*fitted.thetas, *fitted.biases))
-    return Row(
-        elbo=likelihood - (weights - entropy) / N,
-        expected_log_likelihood=likelihood,
-        kl_weights=weights,
-        kl_entropy=entropy,
+    return {
+        "elbo": likelihood - (weights - entropy) / N,
+        "expected_log_likelihood": likelihood,
+        "kl_weights": weights,
+        "kl_entropy": entropy,
         # ½ log 2π − log l − log Δ for each: Gal's |Δw| is the volume of a cell, Δ^K in K dimensions.
-        discrete_constant=parameters * (0.5 * LOG_2PI - math.log(network.length_scale) - math.log(INTERVAL)),
-        test_log_likelihood=mean_log_density(log_likelihood(f_test, data.y_test, tau)),
-        test_rmse=float((f_test.mean(0) - data.y_test).square().mean().sqrt()),
-    )
+        "discrete_constant": parameters * (0.5 * LOG_2PI - math.log(network.length_scale) - math.log(INTERVAL)),
+        "test_log_likelihood": mean_log_density(log_likelihood(f_test, data.y_test, tau)),
+        "test_rmse": float((f_test.mean(0) - data.y_test).square().mean().sqrt()),
+    }
 
 
 def log_likelihood(f: Float[Tensor, "*T N"], y: Float[Tensor, " N"], precision: float) -> Float[Tensor, "*T N"]:

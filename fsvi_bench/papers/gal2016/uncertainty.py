@@ -64,14 +64,14 @@ def train_and_measure(N: int, repeat: int, N_test: int, network: ConcreteSetting
     fitted, objective = fit(data, network, purpose, 2, rates, heteroscedastic_loss, *learning)
     outputs = fitted.functions(data.x_test, network.draws, stream(device, *purpose, "draws")).double()
     f, variance, y = outputs[..., 0], (-outputs[..., 1]).exp(), data.y_test.double()
-    return Row(
-        epistemic=float(f.var(0).mean().sqrt()),
-        aleatoric=float(variance.mean().sqrt()),
-        drop_rates=fitted.log_odds.sigmoid().tolist(),
-        test_log_likelihood=mean_log_density(normal_log_density(y.expand_as(f), f, variance)),
-        test_rmse=float((f.mean(0) - y).square().mean().sqrt()),
-        objective=objective,
-    )
+    return {
+        "epistemic": float(f.var(0).mean().sqrt()),
+        "aleatoric": float(variance.mean().sqrt()),
+        "drop_rates": fitted.log_odds.sigmoid().tolist(),
+        "test_log_likelihood": mean_log_density(normal_log_density(y.expand_as(f), f, variance)),
+        "test_rmse": float((f.mean(0) - y).square().mean().sqrt()),
+        "objective": objective,
+    }
 
 
 def heteroscedastic_loss(outputs: Float[Tensor, "M 2"], y: Float[Tensor, " M"]) -> Tensor:

@@ -47,7 +47,7 @@ def train_and_test(variant: str, width: int, repeat: int, training: TrainSetting
     errors = [(error_rate(averaged, *validation), error_rate(averaged, *test)) for averaged in epochs]
     best = int(np.argmin([on_validation for on_validation, _ in errors]))
     rates = [layer.mean_drop_rate() for layer in averaged.layers]
-    return Row(test_error=errors[best][1], best_epoch=best + 1, drop_rates=rates)
+    return {"test_error": errors[best][1], "best_epoch": best + 1, "drop_rates": rates}
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:

@@ -307,7 +307,7 @@ def train_and_measure(
             variances.extend(gradient_variances(trained, loaded, variance, seed, epochs))
     sizes = measure_laws(trained, loaded, law, seed).to_dict("records") if table == "table 1" else []
     test_error = error_rate(trained, loaded.x_test, loaded.y_test)
-    return Row(variances=variances, sizes=sizes, test_error=test_error)
+    return {"variances": variances, "sizes": sizes, "test_error": test_error}
 
 
 def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> pd.DataFrame:
@@ -341,12 +341,12 @@ def time_steps(settings: TimingSettings, images: ImageSource) -> Row:
     """
     loaded = images.load()
     timers = {name: _timer(name, settings, loaded) for name in TIMED}
-    return Row(
-        rounds=[
+    return {
+        "rounds": [
             {"repeat": repeat, **{name: timer.timeit(1).mean for name, timer in timers.items()}}
             for repeat, _ in product(range(settings.repeats), range(settings.rounds))
         ]
-    )
+    }
 
 
 def _timer(name: str, settings: TimingSettings, images: Images) -> Timer:

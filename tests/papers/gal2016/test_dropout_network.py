@@ -3,6 +3,7 @@
 import math
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import mpmath
 import numpy as np
@@ -135,7 +136,7 @@ def test_the_discrete_constant_equals_the_sum_over_a_grid(monkeypatch):
 
 def trained_mc(p=0.1, tau=50.0, N=100, N_test=50, repeat=0, **changes):
     network = SMALL | {"steps": 150, "length_scale": 0.01} | changes
-    return elbo.train_and_measure(tau, p, repeat, N, N_test, NetworkSettings(**network), "cpu")
+    return SimpleNamespace(**elbo.train_and_measure(tau, p, repeat, N, N_test, NetworkSettings(**network), "cpu"))
 
 
 def test_the_log_of_the_mean_density_keeps_its_digits_far_out():

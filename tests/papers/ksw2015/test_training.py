@@ -89,8 +89,8 @@ def test_the_validation_set_chooses_the_epoch(digits):
         (error_rate(averaged, *validation), error_rate(averaged, digits.x_test, digits.y_test))
         for averaged in train(network(digits, "none", training.seed), kept, training)
     ][1:]
-    assert errors[trained.best_epoch - 1] == (min(errors)[0], trained.test_error)
-    assert all(on_validation > min(errors)[0] for on_validation, _ in errors[: trained.best_epoch - 1])
+    assert errors[trained["best_epoch"] - 1] == (min(errors)[0], trained["test_error"])
+    assert all(on_validation > min(errors)[0] for on_validation, _ in errors[: trained["best_epoch"] - 1])
 
 
 def test_the_error_is_the_share_of_wrong_classes():
