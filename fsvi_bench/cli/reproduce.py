@@ -9,8 +9,9 @@ from fsvi_bench.cli.console import print_failures, show, stderr, stdout
 from fsvi_bench.cli.progress import RichProgress
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import require_writable_directory
-from fsvi_bench.papers.base import Outcome, Workshop
+from fsvi_bench.papers.experiment import Outcome
 from fsvi_bench.papers.parts import PartFailed
+from fsvi_bench.papers.places import Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS, find_reproduction
 from fsvi_bench.presenting.summary import result_table
 from fsvi_bench.presenting.tables import Table, in_words

@@ -12,7 +12,7 @@ from pandas.core.groupby import SeriesGroupBy
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
-from fsvi_bench.presenting.frames import Frames, select
+from fsvi_bench.presenting.frames import Frames, formula, select
 from fsvi_bench.statistics.resampled_t import corrected_interval
 
 TEST_TRAIN_RATIO = 1 / 9  #: of the standard splits, which are 90/10
@@ -83,10 +83,8 @@ class Place(BaseModel):
     """Where in the frames a claim's statistic stands: one number, or repetitions, in these rows of a column.
 
     Args:
-        column: or three, for an estimate and the ends of its interval.
+        column: or a formula of columns; three for an estimate and the ends of its interval.
         where: column -> the value, or the values, that the rows have.
-        over: the column that the statistic's is divided by.
-        less: the column, or number, that is taken from it then.
         by: the columns that say which case a row is of; numbers are told with the column's name, as in `N 100`.
     """
 
@@ -94,16 +92,13 @@ class Place(BaseModel):
     frame: str
     column: str | list[str]
     where: dict[str, Any] = {}
-    over: str | None = None
-    less: str | float = 0.0
     by: str | list[str] = []
 
     def of(self, frames: Frames) -> Values:
         """Raises KeyError for a frame or a column that is not there, or if no row is as `where` says."""
         rows = select(frames[self.frame], self.where)
-        over: Any = 1.0 if self.over is None else rows[self.over]
-        less: Any = rows[self.less] if isinstance(self.less, str) else self.less
-        values = rows[self.column].div(over, axis=0).sub(less, axis=0)
+        columns = [self.column] if isinstance(self.column, str) else self.column
+        values = pd.DataFrame({name: formula(rows, name) for name in columns})
         names = [self.by] if isinstance(self.by, str) else self.by
         if not names:
             return _repetitions(values)
@@ -111,8 +106,8 @@ class Place(BaseModel):
         return {", ".join(map(_told, names, case)): _repetitions(of_case) for case, of_case in cases}
 
 
-def _repetitions(values: pd.Series[Any] | pd.DataFrame) -> Repetitions:
-    return values.tolist() if isinstance(values, pd.Series) else Statistic(*values.iloc[0].tolist())
+def _repetitions(values: pd.DataFrame) -> Repetitions:
+    return Statistic(*values.iloc[0].tolist()) if values.shape[1] == 3 else values.iloc[:, 0].tolist()
 
 
 def _told(name: str, value: Any) -> str:

@@ -11,21 +11,25 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
 from fsvi_bench.errors import InputError, plain
 from fsvi_bench.files import json_in_lines, write_atomically
-from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.claims import PlacedClaim, Verdict, judge
-from fsvi_bench.papers.parts import Parts, Plain
-from fsvi_bench.papers.places import Cells, run_or_find
-from fsvi_bench.presenting.frames import Frames as Frames  # for experiments, too
+from fsvi_bench.papers.parts import NO_CELLS
+from fsvi_bench.papers.parts import Laboratory as Laboratory
+from fsvi_bench.papers.parts import Plain as Plain  # these, and frames, are what experiments are written with
+from fsvi_bench.papers.parts import Rising as Rising
+from fsvi_bench.papers.parts import Row as Row
+from fsvi_bench.papers.places import Workshop, run_or_find
+from fsvi_bench.presenting.frames import Frames as Frames
 from fsvi_bench.presenting.frames import TableSpec
 from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec
-from fsvi_bench.presenting.tables import as_csv
+from fsvi_bench.presenting.tables import Table, as_csv
 from fsvi_bench.resources import read_yaml, resource_dir
+from fsvi_bench.running.cell import Record
 from fsvi_bench.running.options import Request
 from fsvi_bench.running.plan import make_plan
 from fsvi_bench.running.runner import require_data
@@ -35,20 +39,19 @@ Settings = TypeVar("Settings", bound=BaseModel)
 Model = TypeVar("Model", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Laboratory:
-    """What an experiment may use."""
+class Outcome(BaseModel):
+    """What was written, and what stands in it. A claim that does not hold is a finding, not a failure."""
 
-    parts: Parts
-    data_dir: Path | None
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+    name: str
     quick: bool
-    note: Callable[[str], None]  #: tells a person something, such as what stands in for missing data
-    cells: Cells = field(default_factory=Cells)  #: of the protocol that the settings ask for
-
-    @property
-    def device(self) -> str:
-        """Where networks are trained."""
-        return self.parts.workshop.resources.device
+    files: list[Path] = []
+    computed: int
+    reused: int
+    tables: tuple[Table, ...] = ()
+    claims: tuple[Verdict, ...] = ()
+    records: Sequence[Record] = ()
+    missing: int = 0  #: planned cells without a record, which were not asked to be computed
 
 
 class File(Plain):
@@ -113,7 +116,8 @@ class Reproduction(ABC, Generic[Settings]):
 
     def _settings(self, quick: bool) -> Settings:
         file = self.file
-        return validated(self.settings, {**file.paper, **(file.quick if quick else {})}, path_of(self.name))
+        content = file.paper | (file.quick if quick else {})
+        return checked(self.settings, content, path_of(self.name), "mend the file")
 
 
 @dataclass(frozen=True)
@@ -132,16 +136,16 @@ class Experiment(Reproduction[Settings]):
 
     def make(self, workshop: Workshop) -> Outcome:
         """Of cells none of which has a task there is nothing to show."""
-        settings, parts = self._settings(workshop.quick), Parts(self.name, workshop)
-        cells = run_or_find(make_plan(settings), workshop, self.name) if isinstance(settings, Request) else Cells()
-        laboratory = Laboratory(parts, workshop.resources.data_dir, workshop.quick, workshop.progress.note, cells)
+        settings = self._settings(workshop.quick)
+        cells = run_or_find(make_plan(settings), workshop, self.name) if isinstance(settings, Request) else NO_CELLS
+        laboratory = Laboratory(self.name, workshop, cells)
         some = not cells.records or any(record.task_sha256 for record in cells.records)
         shown = self._show(settings, self.investigate(settings, laboratory), workshop) if some else {}
         return Outcome(
             name=self.name,
             quick=workshop.quick,
-            computed=cells.computed + parts.computed,
-            reused=cells.reused + parts.reused,
+            computed=cells.computed + laboratory.computed,
+            reused=cells.reused + laboratory.reused,
             records=cells.records,
             missing=len(cells.missing),
             **shown,
@@ -220,14 +224,5 @@ def path_of(name: str) -> Path:
 
 
 def read_file(name: str, model: type[Model]) -> Model:
-    """A reproduction's file."""
-    return validated(model, read_yaml(path_of(name)), path_of(name))
-
-
-def validated(model: type[Model], content: object, path: Path) -> Model:
-    """What a file, or a part of it, holds.
-
-    Raises:
-        InputError: it does not validate.
-    """
-    return checked(model, content, path, "mend the file")
+    """A reproduction's file. Raises InputError if it does not validate."""
+    return checked(model, read_yaml(path_of(name)), path_of(name), "mend the file")

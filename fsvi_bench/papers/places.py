@@ -1,4 +1,4 @@
-"""A plan's cells, run or found in a folder: which of them have a record, and which have yet to be run."""
+"""Where a reproduction works, and a plan's cells there: which of them have a record, and which have yet to be run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,26 @@ from typing import Any, NamedTuple
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.files import canonical_json
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.posteriors.base import Family
 from fsvi_bench.running.cell import Plan, Record
-from fsvi_bench.running.runner import run
+from fsvi_bench.running.progress import Progress
+from fsvi_bench.running.runner import Resources, run
 from fsvi_bench.running.store import Store
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where a reproduction works: its output folder, its scale, and what it may use."""
+
+    root: Path
+    quick: bool
+    resources: Resources
+    progress: Progress
+    compute: bool = True  #: else only what the folder holds is shown
+
+    def stem(self, name: str) -> Path:
+        """Path of what is written, without a suffix; a quick look never takes the place of a result."""
+        return self.root / (f"{name}-quick" if self.quick else name)
 
 
 class Place(NamedTuple):

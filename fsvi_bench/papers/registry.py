@@ -40,12 +40,9 @@ _MODULES: dict[str, ModuleType] = {
     "gal2016-uncertainty": uncertainty,
     "validation": validation,
 }
-REPRODUCTIONS: dict[str, Reproduction[Any]] = {
-    **{each.name: each for each in _OF_CELLS},
-    **{
-        name: Experiment(name, module.Settings, module.investigate, getattr(module, "page", None))
-        for name, module in _MODULES.items()
-    },
+REPRODUCTIONS: dict[str, Reproduction[Any]] = {each.name: each for each in _OF_CELLS} | {
+    name: Experiment(name, module.Settings, module.investigate, getattr(module, "page", None))
+    for name, module in _MODULES.items()
 }
 
 

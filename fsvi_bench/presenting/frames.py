@@ -54,6 +54,21 @@ def select(frame: pd.DataFrame, where: Mapping[str, Any], optional: bool = False
     return found
 
 
+def formula(frame: pd.DataFrame, text: str) -> Any:
+    """A column; or what a formula of columns gives, such as `kl / floor - 1`; of lines `name = formula`, the frame with
+    these columns.
+
+    Raises:
+        KeyError: the text is neither a column nor such a formula.
+    """
+    if text in frame:
+        return frame[text]
+    try:
+        return frame.eval(text, engine="python")
+    except (NameError, SyntaxError) as error:
+        raise KeyError(text) from error
+
+
 def worded(text: str, frame: pd.DataFrame) -> str:
     """Text in which `{name}` stands for what the frame's `attrs` have by this name, or for a column's first value.
 

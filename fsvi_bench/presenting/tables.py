@@ -53,10 +53,10 @@ class Table(BaseModel):
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
-    def terminal(self, caption: str = "", sections: bool = False) -> Terminal:
+    def terminal(self, sections: bool = False) -> Terminal:
         """Numbers to four digits, to the right; words to the left. With `sections` a line follows where the first
         column changes."""
-        table = Terminal(box=box.SIMPLE_HEAD, title=self.title, caption=caption, pad_edge=False)
+        table = Terminal(box=box.SIMPLE_HEAD, title=self.title, pad_edge=False)
         table.title_justify = table.caption_justify = "left"
         for heading, words in zip(self.columns, self._of_words(), strict=True):
             table.add_column(heading, justify="left" if words else "right", overflow="fold")

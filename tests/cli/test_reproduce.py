@@ -15,9 +15,8 @@ from fsvi_bench.cli.reproduce import _show
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.methods import functional
 from fsvi_bench.papers import experiment
-from fsvi_bench.papers.base import Outcome
 from fsvi_bench.papers.claims import Verdict
-from fsvi_bench.papers.experiment import Experiment
+from fsvi_bench.papers.experiment import Experiment, Outcome
 from fsvi_bench.papers.parts import PartFailed
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.posteriors.io import read_posterior

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers import experiment
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.claims import Claim, Statistic
 from fsvi_bench.papers.experiment import Experiment
 from fsvi_bench.papers.gal2016.section_6_3 import compare_masks
 from fsvi_bench.papers.ksw2015 import fig2
-from fsvi_bench.papers.parts import PartFailed, Parts, Plain, Row, _attempt, _deciding
+from fsvi_bench.papers.parts import Laboratory, PartFailed, Plain, _attempt, _deciding
+from fsvi_bench.papers.places import Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.presenting.tables import Table
 from fsvi_bench.running.executors import LocalExecutor
@@ -31,19 +31,15 @@ class Number(Plain):
     value: float
 
 
-def reciprocal(number):
-    return Row(value=math.inf if number.value == 0 else 1 / number.value, of=[number.value])
+def reciprocal(x, number=None):
+    return {"value": math.inf if x == 0 else 1 / x, "of": [x]}
 
 
-def broken(number):
+def broken(x):
     """NumPy's errors are ValueErrors, which an executor would take for bugs."""
-    if number.value < 0:
+    if x < 0:
         raise np.linalg.LinAlgError("planted\nin two lines")
-    return Row(value=number.value)
-
-
-def numbers(*values):
-    return [Number(value=value) for value in values]
+    return {"value": x}
 
 
 def workshop(root, quick=False, workers=1):
@@ -55,27 +51,32 @@ def workshop(root, quick=False, workers=1):
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_parts_are_computed_once_and_found_again_in_order(tmp_path, workers):
-    first, second = Parts("x", workshop(tmp_path, workers=workers)), Parts("x", workshop(tmp_path))
-    found = first.table(reciprocal, numbers(4.0, 0.0, math.inf), set())
-    assert found.to_dict("list") == {"value": [0.25, math.inf, 0.0], "of": [[4.0], [0.0], [math.inf]]}
+    first, second = Laboratory("x", workshop(tmp_path, workers=workers)), Laboratory("x", workshop(tmp_path))
+    found = first.table(reciprocal, {"x": [4.0, 0.0, math.inf]})
+    assert found.to_dict("list") == {
+        "x": [4, 0, math.inf],
+        "value": [0.25, math.inf, 0.0],
+        "of": [[4.0], [0.0], [math.inf]],
+    }
     assert (first.computed, first.reused) == (3, 0)
-    again = second.table(reciprocal, numbers(2.0, 4.0, 0.0, math.inf), {"value"})
+    again = second.table(reciprocal, {"x": [2.0, 4.0, 0.0, math.inf]})
     assert again["value"].tolist() == [0.5, 0.25, math.inf, 0.0]
     assert (second.computed, second.reused) == (1, 3)
-    second.table(broken, numbers(4.0), set())  # another function is another part
-    assert second.computed == 2
+    second.table(broken, {"x": [4.0]})  # another function is another part, and so is another model
+    second.table(reciprocal, {"x": [4.0]}, number=Number(value=math.inf))
+    assert second.computed == 3
 
 
 def test_a_part_that_fails_costs_no_other(tmp_path):
     notes, progress = [], Silent()
     progress.note = notes.append
-    parts = Parts("x", replace(workshop(tmp_path), progress=progress))
-    with pytest.raises(PartFailed, match=r"1 of 3 parts failed; the first: value -1\.0: LinAlgError: planted in two"):
-        parts.table(broken, numbers(1.0, -1.0, math.inf), set())
+    parts = Laboratory("x", replace(workshop(tmp_path), progress=progress))
+    with pytest.raises(PartFailed, match=r"1 of 3 parts failed; the first: x -1\.0: LinAlgError: planted in two"):
+        parts.table(broken, {"x": [1.0, -1.0, math.inf]})
     assert len(list(tmp_path.rglob("*.json"))) == 2
-    assert notes == ["failed: value -1.0: LinAlgError: planted in two lines"]
+    assert notes == ["failed: x -1.0: LinAlgError: planted in two lines"]
     # Between processes the call travels as bytes.
-    assert pickle.loads(pickle.dumps(partial(_attempt, broken)))(Number(value=-1.0)).startswith("LinAlgError: planted")
+    assert pickle.loads(pickle.dumps(partial(_attempt, broken)))({"x": -1.0}).startswith("LinAlgError: planted")
 
 
 def test_what_a_part_imports_decides_it_and_what_draws_it_does_not():
@@ -89,7 +90,7 @@ def test_what_a_part_imports_decides_it_and_what_draws_it_does_not():
 
 def test_a_file_that_is_no_part_is_not_overwritten(tmp_path):
     def compute():
-        Parts("x", workshop(tmp_path)).table(reciprocal, numbers(2.0), set())
+        Laboratory("x", workshop(tmp_path)).table(reciprocal, {"x": [2.0]})
 
     compute()
     (path,) = tmp_path.rglob("*.json")
@@ -138,7 +139,7 @@ figure: {height: 2, panels: [{layers: [{frame: numbers, x: x, y: y, by: form}]}]
 
 
 def investigate(settings, laboratory):
-    (value,) = laboratory.parts.table(reciprocal, [settings], set())["value"]
+    (value,) = laboratory.table(reciprocal, {"x": [settings.value]})["value"]
     frame = pd.DataFrame({"x": [1, 2], "y": [value, math.inf], "form": ["f", "g"]})
     return {"numbers": frame}
 

@@ -7,12 +7,11 @@ import pytest
 
 from fsvi_bench.errors import InputError
 from fsvi_bench.papers import experiment
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.ksw2015 import variance
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import TIMED
-from fsvi_bench.papers.parts import Parts, Row
+from fsvi_bench.papers.places import Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -48,9 +47,9 @@ TINY = {
 }  # fmt: skip
 
 
-def clockless(timing):
+def clockless(settings, images):
     """Stands in for a clock, whose readings differ from run to run."""
-    return Row(rounds=[{"repeat": n, **{name: 1.0 + place for place, name in enumerate(TIMED)}} for n in range(2)])
+    return {"rounds": [{"repeat": n, **{name: 1.0 + place for place, name in enumerate(TIMED)}} for n in range(2)]}
 
 
 @pytest.fixture
@@ -115,7 +114,7 @@ def test_mnist_is_used_when_its_file_is_there_and_may_move(tmp_path):
 
 def test_images_that_change_meanwhile_are_refused(tmp_path):
     workshop = Workshop(tmp_path / "out", True, Resources(data_dir=write_mnist(tmp_path)), Silent())
-    found = ImageSource.find(Laboratory(Parts("x", workshop), workshop.resources.data_dir, True, print))
+    found = ImageSource.find(Laboratory("x", workshop))
     assert found.load().name == "mnist"
     write_mnist(tmp_path, seed=1)
     with pytest.raises(InputError, match="changed while they were in use"):

@@ -28,7 +28,7 @@ BESIDE = 0.043  #: a mean's place, to the right of its median
 def compare_scores(request: Request, laboratory: Laboratory) -> Frames:
     """Scores by data set, method, family, size of A and jitter, over splits."""
     cells = frame_of(laboratory.cells)
-    return {"scores": scores_by_line(cells, laboratory.quick), "cells": cells}
+    return {"scores": scores_by_line(cells, laboratory.workshop.quick), "cells": cells}
 
 
 def scores_by_line(cells: pd.DataFrame, quick: bool) -> pd.DataFrame:

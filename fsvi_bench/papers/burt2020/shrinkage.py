@@ -34,8 +34,7 @@ from fsvi_bench.maths.ssge import leading_count, median_bandwidth, spectral_stei
 from fsvi_bench.methods.data import MeasurementDesign, MeasurementStream, Streams
 from fsvi_bench.methods.problems import TrainingData
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory
-from fsvi_bench.papers.parts import Plain, Rising
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Rising
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.tasks.build import build_task
 from fsvi_bench.tasks.card import load_card

@@ -22,7 +22,7 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Frames:
     Raises:
         InputError: the task is not in the cache, or a posterior is missing from the folder.
     """
-    records, root = laboratory.cells.records, laboratory.parts.workshop.root
+    records, root = laboratory.cells.records, laboratory.workshop.root
     problem, cells = problem_of(records[0], None), frame_of(laboratory.cells)
     curves = {
         record.cell: curve(problem, load_posterior(record, root, problem.frozen))
@@ -41,7 +41,7 @@ def compare_curves(request: Request, laboratory: Laboratory) -> Frames:
         "data": pd.DataFrame({"x": problem.X[:, 0], "y": problem.y}).merge(panels[["panel"]], how="cross"),
         "cells": cells,
     }
-    panels.attrs.update(settings_in_words(cells, laboratory.quick))
+    panels.attrs.update(settings_in_words(cells, laboratory.workshop.quick))
     return frames
 
 

@@ -9,7 +9,6 @@ dropping the only input with probability p would leave a constant function that 
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import Annotated
 
 import pandas as pd
@@ -19,9 +18,8 @@ from torch import Tensor
 
 from fsvi_bench.maths.gaussian import LOG_2PI
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Row
 from fsvi_bench.papers.gal2016.dropout_network import WAVES, NetworkSettings, fit, mean_log_density
-from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
@@ -50,58 +48,46 @@ class Settings(Plain):
         return self
 
 
-class Training(Plain):
-    """One network; repeats share the data of the network's seed and differ in all else."""
-
-    tau: PositiveFloat  #: model precision
-    p: Rate  #: drop probability
-    repeat: int
-    N: int
-    N_test: int
-    device: str
-    network: NetworkSettings
-
-
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    shared = settings.model_dump(include={"N", "N_test", "network"}) | {"device": laboratory.device}
-    points = product(sorted(settings.precisions), sorted(settings.drop_rates), range(settings.repeats))
-    trainings = [Training(tau=tau, p=p, repeat=repeat, **shared) for tau, p, repeat in points]
-    networks = laboratory.parts.table(train_and_measure, trainings, {"tau", "p", "repeat", "N"})
+    grid = {"tau": sorted(settings.precisions), "p": sorted(settings.drop_rates), "repeat": range(settings.repeats)}
+    shared = {"N_test": settings.N_test, "network": settings.network, "device": laboratory.device}
+    networks = laboratory.table(train_and_measure, grid | {"N": [settings.N]}, **shared)
     targets = WAVES.draw(settings.N, settings.N_test, settings.network.seed).y_test.double()
     deviation = float(targets.std())
     return {**frames(networks, deviation), "targets": pd.DataFrame({"deviation": [deviation]})}
 
 
-def train_and_measure(training: Training) -> Row:
+def train_and_measure(
+    tau: float, p: float, repeat: int, N: int, N_test: int, network: NetworkSettings, device: str
+) -> Row:
     """ELBO and log likelihoods in nats per training or test point, the KL's terms and constant in nats.
 
+    `tau` is the model precision, `p` the drop probability; repeats share the data of the network's seed and differ in
+    all else.
     `kl_weights` is ½ l² (1 − p)‖m‖² over all rows, `kl_entropy` Σ rows · H(p), which the KL takes off, and
     `discrete_constant` what eq. 6.6 adds: log Z of the prior on a grid, which is not in `elbo`. Test scores are of the
     density and the function that are means over draws. The same seed gives the same numbers on one device.
     """
     use_one_thread()
-    settings, tau = training.network, training.tau
-    data = WAVES.draw(training.N, training.N_test, settings.seed, training.device)
-    purpose = "mc dropout", derive_seed(settings.seed, training.repeat) % 2**31
-    rates = [0.0, *[training.p] * settings.hidden_layers]
-    network, _ = fit(
-        data, settings, purpose, 1, rates, lambda outputs, y: -log_likelihood(outputs[:, 0], y, tau).mean()
-    )
-    noise = stream(training.device, *purpose, "draws")
-    weights, entropy = (each.item() for each in network.kl(settings.length_scale))
-    fitted, predicted = (network.functions(x, settings.draws, noise)[..., 0] for x in (data.x, data.x_test))
-    likelihood = float(log_likelihood(fitted, data.y, tau).mean())
-    parameters = sum(each.numel() for each in (*network.thetas, *network.biases))
-    return Row(
-        elbo=likelihood - (weights - entropy) / training.N,
-        expected_log_likelihood=likelihood,
-        kl_weights=weights,
-        kl_entropy=entropy,
+    data = WAVES.draw(N, N_test, network.seed, device)
+    purpose = "mc dropout", derive_seed(network.seed, repeat) % 2**31
+    rates = [0.0, *[p] * network.hidden_layers]
+    fitted, _ = fit(data, network, purpose, 1, rates, lambda outputs, y: -log_likelihood(outputs[:, 0], y, tau).mean())
+    noise = stream(device, *purpose, "draws")
+    weights, entropy = (each.item() for each in fitted.kl(network.length_scale))
+    f, f_test = (fitted.functions(x, network.draws, noise)[..., 0] for x in (data.x, data.x_test))
+    likelihood = float(log_likelihood(f, data.y, tau).mean())
+    parameters = sum(each.numel() for each in (*fitted.thetas, *fitted.biases))
+    return {
+        "elbo": likelihood - (weights - entropy) / N,
+        "expected_log_likelihood": likelihood,
+        "kl_weights": weights,
+        "kl_entropy": entropy,
         # ½ log 2π − log l − log Δ for each: Gal's |Δw| is the volume of a cell, Δ^K in K dimensions.
-        discrete_constant=parameters * (0.5 * LOG_2PI - math.log(settings.length_scale) - math.log(INTERVAL)),
-        test_log_likelihood=mean_log_density(log_likelihood(predicted, data.y_test, tau)),
-        test_rmse=float((predicted.mean(0) - data.y_test).square().mean().sqrt()),
-    )
+        "discrete_constant": parameters * (0.5 * LOG_2PI - math.log(network.length_scale) - math.log(INTERVAL)),
+        "test_log_likelihood": mean_log_density(log_likelihood(f_test, data.y_test, tau)),
+        "test_rmse": float((f_test.mean(0) - data.y_test).square().mean().sqrt()),
+    }
 
 
 def log_likelihood(f: Float[Tensor, "*T N"], y: Float[Tensor, " N"], precision: float) -> Float[Tensor, "*T N"]:

@@ -7,8 +7,6 @@ mean [½ τ(x)(y − f(x))² − ½ log τ(x)] + KL/N, the KL with its entropy t
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
@@ -17,9 +15,8 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from fsvi_bench.maths.gaussian import normal_log_density
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Row
 from fsvi_bench.papers.gal2016.dropout_network import LINE, NetworkSettings, fit, mean_log_density
-from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
 from fsvi_bench.seeds import derive_seed
 from fsvi_bench.threads import use_one_thread
@@ -45,25 +42,14 @@ class Settings(Plain):
     network: ConcreteSettings
 
 
-class Training(Plain):
-    """One data set and the network to be trained on it."""
-
-    N: int
-    N_test: int
-    repeat: int
-    device: str
-    network: ConcreteSettings
-
-
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    shared = settings.model_dump(include={"N_test", "network"}) | {"device": laboratory.device}
-    points = product(sorted(settings.sizes), range(settings.repeats))
-    trainings = [Training(N=N, repeat=repeat, **shared) for N, repeat in points]
-    networks = laboratory.parts.table(train_and_measure, trainings, {"N", "repeat"})
+    grid = {"N": sorted(settings.sizes), "repeat": range(settings.repeats)}
+    shared = {"N_test": settings.N_test, "network": settings.network, "device": laboratory.device}
+    networks = laboratory.table(train_and_measure, grid, **shared)
     return frames(networks.assign(predictive=np.hypot(networks["epistemic"], networks["aleatoric"])))
 
 
-def train_and_measure(training: Training) -> Row:
+def train_and_measure(N: int, repeat: int, N_test: int, network: ConcreteSettings, device: str) -> Row:
     """Standard deviations of f (`epistemic`) and of the noise, drop probabilities from the inputs up, and test scores.
 
     Standard deviations are roots of variances averaged over the test inputs, the noise's over functions too, so that
@@ -71,23 +57,21 @@ def train_and_measure(training: Training) -> Row:
     every hundredth step. The same seed gives the same numbers on one device.
     """
     use_one_thread()
-    settings = training.network
-    purpose = "concrete dropout", derive_seed(settings.seed, training.repeat) % 2**31
-    data = LINE.draw(training.N, training.N_test, purpose[1], training.device)
-    rates = [settings.start_rate] * (settings.hidden_layers + 1)
-    learning = settings.temperature, settings.lr_of_rates
-    network, objective = fit(data, settings, purpose, 2, rates, heteroscedastic_loss, *learning)
-    noise = stream(training.device, *purpose, "draws")
-    outputs = network.functions(data.x_test, settings.draws, noise).double()
+    purpose = "concrete dropout", derive_seed(network.seed, repeat) % 2**31
+    data = LINE.draw(N, N_test, purpose[1], device)
+    rates = [network.start_rate] * (network.hidden_layers + 1)
+    learning = network.temperature, network.lr_of_rates
+    fitted, objective = fit(data, network, purpose, 2, rates, heteroscedastic_loss, *learning)
+    outputs = fitted.functions(data.x_test, network.draws, stream(device, *purpose, "draws")).double()
     f, variance, y = outputs[..., 0], (-outputs[..., 1]).exp(), data.y_test.double()
-    return Row(
-        epistemic=float(f.var(0).mean().sqrt()),
-        aleatoric=float(variance.mean().sqrt()),
-        drop_rates=network.log_odds.sigmoid().tolist(),
-        test_log_likelihood=mean_log_density(normal_log_density(y.expand_as(f), f, variance)),
-        test_rmse=float((f.mean(0) - y).square().mean().sqrt()),
-        objective=objective,
-    )
+    return {
+        "epistemic": float(f.var(0).mean().sqrt()),
+        "aleatoric": float(variance.mean().sqrt()),
+        "drop_rates": fitted.log_odds.sigmoid().tolist(),
+        "test_log_likelihood": mean_log_density(normal_log_density(y.expand_as(f), f, variance)),
+        "test_rmse": float((f.mean(0) - y).square().mean().sqrt()),
+        "objective": objective,
+    }
 
 
 def heteroscedastic_loss(outputs: Float[Tensor, "M 2"], y: Float[Tensor, " M"]) -> Tensor:

@@ -30,9 +30,8 @@ from torch import Tensor
 
 from fsvi_bench.maths.blr import blr_posterior, log_evidence
 from fsvi_bench.maths.gaussian import LOG_2PI, normal_kl
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
 from fsvi_bench.papers.hron2018.quasi_kl import direction, quasi_kl_gaussian, restrict_gaussian
-from fsvi_bench.papers.parts import Plain
 
 MISSED = 1e-3  #: radians from the principal subspace, beyond which a start counts as ended elsewhere
 REACH = 5.3  #: of the drawn lines on both sides

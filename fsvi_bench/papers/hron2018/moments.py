@@ -9,7 +9,7 @@ import pandas as pd
 from pydantic import Field, PositiveFloat
 from scipy.special import expit
 
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
 from fsvi_bench.papers.hron2018.log_uniform import (
     Likelihood,
     Numbers,
@@ -17,7 +17,6 @@ from fsvi_bench.papers.hron2018.log_uniform import (
     posterior_mean,
     posterior_variance,
 )
-from fsvi_bench.papers.parts import Plain
 
 LOWEST = -45.0  #: of log |w| in quadratures: what lies below adds e^−90 to a first or second moment
 #: Log of the smallest and the largest normal number; and the intervals that KSW, whom the paper cites, print in their

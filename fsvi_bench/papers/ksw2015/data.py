@@ -16,8 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.experiment import Laboratory
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.experiment import Laboratory, Plain
 from fsvi_bench.seeds import derived_generator
 
 FOLDERS = (".", "mnist", "MNIST", "MNIST/raw")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pandas as pd
 from pydantic import Field, PositiveInt
 
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain, Row
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.networks import Classifier, Kind, NoiseSettings, TrainSettings, error_rate, split, train
-from fsvi_bench.papers.parts import Plain, Row
-from fsvi_bench.running.executors import use_one_thread
 from fsvi_bench.seeds import derive_seed
+from fsvi_bench.threads import use_one_thread
 
 VARIANTS: dict[str, tuple[Kind, float]] = {  # noise and scale of the KL; A2 is type A with a third of the KL
     "no dropout": ("none", 1.0),
@@ -35,39 +32,28 @@ class Settings(Plain):
     training: TrainSettings
 
 
-class Training(Plain):
-    """One network to be trained."""
-
-    variant: str
-    width: int
-    repeat: int
-    training: TrainSettings
-    images: ImageSource
-
-
-def train_and_test(job: Training) -> Row:
+def train_and_test(variant: str, width: int, repeat: int, training: TrainSettings, images: ImageSource) -> Row:
     """The test error after the epoch that the validation set chooses, and the layers' drop rates at the end."""
     use_one_thread()
-    images = job.images.load()
-    kept, validation = split(images, job.training)
-    noise = NoiseSettings(kind=VARIANTS[job.variant][0])  # one α per layer
-    network = Classifier(images, noise, job.width, job.training.seed)
-    epochs = train(network, kept, job.training)
+    kind, kl_scale = VARIANTS[variant]
+    seed = derive_seed("width sweep", training.seed, repeat) % 2**31  # the same start for every variant
+    training = training.model_copy(update={"kl_scale": kl_scale, "seed": seed})
+    loaded = images.load()
+    kept, validation = split(loaded, training)
+    network = Classifier(loaded, NoiseSettings(kind=kind), width, seed)  # one α per layer
+    epochs = train(network, kept, training)
     averaged = next(epochs)  # at the start; the same module after each epoch
-    test = images.x_test, images.y_test
+    test = loaded.x_test, loaded.y_test
     errors = [(error_rate(averaged, *validation), error_rate(averaged, *test)) for averaged in epochs]
     best = int(np.argmin([on_validation for on_validation, _ in errors]))
     rates = [layer.mean_drop_rate() for layer in averaged.layers]
-    return Row(test_error=errors[best][1], best_epoch=best + 1, drop_rates=rates)
+    return {"test_error": errors[best][1], "best_epoch": best + 1, "drop_rates": rates}
 
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
-    images, jobs = ImageSource.find(laboratory), []
-    for variant, width, repeat in product(VARIANTS, sorted(settings.widths), range(settings.repeats)):
-        seed = derive_seed("width sweep", settings.training.seed, repeat) % 2**31  # the same start for every variant
-        training = settings.training.model_copy(update={"kl_scale": VARIANTS[variant][1], "seed": seed})
-        jobs.append(Training(variant=variant, width=width, repeat=repeat, training=training, images=images))
-    networks = laboratory.parts.table(train_and_test, jobs, {"variant", "width", "repeat"})
+    images = ImageSource.find(laboratory)
+    grid = {"variant": VARIANTS, "width": sorted(settings.widths), "repeat": range(settings.repeats)}
+    networks = laboratory.table(train_and_test, grid, training=settings.training, images=images)
     rates = np.array(networks["drop_rates"].tolist())  # layers in columns
     networks = networks.assign(
         images=images.name,

@@ -12,8 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fsvi_bench.maths.log_uniform import gaussian_dropout_kl, ksw_cubic_kl, ksw_lower_bound_kl, molchanov_kl
-from fsvi_bench.papers.experiment import Frames, Laboratory
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
 
 FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "exact": gaussian_dropout_kl,

@@ -57,7 +57,8 @@ from fsvi_bench.papers.ksw2015.networks import (
 )
 from fsvi_bench.papers.parts import Plain, Row
 from fsvi_bench.papers.streams import stream
-from fsvi_bench.running.executors import use_one_thread
+from fsvi_bench.seeds import derive_seed
+from fsvi_bench.threads import use_one_thread
 
 Rows = list[dict[Any, Any]]
 Sampling = Literal["with-replacement", "without-replacement"]
@@ -277,35 +278,36 @@ def fit_law(M: Sizes, variances: Sizes, errors: Sizes) -> dict[str, float]:
 # --- Networks to be trained and measured ------------------------------------------------------------------------------
 
 
-class Training(Plain):
-    """A network to be trained and measured; where there are settings for laws, these are of the trained network."""
-
-    table: str
-    network: int
-    images: ImageSource
-    noise: NoiseSettings
-    width: int
-    training: TrainSettings
-    variance: VarianceSettings
-    law: MinibatchLawSettings | None
+NOISES = {  # one α for each weight, or input
+    "table 1": NoiseSettings(kind="variational-b", granularity="weight"),
+    "table 2": NoiseSettings(kind="variational-a", granularity="unit"),
+}
 
 
-def train_and_measure(job: Training) -> Row:
+def train_and_measure(
+    table: str,
+    network: int,
+    images: ImageSource,
+    width: int,
+    training: TrainSettings,
+    variance: VarianceSettings,
+    law: MinibatchLawSettings,
+) -> Row:
     """Trains with the local estimator; measures all of them at each checkpoint, on the averaged weights.
 
-    `test_error` is a share, at the end; `sizes` are those of the trained network's laws.
+    `test_error` is a share, at the end; `sizes` are those of the trained network's laws, for table 1 alone.
     """
     use_one_thread()
-    images, seed = job.images.load(), job.training.seed
-    kept, _ = split(images, job.training)
-    started = Classifier(images, job.noise, job.width, seed)
+    loaded, seed = images.load(), derive_seed("ksw2015-variance", network) % 2**31
+    training = training.model_copy(update={"seed": seed, "epochs": max(variance.checkpoints)})
+    kept, _ = split(loaded, training)
     variances: Rows = []
-    for epochs, network in enumerate(train(started, kept, job.training)):
-        if epochs in job.variance.checkpoints:
-            variances.extend(gradient_variances(network, images, job.variance, seed, epochs))
-    sizes = measure_laws(network, images, job.law, seed).to_dict("records") if job.law else []
-    test_error = error_rate(network, images.x_test, images.y_test)
-    return Row(variances=variances, sizes=sizes, test_error=test_error)
+    for epochs, trained in enumerate(train(Classifier(loaded, NOISES[table], width, seed), kept, training)):
+        if epochs in variance.checkpoints:
+            variances.extend(gradient_variances(trained, loaded, variance, seed, epochs))
+    sizes = measure_laws(trained, loaded, law, seed).to_dict("records") if table == "table 1" else []
+    test_error = error_rate(trained, loaded.x_test, loaded.y_test)
+    return {"variances": variances, "sizes": sizes, "test_error": test_error}
 
 
 def measure_laws(network: Classifier, images: Images, settings: MinibatchLawSettings, seed: int) -> pd.DataFrame:
@@ -332,29 +334,24 @@ class TimingSettings(Plain):
     repeats: PositiveInt
 
 
-class Timing(Plain):
-    settings: TimingSettings
-    images: ImageSource
-
-
-def time_steps(timing: Timing) -> Row:
+def time_steps(settings: TimingSettings, images: ImageSource) -> Row:
     """Forward, backward and Adam's update of one minibatch, KL included, on one thread and warm.
 
     `rounds` are seconds by estimator, with the `repeat` that a round is of.
     """
-    images, settings = timing.images.load(), timing.settings
-    timers = {name: _timer(name, timing, images) for name in TIMED}
-    return Row(
-        rounds=[
+    loaded = images.load()
+    timers = {name: _timer(name, settings, loaded) for name in TIMED}
+    return {
+        "rounds": [
             {"repeat": repeat, **{name: timer.timeit(1).mean for name, timer in timers.items()}}
             for repeat, _ in product(range(settings.repeats), range(settings.rounds))
         ]
-    )
+    }
 
 
-def _timer(name: str, timing: Timing, images: Images) -> Timer:
-    (kind, estimator), M = TIMED[name], timing.settings.minibatch
-    network, N = Classifier(images, NoiseSettings(kind=kind), timing.settings.width, 0), len(images.x_train)
+def _timer(name: str, settings: TimingSettings, images: Images) -> Timer:
+    (kind, estimator), M = TIMED[name], settings.minibatch
+    network, N = Classifier(images, NoiseSettings(kind=kind), settings.width, 0), len(images.x_train)
     optimizer, draws = torch.optim.Adam(network.parameters()), stream(images.x_train.device, "step times", 0, name)
     one = partial(step, network, optimizer, images.x_train[:M], images.y_train[:M], draws, 1 / N, estimator)
     return Timer("step()", globals={"step": one})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,27 +11,21 @@ from pydantic import PositiveInt, model_validator
 from scipy.stats import chi2, gmean
 
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
 from fsvi_bench.papers.ksw2015.data import ImageSource
 from fsvi_bench.papers.ksw2015.measuring import (
+    NOISES,
     Law,
     MinibatchLawSettings,
-    Timing,
     TimingSettings,
-    Training,
     VarianceSettings,
     fit_law,
     time_steps,
     train_and_measure,
 )
-from fsvi_bench.papers.ksw2015.networks import NoiseSettings, TrainSettings
-from fsvi_bench.papers.parts import Plain
-from fsvi_bench.seeds import derive_seed
+from fsvi_bench.papers.ksw2015.networks import TrainSettings
+from fsvi_bench.presenting.frames import formula
 
-NOISES = {  # one α for each weight, or input
-    "table 1": NoiseSettings(kind="variational-b", granularity="weight"),
-    "table 2": NoiseSettings(kind="variational-a", granularity="unit"),
-}
 PLACE: list[Any] = ["table", "network"]
 CELL = ["table", "parameter", "layer", "epochs"]
 COMPARED = (
@@ -41,6 +34,13 @@ COMPARED = (
     ("per-minibatch", "local"),
     ("local", "no-noise"),
 )
+OF_LAWS = """
+seen = variance / V_of_passes
+law = predicted / V_of_passes
+printed = printed_bound / predicted
+corrected = corrected_bound / predicted
+bounded = 2 * M < N
+"""
 
 
 class Settings(Plain):
@@ -64,30 +64,14 @@ class Settings(Plain):
 
 def investigate(settings: Settings, laboratory: Laboratory) -> Frames:
     images = ImageSource.find(laboratory)
-    networks = laboratory.parts.table(train_and_measure, _trainings(settings, images), {*PLACE})
-    timing = Timing(settings=settings.timing, images=images)
-    timed = laboratory.parts.table(time_steps, [timing], set())  # alone, so that no other part disturbs it
+    grid = {"table": NOISES, "network": range(settings.networks)}
+    chosen = {name: getattr(settings, name) for name in ("width", "training", "variance", "law")}
+    networks = laboratory.table(train_and_measure, grid, images=images, **chosen)
+    # Alone, so that no other part disturbs it.
+    timed = laboratory.table(time_steps, {}, settings=settings.timing, images=images)
     found = findings(networks, pd.DataFrame(timed["rounds"][0]), settings)
     found["ratios"]["images"] = images.name
     return found
-
-
-def _trainings(settings: Settings, images: ImageSource) -> list[Training]:
-    epochs = max(settings.variance.checkpoints)
-    seeds = [derive_seed("ksw2015-variance", network) % 2**31 for network in range(settings.networks)]
-    return [
-        Training(
-            table=table,
-            network=network,
-            images=images,
-            noise=noise,
-            width=settings.width,
-            training=settings.training.model_copy(update={"seed": seed, "epochs": epochs}),
-            variance=settings.variance,
-            law=settings.law if table == "table 1" else None,
-        )
-        for (table, noise), (network, seed) in product(NOISES.items(), enumerate(seeds))
-    ]
 
 
 def findings(networks: pd.DataFrame, rounds: pd.DataFrame, settings: Settings) -> Frames:
@@ -159,13 +143,7 @@ def frames_of_laws(sizes: pd.DataFrame) -> Frames:
     fits = cases[["M", "variance", "expected_error"]].apply(lambda case: pd.Series(fit_law(*case.to_numpy().T)))
     laws = cases[["V_of_passes", *Law._fields]].first().join(fits).assign(sizes=cases.size()).reset_index()
     laws = laws.assign(C_over_V=laws["C"] / laws["V"], takes_over=laws["V_of_passes"] / laws["shared"] + 1)
-    sizes = sizes.assign(
-        seen=sizes["variance"] / sizes["V_of_passes"],
-        law=sizes["predicted"] / sizes["V_of_passes"],
-        printed=sizes["printed_bound"] / sizes["predicted"],
-        corrected=sizes["corrected_bound"] / sizes["predicted"],
-        bounded=2 * sizes["M"] < sizes["N"],
-    )
+    sizes = formula(sizes, OF_LAWS)
     groups = sizes.groupby(["sampling", "estimator", "M", "bounded"], sort=False)
     shown = [
         intervals(groups[name], geometric=True).add_prefix(f"{name}_") for name in ("seen", "printed", "corrected")

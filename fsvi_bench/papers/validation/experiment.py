@@ -17,9 +17,9 @@ from torch import Tensor
 from fsvi_bench.errors import InputError, TaskRefused
 from fsvi_bench.maths.blr import predictive_variance
 from fsvi_bench.papers.claims import Verdict
-from fsvi_bench.papers.experiment import Frames, Laboratory
+from fsvi_bench.papers.experiment import Frames, Laboratory, Plain
 from fsvi_bench.papers.pages import render
-from fsvi_bench.papers.parts import Plain
+from fsvi_bench.presenting.frames import formula
 from fsvi_bench.resources import resource_dir
 from fsvi_bench.scoring.predictive import Predictive, exact_predictive
 from fsvi_bench.tasks.card import load_card
@@ -29,6 +29,12 @@ from fsvi_bench.tasks.task import Task, bind_task
 
 LESS_JITTER = 0.1
 TEMPLATE = Path(__file__).with_name("validation.md.j2")
+GAPS = """
+bound_gap = bound - gpflow_bound
+bound_shortfall = gpflow_bound - bound
+nlpd_gap = titsias_nlpd - gpflow_nlpd
+rmse_gap = rmse - gpflow_rmse
+"""
 
 
 class Settings(Plain):
@@ -131,18 +137,13 @@ def _published(name: str) -> pd.DataFrame:
 
 def findings(splits: pd.DataFrame, missing: Sequence[str]) -> Frames:
     """Of what `compare` and `gpflow` say, split by split; `missing` are data sets without official tasks."""
-    splits = splits.assign(
-        bound_gap=splits["bound"] - splits["gpflow_bound"],
-        bound_shortfall=splits["gpflow_bound"] - splits["bound"],
-        nlpd_gap=splits["titsias_nlpd"] - splits["gpflow_nlpd"],
-        rmse_gap=splits["rmse"] - splits["gpflow_rmse"],
-    )
+    splits = formula(splits, GAPS)
     datasets = _means(splits).merge(dropout(), "left", "dataset")
     datasets["dropout_excess"] = datasets["nlpd"] - datasets["dropout_nlpd"]
     datasets["band"] = datasets.index
-    found = {"splits": splits, "datasets": datasets, "gpflow": _means(splits.dropna(subset="gpflow_bound"))}
     datasets.attrs["missing"] = missing
-    return {**found, "points": _points(splits, datasets)}
+    gpflow = _means(splits.dropna(subset="gpflow_bound"))
+    return {"splits": splits, "datasets": datasets, "gpflow": gpflow, "points": _points(splits, datasets)}
 
 
 def page(frames: Frames, verdicts: Sequence[Verdict], quick: bool) -> str:

@@ -114,8 +114,8 @@ def curves_of(study: Study, dataset: str) -> pd.DataFrame:
     curves = curves[np.isfinite(curves["median"])]
     shown = ["lower_quartile", "median", "upper_quartile"]
     curves[shown] = curves[shown].clip(NO_LOGARITHM, 1.5 * curves["median"].max())  # bands may be far wider
-    names = curves[["method", "name"]].drop_duplicates().set_index("name")
-    curves["style"] = curves["name"].map(names.groupby("method").cumcount() % len(DASHES)).map(dict(enumerate(DASHES)))
+    turns = curves.groupby("method")["name"].transform(lambda names: pd.factorize(names)[0])
+    curves["style"] = np.take(DASHES, turns, mode="wrap")
     sizes = sorted(curves["size"].dropna().unique()) or [math.nan]
     curves["size"] = [sizes if math.isnan(size) else [size] for size in curves["size"]]
     curves = curves.explode("size", ignore_index=True)

@@ -8,8 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fsvi_bench.papers.burt2020.theory.degenerate import Flat
-from fsvi_bench.papers.burt2020.theory.f_divergence import kl, relative, reverse_kl, total_variation
+from fsvi_bench.papers.burt2020.theory.f_divergence import Flat, kl, relative, reverse_kl, total_variation
 from tests.maths.draws import close, draw, f64
 
 NOISE = [1.0, 1e-3, 1e-8]

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.burt2020.study.claims import StudyClaim, judge_study, verdict_table
 from fsvi_bench.papers.burt2020.study.reproduction import is_published
 from fsvi_bench.papers.burt2020.study.summary import courses
 from fsvi_bench.papers.burt2020.study.table import CELLS_FILE, CURVES_FILE, Tables, read_tables, write_tables
+from fsvi_bench.papers.places import Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources

@@ -9,11 +9,10 @@ import pytest
 from fsvi_bench.errors import InputError
 from fsvi_bench.maths.blr import mean_field_optimum_scale
 from fsvi_bench.methods import functional
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.burt2020.study.closeness import closeness, fresh_features
 from fsvi_bench.papers.burt2020.study.collect import collect, curve, curves_of
 from fsvi_bench.papers.burt2020.study.table import SCORES
-from fsvi_bench.papers.places import Cells, places, run_or_find, sort_records
+from fsvi_bench.papers.places import Cells, Workshop, places, run_or_find, sort_records
 from fsvi_bench.posteriors.gaussian import FactorisedGaussian, FullGaussian
 from fsvi_bench.running.plan import Request, make_plan
 from fsvi_bench.running.progress import Silent

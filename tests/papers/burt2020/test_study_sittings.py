@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.burt2020.study import reproduction
 from fsvi_bench.papers.burt2020.study.table import (
     CELLS_FILE,
@@ -16,7 +15,7 @@ from fsvi_bench.papers.burt2020.study.table import (
     read_tables,
     write_tables,
 )
-from fsvi_bench.papers.places import Cells
+from fsvi_bench.papers.places import Cells, Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources

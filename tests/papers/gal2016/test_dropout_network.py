@@ -1,7 +1,9 @@
 """Gal's dropout posterior on networks: masks, relaxation, KL and its constant; then his two experiments, small."""
 
 import math
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import mpmath
 import numpy as np
@@ -10,7 +12,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.experiment import Laboratory
 from fsvi_bench.papers.gal2016 import elbo, uncertainty
 from fsvi_bench.papers.gal2016.dropout_network import (
@@ -24,7 +25,7 @@ from fsvi_bench.papers.gal2016.dropout_network import (
 )
 from fsvi_bench.papers.gal2016.elbo import log_likelihood
 from fsvi_bench.papers.gal2016.uncertainty import heteroscedastic_loss
-from fsvi_bench.papers.parts import Parts
+from fsvi_bench.papers.places import Workshop
 from fsvi_bench.papers.registry import REPRODUCTIONS
 from fsvi_bench.running.progress import Silent
 from fsvi_bench.running.runner import Resources
@@ -44,22 +45,22 @@ def network(rates=(0.2, 0.4), sizes=(3, 5, 2), learnt=False):
     return DropoutNetwork(sizes, rates, learnt, generator()).double()
 
 
-class Given(Parts):
-    """Parts that are found at once, made by hand."""
+class Given(Laboratory):
+    """Its parts are found at once, made by hand."""
 
     def __init__(self, find):
         super().__init__("given", Workshop(Path("nowhere"), True, Resources(), Silent()))
         self.find = find
 
-    def table(self, function, arguments, told):
-        self.arguments = arguments
-        return pd.DataFrame(argument.model_dump(include=told) | self.find(argument) for argument in arguments)
+    def table(self, function, grid, **shared):
+        self.places = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+        return pd.DataFrame(place | self.find(**place) for place in self.places)
 
 
-def found(experiment, parts, **settings):
+def found(experiment, laboratory, **settings):
     """Frames of an experiment from such parts, with claims' values, and (low, high)."""
     settings = experiment.settings.model_validate({**experiment._settings(True).model_dump(), **settings})
-    frames = experiment.investigate(settings, Laboratory(parts, None, True, print))
+    frames = experiment.investigate(settings, laboratory)
     verdicts = experiment._judge(frames)
     return frames, [v.value for v in verdicts], [(v.low, v.high) for v in verdicts]
 
@@ -135,8 +136,7 @@ def test_the_discrete_constant_equals_the_sum_over_a_grid(monkeypatch):
 
 def trained_mc(p=0.1, tau=50.0, N=100, N_test=50, repeat=0, **changes):
     network = SMALL | {"steps": 150, "length_scale": 0.01} | changes
-    sizes = {"N": N, "N_test": N_test, "repeat": repeat, "device": "cpu"}
-    return elbo.train_and_measure(elbo.Training(p=p, tau=tau, network=network, **sizes))
+    return SimpleNamespace(**elbo.train_and_measure(tau, p, repeat, N, N_test, NetworkSettings(**network), "cpu"))
 
 
 def test_the_log_of_the_mean_density_keeps_its_digits_far_out():
@@ -186,8 +186,8 @@ def test_elbo_and_test_likelihood():
     likelihoods = {10.0: (-1.0, -1.4, -2.0, -3.0), 20.0: (-2.0, -1.0, -1.5, -3.0), 50.0: (-9.0, -2.0, -3.0, -8.0)}
     rmses = {10.0: (0.3, 0.31, 0.32, 0.33), 20.0: (0.3, 0.31, 0.32, 0.33), 50.0: (0.3, 0.4, 0.5, 0.6)}
 
-    def find(of):
-        at = of.tau, rates.index(of.p)
+    def find(tau, p, **_):
+        at = tau, rates.index(p)
         measured = {"elbo": elbos, "test_log_likelihood": likelihoods, "test_rmse": rmses}
         return dict.fromkeys(MEASURED, 0.0) | {k: v[at[0]][at[1]] for k, v in measured.items()}
 
@@ -224,8 +224,7 @@ def test_claims_about_a_grid_need_its_points():
 
 def trained_concrete(N=50, N_test=20, repeat=0, **changes):
     network = SMALL | {"steps": 400, "length_scale": 1.0, **RELAXED} | changes
-    sizes = {"N": N, "N_test": N_test, "repeat": repeat, "device": "cpu"}
-    return uncertainty.train_and_measure(uncertainty.Training(network=network, **sizes))
+    return uncertainty.train_and_measure(N, repeat, N_test, uncertainty.ConcreteSettings(**network), "cpu")
 
 
 def test_the_heteroscedastic_loss_is_that_of_torch():
@@ -243,13 +242,13 @@ def test_uncertainties():
         1000: (0.5, 1.2, [0.02, 0.15, 0.2]),
     }
 
-    def find(of):
-        measured = dict(zip(("epistemic", "aleatoric", "drop_rates"), by_N[of.N], strict=True))
-        return measured | {"test_log_likelihood": -of.N, "test_rmse": 1.0 + of.repeat, "objective": []}
+    def find(N, repeat):
+        measured = dict(zip(("epistemic", "aleatoric", "drop_rates"), by_N[N], strict=True))
+        return measured | {"test_log_likelihood": -N, "test_rmse": 1.0 + repeat, "objective": []}
 
     parts = Given(find)
     _, values, intervals = found(REPRODUCTIONS["gal2016-uncertainty"], parts, sizes=(200, 10, 1000), repeats=2)
-    assert [(each.N, each.repeat) for each in parts.arguments] == [(N, r) for N in (10, 200, 1000) for r in range(2)]
+    assert [(each["N"], each["repeat"]) for each in parts.places] == [(N, r) for N in (10, 200, 1000) for r in range(2)]
     assert values == pytest.approx(
         [
             -1,
@@ -292,8 +291,8 @@ def test_regression_problems_have_the_noise_they_say(problem, f, noise):
         (lambda: trained_concrete(length_scale=0.0), "length_scale"),
         (lambda: trained_concrete(draws=1), "draws"),
         (lambda: trained_concrete(start_rate=0.0), "start_rate"),
-        (lambda: trained_mc(tau=0.0), "tau"),
-        (lambda: trained_mc(p=1.0), "p\n"),
+        (lambda: found(REPRODUCTIONS["gal2016-elbo"], None, precisions=(10, 20, 0)), "precisions"),
+        (lambda: found(REPRODUCTIONS["gal2016-elbo"], None, drop_rates=(0.5, 1)), "drop_rates"),
         (lambda: found(REPRODUCTIONS["gal2016-elbo"], None, N=0), "N\n"),
     ],
 )

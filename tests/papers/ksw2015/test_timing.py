@@ -3,14 +3,14 @@
 import pandas as pd
 
 from fsvi_bench.papers.ksw2015.data import ImageSource, load_digits
-from fsvi_bench.papers.ksw2015.measuring import Timing, TimingSettings, time_steps
+from fsvi_bench.papers.ksw2015.measuring import TimingSettings, time_steps
 from fsvi_bench.papers.ksw2015.variance import frames_of_times
 
 
 def test_every_estimator_is_timed_against_local():
     images = ImageSource(name="digits", sha256=load_digits().sha256())
     settings = TimingSettings(width=8, minibatch=10, rounds=3, repeats=2)
-    rounds = pd.DataFrame(time_steps(Timing(settings=settings, images=images)).rounds)
+    rounds = pd.DataFrame(time_steps(settings, images)["rounds"])
     assert list(rounds) == ["repeat", "no-dropout", "local", "per-point", "per-minibatch"]
     assert rounds["repeat"].tolist() == [0, 0, 0, 1, 1, 1]
     assert (rounds.drop(columns="repeat") > 0).all(axis=None)

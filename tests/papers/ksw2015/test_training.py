@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from torch.nn.functional import cross_entropy
 
 from fsvi_bench.papers.ksw2015.data import Images, ImageSource, load_digits
-from fsvi_bench.papers.ksw2015.fig1 import Training, train_and_test
+from fsvi_bench.papers.ksw2015.fig1 import train_and_test
 from fsvi_bench.papers.ksw2015.networks import (
     Classifier,
     NoiseSettings,
@@ -18,6 +18,7 @@ from fsvi_bench.papers.ksw2015.networks import (
     train,
 )
 from fsvi_bench.papers.streams import stream
+from fsvi_bench.seeds import derive_seed
 
 
 @pytest.fixture(scope="module")
@@ -80,17 +81,16 @@ def test_the_validation_set_is_held_out(digits):
 
 
 def test_the_validation_set_chooses_the_epoch(digits):
-    training = TrainSettings(epochs=4, averaging=0.9)
-    images = ImageSource(name="digits", sha256=digits.sha256())
-    job = Training(variant="no dropout", width=16, repeat=0, training=training, images=images)
+    settings = TrainSettings(epochs=4, averaging=0.9)
+    trained = train_and_test("no dropout", 16, 0, settings, ImageSource(name="digits", sha256=digits.sha256()))
+    training = settings.model_copy(update={"seed": derive_seed("width sweep", 0, 0) % 2**31})
     kept, validation = split(digits, training)
     errors = [
         (error_rate(averaged, *validation), error_rate(averaged, digits.x_test, digits.y_test))
-        for averaged in train(network(digits, "none"), kept, training)
+        for averaged in train(network(digits, "none", training.seed), kept, training)
     ][1:]
-    trained = train_and_test(job)
-    assert errors[trained.best_epoch - 1] == (min(errors)[0], trained.test_error)
-    assert all(on_validation > min(errors)[0] for on_validation, _ in errors[: trained.best_epoch - 1])
+    assert errors[trained["best_epoch"] - 1] == (min(errors)[0], trained["test_error"])
+    assert all(on_validation > min(errors)[0] for on_validation, _ in errors[: trained["best_epoch"] - 1])
 
 
 def test_the_error_is_the_share_of_wrong_classes():

@@ -11,11 +11,10 @@ from typing import Any
 import pandas as pd
 
 from fsvi_bench.errors import plain
-from fsvi_bench.papers.base import Workshop
 from fsvi_bench.papers.burt2020.cells import LINE, problem_of
 from fsvi_bench.papers.burt2020.study.closeness import Closeness, closeness
 from fsvi_bench.papers.burt2020.study.table import CELLS, CURVES, KNOWN, SPECTRUM, WORDS, Tables
-from fsvi_bench.papers.places import Cells, Place
+from fsvi_bench.papers.places import Cells, Place, Workshop
 from fsvi_bench.presenting.looks import method_place
 from fsvi_bench.presenting.traces import spread_of
 from fsvi_bench.running.cell import Record

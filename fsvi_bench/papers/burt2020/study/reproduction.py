@@ -9,7 +9,6 @@ import hashlib
 from pathlib import Path
 
 from fsvi_bench.errors import InputError
-from fsvi_bench.papers.base import Outcome, Workshop
 from fsvi_bench.papers.burt2020.scores import scores_by_line
 from fsvi_bench.papers.burt2020.study.claims import StudyClaim, judge_study
 from fsvi_bench.papers.burt2020.study.collect import collect
@@ -23,9 +22,9 @@ from fsvi_bench.papers.burt2020.study.table import (
     read_tables,
     write_tables,
 )
-from fsvi_bench.papers.experiment import File, Reproduction, figure_of, read_file, write_texts
+from fsvi_bench.papers.experiment import File, Outcome, Reproduction, figure_of, read_file, write_texts
 from fsvi_bench.papers.pages import render
-from fsvi_bench.papers.places import Cells, holds_records, run_or_find
+from fsvi_bench.papers.places import Cells, Workshop, holds_records, run_or_find
 from fsvi_bench.presenting.frames import Frames, TableSpec
 from fsvi_bench.presenting.looks import write_figure
 from fsvi_bench.presenting.plots import FigureSpec

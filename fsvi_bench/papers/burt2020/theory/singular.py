@@ -24,14 +24,27 @@ from fsvi_bench.papers.burt2020.theory.curves import (
     smoothed_curve_kl_constant,
     smoothed_curve_log_ratio,
 )
-from fsvi_bench.papers.burt2020.theory.degenerate import Flat
-from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, kl, log_chernoff, log_overlap, reverse_kl
+from fsvi_bench.papers.burt2020.theory.f_divergence import GENERATORS, Flat, kl, log_chernoff, log_overlap, reverse_kl
 from fsvi_bench.papers.burt2020.theory.settings import Settings
 from fsvi_bench.papers.claims import intervals
-from fsvi_bench.presenting.frames import Frames
+from fsvi_bench.presenting.frames import Frames, formula
 
 ALPHAS = {f"alpha = {alpha:g}": alpha for alpha in (0.25, 0.5, 0.75, 2.0)}
 CURVE_NOISE = (1e-6, 1e-12)
+#: The leading terms for ε → 0, and what the divergences have left up to their largest values.
+BESIDE_LIMITS = """
+log_noise = -log(noise) / log(10)
+asymptote = slope * -log(noise) + constant
+reverse_asymptote = reverse / noise
+log_reverse_kl = log(reverse_kl)
+scaled = noise * reverse_kl
+kl_share = kl / (M - k)
+asymptote_share = asymptote / (M - k)
+total_variation = 1 - overlap
+hellinger = 1 - exp(`alpha = 0.5`)
+below_hellinger = exp(`alpha = 0.5`)
+below_event = 1 - event
+"""
 
 
 def rbf(a: Float[Tensor, " n"], b: Float[Tensor, " m"]) -> Float[Tensor, "n m"]:
@@ -66,26 +79,7 @@ def follow(settings: Settings, k: int, M: int) -> pd.DataFrame:
             "overlap": float(log_overlap(seen).exp()), "event": event.under_q - event.under_p,
         })  # fmt: skip
     along = pd.DataFrame(rows).assign(case=f"k = {k}, M = {M}", k=k, M=M, **problem.asymptotics()._asdict())
-    return beside_limits(along)
-
-
-def beside_limits(along: pd.DataFrame) -> pd.DataFrame:
-    """With the leading terms for ε → 0, and what the divergences have left up to their largest values."""
-    time, missing, affinity = -np.log(along["noise"]), along["M"] - along["k"], np.exp(along["alpha = 0.5"])
-    asymptote = along["slope"] * time + along["constant"]
-    return along.assign(
-        log_noise=time / math.log(10),
-        asymptote=asymptote,
-        reverse_asymptote=along["reverse"] / along["noise"],
-        log_reverse_kl=np.log(along["reverse_kl"]),
-        scaled=along["noise"] * along["reverse_kl"],
-        kl_share=along["kl"] / missing,
-        asymptote_share=asymptote / missing,
-        total_variation=1 - along["overlap"],
-        hellinger=1 - affinity,
-        below_hellinger=affinity,
-        below_event=1 - along["event"],
-    )
+    return formula(along, BESIDE_LIMITS)
 
 
 def rates(along: pd.DataFrame) -> pd.DataFrame:
@@ -102,13 +96,12 @@ def rates(along: pd.DataFrame) -> pd.DataFrame:
 
 def without_noise(settings: Settings, cases: Iterable[tuple[int, int]]) -> pd.DataFrame:
     """Cases without noise: what each divergence is, its largest value, and how far it is from that."""
-    rows = []
-    for k, M in cases:
-        seen, case = draw_problem(settings, k, M).seen(0.0), f"k = {k}, M = {M}"
-        rows += [
-            (case, f.name, f.f(0.0), f.slope_at_infinity, f.between_singular, float(f.divergence(seen)))
-            for f in GENERATORS
-        ]
+    rows = [
+        (f"k = {k}, M = {M}", f.name, f.f(0.0), f.slope_at_infinity, f.between_singular, float(f.divergence(seen)))
+        for k, M in cases
+        for seen in [draw_problem(settings, k, M).seen(0.0)]
+        for f in GENERATORS
+    ]
     columns = ["case", "divergence", "at_zero", "slope_at_infinity", "largest", "found"]
     return beside_largest(pd.DataFrame(rows, columns=columns))
 
