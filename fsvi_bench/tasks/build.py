@@ -1,4 +1,4 @@
-"""From raw data to a frozen, certified task; fitted tasks are cached by everything that decides them."""
+"""Builds frozen, certified tasks from raw data. The cache key of a fitted task covers everything that determines it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fsvi_bench.tasks.raw import Array, RawData, cache_dir, load_raw
 from fsvi_bench.tasks.splits import Index, standard_splits
 from fsvi_bench.tasks.task import Task, bind_task
 
-Rows = Sequence[Index]  #: of training and of testing
+Rows = Sequence[Index]  #: training rows, test rows
 
 
 def split_indices(card: Card, split: int) -> Rows:
@@ -34,7 +34,7 @@ def split_indices(card: Card, split: int) -> Rows:
     """
     if not 0 <= split < card.splits.count:
         raise InputError(
-            f"{card.name} has no split {split}; its splits run from 0 to {card.splits.count - 1}, choose among them"
+            f"{card.name} has no split {split}; its splits run from 0 to {card.splits.count - 1}, choose one of them"
         )
     if isinstance(card.source, ToySource):
         return np.split(np.arange(card.n, dtype=np.int64), [toy.N_TRAIN])
@@ -42,11 +42,14 @@ def split_indices(card: Card, split: int) -> Rows:
 
 
 def build_task(card: Card, split: int, data_dir: Path | None = None, raw: RawData | None = None) -> CertifiedTask:
-    """Fits the sparse GP of one split (seconds to minutes) and certifies the result; `raw` if the data are at hand.
+    """Fits the sparse GP of one split (seconds to minutes) and certifies the result.
+
+    Args:
+        raw: the raw data, if already loaded.
 
     Raises:
-        InputError: no such split, or no data.
-        TaskRefused: the certificate fails its own limits.
+        InputError: the split does not exist, or its data cannot be loaded.
+        TaskRefused: the certificate exceeds its limits.
     """
     rows = split_indices(card, split)
     raw = raw or load_raw(card, split, data_dir)
@@ -59,7 +62,7 @@ def build_task(card: Card, split: int, data_dir: Path | None = None, raw: RawDat
 
 
 def standardisation(values: Array) -> tuple[Array, Array]:
-    """Mean and population standard deviation over rows; a constant column gets its value and 1, free of rounding."""
+    """Mean and population standard deviation over rows; for a constant column, exactly its value and 1."""
     constant = values.max(0) == values.min(0)
     mean = np.where(constant, values[0], values.mean(0))
     return mean, np.where(constant, 1.0, values.std(0))
@@ -68,12 +71,12 @@ def standardisation(values: Array) -> tuple[Array, Array]:
 def fit_task(
     dataset: str, split: int, raw: RawData, rows: Rows, settings: FitSettings, rng: np.random.Generator
 ) -> Task:
-    """Fits the sparse GP to standardised training rows, from inducing points that `rng` draws; not certified yet.
+    """Fits the sparse GP to standardised training rows; `rng` draws the initial inducing points. Does not certify.
 
     Raises:
         InputError: there are fewer distinct training inputs than inducing points.
     """
-    # Imported here: GPyTorch costs over a second, and a cached task needs none of it.
+    # Imported here because GPyTorch takes over a second to import and a cached task does not need it.
     from fsvi_bench.tasks.fit import fit_sgpr
 
     X, y = raw.X[rows[0]], raw.y[rows[0]]
@@ -95,7 +98,7 @@ def fit_task(
 
 
 def new_task(dataset: str, split: int, raw: RawData, rows: Rows, features: str, tensors: Mapping[str, Any]) -> Task:
-    """A task of its file's tensors, given as numbers or arrays by name; the user's own data go into it.
+    """A task from the tensors of its file, given by name as numbers or arrays. It stores data that are the user's own.
 
     Raises:
         TaskRefused: its features cannot be computed.
@@ -110,7 +113,7 @@ def new_task(dataset: str, split: int, raw: RawData, rows: Rows, features: str, 
 
 
 def cached_task_path(card: Card, split: int) -> Path:
-    """Where a fitted task is cached: its name holds a hash of data, split, settings and the code that fits.
+    """Where a fitted task is cached; the file name contains a hash of data, split, settings and fitting code.
 
     Raises:
         InputError: the data set has no such split.
@@ -119,17 +122,17 @@ def cached_task_path(card: Card, split: int) -> Path:
     decided_by = {
         "card": card.model_dump(mode="json", include={"name", "source", "n", "fit", "feature_columns", "target"}),
         "split": split,
-        "code": meaning_sha256(__name__),  # what certifies too, since the certificate lies beside the task
+        "code": meaning_sha256(__name__),  # includes the certification code: the certificate is cached with the task
     }
     key = sha256_of_json(decided_by)[:16]
     return cache_dir() / "tasks" / card.name / f"split-{split:02d}-{key}.safetensors"
 
 
 def load_cached(card: Card, split: int) -> CertifiedTask | None:
-    """The cached task of a split, or None if it is not there or not readable (then it is fitted again).
+    """The cached task of a split, or None if it is missing or unreadable (the caller then fits it again).
 
     Raises:
-        TaskRefused: its certificate fails its own limits.
+        TaskRefused: the certificate exceeds its limits.
     """
     try:
         task, certificate = read_certified(cached_task_path(card, split))
@@ -142,10 +145,10 @@ def load_cached(card: Card, split: int) -> CertifiedTask | None:
 
 
 def verification(task: FrozenTask, stored: Certificate | None, data_dir: Path | None = None) -> tuple[float, list[str]]:
-    """How far two computations of a task's exact posterior are apart, and what does not hold of it or its certificate.
+    """The relative difference between two computations of a task's exact posterior, and a list of failed checks.
 
     Raises:
-        InputError: the raw data cannot be had.
+        InputError: the raw data cannot be loaded.
     """
     try:
         fresh = certify(bind_task(task, data_dir), stored.fit if stored else None)
@@ -157,23 +160,23 @@ def verification(task: FrozenTask, stored: Certificate | None, data_dir: Path | 
 
 
 def departures(task: FrozenTask, data_dir: Path | None = None) -> list[str]:
-    """In what a task is not the standard split that it claims to be, or not standardised by its training rows.
+    """How a task differs from the standard split it claims to be, and from standardisation by its training rows.
 
     Raises:
-        InputError: the raw data cannot be had.
+        InputError: the raw data cannot be loaded.
     """
     if task.own_data is not None:
         return []
     card, found = load_card(task.dataset), []
     for name, index in zip(("train_index", "test_index"), split_indices(card, task.split), strict=True):
         if not np.array_equal(task.tensors[name], index):
-            found.append(f"its {name} is not that of {card.name}'s standard split {task.split}")
+            found.append(f"its {name} differs from that of {card.name}'s standard split {task.split}")
     if task.features == "rbf-grid":
         return found
     raw, rows = load_raw(card, task.split, data_dir), task.train_index.numpy()
     for what, values in (("input", raw.X), ("target", raw.y)):
         mean, std = standardisation(values[rows])
-        # Means are compared in standard deviations: one of them may be 0.
+        # The difference of means is measured in standard deviations, since a mean may be 0.
         apart = np.abs(task.tensors[f"{what}_mean"].numpy() - mean) / std
         if not (apart.max() < 1e-9 and np.allclose(task.tensors[f"{what}_std"], std, rtol=1e-9, atol=0)):
             found.append(f"its {what}s are not standardised by its training rows")

@@ -1,4 +1,4 @@
-"""Dataset cards: what a data set is, where it comes from, how it is split and how its task is fitted."""
+"""Data set cards: contents, source, splits and fit settings of each data set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Strict(BaseModel):
-    """What stands in a file: unknown keys are refused."""
+    """Base of everything read from a file: unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class FileSource(Strict):
-    """A whitespace-separated table of numbers, kept at `path` beneath any mirror's base folder."""
+    """A whitespace-separated table of numbers, stored at `path` below the base folder of every mirror."""
 
     kind: Literal["file"]
     path: str
@@ -30,7 +30,7 @@ class FileSource(Strict):
 
 
 class SklearnSource(Strict):
-    """A data set bundled with scikit-learn; the hash is over its arrays (little-endian float64 X, then y)."""
+    """A data set bundled with scikit-learn; the hash covers its arrays (little-endian float64 X, then y)."""
 
     kind: Literal["sklearn"]
     loader: Literal["load_diabetes"]
@@ -38,13 +38,13 @@ class SklearnSource(Strict):
 
 
 class ToySource(Strict):
-    """Drawn from the model itself (Burt et al. 2020, appendix F.1); each split is another draw."""
+    """Drawn from the model itself (Burt et al. 2020, appendix F.1); each split is a new draw."""
 
     kind: Literal["toy"]
 
 
 class Target(Strict):
-    """What is predicted."""
+    """The predicted quantity."""
 
     column: int
     meaning: str
@@ -52,7 +52,7 @@ class Target(Strict):
 
 
 class SplitProtocol(Strict):
-    """How many splits, and one SHA-256 over all of them (train then test indices, little-endian int64, in order)."""
+    """Number of splits, and one SHA-256 over all of them (train then test indices, little-endian int64, in order)."""
 
     count: int = Field(ge=1)
     sha256: Sha256 | None = None
@@ -61,8 +61,8 @@ class SplitProtocol(Strict):
 class FitSettings(Strict):
     """Settings of the sparse GP that supplies the features.
 
-    k, the initial noise and the iterations are those of Burt et al. (2020), appendix F.2, which leaves jitter and noise
-    floor open: these are the defaults of GPflow, with which its models were fitted.
+    k, the initial noise and the number of iterations are those of Burt et al. (2020), appendix F.2. The paper does not
+    state jitter or noise floor; these are the defaults of GPflow, which it used.
     """
 
     k: int = Field(default=100, ge=1)
@@ -73,7 +73,7 @@ class FitSettings(Strict):
 
 
 class Card(Strict):
-    """One data set. `n` and the columns are checked whenever a raw file is read."""
+    """One data set. `n` and the columns are checked each time a raw file is read."""
 
     name: str
     title: str
@@ -90,18 +90,18 @@ class Card(Strict):
     splits: SplitProtocol
     fit: FitSettings = FitSettings()
     refit_tolerance: float = Field(
-        default=0.01, gt=0, description="bound, nats per training point: how far two fits of a split may end apart"
+        default=0.01, gt=0, description="largest difference in the bound between two fits, nats per training point"
     )
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Card:
         if len(self.feature_columns) != self.D or self.target.column in self.feature_columns:
-            raise ValueError(f"feature_columns must be {self.D} columns without the target's")
+            raise ValueError(f"feature_columns must list {self.D} columns and not the target column")
         return self
 
 
 def card_names() -> list[str]:
-    """Names of all data sets that have a card, sorted."""
+    """Names of all data sets with a card, sorted."""
     return sorted(path.parent.name for path in resource_dir("datasets").glob("*/card.yaml"))
 
 
@@ -110,9 +110,9 @@ def load_card(name: str) -> Card:
     """The card of a data set.
 
     Raises:
-        InputError: no such data set (the nearest name is suggested), or a card that does not validate.
+        InputError: the data set does not exist (the nearest name is suggested), or its card is not valid.
     """
     if name not in card_names():
         raise unknown_name("data set", name, card_names())
     path = resource_dir("datasets") / name / "card.yaml"
-    return checked(Card, read_yaml(path), path, "mend the card")
+    return checked(Card, read_yaml(path), path, "correct the card")

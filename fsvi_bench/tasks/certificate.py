@@ -1,4 +1,4 @@
-"""The certificate beside a task: how it was fitted, and proof that its exact posterior is exact to rounding."""
+"""A task's certificate: how the task was fitted, and evidence that its exact posterior is exact to rounding."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from fsvi_bench.tasks.frozen import FrozenTask, read_task, write_task
 if TYPE_CHECKING:
     from fsvi_bench.tasks.task import Task
 
-WOODBURY_MAX_N = 2000  #: the N×N route costs O(N³); beyond this the QR and Cholesky routes stand alone
+WOODBURY_MAX_N = 2000  #: the N×N route costs O(N³); above this only the QR and Cholesky routes are compared
 
 
 class Limits(Strict):
-    """What a task must meet. A certificate carries the limits that it was judged by when it was written."""
+    """Limits that every task must satisfy. A certificate records those in force when it was written."""
 
     posterior_relative_difference: float = 1e-6
-    posterior_kl: float = 1e-6  #: nats between two computations of one posterior
+    posterior_kl: float = 1e-6  #: nats, between two computations of one posterior
     bound_relative_difference: float = 1e-6
     condition_precision: float = 1e15
 
 
 class Fit(Strict):
-    """How the optimiser got to the task's parameters. Bounds are totals in nats over standardised targets."""
+    """How the optimiser found the task's parameters. Bounds are totals in nats over standardised targets."""
 
     bound: float
     bound_per_point: float
@@ -49,12 +49,12 @@ class Fit(Strict):
 
 
 class PosteriorCheck(Strict):
-    """Another computation of the exact posterior against the one that scores rest on (QR of [Φ/σ; I])."""
+    """A second computation of the exact posterior, compared with the one used for scoring (QR of [Φ/σ; I])."""
 
     method: Literal["cholesky", "woodbury"]
     mean_relative_difference: float
     covariance_relative_difference: float
-    kl: float | None  #: KL(scored ‖ other); None where the other has no precision factor
+    kl: float | None  #: KL(used for scoring ‖ second); None if the second has no precision factor
 
 
 class Certificate(Strict):
@@ -69,8 +69,8 @@ class Certificate(Strict):
     N: int
     noise_variance: float
     jitter: float
-    condition_inducing: float  #: of k(Z,Z) + jitter·I; 1 for an RBF grid, where nothing is factorised
-    condition_precision: float  #: of Λ
+    condition_inducing: float  #: condition number of k(Z,Z) + jitter·I; 1 for an RBF grid, which factorises nothing
+    condition_precision: float  #: condition number of Λ
     log_evidence: float
     bound: float  #: the collapsed bound, recomputed from the features: log evidence − tr(K − ΦΦᵀ)/(2σ²)
     posterior_checks: Annotated[tuple[PosteriorCheck, ...], Field(min_length=1)]
@@ -78,34 +78,34 @@ class Certificate(Strict):
     fit: Fit | None = None
 
     def largest_difference(self) -> float:
-        """The largest relative difference between two computations of the posterior."""
+        """The largest relative difference between computations of the posterior."""
         return max(
             max(check.mean_relative_difference, check.covariance_relative_difference) for check in self.posterior_checks
         )
 
     def require_limits(self) -> None:
-        """Raises TaskRefused if a limit of this version is not met; NaN is not met.
+        """Raises TaskRefused if a value exceeds this version's limits or is NaN.
 
-        The limits in a file only say what its writer judged by: they cannot loosen the present ones.
+        The limits recorded in a file are informative only: they cannot loosen the current ones.
         """
         limits = Limits()
         gap = 0.0 if self.fit is None else abs(self.bound - self.fit.bound) / max(1.0, abs(self.bound))
         measured = [
             ("condition number of the posterior precision", self.condition_precision, limits.condition_precision),
-            ("relative difference of fitted and recomputed bound", gap, limits.bound_relative_difference),
+            ("relative difference between fitted and recomputed bound", gap, limits.bound_relative_difference),
         ]
         for check in self.posterior_checks:
-            route, limit = f"of the exact posterior and its {check.method} route", limits.posterior_relative_difference
+            routes, limit = f"between the QR and {check.method} posteriors", limits.posterior_relative_difference
             measured += [
-                (f"relative difference in mean {route}", check.mean_relative_difference, limit),
-                (f"relative difference in covariance {route}", check.covariance_relative_difference, limit),
-                (f"KL {route}", abs(check.kl or 0.0), limits.posterior_kl),
+                (f"relative difference in mean {routes}", check.mean_relative_difference, limit),
+                (f"relative difference in covariance {routes}", check.covariance_relative_difference, limit),
+                (f"KL {routes}", abs(check.kl or 0.0), limits.posterior_kl),
             ]
         for what, value, limit in measured:
             if not value <= limit:
                 raise TaskRefused(
                     f"task {self.dataset} split {self.split} is refused: the {what} is {value:.3g}, "
-                    f"its limit {limit:g}; refit it with a larger noise floor or jitter"
+                    f"expected at most {limit:g}; refit it with a larger noise floor or jitter"
                 )
 
 
@@ -117,10 +117,10 @@ class CertifiedTask(NamedTuple):
 
 
 def certify(problem: Task, fit: Fit | None = None) -> Certificate:
-    """Everything a certificate says, computed afresh from a task and its data (limits are not judged here).
+    """Computes a task's certificate from the task and its data, without checking the limits.
 
     Raises:
-        TaskRefused: one of the computations of the posterior breaks down.
+        TaskRefused: a computation of the posterior fails numerically.
     """
     task, truth = problem.frozen, problem.truth
     try:
@@ -150,7 +150,7 @@ def certify(problem: Task, fit: Fit | None = None) -> Certificate:
 
 
 def _posterior_checks(problem: Task) -> tuple[PosteriorCheck, ...]:
-    """The routes to the posterior that scores do not take, each compared with the one they do."""
+    """Compares the posterior used for scoring (QR) with that of each alternative route."""
     mean, tril = problem.truth.posterior.mean, problem.truth.covariance_tril
     data = problem.Phi, problem.y, problem.noise_variance
     other = blr_posterior_cholesky(*data)
@@ -182,40 +182,38 @@ def _condition(tril: Tensor) -> float:
 def _bound_from_features(problem: Task) -> float:
     """Titsias's bound through the features: log N(y; 0, ΦΦᵀ + σ²I) − Σ_n (k(x_n,x_n) − ‖φ(x_n)‖²)/(2σ²).
 
-    For an RBF grid the prior is ΦΦᵀ itself, nothing is lost, and the bound is the log evidence.
+    For an RBF grid the prior covariance is exactly ΦΦᵀ, so the bound equals the log evidence.
     """
     task, evidence = problem.frozen, problem.truth.log_evidence
-    lost = problem.N * task.outputscale - problem.Phi.square().sum()
-    return float(evidence if task.features == "rbf-grid" else evidence - lost / (2 * task.noise_variance))
+    missing_trace = problem.N * task.outputscale - problem.Phi.square().sum()
+    return float(evidence if task.features == "rbf-grid" else evidence - missing_trace / (2 * task.noise_variance))
 
 
 def differences(stored: Certificate, fresh: Certificate) -> list[str]:
-    """What a stored certificate says otherwise than one computed afresh; empty if it holds.
+    """How a stored certificate differs from a recomputed one; empty if they agree.
 
-    Deterministic float64 results differ between machines by rounding: 1e-8 relative is far above that. A condition
-    number hangs on the smallest singular value, which may carry a percent of error; a rounding error is compared in
-    order of magnitude alone.
+    Deterministic float64 results differ between machines by rounding, far less than 1e-8 relative. Condition numbers
+    depend on the smallest singular value, which may be off by 1 %. Rounding errors are compared by order of magnitude.
     """
     found = []
     close = {"log_evidence": 1e-8, "bound": 1e-8, "condition_inducing": 1e-2, "condition_precision": 1e-2}
     for name in Certificate.model_fields:
-        said, got = getattr(stored, name), getattr(fresh, name)
-        near = name in close and math.isclose(said, got, rel_tol=close[name])
-        if not (said == got or near or name in ("posterior_checks", "limits", "fit")):
-            found.append(f"its certificate says {name} {said}, recomputed {got}")
+        old, new = getattr(stored, name), getattr(fresh, name)
+        near = name in close and math.isclose(old, new, rel_tol=close[name])
+        if not (old == new or near or name in ("posterior_checks", "limits", "fit")):
+            found.append(f"its certificate says {name} {old}, recomputed {new}")
     if [check.method for check in stored.posterior_checks] != [check.method for check in fresh.posterior_checks]:
-        found.append("its certificate holds other checks of the posterior than this version makes")
-    elif stored.largest_difference() > max(100 * fresh.largest_difference(), 1e-10):
-        found.append(f"its certificate says the posterior is known to {stored.largest_difference():.1e}, "
-                     f"recomputed {fresh.largest_difference():.1e}")  # fmt: skip
+        found.append("its certificate lists different posterior checks from those of this version")
+    elif (old := stored.largest_difference()) > max(100 * (new := fresh.largest_difference()), 1e-10):
+        found.append(f"its certificate says the posterior is accurate to {old:.1e}, recomputed {new:.1e}")
     return found
 
 
 def read_certified(path: Path) -> tuple[FrozenTask, Certificate | None]:
-    """A task file, and the certificate beside it where there is one.
+    """A task file, and the certificate next to it if there is one.
 
     Raises:
-        InputError: one of the two is not valid, or the certificate is that of another task.
+        InputError: either is not valid, or the certificate belongs to another task.
     """
     task, beside = read_task(path), certificate_path(path)
     if not is_file(beside):
@@ -227,10 +225,10 @@ def read_certified(path: Path) -> tuple[FrozenTask, Certificate | None]:
 
 
 def certificate_of(task: FrozenTask, text: str | bytes, where: Path) -> Certificate:
-    """A task's certificate from its text.
+    """Parses a task's certificate.
 
     Raises:
-        InputError: it is not `fsvi-certificate/1`, or that of another task.
+        InputError: it is not `fsvi-certificate/1`, or belongs to another task.
     """
     try:
         certificate = Certificate.model_validate_json(text)
@@ -245,15 +243,15 @@ def certificate_of(task: FrozenTask, text: str | bytes, where: Path) -> Certific
 
 
 def save(built: tuple[FrozenTask, Certificate | None], path: Path) -> None:
-    """Writes a task, and the certificate beside it if it has one.
+    """Writes a task, and its certificate next to it if it has one.
 
     Raises:
-        InputError: the place is not writable.
+        InputError: the path is not writable.
         TaskRefused: a number of the certificate is not finite.
     """
     task, certificate = built
     if certificate is None:
-        certificate_path(path).unlink(missing_ok=True)  # of what stood there before
+        certificate_path(path).unlink(missing_ok=True)  # a stale one, of the task previously stored there
     else:
         write_atomically(certificate_path(path), f"{certificate_json(certificate, indent=2)}\n".encode())
     write_task(path, task)
@@ -265,7 +263,7 @@ def certificate_path(task_path: Path) -> Path:
 
 
 def certificate_json(certificate: Certificate, indent: int | None = None) -> str:
-    """A certificate as text.
+    """A certificate as JSON.
 
     Raises:
         TaskRefused: a number is not finite.

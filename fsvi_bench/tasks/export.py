@@ -1,6 +1,6 @@
-"""Tasks for other tools: what a method may see of one, as a file that needs neither torch nor this package.
+"""Exports the training part of a task to a file that can be read without torch or this package.
 
-Inputs and targets are standardised as training has them. Test rows and the exact posterior are not among them.
+Inputs and targets are standardised, as in training. Test rows and the exact posterior are not exported.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fsvi_bench.tasks.task import Task, bind_task
 from fsvi_bench.tensorfile import write_tensor_file
 
 FORMAT = "fsvi-training-problem/1"
-FORMATS = {"npz": "npz", "safetensors": "safetensors", "task": "safetensors"}  #: and how their files end
+FORMATS = {"npz": "npz", "safetensors": "safetensors", "task": "safetensors"}  #: format -> file extension
 
 
 def training_tensors(problem: Task) -> dict[str, Tensor]:
     """X [N,D], y [N], Phi [N,k], noise_variance [], low [D], high [D] and the feature map, all float64.
 
-    `inducing_points` [k,D] (of an RBF grid: its centres), `lengthscales` [D], `outputscale` [], and, of whitened
-    features, `feature_tril` [k,k] = chol(k(Z,Z) + jitter·I) make φ at any further input.
+    `inducing_points` [k,D] (the centres of an RBF grid), `lengthscales` [D], `outputscale` [] and, for whitened
+    features, `feature_tril` [k,k] = chol(k(Z,Z) + jitter·I) define φ at any other input.
     """
     low, high = problem.bounding_box
     own = {"X": problem.X, "y": problem.y, "Phi": problem.Phi, "noise_variance": problem.noise_variance}
@@ -45,15 +45,15 @@ def split_path(out: Path, dataset: str, split: int, ending: str = "safetensors")
 def export_task(
     task: FrozenTask, certificate: Certificate | None, out: Path, form: str, data_dir: Path | None = None
 ) -> Path:
-    """Writes a task in one of the formats into a folder and returns the file's path.
+    """Writes a task to a folder in one of `FORMATS` and returns the file's path.
 
-    `task` is the frozen task itself (`fsvi-task/1`), with the certificate beside it, if it has one. `npz` and
-    `safetensors` are what a method may see of it. With those tensors go words that tell the problem from others, in an
-    `npz` as arrays of text without an axis; `task_sha256` goes into the posterior's file.
+    `task` writes the frozen task itself (`fsvi-task/1`) and its certificate, if any. `npz` and `safetensors` write
+    `training_tensors` and metadata that identify the problem (in an `npz`, as zero-dimensional text arrays). Copy its
+    `task_sha256` to the posterior file.
 
     Raises:
-        InputError: an unknown format, raw data that cannot be had, features that are not finite, or a place that is not
-            writable.
+        InputError: the format is unknown, the raw data cannot be loaded, the features are not finite, or the path is
+            not writable.
     """
     if form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
@@ -63,13 +63,13 @@ def export_task(
         return path
     tensors = training_tensors(bind_task(task, data_dir))
     if not bool(tensors["Phi"].isfinite().all()):
-        raise InputError(f"the features of {task.dataset} split {task.split} are not finite")
-    words = {name: str(getattr(task, name)) for name in ("dataset", "split", "features", "k")}
-    words |= {"format": FORMAT, "task_sha256": task.sha256}
+        raise InputError(f"the features of {task.dataset} split {task.split} are not finite; build the task again")
+    metadata = {name: str(getattr(task, name)) for name in ("dataset", "split", "features", "k")}
+    metadata |= {"format": FORMAT, "task_sha256": task.sha256}
     if form == "safetensors":
-        write_tensor_file(path, tensors, words)
+        write_tensor_file(path, tensors, metadata)
         return path
-    arrays: dict[str, Any] = tensors | words
+    arrays: dict[str, Any] = tensors | metadata
     np.savez(stream := io.BytesIO(), **arrays)
     write_atomically(path, stream.getvalue())
     return path

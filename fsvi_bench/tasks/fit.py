@@ -1,9 +1,9 @@
-"""Sparse GP regression (Titsias 2009) fitted to one training split: where a task's features come from.
+"""Fits the sparse GP regression (Titsias 2009) that supplies a task's features, on one training split.
 
-Settings follow Burt et al. (2020), appendix F.2: ARD RBF kernel, lengthscales 1, noise variance 1e-4 at the start,
-inducing points drawn from the training inputs, L-BFGS for at most 5000 iterations. The model is GPyTorch's; the bound
-is a marginal log likelihood of our own, since GPyTorch's takes four times as long and is a mean per data point, which
-changes when L-BFGS stops.
+Settings follow Burt et al. (2020), appendix F.2: ARD RBF kernel, initial lengthscales 1 and noise variance 1e-4,
+inducing points drawn from the training inputs, at most 5000 iterations of L-BFGS. The model is GPyTorch's. The bound is
+our own marginal log likelihood: GPyTorch's takes four times as long, and it is a mean per data point, which changes
+when L-BFGS stops.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Array = NDArray[np.float64]
 
 
 class SparseGP(gpytorch.models.ExactGP):  # type: ignore[misc]
-    """The sparse GP of standardised inputs X [N,D] and targets y [N] with inducing points Z [k,D], as a fit starts."""
+    """Sparse GP on standardised X [N,D] and y [N] with inducing points Z [k,D], at its initial parameters."""
 
     def __init__(self, X: Array, y: Array, Z: Array, settings: FitSettings) -> None:
-        # GPyTorch's default floor of 1e-4 would put the paper's start at minus infinity in raw space.
+        # With GPyTorch's default floor of 1e-4 the paper's initial noise would be minus infinity in raw space.
         likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=GreaterThan(settings.noise_floor))
         super().__init__(torch.from_numpy(X), torch.from_numpy(y), likelihood)
         kernel = ScaleKernel(RBFKernel(ard_num_dims=X.shape[1]))
         self.mean_module = gpytorch.means.ZeroMean()
         self.covar_module = InducingPointKernel(kernel, torch.from_numpy(Z.copy()), likelihood)
         self.double()
-        # Double tensors: from a Python float GPyTorch would keep seven digits.
+        # Double tensors, because GPyTorch rounds Python floats to single precision.
         one = torch.tensor(1.0, dtype=torch.float64)
         kernel.base_kernel.lengthscale, kernel.outputscale = one, one
         likelihood.noise = settings.initial_noise_variance * one
@@ -52,7 +52,7 @@ class SparseGP(gpytorch.models.ExactGP):  # type: ignore[misc]
 class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
     """Titsias's bound of a `SparseGP` on its training data: `mll(model).backward()`.
 
-    It is the total over all points, in nats, where GPyTorch's marginal log likelihoods are means per point.
+    Unlike GPyTorch's marginal log likelihoods, which are means per point, it is the total in nats.
     """
 
     def __init__(self, likelihood: gpytorch.likelihoods.GaussianLikelihood, model: SparseGP, jitter: float) -> None:
@@ -65,7 +65,7 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
         )
         self._transforms = [model.constraint_for_parameter_name(name).transform for name in scales]
         self.raw = [model.covar_module.inducing_points, *map(model.get_parameter, scales)]
-        # The parameters become views of one vector: setting it sets them all, in one copy per evaluation.
+        # The parameters become views of one vector, so that one copy per evaluation sets them all.
         self.vector = torch.nn.utils.parameters_to_vector(self.raw).detach()
         torch.nn.utils.vector_to_parameters(self.vector, self.raw)
         X, y = model.train_inputs[0].numpy(), model.train_targets.numpy()
@@ -74,7 +74,7 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
     def forward(self, model: SparseGP) -> Tensor:
         bound, gradient = self.value_and_gradient()
         raw = torch.nn.utils.parameters_to_vector(self.raw)
-        # The product is 0, and its derivative the gradient; it has no second one, so that asking for it is an error.
+        # The product is 0 and its derivative is the gradient. There is no second derivative; requesting it is an error.
         return torch.from_numpy(gradient) @ (raw - raw.detach()) + bound
 
     @torch.no_grad()
@@ -82,29 +82,29 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
         """The bound and its gradient in `raw`, GPyTorch's unconstrained parameters, as one vector.
 
         Raises:
-            NotPositiveDefiniteError: k(Z,Z) cannot be factorised there.
+            NotPositiveDefiniteError: k(Z,Z) cannot be factorised at these parameters.
         """
         Z, *raw = self.raw
         lengthscales, outputscale, noise = (f(r).numpy() for f, r in zip(self._transforms, raw, strict=True))
-        with np.errstate(all="ignore"):  # where numbers overflow the bound is not finite, and refuses itself
+        with np.errstate(all="ignore"):  # on overflow the bound is not finite, which the evaluation raises itself
             bound, by_Z, by_lengthscales, *by_others = self._evaluate(
                 Z.numpy(), lengthscales[0], outputscale.item(), noise.item()
             )
-        # Each constraint is softplus plus a constant, so its derivative is the logistic function: autograd through
-        # them would cost a tenth of the whole evaluation on a small data set.
+        # Each constraint is softplus plus a constant, so its derivative is the logistic function. Autograd would add
+        # 10 % to the evaluation time on a small data set.
         slopes = torch.sigmoid(self.vector[by_Z.size :]).numpy()
         return bound, np.concatenate([by_Z.ravel(), slopes * np.concatenate([by_lengthscales, by_others])])
 
 
-TOO_FAR = 1e100  #: nats, in place of a bound that cannot be computed
+TOO_FAR = 1e100  #: nats, returned if the bound cannot be computed
 
 
 def minus_bound(vector: Array, bound: CollapsedBound) -> tuple[float, Array]:
-    """What SciPy minimises, with its gradient, at a vector of the raw parameters, to which the model's are set."""
+    """SciPy's objective and gradient at a vector of raw parameters; sets the model's parameters to it."""
     bound.vector.copy_(torch.from_numpy(vector))
     try:
         value, gradient = bound.value_and_gradient()
-    except (NotPositiveDefiniteError, ValueError):  # one step too far: the line search turns back
+    except (NotPositiveDefiniteError, ValueError):  # the step was too long; the line search backtracks
         return TOO_FAR, np.zeros_like(vector)
     return -value, -gradient
 
@@ -112,11 +112,10 @@ def minus_bound(vector: Array, bound: CollapsedBound) -> tuple[float, Array]:
 def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator) -> tuple[SparseGP, Fit]:
     """Maximises the collapsed bound for standardised inputs X [N,D] and targets y [N].
 
-    Inducing points start at `settings.k` distinct training inputs drawn by `rng`.
+    The initial inducing points are `settings.k` distinct training inputs drawn by `rng`.
 
     Raises:
         InputError: there are fewer distinct training inputs than inducing points.
-        NotPositiveDefiniteError: k(Z,Z) cannot be factorised at the start.
     """
     started = time.perf_counter()
     model = SparseGP(X, y, _draw_inducing_points(X, settings.k, rng), settings)
@@ -145,10 +144,10 @@ def fit_sgpr(X: Array, y: Array, settings: FitSettings, rng: np.random.Generator
 
 
 def _draw_inducing_points(X: Array, k: int, rng: np.random.Generator) -> Array:
-    """k distinct training inputs: a repeated one would make k(Z,Z) singular from the start."""
+    """k distinct training inputs, since a duplicate would make k(Z,Z) singular."""
     distinct = np.unique(X, axis=0)
     if len(distinct) < k:
-        raise InputError(f"k = {k} inducing points are asked of {len(distinct)} distinct training inputs; lower k")
+        raise InputError(f"k is {k}, expected at most the {len(distinct)} distinct training inputs; choose a smaller k")
     return rng.choice(distinct, k, replace=False)
 
 

@@ -1,7 +1,7 @@
 """The frozen task, `fsvi-task/1`: features, noise, standardisation and split, in one small safetensors file.
 
-Scoring needs the raw inputs too, since features depend on them (`fsvi_bench.tasks.task`). The file of a task on a
-published data set does not hold them; that of a task on the user's own data does, as the further tensors `X` and `y`.
+Scoring also needs the raw inputs, since the features depend on them (`fsvi_bench.tasks.task`). They are not stored for
+a published data set. For the user's own data they are stored as additional tensors `X` and `y`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFINING_METADATA = ("format", "dataset", "split", "data_sha256", "features")
 
 @dataclass(frozen=True, eq=False)
 class FrozenTask:
-    """One frozen task; tensors are float64 on the CPU, index arrays int64. Standard deviations are population ones."""
+    """One frozen task: tensors are float64 on the CPU, index arrays int64, standard deviations population ones."""
 
     dataset: str
     split: int
@@ -46,7 +46,7 @@ class FrozenTask:
     target_std: Float[Tensor, ""]
     train_index: Int[Tensor, " N"]
     test_index: Int[Tensor, " N_test"]
-    own_data: RawData | None = None  #: the raw data, where they are the user's and no published data set's
+    own_data: RawData | None = None  #: the raw data, if they are the user's own
 
     @property
     def k(self) -> int:
@@ -66,7 +66,7 @@ class FrozenTask:
     def sha256(self) -> str:
         """The task's identity: SHA-256 over its defining metadata and its tensors' names, types, shapes and bytes.
 
-        It does not depend on how the file is laid out, nor on further metadata.
+        It does not depend on the file layout or on other metadata.
         """
         digest = hashlib.sha256()
         for key in DEFINING_METADATA:
@@ -77,7 +77,7 @@ class FrozenTask:
         return digest.hexdigest()
 
 
-#: The axes of each tensor: the annotations above are the file's format.
+#: The axes of each tensor. The annotations above define the file format.
 _AXES = {name: hint.dim_str.split() for name, hint in get_type_hints(FrozenTask).items() if hasattr(hint, "dim_str")}
 _OWN_AXES = {"X": ["n", "D"], "y": ["n"]}
 TENSOR_NAMES = tuple(_AXES)
@@ -87,7 +87,7 @@ def write_task(path: Path, task: FrozenTask) -> None:
     """Writes a task file atomically.
 
     Raises:
-        InputError: the place is not writable.
+        InputError: the path is not writable.
     """
     own = task.own_data
     data = {} if own is None else {"X": torch.from_numpy(own.X), "y": torch.from_numpy(own.y)}
@@ -95,16 +95,16 @@ def write_task(path: Path, task: FrozenTask) -> None:
 
 
 def read_task(path: Path) -> FrozenTask:
-    """Reads and checks a task file.
+    """Reads and validates a task file.
 
     Raises:
-        InputError: it is not a valid `fsvi-task/1` file; says which field is wrong, what was got and expected.
+        InputError: it is not a valid `fsvi-task/1` file; the message names the field, what was got and expected.
     """
     return task_of(read_tensor_file(path, FORMAT, DEFINING_METADATA))
 
 
 def task_of(content: TensorFile) -> FrozenTask:
-    """The task that a file's tensors and metadata make.
+    """The task defined by a file's tensors and metadata.
 
     Raises:
         InputError: as `read_task`.
@@ -144,7 +144,7 @@ def _assemble(content: TensorFile) -> FrozenTask:
 
 
 def _check_values(content: TensorFile, task: FrozenTask) -> None:
-    """Everything that shapes do not say: positive scales, data that fit, each row once."""
+    """Checks values beyond shapes: positive scales, matching data, each row at most once."""
     n = _check_source(content, task)
     for name in ("lengthscales", "outputscale", "noise_variance", "input_std", "target_std"):
         smallest = float(task.tensors[name].min())
@@ -152,24 +152,26 @@ def _check_values(content: TensorFile, task: FrozenTask) -> None:
             raise content.error(f"'{name}' holds {smallest:g}, expected positive numbers; export the task again")
     if float(task.jitter) < 0:
         raise content.error(f"'jitter' is {float(task.jitter):g}, expected 0 or more; export the task again")
-    # The RBF grid is defined on raw inputs and targets; numbers that say otherwise would be silently ignored.
+    # The RBF grid is defined on raw inputs and targets; other values would be silently ignored.
     unscaled = {"outputscale": 1, "input_std": 1, "target_std": 1, "jitter": 0, "input_mean": 0, "target_mean": 0}
     for name, value in unscaled.items():
         if task.features == "rbf-grid" and bool((task.tensors[name] != value).any()):
-            raise content.error(f"'{name}' of an rbf-grid task is not {value}, as the format has it; export it again")
+            raise content.error(
+                f"'{name}' of an rbf-grid task is not {value}, which the format requires; export it again"
+            )
     both = torch.cat([task.train_index, task.test_index])
     if int(both.min()) < 0 or int(both.max()) >= n:
         raise content.error(f"row numbers run from {int(both.min())} to {int(both.max())}, expected 0 to {n - 1}")
     # Own data without test rows are scored at their training rows.
     once = (task.train_index, task.test_index) if task.own_data else (both,)
     if max(int(index.bincount().max()) for index in once) > 1:
-        raise content.error("a row stands twice in 'train_index' and 'test_index', expected each row once")
+        raise content.error("'train_index' and 'test_index' contain a row twice, expected each row at most once")
 
 
 def _check_source(content: TensorFile, task: FrozenTask) -> int:
-    """The data in the file have the task's hash, or its data set has a card that the task fits; returns their rows."""
+    """Checks the hash of the user's own data, or the task against its data set's card; returns the number of rows."""
     if task.own_data is not None:
-        if fault := fault_of_name(task.dataset):
+        if fault := name_fault(task.dataset):
             raise content.error(f"metadata 'dataset' is {fault}")
         if (got := task.own_data.sha256) != task.data_sha256:
             raise content.error(f"'X' and 'y' have SHA-256 {got}, expected {task.data_sha256}; save the task again")
@@ -184,10 +186,10 @@ def _check_source(content: TensorFile, task: FrozenTask) -> int:
     return card.n
 
 
-def fault_of_name(name: str) -> str | None:
-    """What keeps a name from being that of the user's own data."""
+def name_fault(name: str) -> str | None:
+    """Why a name is not allowed for the user's own data, or None."""
     if name in card_names():
         return f"'{name}', the name of a published data set, but the data are your own; choose another name"
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name):
-        return f"{quoted(name)}, expected up to 60 letters, digits, - and _; choose such a name"
+        return f"{quoted(name)}, expected up to 60 letters, digits, - and _; choose another name"
     return None

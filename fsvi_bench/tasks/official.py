@@ -1,4 +1,4 @@
-"""Tasks by name: the official ones, which are frozen, certified and the same for everybody, and those fitted here."""
+"""Tasks by name: the official ones, which are frozen, certified and identical for everyone, and locally fitted ones."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ Place = tuple[str, int]  #: (data set, split)
 
 
 def official_path(dataset: str) -> Path:
-    """Where the official tasks of a data set lie, if it has some."""
+    """Path of a data set's official tasks; the file may not exist."""
     return resource_dir("datasets") / dataset / "tasks" / f"{TASK_SET}.safetensors"
 
 
 def official_splits(dataset: str) -> list[int]:
-    """The splits of a data set that have an official task, ascending; none of a data set that has no such file."""
+    """The splits of a data set that have an official task, ascending; empty if it has no such file."""
     path = official_path(dataset)
     return splits_of(path) if is_file(path) else []
 
 
 def find_task(dataset: str, split: int, *, official: bool = True) -> CertifiedTask | None:
-    """The task of a split: the official one, if it may be that, else one that was fitted here; None if there is none.
+    """The task of a split: the official one if allowed, else one fitted locally; None if neither exists.
 
     Raises:
-        InputError: there is no such split, or the official tasks are damaged.
-        TaskRefused: the certificate fails the limits of this version.
+        InputError: the split does not exist, or the official tasks are damaged.
+        TaskRefused: the certificate exceeds the limits of this version.
     """
     path = official_path(dataset)
     if official and is_file(path) and split in splits_of(path):
@@ -52,30 +52,30 @@ def find_task(dataset: str, split: int, *, official: bool = True) -> CertifiedTa
 
 @lru_cache(256)
 def read_official(dataset: str, split: int) -> CertifiedTask:
-    """An official task and its certificate, which stands for it: `fsvi-bench tasks verify` computes that again.
+    """An official task and its certificate, which is trusted here; `fsvi-bench tasks verify` recomputes it.
 
     Raises:
-        InputError: it is not there, or damaged.
-        TaskRefused: its certificate fails the limits of this version.
+        InputError: the task is missing or damaged.
+        TaskRefused: the certificate exceeds the limits of this version.
     """
     path = official_path(dataset)
     found = read_member(path, split)
     if found.task.dataset != dataset:
-        raise InputError(f"{path} holds {found.task.dataset}; install the package again")
+        raise InputError(f"{path} contains {found.task.dataset}, expected {dataset}; install the package again")
     found.certificate.require_limits()
     return found
 
 
 def require_official(dataset: str, splits: Sequence[int] | None = None) -> list[int]:
-    """These splits of a data set, all unless some are named.
+    """The given splits of a data set, by default all official ones.
 
     Raises:
-        InputError: there is no such data set, or no official task of one of them.
+        InputError: the data set does not exist, or a split has no official task.
     """
     if not (found := official_splits(load_card(dataset).name)):
         raise InputError(
             f"{dataset} has no official tasks; build tasks with `fsvi-bench tasks build --dataset {dataset} "
-            "--out tasks`, and give the files that it writes"
+            "--out tasks`, and pass the files it writes"
         )
     chosen = found if splits is None else list(splits)
     if missing := [split for split in chosen if split not in found]:
@@ -84,13 +84,13 @@ def require_official(dataset: str, splits: Sequence[int] | None = None) -> list[
 
 
 class Source(NamedTuple):
-    """Where one task lies: in a file of its own, or as a split of a set."""
+    """Location of one task: its own file, or a split of a task set."""
 
     path: Path
     split: int | None = None
 
     def __str__(self) -> str:
-        """As users name it: `boston:0` of an official task, else its file's path."""
+        """The name that users type: `boston:0` for an official task, else the file's path."""
         dataset = self.path.parent.parent.name
         where = dataset if self.path == official_path(dataset) else self.path
         return str(where) if self.split is None else f"{where}:{self.split}"
@@ -99,7 +99,7 @@ class Source(NamedTuple):
         """The task, and its certificate if it has one.
 
         Raises:
-            InputError: one of them is not valid, or they do not match.
+            InputError: either is not valid, or they do not match.
         """
         if self.split is None:
             return read_certified(self.path)
@@ -108,17 +108,15 @@ class Source(NamedTuple):
 
 
 def sources(name: str | Path) -> list[Source]:
-    """The tasks that a name stands for: a task file, a file of a set, a folder with such files, `boston` or `boston:0`.
+    """The tasks of a name: a task file, a task-set file, a folder with such files, `boston` or `boston:0`.
 
     Raises:
-        InputError: it stands for none.
+        InputError: there are none.
     """
     path, (dataset, colon, split) = Path(name), str(name).partition(":")
-    if is_directory(path):  # what lies here goes before official tasks of the same name
+    if is_directory(path):  # local files take precedence over official tasks of the same name
         if not (files := sorted(path.rglob("*.safetensors"))):
-            raise InputError(
-                f"no task lies in {path}, whose files end in .safetensors; name the folder that holds them"
-            )
+            raise InputError(f"{path} contains no task files (*.safetensors); name the folder that contains them")
         return [source for file in files for source in _of_file(file)]
     if not is_file(path):
         if dataset in card_names():
@@ -134,10 +132,10 @@ def _of_file(path: Path) -> list[Source]:
 
 
 def read_named(name: str | Path) -> tuple[FrozenTask, Certificate | None]:
-    """The one task that is named by its file, or as `boston:0`.
+    """The single task named by its file, or as `boston:0`.
 
     Raises:
-        InputError: there is none, there are several, or it is not valid.
+        InputError: there is none, there are several, or the task is not valid.
     """
     found = [Source(Path(name))] if is_file(Path(name)) or ":" not in str(name) else sources(name)
     if len(found) > 1:
@@ -146,10 +144,7 @@ def read_named(name: str | Path) -> tuple[FrozenTask, Certificate | None]:
 
 
 class TaskSet:
-    """Tasks by data set and split, in the order in which they are shown, and the problems that they make of the data.
-
-    Problems are made when they are asked for, and the last few are kept.
-    """
+    """Tasks by data set and split, in display order; binds each to its data on request and caches the last few."""
 
     def __init__(self, tasks: Mapping[Place, FrozenTask], load: Callable[[FrozenTask], Task] = bind_task) -> None:
         self.tasks = tasks
@@ -170,11 +165,11 @@ class TaskSet:
 
 
 def official_tasks(datasets: Sequence[str], data_dir: Path | None = None) -> TaskSet:
-    """Every official task of some data sets.
+    """All official tasks of some data sets.
 
     Raises:
-        InputError: a file of them is damaged.
-        TaskRefused: a certificate fails the limits of this version.
+        InputError: a task file is damaged.
+        TaskRefused: a certificate exceeds the limits of this version.
     """
     places = [(dataset, split) for dataset in datasets for split in official_splits(dataset)]
     tasks = {place: read_official(*place).task for place in places}
@@ -182,27 +177,28 @@ def official_tasks(datasets: Sequence[str], data_dir: Path | None = None) -> Tas
 
 
 def list_tasks() -> dict[str, int]:
-    """The data sets that have tasks, by name, and how many splits each has."""
+    """The data sets that have tasks, and their numbers of splits."""
     return {name: load_card(name).splits.count for name in card_names()}
 
 
 @one_thread()
 def load_task(name_or_path: str | Path, split: int = 0) -> Task:
-    """A data set's task of one split, or that of a file.
+    """Loads a data set's task of one split, or a task file.
 
-    An official task is read; a data set's that has none is fitted now, on one thread (seconds to minutes), and kept in
-    the cache.
+    An official task is read from the package. A split without one is fitted on one thread (seconds to minutes) and
+    cached.
 
     Args:
-        name_or_path: one of `list_tasks()`, else a task file (`fsvi-task/1`) or `boston:0`, whose split is its own.
+        name_or_path: one of `list_tasks()`, a task file (`fsvi-task/1`), or `boston:0`.
+        split: used only with the name of a data set.
 
     Raises:
-        InputError: there is no such data set, split or file, the file is not valid, or its data cannot be had.
-        TaskRefused: the exact posterior cannot be computed to its limits.
+        InputError: the data set, split or file does not exist, the file is not valid, or its data cannot be loaded.
+        TaskRefused: the exact posterior cannot be computed to the required accuracy.
     """
     if not isinstance(name_or_path, str | Path):
         raise InputError(
-            f"the task's name is of type {type(name_or_path).__name__}, expected text or a path; give one of "
+            f"the task's name is of type {type(name_or_path).__name__}, expected a string or a path; pass one of "
             "list_tasks(), or the path of a task file"
         )
     name, path, split = str(name_or_path), Path(name_or_path), whole_number("split", split)
@@ -214,6 +210,6 @@ def load_task(name_or_path: str | Path, split: int = 0) -> Task:
     found = find_task(name, split)
     if found is None:
         found = build_task(load_card(name), split)
-        with contextlib.suppress(InputError):  # no room: it is fitted again
+        with contextlib.suppress(InputError):  # if the cache is not writable the task is fitted again next time
             save(found, cached_task_path(load_card(name), split))
     return replace(bind_task(found.task), fit=found.certificate.fit)

@@ -1,4 +1,4 @@
-"""Tasks on data of the user's own, from arrays: fitted here, or with the features of a GP that was fitted elsewhere."""
+"""Tasks on the user's own arrays, with features fitted here or taken from a GP fitted elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fsvi_bench.errors import InputError, invalid_field, quoted
 from fsvi_bench.seeds import derived_generator
 from fsvi_bench.tasks.build import fit_task, new_task
 from fsvi_bench.tasks.card import FitSettings
-from fsvi_bench.tasks.frozen import fault_of_name
+from fsvi_bench.tasks.frozen import name_fault
 from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tasks.splits import standard_splits
 from fsvi_bench.tasks.task import Task
@@ -33,7 +33,7 @@ def _options(**given: Any) -> _Options:
         options = _Options(**given)
     except ValidationError as error:
         raise InputError(invalid_field(error)) from error
-    if fault := fault_of_name(options.name):
+    if fault := name_fault(options.name):
         raise InputError(f"name is {fault}")
     return options
 
@@ -42,27 +42,27 @@ def _options(**given: Any) -> _Options:
 def make_task(
     X: ArrayLike, y: ArrayLike, *, k: int = 100, test_fraction: float = 0.1, seed: int = 1, name: str = "own"
 ) -> Task:
-    """Fits a sparse GP to data of the user's own, as the official tasks' are, and certifies the task that comes of it.
+    """Fits a sparse GP to the user's own data, as for the official tasks, and certifies the resulting task.
 
-    It takes one thread: for problems of this size two are slower.
+    Uses one thread: two are slower for problems of this size.
 
     Args:
-        X, y: inputs [n,D] and targets [n], not standardised: NumPy, torch or pandas.
-        k: inducing points, and so features and weights.
-        test_fraction: how many of the rows are held out.
-        seed: of the rows that are held out, and of the inducing points that the fit starts with.
-        name: of the data; letters, digits, - and _.
+        X, y: inputs [n,D] and targets [n], not standardised; NumPy, torch or pandas.
+        k: number of inducing points, and hence of features and weights.
+        test_fraction: share of the rows that is held out.
+        seed: for the train/test split and the initial inducing points.
+        name: name of the data set; letters, digits, - and _.
 
     Raises:
-        InputError: data or settings are not as above.
-        TaskRefused: the exact posterior cannot be computed to its limits.
+        InputError: the data or settings are not valid.
+        TaskRefused: the exact posterior cannot be computed to the required accuracy.
     """
     options = _options(k=k, test_fraction=test_fraction, seed=seed, name=name)
     raw = _raw_data(X, y)
     rows = next(standard_splits(len(raw.y), 1, seed=options.seed, train_fraction=1 - options.test_fraction))
     if not min(map(len, rows)):
         raise InputError(
-            f"test_fraction {test_fraction} of {len(raw.y)} rows leaves none to train or to test on; choose another"
+            f"test_fraction is {test_fraction}, which leaves no training or no test rows of {len(raw.y)}; change it"
         )
     rng = derived_generator("sgpr", "own data", options.seed, "inducing points")
     return fit_task(name, 0, raw, rows, FitSettings(k=options.k), rng).certified()
@@ -72,11 +72,7 @@ def make_task(
 def task_of_model(
     kernel: str, tensors: dict[str, Any], X: Any, y: Any, X_test: Any, y_test: Any, name: str, jitter: float
 ) -> Task:
-    """The task of a model's kernel and tensors on data as they are, see `Task.from_gpytorch`.
-
-    Raises:
-        InputError, TaskRefused: as there.
-    """
+    """The task of a model's kernel and tensors on the data as given; see `Task.from_gpytorch`, also for errors."""
     options, D = _options(jitter=jitter, name=name), tensors["inducing_points"].shape[1]
     raw = _raw_data(X, y, columns=D)
     train = test = np.arange(len(raw.y))
@@ -95,10 +91,12 @@ def _raw_data(X: Any, y: Any, suffix: str = "", columns: int | None = None) -> R
     D = columns or inputs.shape[-1]
     if inputs.shape != (len(targets), D) or targets.ndim != 1 or not inputs.size:
         got = f"X{suffix} has shape {list(np.shape(X))} and y{suffix} {list(np.shape(y))}"
-        mend = "give one row and one target per data point" + (", and the model's columns" if columns else "")
-        raise InputError(f"{got}, expected [n, {columns or 'D'}] and [n]; {mend}")
+        fix = "give one row and one target per data point" + (", with the model's input columns" if columns else "")
+        raise InputError(f"{got}, expected [n, {columns or 'D'}] and [n]; {fix}")
     if not suffix and targets.min() == targets.max():
-        raise InputError(f"all {len(targets)} targets are {targets[0]:g}, expected different ones; give another target")
+        raise InputError(
+            f"all {len(targets)} targets are {targets[0]:g}, expected at least two values; choose another target"
+        )
     return RawData.of(inputs, targets)
 
 
@@ -107,12 +105,12 @@ def _numbers(values: Any, what: str) -> NDArray[np.float64]:
     for column in columns:
         if columns.count(column) > 1:
             raise InputError(
-                f"{what} has {columns.count(column)} columns named {quoted(str(column))}, expected different names; "
+                f"{what} has {columns.count(column)} columns named {quoted(str(column))}, expected unique names; "
                 "rename or drop one"
             )
         _numbers(values[column], f"column {str(column)!r} of {what}")
     if np.ma.is_masked(values):
-        raise InputError(f"{what} has masked entries, expected a number in each; fill them or drop such rows")
+        raise InputError(f"{what} has masked entries, expected only numbers; fill them or drop their rows")
     try:
         array = np.asarray(values.detach().cpu().double() if isinstance(values, torch.Tensor) else values)
         texts = array.dtype == object and any(isinstance(value, str) for value in array.flat)
@@ -120,7 +118,7 @@ def _numbers(values: Any, what: str) -> NDArray[np.float64]:
             raise TypeError
         numbers = array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what} does not hold numbers alone; encode it as numbers or leave it out") from error
+        raise InputError(f"{what} is not numeric, expected numbers only; encode it as numbers or drop it") from error
     if not np.isfinite(numbers).all():
         row = np.argwhere(~np.isfinite(numbers))[0][0]
         raise InputError(f"{what} holds NaN or infinity in row {row}, expected finite numbers; drop or fill such rows")

@@ -1,4 +1,4 @@
-"""Raw data: looked up in the data folder, then the user cache, then downloaded; the SHA-256 is checked every time."""
+"""Loads raw data from the data folder, the user cache or a download, in this order; always verifies the SHA-256."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class RawData:
 
     @staticmethod
     def of(X: Array, y: Array) -> RawData:
-        """Data that are identified by their values: SHA-256 over little-endian float64 X, then y."""
+        """Data identified by their values: SHA-256 over little-endian float64 X, then y."""
         digest = hashlib.sha256(X.astype("<f8").tobytes() + y.astype("<f8").tobytes())
         return RawData(np.ascontiguousarray(X), np.ascontiguousarray(y), digest.hexdigest())
 
 
 def cache_dir() -> Path:
-    """The user cache: `$FSVI_BENCH_CACHE`, else the platform's own place."""
+    """The user cache: `$FSVI_BENCH_CACHE`, else the platform's cache folder."""
     import pooch
 
     return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("fsvi-bench"))
 
 
 def load_raw(card: Card, split: int, data_dir: Path | None = None) -> RawData:
-    """A data set's raw data. `split` matters for the toy problem alone, whose splits are different draws.
+    """A data set's raw data. `split` matters only for the toy problem, whose splits are different draws.
 
     Raises:
-        InputError: the data cannot be found or fetched, or are not the ones that the card describes.
+        InputError: the data cannot be found or downloaded, or do not match the card.
     """
     source = card.source
     if isinstance(source, SklearnSource):
@@ -59,24 +59,24 @@ def load_raw(card: Card, split: int, data_dir: Path | None = None) -> RawData:
 
 
 def _places(source: FileSource, data_dir: Path | None) -> dict[str, Path]:
-    """Where the raw file may lie, in order: beneath the data folder, if one is named, and in the cache."""
+    """Candidate paths of the raw file, in order: in the data folder, if one is set, and in the cache."""
     places = {"cache": cache_dir() / "data" / source.path}
     named = data_dir or os.environ.get(DATA_VARIABLE)
     if not named:
         return places
     if not is_directory(Path(named)):
         where = "--data-dir" if data_dir else f"${DATA_VARIABLE}"
-        raise InputError(f"{where} names {named}, which is not a folder; name the folder that holds {source.path}")
+        raise InputError(f"{where} is {named}, which is not a folder; set it to the folder that contains {source.path}")
     return {"data folder": Path(named) / source.path, **places}
 
 
 def is_here(card: Card, data_dir: Path | None = None) -> bool:
-    """Whether the raw data can be had without a download."""
+    """Whether the raw data are available without a download."""
     return whereabouts(card, data_dir) != "to be downloaded"
 
 
 def whereabouts(card: Card, data_dir: Path | None = None) -> str:
-    """A few words on where the raw data are (not verified), or how they come about."""
+    """Where the raw data are (not verified), or how they are obtained, for display."""
     if isinstance(card.source, SklearnSource):
         return "bundled with scikit-learn"
     if not isinstance(card.source, FileSource):
@@ -86,7 +86,7 @@ def whereabouts(card: Card, data_dir: Path | None = None) -> str:
 
 
 def _download(card: Card, source: FileSource, places: dict[str, Path]) -> Path:
-    """Fetches the raw file into the cache and returns its path; a partial or altered download leaves nothing behind."""
+    """Downloads the raw file to the cache and returns its path; a partial or altered download is not kept."""
     import pooch
 
     target = places["cache"]
@@ -104,7 +104,7 @@ def _download(card: Card, source: FileSource, places: dict[str, Path]) -> Path:
                 downloader=pooch.HTTPDownloader(timeout=30),
             )
             return target
-        except OSError as error:  # all of requests' errors among them, of which some are ValueErrors too
+        except OSError as error:  # includes all errors of requests, some of which are also ValueErrors
             reason = f"{url}: {error.strerror or type(error).__name__}"
         except ValueError:
             raise InputError(
@@ -114,11 +114,11 @@ def _download(card: Card, source: FileSource, places: dict[str, Path]) -> Path:
     looked = " and ".join(map(str, places.values()))
     raise InputError(
         f"the {card.name} data are not on this machine (looked for {looked}) and cannot be downloaded ({reason}); "
-        f"put the file at {target}, or point --data-dir or ${DATA_VARIABLE} at a folder that holds {source.path}"
+        f"put the file at {target}, or point --data-dir or ${DATA_VARIABLE} at a folder that contains {source.path}"
     )
 
 
-_read_table = lru_cache(maxsize=4)(np.loadtxt)  # the file has just been verified, so the cached table is still its own
+_read_table = lru_cache(maxsize=4)(np.loadtxt)  # safe to cache: the file's hash is verified before each call
 
 
 def _load_file(card: Card, source: FileSource, data_dir: Path | None) -> RawData:
@@ -127,14 +127,14 @@ def _load_file(card: Card, source: FileSource, data_dir: Path | None) -> RawData
     if (got := sha256_of_file(path)) != source.sha256:
         raise InputError(
             f"{path} is not the {card.name} data: its SHA-256 is {got}, expected {source.sha256}; "
-            "delete the file and fetch it again"
+            "delete the file and download it again"
         )
     table = _read_table(path)
     columns = max(*card.feature_columns, card.target.column) + 1
     if len(table) != card.n or table.shape[1] < columns:
         raise InputError(
-            f"{path} holds {table.shape[0]} rows of {table.shape[1]} columns, but the card of {card.name} says "
-            f"{card.n} rows of at least {columns}; mend the card"
+            f"{path} has {table.shape[0]} rows and {table.shape[1]} columns, but the card of {card.name} expects "
+            f"{card.n} rows and at least {columns} columns; correct the card"
         )
     return RawData(table[:, card.feature_columns], table[:, card.target.column], source.sha256)
 
@@ -148,6 +148,6 @@ def _load_diabetes(expected: str) -> RawData:
     if raw.sha256 != expected:
         raise InputError(
             f"scikit-learn's bundled diabetes data have SHA-256 {raw.sha256}, expected {expected}; "
-            "install a scikit-learn version that ships the original data"
+            "install a scikit-learn version with the original data"
         )
     return raw

@@ -1,8 +1,8 @@
-"""A frozen task beside another fit of the same split: how far apart their bounds and exact predictions lie.
+"""Compares a frozen task with another fit of the same split, by their bounds and exact predictions.
 
-The start of a fit is the same bytes everywhere, and on one machine so is its end. Elsewhere it is not: L-BFGS makes
-thousands of steps on a bound with condition numbers of 1e4 to 1e8, and with another BLAS, which rounds otherwise, its
-path parts from the first. Both ends are good fits. `benchmarks/refit_kernels.py` measures how far apart they come out.
+A fit starts from the same bytes on every machine, and on one machine it is reproducible. Across machines it is not:
+L-BFGS takes thousands of steps on a bound with condition numbers of 1e4 to 1e8, and a BLAS that rounds differently
+leads to another path. Both results are good fits. `benchmarks/refit_kernels.py` measures how much they differ.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from fsvi_bench.tasks.certificate import CertifiedTask
 from fsvi_bench.tasks.raw import RawData
 from fsvi_bench.tasks.task import Task, bind_task
 
-#: How far a refit's predictions may end from the frozen task's: three to five times the most that was found with other
-#: kernels of BLAS, 0.066 and 0.019 (`benchmarks/README.md`). How far its bound may, the data set's card says.
+#: Tolerances for the predictions of a refit: three to five times the largest differences measured with other BLAS
+#: kernels, 0.066 and 0.019 (`benchmarks/README.md`). The tolerance for the bound is in the data set's card.
 MEAN_TOLERANCE = 0.2  #: predictive standard deviations of the frozen task, root mean square over test inputs
 SPREAD_TOLERANCE = 0.1  #: log ratio of predictive standard deviations, root mean square over test inputs
 
 
 @dataclass(frozen=True)
 class Distance:
-    """One quantity of both fits, and how far apart they are."""
+    """One quantity of both fits, and their difference."""
 
     what: str
     unit: str  #: of `apart` and `tolerance`
-    frozen: float  #: of a field over test inputs, its mean in standardised units
+    frozen: float  #: for a function of the test inputs, its mean in standardised units
     refitted: float
     apart: float
     tolerance: float
 
     @property
     def holds(self) -> bool:
-        """NaN does not hold."""
+        """Whether the difference is within the tolerance; False for NaN."""
         return self.apart <= self.tolerance
 
 
 @dataclass(frozen=True)
 class Refit:
-    """What a second fit of one split says of the frozen task."""
+    """The comparison of a frozen task with a second fit of its split."""
 
     dataset: str
     split: int
-    identical: bool  #: to the last bit
+    identical: bool  #: bitwise
     distances: tuple[Distance, ...]
-    other_versions: tuple[str, ...]  #: "scipy 1.17.0, then 1.16.3", of what is not what the frozen task was fitted with
+    other_versions: tuple[str, ...]  #: libraries whose version has changed, as "scipy 1.17.0, then 1.16.3"
 
     @property
     def holds(self) -> bool:
@@ -57,10 +57,10 @@ class Refit:
 
 
 def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Refit:
-    """The frozen task against a fit of the same split.
+    """Compares the frozen task with another fit of the same split.
 
     Raises:
-        InputError: the raw data are not the tasks'.
+        InputError: the raw data are not those of the tasks.
     """
     task, other = frozen.task, refitted.task
     fit, other_fit = frozen.certificate.fit, refitted.certificate.fit
@@ -70,8 +70,8 @@ def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Ref
     bound, other_bound = fit.bound_per_point, other_fit.bound_per_point
     (mean, sd), (other_mean, other_sd) = (_predictions(bind_task(each, raw=raw)) for each in (task, other))
     bounds = bound, other_bound, abs(bound - other_bound)
-    means = float(mean.mean()), float(other_mean.mean()), _size((other_mean - mean) / sd)
-    sds = float(sd.mean()), float(other_sd.mean()), _size((other_sd / sd).log())
+    means = float(mean.mean()), float(other_mean.mean()), _rms((other_mean - mean) / sd)
+    sds = float(sd.mean()), float(other_sd.mean()), _rms((other_sd / sd).log())
     distances = (
         Distance("bound per training point", "nats", *bounds, load_card(task.dataset).refit_tolerance),
         Distance("predictive means at test inputs (r.m.s.)", "predictive sd", *means, MEAN_TOLERANCE),
@@ -87,12 +87,12 @@ def compare(frozen: CertifiedTask, refitted: CertifiedTask, raw: RawData) -> Ref
 
 
 def _predictions(problem: Task) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Mean and standard deviation, noise included, of the exact posterior's predictions at the test inputs."""
+    """Mean and standard deviation (noise included) of the exact predictive at the test inputs."""
     truth, Phi = problem.truth, problem.Phi_test
     variance = predictive_variance(Phi, truth.covariance_tril, problem.noise_variance)
     return (Phi @ truth.posterior.mean[:, None])[:, 0], variance.sqrt()
 
 
-def _size(values: Float[Tensor, " n"]) -> float:
+def _rms(values: Float[Tensor, " n"]) -> float:
     """Root mean square."""
     return float(values.square().mean().sqrt())

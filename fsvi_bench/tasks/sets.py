@@ -1,7 +1,7 @@
 """All splits of a data set in one file, `fsvi-task-set/1`.
 
-Its tensors are those of `fsvi-task/1` with a leading axis of splits, and `certificate.<split>` in its metadata is the
-certificate of one of them.
+The tensors are those of `fsvi-task/1` with a leading axis of splits; the metadata key `certificate.<split>` holds each
+split's certificate.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def write_set(path: Path, members: Sequence[CertifiedTask]) -> None:
     """Writes the tasks of splits 0, 1, ... of one data set.
 
     Raises:
-        InputError: they are not that, or the place is not writable.
+        InputError: the members are not splits 0, 1, ... of one data set, or the path is not writable.
     """
     tasks = [member.task for member in members]
     shared = [{key: task.metadata[key] for key in _SHARED} for task in tasks]
     if [task.split for task in tasks] != list(range(len(tasks))) or any(each != shared[0] for each in shared):
-        raise InputError(f"{path}: a set holds splits 0, 1, ... of one data set, in order; give these")
+        raise InputError(f"{path}: got other tasks, expected splits 0, 1, ... of one data set, in order; pass these")
     tensors = {name: torch.stack([task.tensors[name] for task in tasks]) for name in TENSOR_NAMES}
     certificates = {
         f"certificate.{split}": certificate_json(member.certificate) for split, member in enumerate(members)
@@ -39,7 +39,7 @@ def write_set(path: Path, members: Sequence[CertifiedTask]) -> None:
 
 
 def is_set(path: Path) -> bool:
-    """Whether a file says that it is a set; whether it is one in earnest is found when it is read."""
+    """Whether a file declares this format; its content is validated when it is read."""
     try:
         read_tensor_file(path, FORMAT, ())
     except InputError:
@@ -48,10 +48,10 @@ def is_set(path: Path) -> bool:
 
 
 def splits_of(path: Path) -> list[int]:
-    """The splits that a file of a set holds, ascending.
+    """The splits in a task-set file, ascending.
 
     Raises:
-        InputError: it is no such file.
+        InputError: it is not a task-set file.
     """
     return list(range(_count(read_tensor_file(path, FORMAT, _SHARED))))
 
@@ -60,24 +60,24 @@ def _count(content: TensorFile) -> int:
     shapes = {name: list(tensor.shape) for name, tensor in content.tensors.items()}
     counts = {shape[0] if shape else 0 for shape in shapes.values()}
     if len(counts) != 1:
-        raise content.error(f"its tensors have shapes {shapes}, expected one number of splits in front of all")
+        raise content.error(f"its tensors have shapes {shapes}, expected the same leading axis of splits in all")
     return counts.pop()
 
 
 def read_member(path: Path, split: int) -> CertifiedTask:
-    """One task of a set, with its certificate. What is wrong with the others does not matter.
+    """One task of a set, with its certificate; the other tasks are not validated.
 
     Raises:
-        InputError: it is not there or not valid; says which field is wrong, what was got and expected.
+        InputError: the task is missing or not valid; the message names the field, what was got and expected.
     """
     content = read_tensor_file(path, FORMAT, _SHARED)
     if split not in range(count := _count(content)):
         raise InputError(f"{path} has no split {split}; its splits run from 0 to {count - 1}")
-    # Copies, for the reason that `read_tensor_file` has.
+    # Copies, for the reason given in `read_tensor_file`.
     tensors = {name: tensor[split].clone() for name, tensor in content.tensors.items()}
     name, metadata = Path(f"{path}:{split}"), content.metadata
     if (certificate := metadata.get(f"certificate.{split}")) is None:
-        raise InputError(f"{name} has no certificate beside it; install the package again")
+        raise InputError(f"{name} has no certificate; install the package again")
     own = {"format": frozen.FORMAT, "split": str(split)} | {key: metadata[key] for key in _SHARED}
     task = task_of(TensorFile(name, tensors, own))
     return CertifiedTask(task, certificate_of(task, certificate, name))

@@ -1,4 +1,4 @@
-"""The field's standard splits, reproduced from their seed, and the option syntax that names them."""
+"""The standard train/test splits, regenerated from their seed, and the syntax of options that select them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TRAIN_FRACTION = 0.9
 def standard_splits(
     n: int, count: int, *, seed: int = 1, train_fraction: float = TRAIN_FRACTION
 ) -> Iterator[tuple[Index, Index]]:
-    """Train and test rows of each split: Gal's and PBP's protocol, permutations drawn in order from seed 1.
+    """Train and test rows of each split: the protocol of PBP and Gal, permutations drawn in order from seed 1.
 
-    The legacy `RandomState` is the protocol: no other generator gives the published splits.
+    The protocol requires the legacy `RandomState`: no other generator yields the published splits.
     """
     stream = np.random.RandomState(seed)
     n_train = round(train_fraction * n)
@@ -40,10 +40,10 @@ def splits_sha256(n: int, count: int) -> str:
 
 
 def parse_ranges(text: str, what: str = "--splits") -> list[int]:
-    """`0-19`, `0,3,5` or a mixture, as sorted distinct numbers.
+    """Parses `0-19`, `0,3,5` or a combination to sorted distinct numbers.
 
     Raises:
-        InputError: anything else.
+        InputError: the text has another form.
     """
     numbers: set[int] = set()
     for part in text.split(","):
@@ -54,13 +54,13 @@ def parse_ranges(text: str, what: str = "--splits") -> list[int]:
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise InputError(f"{what} '{text}' runs backwards; write {last}-{first}")
+            raise InputError(f"{what} is '{text}', expected ascending numbers; write {last}-{first}")
         numbers.update(range(first, last + 1))
     return sorted(numbers)
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`0-4,7` for 0, 1, 2, 3, 4, 7: what `parse_ranges` reads."""
+    """The inverse of `parse_ranges`: `0-4,7` for 0, 1, 2, 3, 4, 7."""
     ordered = np.unique(np.fromiter(numbers, dtype=int))
     runs = np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1)
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -32,7 +32,7 @@ BOX_POINTS = 1000
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap(Stacked):
-    """φ at standardised inputs; every tensor may carry a leading axis of problems."""
+    """φ at standardised inputs; every tensor may have a leading axis of problems."""
 
     inducing_points: Float[Tensor, "*B k D"]
     lengthscales: Float[Tensor, "*B D"]
@@ -61,12 +61,12 @@ class FeatureMap(Stacked):
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise TaskRefused(
                 f"k(Z,Z) + {float(task.jitter):g}·I of {task.dataset} split {task.split} is not positive definite; "
-                "the task needs a larger jitter"
+                "build the task with a larger jitter"
             ) from error
 
     @property
     def tensors(self) -> dict[str, Any]:
-        """The tensors that there are, by name."""
+        """The tensors by name (without `tril` for an RBF grid)."""
         return {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
 
     @staticmethod
@@ -74,15 +74,17 @@ class FeatureMap(Stacked):
         """B feature maps of one kind and equal shape as one with a leading axis B.
 
         Raises:
-            ValueError: they are of several kinds.
+            ValueError: the maps differ in kind.
         """
         if len({(one.kernel, one.tril is None) for one in maps}) > 1:
-            raise ValueError("features of two kernels, or whitened ones and RBF grids, cannot share a batch")
+            raise ValueError(
+                "tasks with different kernels, or with whitened and RBF-grid features, cannot share a batch"
+            )
         stacked: dict[str, Any] = {name: torch.stack([m.tensors[name] for m in maps]) for name in maps[0].tensors}
         return replace(maps[0], **stacked)
 
     def __getitem__(self, problem: int) -> FeatureMap:
-        """One problem's feature map, as a copy: where it lies in memory must not depend on the batch."""
+        """One problem's feature map, copied so that its memory alignment does not depend on the batch."""
         return self.map(lambda tensor: tensor[problem].clone())
 
 
@@ -104,7 +106,7 @@ class Exact(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Task:
-    """A frozen task bound to its data: learned from (X, y, Phi), scored on (X_test, y_test, Phi_test), standardised."""
+    """A frozen task bound to its data: trained on (X, y, Phi), scored on (X_test, y_test, Phi_test), standardised."""
 
     frozen: FrozenTask
     feature_map: FeatureMap
@@ -112,7 +114,7 @@ class Task:
     y: Float[Tensor, " N"]
     X_test: Float[Tensor, "N_test D"]
     y_test: Float[Tensor, " N_test"]
-    fit: Fit | None = None  #: how the features were fitted, where that is known
+    fit: Fit | None = None  #: how the features were fitted, if known
 
     @property
     def dataset(self) -> str:
@@ -124,7 +126,7 @@ class Task:
 
     @property
     def sha256(self) -> str:
-        """The task's identity, which scores carry."""
+        """The task's identity, recorded with every score."""
         return self.frozen.sha256
 
     def __repr__(self) -> str:
@@ -159,7 +161,7 @@ class Task:
 
     @cached_property
     def bounding_box(self) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-        """Lower and upper corner of the standardised training inputs."""
+        """Lower and upper corner of the bounding box of the standardised training inputs."""
         return self.X.amin(0), self.X.amax(0)
 
     @cached_property
@@ -178,29 +180,29 @@ class Task:
 
     @cached_property
     def exact(self) -> Exact:
-        """The exact posterior and log evidence as NumPy sees them (standardised units)."""
+        """The exact posterior and log evidence as NumPy arrays (standardised units)."""
         mean, tril = self.truth.posterior.mean, self.truth.covariance_tril
         return Exact(mean.numpy().copy(), (tril @ tril.mT).numpy(), float(self.truth.log_evidence))
 
     @cached_property
     def certificate(self) -> Certificate:
-        """Everything that vouches for the exact posterior, computed afresh; its limits are not judged here."""
+        """Evidence that the exact posterior is accurate, computed now; the limits are not checked here."""
         return certify(self, self.fit)
 
     def certified(self) -> Task:
         """The task itself.
 
         Raises:
-            TaskRefused: its certificate fails the limits.
+            TaskRefused: the certificate exceeds the limits.
         """
         self.certificate.require_limits()
         return self
 
     def save(self, path: str | Path) -> None:
-        """Writes the task, with its data if they are the user's own, and its certificate beside it.
+        """Writes the task, including data that are the user's own, and its certificate next to it.
 
         Raises:
-            InputError: the place is not writable.
+            InputError: the path is not writable.
         """
         save((self.frozen, self.certificate), Path(path))
 
@@ -216,20 +218,20 @@ class Task:
         name: str = "own",
         jitter: float = 1e-6,
     ) -> Task:
-        """The task that a fitted sparse GP defines: its kernel, inducing points and noise, and the exact posterior.
+        """The task defined by a fitted sparse GP: its kernel, inducing points and noise, with the exact posterior.
 
         Args:
             model: an SGPR (`ExactGP` with `InducingPointKernel`) or SVGP (`ApproximateGP`, whitened or not) with an
                 RBF or Matérn kernel, with or without `ScaleKernel`, and a zero or constant mean.
-            X, y: the data as the model saw them (NumPy, torch or pandas); the posterior is that of all of them.
-            likelihood: an SVGP's, which the model does not hold.
+            X, y: the data as passed to the model (NumPy, torch or pandas); the posterior uses all rows.
+            likelihood: the likelihood of an SVGP, which its model does not contain.
             X_test, y_test: held-out rows in the units of X and y. Without them the rows of X and y are scored.
-            name: the data's; letters, digits, - and _.
+            name: name of the data set; letters, digits, - and _.
             jitter: added to the diagonal of k(Z,Z), which defines the features.
 
         Raises:
-            InputError: data or model are not as above, or the model was never fitted.
-            TaskRefused: the exact posterior cannot be computed to its limits.
+            InputError: the data or the model are not valid, or the model was never fitted.
+            TaskRefused: the exact posterior cannot be computed to the required accuracy.
         """
         from fsvi_bench.tasks.from_gpytorch import read_model
         from fsvi_bench.tasks.own import task_of_model
@@ -238,10 +240,10 @@ class Task:
 
 
 def raw_data(task: FrozenTask, data_dir: Path | None = None, raw: RawData | None = None) -> RawData:
-    """The raw data that a task was made from: those at hand (`raw`), its own, or those of its data set.
+    """The raw data of a task: `raw` if given, else the data stored in the task, else those of its data set.
 
     Raises:
-        InputError: they cannot be had, or are not the task's.
+        InputError: the data cannot be loaded, or are not those of the task.
     """
     raw = raw or task.own_data or load_raw(load_card(task.dataset), task.split, data_dir)
     if raw.sha256 != task.data_sha256:
@@ -253,10 +255,10 @@ def raw_data(task: FrozenTask, data_dir: Path | None = None, raw: RawData | None
 
 
 def bind_task(task: FrozenTask, data_dir: Path | None = None, raw: RawData | None = None) -> Task:
-    """A task from its frozen part and its raw data, as `raw_data` has them.
+    """Binds a frozen task to its raw data (see `raw_data`).
 
     Raises:
-        InputError: as there.
+        InputError: as `raw_data`.
         TaskRefused: the task's features cannot be computed.
     """
     raw = raw_data(task, data_dir, raw)

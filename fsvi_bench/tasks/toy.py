@@ -18,7 +18,7 @@ NOISE_VARIANCE = 0.1**2
 N_TRAIN = 40
 TEST_GRID = np.linspace(-2.5, 2.5, 200)
 
-#: The task's tensors: nothing is standardised, whitened or scaled.
+#: The task's tensors; nothing is standardised, whitened or scaled.
 TENSORS: dict[str, Any] = {
     "inducing_points": CENTRES[:, None], "lengthscales": [LENGTHSCALE], "outputscale": 1, "jitter": 0,
     "noise_variance": NOISE_VARIANCE, "input_mean": [0], "input_std": [1], "target_mean": 0, "target_std": 1,
@@ -34,9 +34,9 @@ def toy_function(x: Array, weights: Array) -> Array:
 def draw_toy(split: int) -> tuple[Array, Array]:
     """Inputs [240,1] and noisy targets [240]: first the 40 training points, then the test grid.
 
-    Inputs, weights and noise have streams of their own, so each can be redrawn without moving the others. The data are
-    identified by their bytes, so they are computed without BLAS or vectorised exponentials, whose last bits depend on
-    the processor, and rounded to 12 decimals.
+    Inputs, weights and noise have separate random streams, so each can be redrawn without changing the others. The data
+    are identified by their bytes. They are therefore computed without BLAS or vectorised exponentials, whose last bits
+    depend on the processor, and rounded to 12 decimals.
     """
     inputs, weights, noise = (derived_generator("toy", split, role) for role in ("inputs", "weights", "noise"))
     left, right = inputs.normal(-1.2, 0.3, 20), inputs.normal(1.2, 0.3, 20)

@@ -66,7 +66,7 @@ SAID = [
     # files and folders that are not there, or not what they should be
     ("tasks show none.safetensors", "cannot read"),
     ("tasks verify split-00.certificate.json", "is a certificate, and no task is named"),
-    ("tasks verify empty", "no task lies in"),
+    ("tasks verify empty", "contains no task files"),
     ("status none", "there is no folder none"),
     ("status empty", "holds neither records nor a plan"),
     ("export empty", "holds neither records nor a plan"),

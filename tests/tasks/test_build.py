@@ -146,7 +146,7 @@ def test_features_that_cannot_be_computed_are_refused(built):
     # With an outputscale of 1 the second pivot is 0 to the last bit; rounding could make any other's positive.
     one, nothing = torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64)
     singular = replace(built.task, inducing_points=Z, outputscale=one, jitter=nothing)
-    with pytest.raises(TaskRefused, match="the task needs a larger jitter"):
+    with pytest.raises(TaskRefused, match="build the task with a larger jitter"):
         bind_task(singular)
 
 

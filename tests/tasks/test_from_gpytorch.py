@@ -144,7 +144,7 @@ def test_an_svgp_gives_its_task_whitened_or_not(strategy):
     task = Task.from_gpytorch(model, X, y, likelihood=likelihood)
     Z = model.variational_strategy.inducing_points
     require_equal(task, dense_twin("sgpr-matern32-ard", model, likelihood, Z, X, y))
-    with pytest.raises(InputError, match="the likelihood is NoneType, expected GPyTorch's GaussianLikelihood; give"):
+    with pytest.raises(InputError, match="the likelihood is NoneType, expected GPyTorch's GaussianLikelihood; pass"):
         Task.from_gpytorch(model, X, y)
 
 
@@ -195,10 +195,10 @@ REFUSED = {
     "the mean is LinearMean, expected GPyTorch's ConstantMean or ZeroMean": lambda: fitted(mean=LinearMean(3)),
     "the model has no inducing points": lambda: of_data(ScaleKernel(RBFKernel()), k=0),
     "the likelihood is FixedNoiseGaussianLikelihood": other_noise,
-    "forward does not give the mean and kernel": lambda: fitted(warp=torch.tanh),
+    "forward does not return the mean and kernel": lambda: fitted(warp=torch.tanh),
     "transform inputs before the model": lambda: fitted(shift=lambda x: x[:, 0]),
     # Half a percent off: a covariance that falls to 0.5 at some distance is 0.0035 off there.
-    "transform inputs before the model, not in it": lambda: fitted(warp=lambda x: 1.005 * x),
+    "transform inputs before the model, not inside it": lambda: fitted(warp=lambda x: 1.005 * x),
     "expected finite parameters": diverged,
     "the model is Linear, expected GPyTorch's ExactGP or ApproximateGP": lambda: torch.nn.Linear(3, 1),
     "at their initial values": lambda: of_data(RBFKernel()),
@@ -250,7 +250,7 @@ INPUTS, TARGETS = data()
         (INPUTS, 0 * TARGETS, {}, "all 60 targets are 0"),
         (INPUTS, TARGETS, {"name": "a b"}, "name is 'a b', expected"),
         (INPUTS, TARGETS, {"jitter": -1.0}, "jitter is -1.0, expected 0 or more"),
-        (INPUTS, TARGETS, {"X_test": INPUTS}, "y_test does not hold numbers alone"),
+        (INPUTS, TARGETS, {"X_test": INPUTS}, "y_test is not numeric"),
         (INPUTS, TARGETS, {"X_test": INPUTS[:, :1], "y_test": TARGETS}, r"X_test has shape \[60, 1\] and y_test"),
     ],
 )

@@ -150,11 +150,11 @@ def with_tensors(change):
         (with_words(dataset="boston"), "has D=10 columns, but boston has"),
         (with_words(dataset="yacht"), "has D=10 columns, but yacht has"),
         (with_words(**{"certificate.0": "{}"}), "is not a valid certificate"),
-        (with_words(**{"certificate.0": None}), "has no certificate beside it"),
+        (with_words(**{"certificate.0": None}), "has no certificate"),
         (lambda path: rewrite(path, lambda words: words | {"certificate.0": words["certificate.1"]}),
          "certifies task .* but diabetes split 0 is"),
         (with_tensors(lambda own: {"lengthscales": own["lengthscales"].float()}), "has type float32, expected float64"),
-        (with_tensors(lambda own: {"outputscale": own["outputscale"][:1]}), "expected one number of splits in front"),
+        (with_tensors(lambda own: {"outputscale": own["outputscale"][:1]}), "expected the same leading axis of splits"),
         (with_tensors(lambda own: {"outputscale": own["outputscale"].flip(0)}), "certifies task"),
         (with_tensors(lambda own: {"jitter": None}), "'jitter' is missing"),
     ],
@@ -167,7 +167,7 @@ def test_a_damaged_one_is_refused_not_fitted_again(copied, damage, words):
 
 def test_another_data_sets_tasks_are_refused(copied):
     write_set(copied, [read_member(ROOT / "datasets" / "boston" / "tasks" / "v1.safetensors", split) for split in (0,)])
-    with pytest.raises(InputError, match="holds boston"):
+    with pytest.raises(InputError, match="contains boston, expected diabetes"):
         read_official("diabetes", 0)
 
 

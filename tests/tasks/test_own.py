@@ -99,7 +99,7 @@ def test_a_file_whose_data_are_not_the_tasks_is_refused(task, tmp_path):
         ({"metadata": {"dataset": "boston"}}, "the name of a published data set, but the data are your own"),
         ({"metadata": {"dataset": "../etc"}}, r"metadata 'dataset' is '\.\./etc', expected up to 60 letters"),
         ({"train_index": torch.tensor([0, 60])}, "row numbers run from 0 to 60, expected 0 to 59"),
-        ({"train_index": torch.tensor([3, 3])}, "a row stands twice"),
+        ({"train_index": torch.tensor([3, 3])}, "contain a row twice"),
         ({"drop": ("X", "y")}, "unknown data set 'mine'"),
     ]
     for changes, words in cases:
@@ -131,25 +131,25 @@ BAD = [
     ((np.zeros((5, 2, 2)), np.arange(5.0)), {}, r"X has shape \[5, 2, 2\] and y \[5\], expected \[n, D\] and \[n\]"),
     ((data()[0], data()[1][:-1]), {}, r"y \[59\], expected"),
     ((np.where(data()[0] > 3, np.nan, 0), data()[1]), {}, "X holds NaN or infinity in row"),
-    ((np.ma.masked_array(data()[0], data()[0] > 1), data()[1]), {}, "X has masked entries, expected a number in each"),
+    ((np.ma.masked_array(data()[0], data()[0] > 1), data()[1]), {}, "X has masked entries, expected only numbers"),
     ((data()[0], np.full(60, np.inf)), {}, "y holds NaN or infinity in row 0"),
-    ((data()[0].astype(str), data()[1]), {}, "X does not hold numbers alone"),
-    ((pd.DataFrame({"a": range(60), "city": ["x"] * 60}), data()[1]), {}, "column 'city' of X does not hold numbers"),
+    ((data()[0].astype(str), data()[1]), {}, "X is not numeric"),
+    ((pd.DataFrame({"a": range(60), "city": ["x"] * 60}), data()[1]), {}, "column 'city' of X is not numeric"),
     (
         (pd.DataFrame(data()[0], columns=["a", "a"]), data()[1]),
         {},
-        "X has 2 columns named 'a', expected different .* drop",
+        "X has 2 columns named 'a', expected unique .* drop",
     ),
     ((pd.DataFrame({"when": pd.date_range("2020", periods=60)}), data()[1]), {}, "column 'when' of X"),
-    (([[1, 2], [3]], [1, 2]), {}, "X does not hold numbers alone"),
-    ((data()[0] + 1j, data()[1]), {}, "X does not hold numbers alone"),
-    ((data()[0], np.ones(60)), {}, "all 60 targets are 1, expected different ones"),
-    (data(), {"k": 100}, "k = 100 inducing points are asked of 54 distinct training inputs; lower k"),
+    (([[1, 2], [3]], [1, 2]), {}, "X is not numeric"),
+    ((data()[0] + 1j, data()[1]), {}, "X is not numeric"),
+    ((data()[0], np.ones(60)), {}, "all 60 targets are 1, expected at least two"),
+    (data(), {"k": 100}, "k is 100, expected at most the 54 distinct training inputs"),
     (data(), {"k": 0}, "k is 0, expected 1 or more"),
     (data(), {"k": "few"}, "k is 'few', expected a whole number"),
     (data(), {"test_fraction": 0.0}, "test_fraction is 0.0, expected more than 0"),
     (data(), {"test_fraction": 1.5}, "test_fraction is 1.5, expected less than 1"),
-    (data(), {"test_fraction": 0.001}, "test_fraction 0.001 of 60 rows leaves none"),
+    (data(), {"test_fraction": 0.001}, "test_fraction is 0.001, which leaves no training or no test rows of 60"),
     (data(), {"seed": -1}, "seed is -1, expected 0 or more"),
     (data(), {"name": "boston"}, "name is 'boston', the name of a published data set"),
     (data(), {"name": None}, "name is None, expected text"),
@@ -200,7 +200,7 @@ def test_what_has_no_official_task_is_made_once(monkeypatch):
         ("none.safetensors", 0, r"cannot read .*none\.safetensors"),
         ("diabetes", 20, "diabetes has no split 20"),
         *(
-            (name, 0, r"is of type \w+, expected text or a path; give one of list_tasks\(\)")
+            (name, 0, r"is of type \w+, expected a string or a path; pass one of list_tasks\(\)")
             for name in (None, 3, ["boston"])
         ),
         *(("boston", split, "split is .*, expected a whole number of 0 or more") for split in ("0", 1.5, -1, None)),

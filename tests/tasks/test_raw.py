@@ -146,5 +146,5 @@ def test_a_mirror_that_is_no_address_is_not_called_an_altered_download(card, mon
 
 def test_a_card_that_does_not_fit_its_table_is_refused(card, tmp_path):
     put(tmp_path / "mirror", card, TABLE)
-    with pytest.raises(InputError, match=r"holds 3 rows of 3 columns, but the card of yacht says 4 rows"):
+    with pytest.raises(InputError, match=r"has 3 rows and 3 columns, but the card of yacht expects 4 rows"):
         raw.load_raw(card.model_copy(update={"n": 4}), 0, tmp_path / "mirror")
