@@ -98,7 +98,9 @@ def invalid_field(error: ValidationError) -> str:
 
     What a model as a whole asks for is a sentence of ours, which names its fields.
     """
-    first = error.errors()[0]
+    errors = error.errors(include_url=False)
+    # Every alternative of a union complains: a wrong value in the one that was meant says more than what others lack.
+    first = next((each for each in errors if each["type"] not in ("missing", "extra_forbidden")), errors[0])
     demand = plain_demands(first["msg"].removeprefix("Value error, "))
     if first["type"] == "value_error" and not first["loc"]:
         return demand

@@ -71,7 +71,7 @@ def test_the_example_in_contributing_runs(tmp_path):
     """A reader's first method: word for word what CONTRIBUTING.md shows."""
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
     path = tmp_path / "prior.py"
-    path.write_text(text.split("```python\n")[1].split("```")[0])
+    path.write_text(text.split('```python title="prior.py"\n')[1].split("```")[0])
     plan = make_plan(Request(datasets=["toy"], splits="0-1", methods=[f"{path}:Prior"]))
     records, _ = run(plan, Store(tmp_path / "out"), Resources(), Silent())
     assert [(record.family, record.status) for record in records] == [("full", "ok")] * 2 + [("ffg", "ok")] * 2
