@@ -116,7 +116,7 @@ posteriors/samples.py
 posteriors/dropout.py
     < self.retain_probabilities[..., None, :]  =>  > self.retain_probabilities[..., None, :]
 tasks/certificate.py
-    lost / (2 * task.noise_variance)  =>  lost / task.noise_variance
+    missing_trace / (2 * task.noise_variance)  =>  missing_trace / task.noise_variance
 tasks/build.py
     values.std(0))  =>  values.std(0, ddof=1))
 tasks/splits.py
