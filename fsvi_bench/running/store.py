@@ -186,6 +186,10 @@ class Store:
             return [head for path in self.paths if (head := _read(path, _Head)) is not None]
         wanted: dict[tuple[str, int, int], Cell | Record] = {}
         for plan in self.plans:
+            certified = {(task.dataset, task.split) for task in plan.tasks if task.task_sha256 is not None}
+            wanted = {
+                key: of for key, of in wanted.items() if of.task_sha256 or (of.dataset, of.split) not in certified
+            }
             wanted |= {(each.row, each.split, each.seed): each for each in plan.cells()}
             wanted |= {(each.row, each.split, each.seed): each for each in plan.refused_records()}
         return list(wanted.values())

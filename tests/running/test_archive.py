@@ -63,6 +63,8 @@ def test_plans_add_up_and_the_same_command_is_the_same_plan(tmp_path):
     found = [execute(tmp_path, changed(TOY, splits=splits)) for splits in ("0-1", "1-2", "0-1")]
     assert [(len(each.records), len(each.computed)) for each in found] == [(4, 4), (4, 2), (4, 0)]
     assert {record.split for record in found[1].computed} == {2}
+    assert found[2].records == found[0].records
+    assert [record for record in found[1].records if record.split == 1] == [r for r in found[0].records if r.split == 1]
     archive = Store(tmp_path)
     assert (len(archive.plans), len(archive.records), archive.planned) == (2, 6, 6)
 
@@ -85,8 +87,12 @@ def test_refused_tasks_are_part_of_the_account_until_they_are_certified(tmp_path
     refused = [(r.split, r.family, r.status, r.reason) for r in archive.records if r.task_sha256 is None]
     assert refused == [(1, family, "failed", "planted") for family in ("full", "ffg")]
     assert counted(tmp_path / "out") == {"ok": 6, "failed": 2}
+    execute(
+        tmp_path / "out", changed(TOY, splits="1", methods=["mean-field-vi"], max_steps=1)
+    )  # for others it is certified
+    assert counted(tmp_path / "out") == {"ok": 7}
     execute(tmp_path / "out")
-    assert counted(tmp_path / "out") == {"ok": 8}
+    assert counted(tmp_path / "out") == {"ok": 9}
 
 
 @pytest.mark.parametrize(
