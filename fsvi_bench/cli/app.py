@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        outcome = typer.main.get_command(app)(arguments, standalone_mode=False)
+        outcome = typer.main.get_command(app)(arguments, "fsvi-bench", standalone_mode=False)
         sys.stdout.flush()
         return _interrupted() if outcome == INTERRUPTED else outcome or 0
     except (InputError, TaskRefused) as error:
@@ -107,8 +107,7 @@ def _run(arguments: list[str]) -> int:
 def _say_misuse(error: Any, arguments: list[str]) -> int:
     """Typer's own usage errors, whose class lives elsewhere in each of its versions."""
     said = _with_what_was_given(error.format_message(), arguments)
-    path = getattr(getattr(error, "ctx", None), "command_path", "")
-    command = " ".join(["fsvi-bench", *path.split()[1:]])  # however it was started
+    command = getattr(getattr(error, "ctx", None), "command_path", "fsvi-bench")
     return _say(f"{said} (see {command} --help)") if said else BAD_INPUT  # no arguments: the help was the answer
 
 
