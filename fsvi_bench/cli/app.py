@@ -34,6 +34,7 @@ GROUPS = {
     "datasets": "Data sets: what there is, fetch it, check it.",
     "tasks": "Frozen tasks: fit them, check them, look at them.",
     "methods": "Inference methods.",
+    "objectives": "Functional objectives.",
     "leaderboard": "Make a leaderboard, its site, and compare entries.",
 }
 MODULES = {"submit": "entries", "verify": "entries"}  #: of commands that have none of their own

@@ -327,6 +327,22 @@ class MethodsCheck(Options):
     as_json: bool = False
 
 
+class ObjectivesCheck(Options):
+    """Hold a functional objective to what a divergence must satisfy, on random Gaussians; runs the file.
+
+    The function takes float64 tensors mean_q [B,k], scale_tril_q [B,k,k] and Phi_A [B,M,k] and returns [B]: for each
+    problem, how far the function values of q at A are from those of the prior N(0, I).
+
+    Args:
+        function: path/file.py:function.
+        divergence: What it claims to be: kl, or w2 for the squared 2-Wasserstein distance.
+    """
+
+    function: Annotated[str, Argument]
+    divergence: Literal["kl", "w2"] = "kl"
+    as_json: bool = False
+
+
 class LeaderboardInit(Options):
     """Make a leaderboard of your own, or a further edition of one, with a fresh secret.
 

@@ -43,17 +43,25 @@ def methods_check(options: MethodsCheck) -> int:
     gpu = choose_device(options.device) == "cuda"
     use_one_thread()
     report = check_method(subjects(options.method, options.families, changes, gpu=gpu))
+    return show_report(report, options.as_json)
+
+
+def show_report(report: Report, as_json: bool) -> int:
+    """Prints what checks found; the exit status."""
     document = {**asdict(report), "ok": report.ok, "verdict": report.verdict}
-    show(options.as_json, document, lambda: _report_table(report))
-    if not options.as_json:
+    show(as_json, document, lambda: _report_table(report))
+    if not as_json:
         stdout.print(report.verdict, style="green" if report.ok else "red")
     return 0 if report.ok else 1
 
 
 def _report_table(report: Report) -> Terminal:
     styles = {"ok": "green", "failed": "red", "not applicable": "dim"}
-    rows = [(found.family, found.check, found.status, found.message) for found in report.findings]
-    shown = Table(columns=("family", "check", "", "what was found"), rows=rows).terminal(sections=True)
+    headings = {"family": "family", "check": "check", "status": "", "message": "what was found"}
+    if report.findings[0].family is None:
+        del headings["family"]
+    rows = [[getattr(found, column) for column in headings] for found in report.findings]
+    shown = Table(columns=tuple(headings.values()), rows=rows).terminal(sections=report.findings[0].family is not None)
     for row, found in zip(shown.rows, report.findings, strict=True):
         row.style = styles[found.status]
     for column in shown.columns[:-1]:

@@ -9,24 +9,22 @@ import contextlib
 import inspect
 import math
 import tempfile
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import torch
 
+from fsvi_bench.conformance.report import Failed, Finding, NotApplicable, Report, outcome
 from fsvi_bench.conformance.subject import (
     ALL_TOYS,
     GENERATORS,
     ODD_N,
     SETTINGS,
     TOYS,
-    Failed,
-    NotApplicable,
     Numbers,
     Subject,
     apart,
@@ -414,41 +412,6 @@ FIRST = tuple(CHECKS)[:2]  #: what has no posterior in the end has nothing else 
 
 # --- Running it -------------------------------------------------------------------------------------------------------
 
-Status = Literal["ok", "failed", "not applicable"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one check found of one family."""
-
-    check: str
-    family: Family
-    status: Status
-    message: str  #: what was found; where it is ok, what that does not cover, or nothing
-
-
-@dataclass(frozen=True)
-class Report:
-    """Every check of a method, in the order in which they were run."""
-
-    method: str
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Nothing failed."""
-        return all(finding.status != "failed" for finding in self.findings)
-
-    @property
-    def verdict(self) -> str:
-        """One line."""
-        found = [finding.status for finding in self.findings]
-        rest = f"{found.count('ok')} ok, {found.count('not applicable')} not applicable"
-        mend = "what a method must do is said in fsvi_bench.methods.base.Method"
-        if self.ok:
-            return f"{self.method} conforms: {rest}"
-        return f"{self.method} does not conform: {found.count('failed')} failed, {rest}; {mend}"
-
 
 def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECKS)) -> Report:
     """Runs the checks on each family of one method.
@@ -459,31 +422,17 @@ def check_method(subjects: Sequence[Subject], names: Sequence[str] = tuple(CHECK
     """
     findings: list[Finding] = []
     for subject in subjects:
-        broken = ""
+        file, broken = inspect.getfile(subject.entry.cls), ""
         for name in dict.fromkeys((*FIRST, *names)):
-            first = f"first this has to be mended: {broken}"
-            finding = Finding(name, subject.family, "not applicable", first) if broken else _outcome(name, subject)
-            findings.append(finding)
-            if name in FIRST and finding.status == "failed":
+            if broken:
+                findings.append(Finding(name, "not applicable", f"first fix this: {broken}", subject.family))
+                continue
+            status, message = outcome(partial(in_isolation, CHECKS[name], subject), file)
+            findings.append(Finding(name, status, message, subject.family))
+            if name in FIRST and status == "failed":
                 broken = name
-    return Report(subjects[0].entry.name, tuple(findings))
-
-
-def _outcome(name: str, subject: Subject) -> Finding:
-    """Whatever the method raises is its failing, not the check's: it is told with the method's line that led to it."""
-    status: Status = "failed"
-    try:
-        status, told = "ok", in_isolation(CHECKS[name], subject) or ""
-    except (Exception, SystemExit) as error:
-        told = str(error)
-        if isinstance(error, NotApplicable):
-            status = "not applicable"
-        elif not isinstance(error, Failed):
-            file = inspect.getfile(subject.entry.cls)
-            own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-            where = f" ({file}, line {own[-1].lineno}: {own[-1].line})" if own else ""
-            told = f"{type(error).__name__}: {' '.join(told.split())[:500] or 'no message'}{where}"
-    return Finding(name, subject.family, status, told)
+    rules = "fsvi_bench.methods.base.Method says what a method must do"
+    return Report(subjects[0].entry.name, tuple(findings), rules)
 
 
 def in_isolation(check: Check, subject: Subject) -> str | None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
-from unittest import SkipTest
 
 import numpy as np
 import torch
@@ -34,14 +33,6 @@ MANY_STEPS = 100  #: of the checks that look for what a method does late
 MEASUREMENT_POINTS = 10  #: fewer than any problem of the suite has rows
 
 Numbers = Float[Tensor, "k k_plus_1"]  #: one problem's posterior: its mean beside its covariance factor
-
-
-class Failed(AssertionError):
-    """A method breaks a rule; the message says what was found, what was expected and how to mend it."""
-
-
-class NotApplicable(SkipTest):
-    """A check has nothing to ask of this method here; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import decode_source
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fsvi_bench.errors import InputError, quoted, unknown_name
+from fsvi_bench.errors import InputError, did_you_mean, quoted, unknown_name
 from fsvi_bench.files import is_file
 from fsvi_bench.methods.base import Method, MethodOptions
 from fsvi_bench.resources import read_yaml, resource_dir
@@ -131,15 +131,35 @@ def _entry_point(name: str) -> EntryPoint:
     return entry_points(group=ENTRY_POINT_GROUP)[name]
 
 
+def load_function(spec: str) -> FunctionType:
+    """The function of `path/file.py:function`; runs the file.
+
+    Raises:
+        InputError: there is no such file or function, or the file cannot be imported.
+    """
+    path, _, name = spec.rpartition(":")
+    if not path.endswith(".py"):
+        raise InputError(f"the function is {quoted(spec)}, expected path/file.py:function")
+    module = _import_source(path, *_read_source(spec, "function"))
+    if not isinstance(function := getattr(module, name, None), FunctionType):
+        known = [each for each, value in vars(module).items() if isinstance(value, FunctionType)]
+        raise InputError(f"{path} has no function {quoted(name)}; {did_you_mean(name, known)}define it with def {name}")
+    return function
+
+
 def _from_file(spec: str) -> MethodEntry:
+    return _from_source(spec, *_read_source(spec, "Class"))
+
+
+def _read_source(spec: str, kind: str) -> tuple[str, bytes]:
+    """The absolute path and the text of `path/file.py:name`."""
     path = Path(spec.rpartition(":")[0])
     if not is_file(path):
-        raise InputError(f"there is no file {path}; give the method as path/file.py:Class")
+        raise InputError(f"there is no file {path}; give path/file.py:{kind}")
     try:
-        source = path.read_bytes()
+        return str(path.absolute()), path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    return _from_source(spec, str(path.absolute()), source)
 
 
 def _from_source(spec: str, file: str, source: bytes) -> MethodEntry:

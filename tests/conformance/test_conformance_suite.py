@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from fsvi_bench.conformance import CHECKS, Subject, check_method, checks, parametrize_with_checks, subjects
-from fsvi_bench.conformance.subject import GENERATORS, SETTINGS, Failed, nudged, toy_batch
+from fsvi_bench.conformance.report import Failed
+from fsvi_bench.conformance.subject import GENERATORS, SETTINGS, nudged, toy_batch
 from fsvi_bench.methods.base import AdamOptions, Method
 from fsvi_bench.methods.data import expected_nll
 from fsvi_bench.methods.registry import MethodDefaults, MethodEntry, load_method, method_names
@@ -49,9 +50,7 @@ def test_what_cannot_train_is_asked_nothing_else():
     assert report.verdict.startswith("Raises does not conform: 1 failed, 0 ok, 18 not applicable; ")
     shapeless = check_method([subject_of(broken.NegativeKL)])
     assert [check for check, _ in found(shapeless, "failed")] == ["posterior after training"]
-    assert {told for _, told in found(shapeless, "not applicable")} == {
-        "first this has to be mended: posterior after training"
-    }
+    assert {told for _, told in found(shapeless, "not applicable")} == {"first fix this: posterior after training"}
 
 
 def test_a_negative_kl_is_found():

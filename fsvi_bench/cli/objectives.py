@@ -1,0 +1,15 @@
+"""`fsvi-bench objectives check`."""
+
+from __future__ import annotations
+
+from fsvi_bench.cli.commands import ObjectivesCheck
+from fsvi_bench.cli.methods import show_report
+from fsvi_bench.conformance import check_objective
+from fsvi_bench.methods.registry import load_function
+from fsvi_bench.threads import use_one_thread
+
+
+def objectives_check(options: ObjectivesCheck) -> int:
+    function = load_function(options.function)
+    use_one_thread()
+    return show_report(check_objective(function, options.divergence, options.function), options.as_json)

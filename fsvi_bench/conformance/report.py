@@ -1,0 +1,68 @@
+"""What checks find, whatever it is that they check."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+from unittest import SkipTest
+
+from fsvi_bench.posteriors.base import Family
+
+Status = Literal["ok", "failed", "not applicable"]
+
+
+class Failed(AssertionError):
+    """A rule is broken; the message says what was found, what was expected and how to fix it."""
+
+
+class NotApplicable(SkipTest):
+    """A check has nothing to ask here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found; of a method, in one family."""
+
+    check: str
+    status: Status
+    message: str  #: what was found; where it is ok, what that does not cover, or nothing
+    family: Family | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every check of a method or an objective, in the order in which they were run."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    rules: str  #: where to read what is expected
+
+    @property
+    def ok(self) -> bool:
+        """Nothing failed."""
+        return all(finding.status != "failed" for finding in self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        found = [finding.status for finding in self.findings]
+        rest = f"{found.count('ok')} ok, {found.count('not applicable')} not applicable"
+        if self.ok:
+            return f"{self.name} conforms: {rest}"
+        return f"{self.name} does not conform: {found.count('failed')} failed, {rest}; {self.rules}"
+
+
+def outcome(check: Callable[[], str | None], file: str) -> tuple[Status, str]:
+    """Runs one check. Whatever the checked code raises is its failure, reported with the line of its file."""
+    try:
+        return "ok", check() or ""
+    except NotApplicable as error:
+        return "not applicable", str(error)
+    except Failed as error:
+        return "failed", str(error)
+    except (Exception, SystemExit) as error:
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        where = f" ({file}, line {own[-1].lineno}: {own[-1].line})" if own else ""
+        return "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:500] or 'no message'}{where}"
