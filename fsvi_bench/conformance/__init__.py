@@ -1,7 +1,7 @@
-"""What every inference method must do, whatever it computes, as checks for methods that others write.
+"""Checks of the rules that every inference method must follow, including methods of third parties.
 
-`fsvi-bench methods check my_method.py:MyMethod` runs them, and `parametrize_with_checks` makes tests of them;
-`tests/methods` holds our own methods to the same and more.
+`fsvi-bench methods check my_method.py:MyMethod` runs the checks, and `parametrize_with_checks` turns them into pytest
+tests. The built-in methods have further tests in `tests/methods`.
 """
 
 from fsvi_bench.conformance.checks import CHECKS, Report, check_method, parametrize_with_checks
