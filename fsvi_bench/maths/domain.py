@@ -10,20 +10,20 @@ from fsvi_bench.errors import InputError
 
 
 def require_retain_probability(values: Tensor | float) -> None:
-    """Raises InputError unless all lie in (0, 1]."""
+    """Raises InputError unless all are in (0, 1]."""
     p = _float64(values)
     keep = "a number in (0, 1]; give the probability to KEEP a weight, which is 1 minus the dropout rate"
     _require("retain probability", p, (p > 0) & (p <= 1), keep)
 
 
 def require_probability(name: str, values: Tensor | float) -> None:
-    """Raises InputError unless all lie in [0, 1]."""
+    """Raises InputError unless all are in [0, 1]."""
     p = _float64(values)
     _require(name, p, (p >= 0) & (p <= 1), "a number in [0, 1]; give a probability")
 
 
 def require_open_probability(name: str, values: Tensor | float) -> None:
-    """Raises InputError unless all lie in (0, 1)."""
+    """Raises InputError unless all are in (0, 1)."""
     p = _float64(values)
     _require(name, p, (p > 0) & (p < 1), "a number in (0, 1), both ends excluded; choose a number in between")
 

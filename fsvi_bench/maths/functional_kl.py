@@ -120,7 +120,7 @@ class Span(_Sets):
     slack_root: Float[Tensor, "B m m"] | None = None
 
     def full(self, mean: Vector, tril: Matrix) -> tuple[Tensor, Tensor, Tensor]:
-        """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
+        """KL and its derivatives in μ and L; entries of the latter above the diagonal are undefined."""
         T = self.basis.mT @ tril
         K = self._with_slack(T @ T.mT)
         C, info = torch.linalg.cholesky_ex(K)
@@ -177,7 +177,7 @@ class Complement(_Sets):
     nullity: int
 
     def full(self, mean: Vector, tril: Matrix) -> tuple[Tensor, Tensor, Tensor]:
-        """KL and its derivatives in μ and L; of the last, what stands above the diagonal is of no use."""
+        """KL and its derivatives in μ and L; entries of the latter above the diagonal are undefined."""
         diagonal = torch.linalg.diagonal(tril)
         unseen = self.null_rows @ tril
         seen = torch.baddbmm(tril, self.null_rows.mT, unseen, alpha=-1)
@@ -200,7 +200,7 @@ class Complement(_Sets):
         return self._kl(trace, (q.mean * self.project(q.mean)).sum(-1), logdet, info)
 
     def value(self, q: Gaussian) -> PerProblem:
-        """KL, infinite where q has no density."""
+        """KL, infinite if q has no density."""
         kl = self.full(*q)[0] if q.root.ndim == 3 else self.factorised(q)
         return torch.where(kl.isnan(), torch.inf, kl)
 

@@ -45,7 +45,7 @@ class BootstrapRanks:
     resampled: Float[np.ndarray, "R M"]
 
     def intervals(self) -> list[RankInterval | None]:
-        """One per method; None for a method that is not ranked."""
+        """One interval per method; None for a method that is not ranked."""
         ends = np.quantile(self.resampled, [BEYOND, 1 - BEYOND], axis=0)
         rows = np.column_stack([self.mean_rank, *ends]).tolist()
         return [None if np.isnan(row[0]) else RankInterval(*row) for row in rows]

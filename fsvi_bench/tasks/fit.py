@@ -86,7 +86,7 @@ class CollapsedBound(gpytorch.mlls.MarginalLogLikelihood):  # type: ignore[misc]
         """
         Z, *raw = self.raw
         lengthscales, outputscale, noise = (f(r).numpy() for f, r in zip(self._transforms, raw, strict=True))
-        with np.errstate(all="ignore"):  # on overflow the bound is not finite, which the evaluation raises itself
+        with np.errstate(all="ignore"):  # on overflow the bound is not finite, and the evaluation raises an error
             bound, by_Z, by_lengthscales, *by_others = self._evaluate(
                 Z.numpy(), lengthscales[0], outputscale.item(), noise.item()
             )

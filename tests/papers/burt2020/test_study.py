@@ -230,6 +230,6 @@ def test_splits_are_not_counted_twice_by_other_steps_or_seeds(tmp_path, change):
 
 
 def test_a_folder_with_neither_records_nor_tables_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"holds neither records nor study/scores\.csv\.gz"):
+    with pytest.raises(InputError, match=r"contains neither records nor study/scores\.csv\.gz"):
         reproduce(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -265,7 +265,7 @@ def test_an_event_shows_of_every_divergence_what_two_coins_do():
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("cases", [[3, 3]], "expected rising"), ("cases", [[0, 2]], "cases"), ("widths", [1, 0], "widths"),
+        ("cases", [[3, 3]], "expected ascending"), ("cases", [[0, 2]], "cases"), ("widths", [1, 0], "widths"),
         ("folded_mean", math.nan, "folded_mean"), ("curve_points", 61, "curve_points"),
     ],
 )  # fmt: skip

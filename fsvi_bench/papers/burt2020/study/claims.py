@@ -17,7 +17,7 @@ from fsvi_bench.statistics.resampled_t import paired_differences
 
 M = 80  #: the paper's default
 FEWEST_SPLITS = 2  #: for which there is an interval
-#: The column of a claim, by the first words of its statistic; logarithms are taken of KLs.
+#: The column of a claim's values, by the first words of its statistic; for KLs, logarithms are used.
 _COLUMNS = {
     "log KL": "kl",
     "log KL mean term": "kl_mean_term",

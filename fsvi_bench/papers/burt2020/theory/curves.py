@@ -31,8 +31,8 @@ continuous, and by induction independent and uniform on [0, 1], since h maps len
 in the n-th of [0, 1), [−1, 0), [1, 2), …, with Z_n standard normal and independent, which is not degenerate.
 Choose a_n with Prob(|Z_n| ≤ a_n) = exp(−2^−n), and let g(θ)(x) be the u_n(θ)-quantile of Z_n given |Z_n| ≤ a_n. Every
 g(·)(x) is continuous, and Q = g_*(uniform) is P given that all |Z_n| ≤ a_n: KL(Q, P) = Σ 2^−n = 1 nat. (KL(P, Q) is
-infinite, but finite too for a mixture of such Q with weights 2^−m, P's probability of the m-th event rising fast to 1,
-each from an interval of a θ on the line, joined by continuous paths without mass.)
+infinite. Both are finite for a mixture of such Q with weights 2^−m if P's probability of the m-th event tends to 1 fast
+enough. Each component comes from an interval of a θ on the real line; continuous paths without mass join them.)
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Settings(Plain):
     widths: list[PositiveInt] = Field(min_length=1)
     networks: PositiveInt
     zero_probability: float = Field(gt=0, lt=1)
-    pairs: list[Pair] = Field(min_length=1)  #: of widths
+    pairs: list[Pair] = Field(min_length=1)  #: pairs of widths
     seen_networks: PositiveInt
     finest: int = Field(ge=2, le=12)
 
