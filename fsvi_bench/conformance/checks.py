@@ -405,7 +405,7 @@ CHECKS: Mapping[str, Check] = {
     "the same in any batch": batch_on_toys,
     "the same in any batch, odd shapes": batch_on_odd_shapes,
     "the same with the same seed": same_seed,
-    "different with another seed": another_seed,
+    "depends on the seed as declared": another_seed,
     "observation does not change training": observation,
     "respects its step budget": budget,
     "work counts are valid": work,

@@ -168,7 +168,7 @@ def other_threads():
 BEFORE, AFTER, BATCH = "posterior before the first step", "posterior after training", "the same in any batch"
 GENERATORS, SETTINGS = "does not use global random generators", "does not change process settings"
 BUDGET, OPTIONS, WORK = "respects its step budget", "options are validated", "work counts are valid"
-OBSERVATION, SEED = "observation does not change training", "different with another seed"
+OBSERVATION, SEED = "observation does not change training", "depends on the seed as declared"
 
 #: (class, or the attributes in which it differs from a sound one; the check that finds it; a pattern of its message)
 _BROKEN = [
